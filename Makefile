@@ -33,10 +33,10 @@ mutants: .venv/installed-for-tests  # planted bugs: which of them no test notice
 zoo: .venv/installed-for-tests  # how many of transformers' causal types are read, and agree
 	$(BIN)/python -m benchmarks.zoo > docs/zoo.md
 
-lint: .venv/installed-for-tests  # types of the package, and of the Python of README and docs
+lint: .venv/installed-for-tests  # types of the package, of the claims, and of the Python of README and docs
 	$(BIN)/ruff check .
 	$(BIN)/python -m tests.helpers.documents build/documents
-	MYPYPATH=build/documents $(BIN)/mypy archetype build/documents
+	MYPYPATH=build/documents $(BIN)/mypy archetype claims build/documents
 
 # what is installed is compiled when it is first used, for most of it never is
 INSTALL = $(BIN)/pip install --quiet --quiet --no-compile --constraint constraints.txt --editable

@@ -1,6 +1,7 @@
-"""The name under which Archetype is installed, the address of its documentation, and how to install an extra."""
+"""The name under which Archetype is installed, the addresses of its source and documentation, and its extras."""
 
 DISTRIBUTION = "archetype-lm"  # the name `archetype` on PyPI belongs to another project
+REPOSITORY = "https://github.com/archetype-lm/archetype"
 SITE = "https://archetype-lm.github.io/archetype/"  # of the documentation, with the schemas of files
 
 

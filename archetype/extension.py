@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -89,8 +91,23 @@ def load_extension(file: Path) -> None:
         raise SpecError(str(file), "is not a Python file", "give a file that ends in .py")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
-    try:
+    with one_line_failure(file, "fix the extension"):
         module_spec.loader.exec_module(module)
+
+
+@contextmanager
+def one_line_failure(file: Path, remedy: str) -> Iterator[None]:
+    """Report whatever the user's Python file raises while it runs in one line, with the line of the file that failed.
+
+    Args:
+        file: that runs within the block.
+        remedy: what the message says to do about it.
+
+    Raises:
+        ArchetypeError: the file fails.
+    """
+    try:
+        yield
     except ArchetypeError as error:
         raise error.at(str(file)) from None
     except Exception as error:
@@ -99,7 +116,7 @@ def load_extension(file: Path) -> None:
             line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == str(file) else line
             trace = trace.tb_next
         line = error.lineno or line if isinstance(error, SyntaxError) else line
-        raise SpecError(f"{file}:{line}", f"{type(error).__name__}: {error}", "fix the extension") from error
+        raise SpecError(f"{file}:{line}", f"{type(error).__name__}: {error}", remedy) from error
 
 
 def _computed_roles() -> tuple[type[Part], ...]:

@@ -64,7 +64,6 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
         self.module = _on_meta(lambda: build_mixer(part, Place(d.value)))
 
     def flops(self, work: Work) -> Counts:
-        """The products of one pass together."""
         rows, state, lengths = work.rows.value, None, None
         x = torch.empty(rows, work.queries.value, self.d.value, device=META)
         if work.phase == "decode":
@@ -73,7 +72,6 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
         return {"products": _flops(lambda: self.module(x, ForwardContext.of(x, lengths), state), self.part)}
 
     def state(self, length: int) -> int:
-        """Numbers in the state of one row."""
         state = self.module.new_state(1, length, torch.float32, META)  # type: ignore[operator]
         return int(state.nbytes) // torch.float32.itemsize
 
@@ -99,7 +97,6 @@ class MeasuredNormCost(NormCost):
         self.module = _on_meta(lambda: build_norm(part, d.value))
 
     def parameters(self) -> Formula:
-        """All parameters."""
         return _total(self.module)
 
     def saved_activations(self, vectors: int) -> int:
@@ -113,13 +110,11 @@ class MeasuredPositionCost(PositionCost):
     """Positions, by their parameters."""
 
     def parameters(self, context_length: int) -> Formula:
-        """All parameters of what is added to embeddings."""
         if not isinstance(self.part, EmbeddingPosition):
             return ZERO
         return _total(_on_meta(lambda: build_position(self.part, context_length, self.d.value)))
 
     def mixer_parameters(self, sizes: AttentionSizes) -> Formula:
-        """All parameters of what attention itself adds to its scores or rotates by."""
         return _total(_on_meta(lambda: module_class(self.part)(self.part, sizes)))
 
 

@@ -1,7 +1,7 @@
 """Take the screenshots of the web UI in docs/guide: `python -m benchmarks.pictures FOLDER [--model MODEL] [NAME ...]`.
 
 Needs a built web UI (`make page`) and chromium. FOLDER receives what the screenshots show: three small models, trained
-once on docstrings of this Python; the report is one of docs/studies. MODEL replaces the first of the models. NAME
+once on docstrings of this Python; the report is one of claims/reports. MODEL replaces the first of the models. NAME
 selects screenshots, such as `hybrid`, the one in README.md, which needs no trained model.
 """
 
@@ -25,7 +25,7 @@ from archetype.spec import assign, to_yaml
 from tests.page.browser import chromium
 
 DOCS = Path(__file__).parents[1] / "docs" / "guide"
-STUDIES = DOCS.parent / "studies"
+STUDIES = Path(__file__).parents[1] / "claims" / "reports"
 PORT = 8765
 WIDE, PHONE, README = (1280, 960), (360, 740), (1400, 900)
 SCALE = 2  # pixels per point of the screenshot in README.md

@@ -30,7 +30,6 @@ ATTENTION: dict[AttentionPairs, str] = {
     "computed": "every pair that is computed, masked or not; of sparse patterns all of every tile",
     "allowed": "the pairs that pattern and direction allow",
 }
-FORMER_ATTENTION = {"full": "computed", "half": "allowed"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -266,9 +265,7 @@ def cost_report(
             for the length, or it is another than an image has.
     """
     if attention not in ATTENTION:
-        former = FORMER_ATTENTION.get(attention)
-        remedy = f"it is now called {former}" if former else f"use {' or '.join(ATTENTION)}"
-        raise SpecError("attention", f"{attention!r} is not a way to count attention", remedy)
+        raise SpecError("attention", f"{attention!r} is not a way to count attention", f"use {' or '.join(ATTENTION)}")
     if length is None:
         length = model.context_length
     for name, count in (("batch", batch), ("length", length)):

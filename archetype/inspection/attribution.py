@@ -65,7 +65,6 @@ class AttributionView(View):
         return Table((f"logit of {self.name} after position {self.position}", f"{self.logit:+.4f}"), rows)
 
     def record(self) -> dict[str, Any]:
-        """All parts as plain data."""
         return vars(self) | {"contributions": [vars(part) for part in self.contributions]}
 
     def tensors(self) -> dict[str, Tensor]:

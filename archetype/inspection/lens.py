@@ -112,7 +112,6 @@ class LensView(View):
         }  # fmt: skip
 
     def tensors(self) -> dict[str, Tensor]:
-        """The same as tensors."""
         return {
             "ids": self.answers, "log_probabilities": self.log_probabilities, "ranks": self.ranks, "kl": self.kl,
             "entropy": self.entropy,

@@ -51,7 +51,6 @@ class RecurrentView(View):
         return Table(("part", "", "first", "mean", "most", "last"), rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
-        """All series as plain data."""
         series = [{"path": path, "name": name, "values": rounded(values)} for path, name, values in self.series]
         return {"tokens": [*self.tokens], "series": series}
 

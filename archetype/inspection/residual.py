@@ -89,7 +89,6 @@ class ResidualView(View):
         return {"layers": self.layers, "tokens": [*self.tokens], "norms": rounded(self.norms), "added": added}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The same as tensors."""
         tensors = {"norms": self.norms}
         for name in self.added:
             tensors |= {f"{name}.norm": self.added[name], f"{name}.share": self.shares[name]}

@@ -125,7 +125,6 @@ class KVCache(LayerState):
         return self.keys, self.values, torch.arange(self.keys.shape[2], device=keys.device)[None]
 
     def narrow(self, slots: int) -> "KVCache":
-        """A view of the first `slots` positions."""
         return KVCache(self.keys[:, :, :slots], self.values[:, :, :slots])
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:

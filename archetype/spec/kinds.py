@@ -55,7 +55,6 @@ class Part(Spec):
         return cls.kinds[kind].parse(data)
 
     def reparse(self, data: Mapping[str, Any]) -> Any:
-        """Check plain data and make it a kind of this one's role."""
         return self.roles()[0].parse_kind({"kind": getattr(self, "kind")} | dict(data))  # noqa: B009
 
     @classmethod

@@ -6,7 +6,6 @@ better. Both are parts of a packaged experiment file, judged like any others.
 
 import hashlib
 import json
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.machine.environment import description, now, versions
 from archetype.studies.decisions import NO_DIFFERENCE, SHOWN
-from archetype.studies.experiment import Experiment, read_experiment
+from archetype.studies.experiment import Experiment
 from archetype.studies.store import CODE, Store
 
 MUST_GIVE = {"same": NO_DIFFERENCE, "twice-as-wide": SHOWN}
@@ -25,7 +24,7 @@ MUST_GIVE = {"same": NO_DIFFERENCE, "twice-as-wide": SHOWN}
 
 def calibration_file() -> Path:
     """The packaged experiment."""
-    return Path(str(files("archetype.studies") / "claims" / "calibration.yaml"))
+    return Path(__file__).with_suffix(".yaml")
 
 
 def check_is_calibration(experiment: Experiment) -> None:
@@ -69,8 +68,3 @@ def read_calibration(store: Store) -> dict[str, Any] | None:
     """The last calibration on this machine; None where there is none."""
     file = store.folder / f"calibration-{machine_key()}.json"
     return read_json(file) if file.is_file() else None
-
-
-def packaged_calibration() -> Experiment:
-    """The experiment that `archetype compare calibrate` runs."""
-    return read_experiment(calibration_file())

@@ -1,13 +1,14 @@
-"""The checks of the claims by name; the first part of a name is the file of `archetype/studies/checks` that has it."""
+"""Checks of claims by name: functions in the folder `checks` beside an experiment file, which register themselves."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import Literal
 
 from archetype.errors import SpecError, nearest
-from archetype.studies import checks
+from archetype.extension import one_line_failure
 from archetype.studies.outcome import Outcome
 from archetype.studies.timing import Busy
 
@@ -47,7 +48,7 @@ def check(
     """Function decorator: the check of a part of a claim, `(quick) -> Outcome`; its docstring says what is checked.
 
     Args:
-        name: `FILE.NAME`, with the file of `archetype/studies/checks` that it stands in.
+        name: `FILE.NAME`, with the file of the folder `checks` that it stands in.
         claim: its number.
         part: of the claim.
         kind: see `Check`.
@@ -60,25 +61,46 @@ def check(
     return register
 
 
-def all_checks() -> Mapping[str, Check]:
-    """Every check by name, by claim and part."""
-    for module in iter_modules(checks.__path__):
-        if not module.name.startswith("_"):
-            import_module(f"{checks.__name__}.{module.name}")
-    return dict(sorted(_CHECKS.items(), key=lambda item: (item[1].claim, item[1].part, item[0])))
+def load_checks(folder: Path) -> Mapping[str, Check]:
+    """Import the Python files of `checks` beside an experiment file, each of which registers its checks.
+
+    A file is the module FOLDER.checks.FILE, by which the others may import it. Names with an underscore first are left
+    to them.
+
+    Args:
+        folder: of the experiment file, as the user named it.
+
+    Returns:
+        All checks of these files by name, in the order of claims and parts; none where there is no folder `checks`.
+
+    Raises:
+        ArchetypeError: a file fails, with the line that failed, or another package has the folder's name.
+    """
+    folder = folder.resolve()
+    files = {f"{folder.name}.checks.{file.stem}": file for file in sorted(folder.glob("checks/[!_]*.py"))}
+    sys.path.insert(0, str(folder.parent))
+    try:
+        for name, file in files.items():
+            with one_line_failure(file, "fix the check"):
+                places = getattr(import_module(folder.name), "__path__", ())
+                if folder not in [Path(place).resolve() for place in places]:
+                    raise SpecError("", f"another package is called {folder.name}", "rename the folder")
+                import_module(name)
+    finally:
+        sys.path.remove(str(folder.parent))
+    loaded = [item for item in _CHECKS.items() if item[1].measure.__module__ in files]
+    return dict(sorted(loaded, key=lambda item: (item[1].claim, item[1].part, item[0])))
 
 
 def find(name: str) -> Check:
-    """The check of that name.
+    """The check of that name, among those that were loaded.
 
     Raises:
         SpecError: there is none.
     """
-    file = name.partition(".")[0]
-    if file in {module.name for module in iter_modules(checks.__path__)}:
-        import_module(f"{checks.__name__}.{file}")
     if name not in _CHECKS:
-        raise SpecError("check", f"there is none called {name!r:.80}", nearest(name, list(all_checks())))
+        remedy = nearest(name, _CHECKS) if _CHECKS else "write it in the folder `checks` beside the experiment"
+        raise SpecError("check", f"there is none called {name!r:.80}", remedy)
     return _CHECKS[name]
 
 

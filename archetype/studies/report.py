@@ -1,28 +1,20 @@
-"""The outcome of a study as text, Markdown, JSON and a page; and the overview of all claims."""
+"""The outcome of a study as text for a terminal, and as Markdown with pictures beside its JSON."""
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from archetype.errors import one_line
 from archetype.io import atomic
 from archetype.studies.budgets import budget_rows
 from archetype.studies.decisions import NOT_RUN
-from archetype.studies.page import (
-    MATCHED,
-    added_text,
-    difference_text,
-    effect_rows,
-    overview_page,
-    study_name,
-    study_page,
-)
+from archetype.studies.pictures import pictures_of
+from archetype.studies.statistics import paired_interval
 from archetype.studies.store import Store
 from archetype.table import Table, quantity
 
-OVERVIEW = "overview"
+MATCHED = ("parameters", "non_embedding", "active", "flops_per_token", "state_bytes", "tokens")
 SURPRISE, EXPECTED, OPEN = "surprise", "as expected", ""
 
 
@@ -46,38 +38,20 @@ def keep_outcome(outcome: dict[str, Any], store: Store) -> Path:
 
 
 def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
-    """Write NAME.md, NAME.json and NAME.html into a folder.
+    """Write NAME.md and NAME.json into a folder, and NAME-PART-*.svg for each picture.
 
     Args:
         outcome: of a study.
         folder: is created where it is not there.
     """
     atomic.make_folder(folder)
-    texts = {"md": markdown(outcome), "json": json.dumps(outcome, indent=2) + "\n", "html": study_page(outcome)}
-    files = []
-    for ending, text in texts.items():
-        atomic.write_bytes(file := folder / f"{slug(outcome)}.{ending}", text.encode())
-        files.append(file)
-    return files
-
-
-def write_overview(folder: Path) -> None:
-    """Write the overview of all studies that are reported in a folder, claims first, as Markdown, JSON and a page."""
-    reports = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("*.json")]
-    outcomes = [report for report in reports if "experiment" in report]
-    searches = [
-        {"title": report["title"], "candidates": len(report["candidates"]), "date": report["date"],
-         "hash": report["hash"], "report": file_name(report["title"])}
-        for report in sorted(reports, key=lambda report: str(report.get("title"))) if "candidates" in report
-    ]  # fmt: skip
-    claims = [outcome for outcome in outcomes if outcome["claim"]]
-    others = [outcome for outcome in outcomes if not outcome["claim"]]
-    claim_rows = overview_rows(sorted(claims, key=lambda outcome: (outcome["claim"], outcome["mode"])))
-    other_rows = overview_rows(sorted(others, key=lambda outcome: (outcome["title"], outcome["mode"])))
-    rows = {"claims": claim_rows, "others": other_rows, "searches": searches}
-    atomic.write_bytes(folder / f"{OVERVIEW}.md", overview_markdown(claim_rows, other_rows, searches).encode())
-    atomic.write_json(folder / f"{OVERVIEW}.json", {"version": 1, "title": "The claims"} | rows)
-    atomic.write_bytes(folder / f"{OVERVIEW}.html", overview_page(claim_rows, other_rows, searches).encode())
+    name = slug(outcome)
+    texts = {f"{name}.md": markdown(outcome), f"{name}.json": json.dumps(outcome, indent=2) + "\n"}
+    for part in outcome["parts"]:
+        texts |= {f"{name}-{part['id']}-{picture}.svg": svg for picture, svg in pictures_of(part).items()}
+    for file, text in texts.items():
+        atomic.write_bytes(folder / file, text.encode())
+    return [folder / file for file in texts]
 
 
 def surprise(part: dict[str, Any]) -> str:
@@ -90,24 +64,6 @@ def surprise(part: dict[str, Any]) -> str:
     return EXPECTED if part["verdict"].startswith(expected) else SURPRISE
 
 
-def overview_rows(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each study: what the overview shows and nothing more."""
-    return [
-        {
-            "claim": o["claim"], "title": o["title"], "sentence": o["sentence"], "headline": o["headline"],
-            "verdict": o["verdict"], "mode": o["mode"], "date": o["date"], "hash": o["hash"], "report": slug(o),
-            "processor": o["environment"].get("processor", ""),
-            "seconds": sum(part.get("cost", {}).get("seconds", 0.0) for part in o["parts"]),
-            "parts": [
-                {"id": part["id"], "type": part["type"], "says": part["says"], "verdict": part["verdict"],
-                 "reason": part["reason"], "effect": part.get("effect"), "surprise": surprise(part)}
-                for part in o["parts"]
-            ],
-        }
-        for o in outcomes
-    ]  # fmt: skip
-
-
 def summary_text(outcome: dict[str, Any]) -> str:
     """The verdicts, for a terminal."""
     name = f"claim {outcome['claim']}: " if outcome["claim"] else ""
@@ -118,16 +74,6 @@ def summary_text(outcome: dict[str, Any]) -> str:
             lines.append(f"{part['id']}: {_effect(part)}")
             lines += [f"{part['id']} on {one['name']}: {difference_text(part, one)}" for one in part["comparisons"][1:]]
     return "\n".join([*lines, f"hash {outcome['hash']}, mode {outcome['mode']}"])
-
-
-def overview_text(outcomes: Sequence[dict[str, Any]]) -> str:
-    """One line for each part of each claim, for a terminal."""
-    rows = [
-        [str(outcome["claim"] or ""), part["id"], part["verdict"], one_line(part["reason"], 100)]
-        for outcome in outcomes
-        for part in outcome["parts"]
-    ]
-    return str(Table(("claim", "part", "verdict", ""), rows, 4))
 
 
 def plan_text(plan: dict[str, Any], workers: int) -> str:
@@ -156,12 +102,14 @@ def markdown(outcome: dict[str, Any]) -> str:
     lines = [f"# {name}{outcome['title']}", "", f"**{outcome['verdict']}**", ""]
     lines += [f"> {outcome['sentence']}", ""] if outcome["sentence"] else []
     lines += [outcome["headline"], ""] if outcome["headline"] else []
-    lines += [f"[The same with pictures]({slug(outcome)}.html)", ""]
     parts = sorted(outcome["parts"], key=lambda part: surprise(part) != SURPRISE)
     rows = [(p["id"], p["says"], p["verdict"], p["expect"].get("verdict", "open"), surprise(p)) for p in parts]
     lines += [markdown_table(("part", "says", "verdict", "expected", ""), rows), ""]
     for part in outcome["parts"]:
         lines += _part_lines(part)
+        pictures = pictures_of(part)
+        lines += [f"![{part['id']}: {name}]({slug(outcome)}-{part['id']}-{name}.svg)" for name in pictures]
+        lines += [""] if pictures else []
     seconds = sum(part.get("cost", {}).get("seconds", 0.0) for part in outcome["parts"])
     lines += [
         "## Record", "",
@@ -198,6 +146,13 @@ def _part_lines(part: dict[str, Any]) -> list[str]:
             (n, f"{part['law'][n]:.4g}", f"{low:.4g} to {high:.4g}") for n, (low, high) in part["intervals"].items()
         ]
         lines += [markdown_table(("number", "", "interval of 95 %"), numbers), ""]
+        predicted = [
+            (f"{p['parameters']:,.0f}", f"{p['tokens']:,.0f}", f"{p['loss']:.4f} [{p['low']:.4f}, {p['high']:.4f}]",
+             f"{seen['loss']:.4f}")
+            for p, seen in zip(part["predicted"], part["seen"], strict=True)
+        ]  # fmt: skip
+        lines += [f"Predicted on {part['predicted_on']}:", ""]
+        lines += [markdown_table(("parameters", "tokens", "predicted", "came"), predicted), ""]
     if part.get("limits"):
         lines += [f"Limits: {'; '.join(part['limits'])}. In this code, at this scale.", ""]
     return lines
@@ -237,7 +192,7 @@ def _trained_lines(part: dict[str, Any]) -> list[str]:
             for trial in about["trials"]
         ]
         headings = ("arm", "validation loss", ", ".join(part["tuning"]["paths"]))
-        lines += ["Trials:", "", markdown_table(headings, rows), ""]
+        lines += ["Trials:", "", markdown_table(headings, rows), "", _sensitivity_markdown(part["tuning"]["arms"]), ""]
     lines += [f"What would have changed this verdict: {effect['would_change']}.", ""] if effect["would_change"] else []
     return lines
 
@@ -267,40 +222,50 @@ def _matched_table(arms: dict[str, Any]) -> str:
 
 
 def _matched_markdown(arms: dict[str, Any]) -> str:
-    return markdown_table(("arm", *(name.replace("_", " ") for name in MATCHED)), _matched_rows(arms))
+    rows = [[*row, values["solved"]] for row, values in zip(_matched_rows(arms), arms.values(), strict=True)]
+    return markdown_table(("arm", *(name.replace("_", " ") for name in MATCHED), "solved"), rows)
+
+
+def _sensitivity_markdown(arms: dict[str, Any]) -> str:
+    rows = [
+        (arm, *("" if about[name] is None else f"{about[name]:.4f}" for name in ("at_control", "sensitivity")),
+         "{} of {} [{:.0%}, {:.0%}]".format(about["failed"], about["total"], *about["failed_interval"]))
+        for arm, about in arms.items()
+    ]  # fmt: skip
+    return markdown_table(("arm", "at the control's best", "sensitivity", "ended near a guess"), rows)
+
+
+def effect_rows(part: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and number of each figure of a trained part's effect."""
+    effect = part["effect"]
+    facts = {
+        "margin": effect["margin"], "p": effect["p"], "p of sign flips": effect["sign_flip_p"],
+        "p after Holm": effect["adjusted_p"], "smallest detectable difference": effect["detectable"],
+        "deviation of the differences": effect["deviation"],
+        f"chance that {part['arm']} is better": effect["better_share"],
+    }  # fmt: skip
+    rows = [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]
+    if effect["over_examples"]:
+        rows.append(("interval over seeds and test examples", "[{1:+.4g}, {2:+.4g}]".format(*effect["over_examples"])))
+    return rows
+
+
+def difference_text(part: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+    """The mean difference of a part's two arms on one corpus and size: -0.031 [-0.042, -0.020], 4 pairs."""
+    pairs = zip(*(comparison["values"][arm] for arm in (part["control"], part["arm"])), strict=True)
+    mean, low, high = paired_interval(differences := [treated - control for control, treated in pairs])
+    return f"{mean:+.4g} [{low:+.4g}, {high:+.4g}], {len(differences)} pairs"
+
+
+def added_text(comparison: Mapping[str, Any]) -> str:
+    """Where and when a corpus or size was added to the report; empty where it is one of the first."""
+    added = comparison.get("added")
+    if not added:
+        return ""
+    return f", added {added['date'][:10]} on {', '.join(added['machines'])} with the code `{added['code']}`"
 
 
 def markdown_table(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
     """A table of Markdown."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)
-
-
-def overview_markdown(
-    claims: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], searches: Sequence[dict[str, Any]] = ()
-) -> str:
-    """All claims, other studies and searches as Markdown, surprises first."""
-    surprises = [(row, part) for row in (*claims, *others) for part in row["parts"] if part["surprise"] == SURPRISE]
-    lines = ["# The claims", "", f"{len(claims)} claims; each verdict is for this code at this scale.", ""]
-    lines += [f"[The same with effects as pictures]({OVERVIEW}.html)", ""]
-    if surprises:
-        lines += ["## Otherwise than predicted", ""]
-        lines += [f"- {study_name(row)}, {part['id']}: {part['verdict']}. {part['reason']}." for row, part in surprises]
-        lines.append("")
-    lines.append(_studies_table("claim", claims))
-    if others:
-        lines += ["", "## Other studies", "", _studies_table("", others)]
-    if searches:
-        rows = [(f"[{row['title']}]({row['report']}.md)", row["candidates"], row["date"][:10]) for row in searches]
-        lines += ["", "## Searches", "", markdown_table(("", "candidates", "date"), rows)]
-    return "\n".join([*lines, ""])
-
-
-def _studies_table(head: str, rows: Sequence[dict[str, Any]]) -> str:
-    cells = [
-        (row["claim"] or "", f"[{row['title']}]({row['report']}.md)", row["verdict"],
-         "; ".join(f"{part['id']}: {part['verdict']}" for part in row["parts"]), f"{row['seconds'] / 60:.1f} min",
-         row["date"][:10])
-        for row in rows
-    ]  # fmt: skip
-    return markdown_table((head, "", "verdict", "parts", "cost", "date"), cells)

@@ -1,12 +1,11 @@
-"""The outcome of a search as text, Markdown, JSON and a page: every candidate, and the Pareto front."""
+"""The outcome of a search as text, Markdown, JSON and a picture: every candidate, and the Pareto front."""
 
-import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from archetype.io import atomic
-from archetype.studies.page import curves_picture, html_table, page
+from archetype.studies.chart import Chart
 from archetype.studies.report import file_name, markdown_table
 from archetype.table import Table
 
@@ -21,33 +20,29 @@ def search_text(result: Mapping[str, Any]) -> str:
 def search_markdown(result: Mapping[str, Any]) -> str:
     """The report of a search as Markdown."""
     lines = [f"# {result['title']}", "", _summary(result) + ".", ""]
-    lines += [f"[The same with a picture]({file_name(result['title'])}.html)", ""]
+    lines += [f"![All candidates and the Pareto front]({file_name(result['title'])}-front.svg)", ""]
     lines += [markdown_table(*candidates_table(result)), "", "## Record", "", f"{_record(result)}.", ""]
     return "\n".join(lines)
 
 
-def search_page(result: Mapping[str, Any]) -> str:
+def search_picture(result: Mapping[str, Any]) -> Chart:
     """Metric by cost, the points of each rung in their colour, and the Pareto front of the last as a line."""
-    rows = result["candidates"]
-    front = sorted((row["cost"], row["loss"]) for row in rows if row["is_on_front"])
-    points = {
-        f"{tokens:,} tokens": [(row["cost"], row["loss"]) for row in rows if row["tokens"] == tokens]
-        for tokens in sorted({row["tokens"] for row in rows}, reverse=True)
-    }
-    picture = curves_picture({"Pareto front": front}, result["cost_name"], _metric(result), points=points, log_x=True)
-    title = html.escape(result["title"])
-    body = [f"<h1>{title}</h1><p>{html.escape(_summary(result))}.</p>", picture]
-    record = f"<h2>Record</h2><p>{html.escape(_record(result))}.</p>"
-    return page(result["title"], [*body, html_table(*candidates_table(result)), record])
+    front = sorted((row["cost"], row["loss"]) for row in result["candidates"] if row["is_on_front"])
+    points = {}
+    for tokens in sorted({row["tokens"] for row in result["candidates"]}, reverse=True):
+        rung = [row for row in result["candidates"] if row["tokens"] == tokens]
+        points[f"{tokens:,} tokens"] = ([row["cost"] for row in rung], [row["loss"] for row in rung])
+    line = ([cost for cost, _ in front], [loss for _, loss in front])
+    return Chart(result["cost_name"], _metric(result), {"Pareto front": line}, points, log_x=True)
 
 
 def write_search(result: Mapping[str, Any], folder: Path) -> None:
-    """Write the report of a search as JSON, Markdown and a page."""
+    """Write the report of a search as JSON and Markdown, with its picture."""
     atomic.make_folder(folder)
     name = file_name(result["title"])
     atomic.write_json(folder / f"{name}.json", result)
     atomic.write_bytes(folder / f"{name}.md", search_markdown(result).encode())
-    atomic.write_bytes(folder / f"{name}.html", search_page(result).encode())
+    atomic.write_bytes(folder / f"{name}-front.svg", search_picture(result).svg().encode())
 
 
 def candidates_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

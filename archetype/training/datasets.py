@@ -90,7 +90,6 @@ class TextData(RunningText):
     text: tuple[str, ...] = ()
 
     def read_texts(self, folder: Path) -> dict[str, str]:
-        """The one text."""
         return {"text": "".join(_read(self.text, folder, "text"))}
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
@@ -168,7 +167,6 @@ class DocumentData(PackedDocuments):
     separator: str | None = None
 
     def parts_and_weights(self) -> tuple[list[Sources], list[Fraction]]:
-        """The one source."""
         if not self.text:
             raise SpecError("data.text", "no text is given", "name a file with --text, or in the recipe")
         return [Sources(expand(self.text, SUFFIXES), self.field, self.separator)], [Fraction(1)]
@@ -208,11 +206,9 @@ class MixtureData(PackedDocuments):
     parts: tuple[MixturePart, ...] = ()
 
     def files(self) -> tuple[str, ...]:
-        """All files, in the order of the parts."""
         return tuple(name for part in self.parts for name in part.text)
 
     def parts_and_weights(self) -> tuple[list[Sources], list[Fraction]]:
-        """The parts."""
         if not self.parts:
             raise SpecError("data.parts", "no part is given", "name one: {text: [FILE], weight: 1}")
         sources = [Sources(expand(part.text, SUFFIXES), part.field, part.separator) for part in self.parts]

@@ -63,7 +63,6 @@ class LabelledText(RecordData):
     kind: Literal["labelled_text"] = "labelled_text"
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
-        """The text."""
         return [str(record["text"])]
 
 

@@ -38,7 +38,6 @@ class WarmUp(Schedule):
     warmup_steps: Steps = 100
 
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
-        """The learning rate of an optimizer step."""
         if step < self.warmup_steps:
             return peak * (step + 1) / self.warmup_steps
         return peak * self.ratio(step, num_steps)
@@ -147,7 +146,6 @@ class ExponentialRise(Schedule):
     min_lr_ratio: Annotated[float, Field(gt=0, le=1)] = 1e-6
 
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
-        """The learning rate of an optimizer step."""
         return float(peak * self.min_lr_ratio ** (1 - step / max(1, num_steps - 1)))
 
 

@@ -108,7 +108,6 @@ class Recall(SyntheticData):
 
     @property
     def row_length(self) -> int:
-        """Tokens of a row."""
         return self.length
 
     @property
@@ -154,7 +153,6 @@ class DistantRecall(SyntheticData):
 
     @property
     def row_length(self) -> int:
-        """Tokens of a row."""
         return self.length
 
     @property

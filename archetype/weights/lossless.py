@@ -66,11 +66,9 @@ class LosslessMatrix(PackedMatrix):
         return numbers if ids is None else numbers[ids]
 
     def embedding(self, ids: Tensor) -> Tensor:
-        """Rows of the matrix by their indices."""
         return self.as_floats(self.dtype)[ids] if self._is_kept() else self.unpacked(self.dtype, ids)
 
     def _matrix(self, index: int) -> "LosslessMatrix":
-        """One matrix of a stack, still packed."""
         one, blocks = copy(self), self.size // BLOCK_ROWS
         first, end = index * blocks, (index + 1) * blocks
         own: dict[str, Tensor | None] = {

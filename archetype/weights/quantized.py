@@ -51,15 +51,12 @@ class QuantizedMatrix(PackedMatrix):
         return _unpacked(self.quants, self.lanes, 4)[: self.rows], _unpacked(self.scales, self.lanes, 1)[: self.rows]
 
     def unpacked(self, dtype: torch.dtype) -> Tensor:
-        """The matrix as float numbers."""
         return dequantize(*self.canonical(), self.bits).to(dtype)
 
     def embedding(self, ids: Tensor) -> Tensor:
-        """Rows of the matrix by their indices."""
         return look_up(self, ids)
 
     def _matrix(self, index: int) -> "QuantizedMatrix":
-        """One matrix of a stack, still packed."""
         one, blocks = copy(self), self.size // self.lanes
         one._buffers = {
             name: value[index * blocks : (index + 1) * blocks]

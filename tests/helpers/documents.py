@@ -4,8 +4,9 @@ import re
 import sys
 from pathlib import Path
 
+from archetype.distribution import REPOSITORY
+
 ROOT = Path(__file__).parent.parent.parent
-REPOSITORY = "https://github.com/archetype-lm/archetype"
 RAW = REPOSITORY.replace("github.com", "raw.githubusercontent.com")
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)

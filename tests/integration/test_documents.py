@@ -82,7 +82,7 @@ def test_code_that_the_guides_quote_stands_in_the_file_that_is_named() -> None:
 def test_named_files_exist() -> None:
     missing, number = [], 0
     for document in DOCUMENTS:
-        files = re.findall(r"`((?:archetype|tests|docs|benchmarks|recipes)/[\w/.]+\.\w+)`", document.read_text())
+        files = re.findall(r"`((?:archetype|claims|tests|docs|benchmarks|recipes)/[\w/.]+\.\w+)`", document.read_text())
         paths = [ROOT / file for file in files]
         missing += [f"{document.name}: {path}" for path in paths if not path.exists()]
         number += len(paths)

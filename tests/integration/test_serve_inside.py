@@ -401,7 +401,9 @@ def test_reports_are_listed_and_shown(server: Served, reports: Path, tmp_path: P
     (reports / "claim-03.md").write_text("# Heads <script>")
     (reports / "claim-03-loss.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     (reports / "damaged.json").write_text("{")
-    (reports / "other.json").write_text("{}")
+    for name in ("other.json", "claim-03-quick.json"):
+        (reports / name).write_text("{}")
+    (reports / "claim-03-quick-loss.svg").write_text("<svg/>")  # of another report, with a longer name
     (tmp_path / "secret.json").write_text(json.dumps(outcome))
     (reports / "link.json").symlink_to(tmp_path / "secret.json")
     rows = ask(server, "/api/reports")["reports"]

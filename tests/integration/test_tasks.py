@@ -144,9 +144,6 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
         "use data of kind corpus or documents or mixture or labelled_text or chat or preferences "
         "or recall or distant_recall or facts"
     )
-    for old, new in (("--length", "--sequence-length"), ("--warmup", "--warmup-steps")):
-        message = refused(archetype, "train", "--text", folder / "a.txt", old, "8", *to)
-        assert message == f"{old} is now {new}. See `archetype --help`."
     message = refused(archetype, "train", *pairs, folder / "b.txt", "--text", folder / "a.txt", *to)
     assert message.startswith("data.text: is not a known key; ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.npz", "short.txt"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import archetype
-from archetype.distribution import DISTRIBUTION, SITE, install_command
+from archetype.distribution import DISTRIBUTION, REPOSITORY, SITE, install_command
 from archetype.io.yaml import yaml_value
 from archetype.spec.base import Spec
 from archetype.training.trackers import Tracker
@@ -19,7 +19,7 @@ from tests.unit.test_imports import MODULES, dotted, nodes
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-FOLDERS = (".ci", ".github", "archetype", "benchmarks", "docs", "examples", "recipes", "tests", "web")
+FOLDERS = (".ci", ".github", "archetype", "benchmarks", "claims", "docs", "examples", "recipes", "tests", "web")
 TEXT = {"", ".cff", ".ipynb", ".md", ".py", ".svelte", ".toml", ".ts", ".txt", ".yaml", ".yml"}
 # The name alone, as pip would take it: `pip install archetype`, `archetype[gguf]`; not a list in a Python annotation.
 FOREIGN = re.compile(r"pip install (?:-\S+ )*['\"]?archetype(?![-\w./])|(?<![-\w./])archetype\[(?:[a-z{])")
@@ -85,6 +85,6 @@ def test_one_address_is_said_everywhere() -> None:
     citation = yaml_value((ROOT / "CITATION.cff").read_text(), "CITATION.cff")
     site = yaml_value((ROOT / "mkdocs.yml").read_text(), "mkdocs.yml")
     urls = PROJECT["urls"]
-    assert urls["Repository"] == citation["repository-code"]
+    assert urls["Repository"] == citation["repository-code"] == REPOSITORY
     assert urls["Documentation"] == citation["url"] == site["site_url"] == SITE
     assert all(urls[name].startswith(urls["Repository"]) for name in ("Changelog", "Issues"))

@@ -106,6 +106,10 @@ def test_imports_point_one_way() -> None:
     assert offenders == {}
 
 
+def test_the_claims_use_the_package_and_not_the_other_way_round() -> None:
+    assert not [module for module in MODULES if any(f"{name}.".startswith("claims.") for name in imported(module))]
+
+
 def test_facades_are_for_users() -> None:
     names = {f"archetype.cost.{name}" for name in ("CostReport", "Row", "cost_report", "total_parameters")}
     assert not {module for module in MODULES if names & set(imported(module))}

@@ -1,6 +1,6 @@
 """The package uses the field's words: no name that was given up for one of them comes back.
 
-Its tests and benchmarks have no vague names either.
+The claims, tests and benchmarks have no vague names either.
 """
 
 import ast
@@ -14,7 +14,7 @@ import archetype
 PACKAGE = Path(archetype.__file__).parent
 FILES = {file.relative_to(PACKAGE).as_posix(): file for file in sorted(PACKAGE.rglob("*.py"))}
 ROOT = Path(__file__).parents[2]
-AROUND = [file for folder in ("tests", "benchmarks") for file in sorted((ROOT / folder).rglob("*.py"))]
+AROUND = [file for folder in ("claims", "tests", "benchmarks") for file in sorted((ROOT / folder).rglob("*.py"))]
 
 # What each name became; the old ones are no token of the package.
 RENAMED = {

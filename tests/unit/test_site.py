@@ -21,12 +21,14 @@ from tests.helpers.documents import ROOT, anchors, broken_links
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+REPORTS = sorted(mkdocs_hooks.REPORTS.glob("*.md"))
 SETTINGS = yaml_value((ROOT / "mkdocs.yml").read_text(), "mkdocs.yml")
 LINE = re.compile(r"# yaml-language-server: \$schema=(\S+)\n")
 
 
 def test_every_link_leads_to_a_file_and_a_heading() -> None:
     broken = {page.name: broken_links(page, DOCS) for page in PAGES}
+    broken |= {report.name: broken_links(report, mkdocs_hooks.REPORTS) for report in REPORTS}
     broken |= {document.name: broken_links(document, ROOT) for document in ROOT.glob("*.md")}
     assert {name: links for name, links in broken.items() if links} == {}
 
@@ -49,7 +51,8 @@ def navigated(entry: Any) -> list[str]:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    assert sorted(navigated(SETTINGS["nav"])) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
+    pages = [*(page.relative_to(DOCS).as_posix() for page in PAGES), *(f"studies/{report.name}" for report in REPORTS)]
+    assert len(REPORTS) > 25 and sorted(navigated(SETTINGS["nav"])) == sorted(pages)
 
 
 def test_a_warning_fails_the_build() -> None:

@@ -1,4 +1,4 @@
-"""`archetype compare`: experiments with arms, seeds and verdicts; the 25 claims; architecture search."""
+"""`archetype compare`: experiments with arms, seeds and verdicts; folders of claims; architecture search."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,6 @@ from archetype.apps.cli.options import Json
 from archetype.apps.cli.output import print_json
 
 if TYPE_CHECKING:
-    from archetype.studies.experiment import Experiment
     from archetype.studies.extend import ReportExtension
     from archetype.studies.search import Search
     from archetype.studies.store import Store
@@ -30,6 +29,10 @@ StoreFolder = Annotated[
 ]
 DataFolder = Annotated[
     Path | None, typer.Option("--data-dir", help="The folder of corpora.  [default: ARCHETYPE_DATA, or here]")
+]
+ClaimsFolder = Annotated[
+    Path | None,
+    typer.Argument(metavar="FOLDER", help="The folder of the claims.  [default: claims, here or in the checkout]"),
 ]
 Workers = Annotated[int, typer.Option(help="Processes at once, of one thread each.")]
 EngineName = Annotated[str, typer.Option("--engine", help="here, ray or slurm.")]
@@ -82,7 +85,7 @@ def report(
     file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, to: To = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Print the outcome of an experiment whose runs are there; --to writes Markdown, JSON and HTML."""
+    """Print the outcome of an experiment whose runs are there; --to writes Markdown, JSON and pictures."""
     from archetype.errors import DataError
 
     study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
@@ -137,30 +140,34 @@ def calibrate(
 
 @app.command()
 def claim(
-    number: Annotated[int, typer.Argument(metavar="N", help="1 to 25.")],
+    number: Annotated[int, typer.Argument(metavar="N", help="The number of the claim.")],
+    folder: ClaimsFolder = None,
     quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
     to: To = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Settle one of the 25 claims, part by part."""
-    run(str(number), quick, full, extended, gpu, store, data_dir, workers, engine, to, as_json)
+    """Settle one claim, part by part."""
+    from archetype.studies.claims import claim_file
+
+    run(str(claim_file(number, folder)), quick, full, extended, gpu, store, data_dir, workers, engine, to, as_json)
 
 
 @app.command("all")
 def all_(
+    folder: ClaimsFolder = None,
     quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
     to: To = None,
     exact: Annotated[bool, typer.Option("--exact", help="Train nothing; parts without runs say so.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Settle all claims."""
-    from archetype.studies.claims import claim_numbers
-    from archetype.studies.report import overview_text
+    """Settle all claims of a folder."""
+    from archetype.studies.claims import find_claims
+    from archetype.studies.overview import overview_text
 
     outcomes, mode = [], _mode(quick, full, extended, gpu)
-    for number in claim_numbers():
-        study = _study(str(number), mode, store, data_dir, exact)
+    for file in find_claims(folder).values():
+        study = _study(str(file), mode, store, data_dir, exact)
         _run(study, workers, engine)
         outcomes.append(_outcome(study, to))
     print_json({"claims": outcomes}) if as_json else print(overview_text(outcomes))
@@ -207,13 +214,6 @@ def _mode(quick: bool, full: bool, extended: bool, gpu: bool) -> str:
     return named[0] if named else "full"
 
 
-def _experiment(file: str) -> "Experiment":
-    from archetype.studies.claims import claim_file
-    from archetype.studies.experiment import read_experiment
-
-    return read_experiment(claim_file(int(file)) if file.isdigit() else Path(file))
-
-
 def _store(folder: Path | None) -> "Store":
     from archetype.studies.store import Store
 
@@ -229,9 +229,16 @@ def _data_folder(folder: Path | None) -> Path:
 
 
 def _study(file: str, mode: str, store: Path | None, data_dir: Path | None, exact: bool = False) -> "Study":
+    from archetype.studies.claims import claim_file
+    from archetype.studies.experiment import CheckPart, read_experiment
+    from archetype.studies.registry import load_checks
     from archetype.studies.study import Study
 
-    return Study(_experiment(file), mode, _data_folder(data_dir), _store(store), exact)
+    path = claim_file(int(file)) if file.isdigit() else Path(file)
+    experiment = read_experiment(path)
+    if any(isinstance(part, CheckPart) for part in experiment.parts):
+        load_checks(path.parent)
+    return Study(experiment, mode, _data_folder(data_dir), _store(store), exact)
 
 
 def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -> None:
@@ -259,7 +266,8 @@ def _progress(done: int, total: int) -> None:
 
 
 def _outcome(study: "Study | ReportExtension", to: Path | None) -> dict[str, Any]:
-    from archetype.studies.report import keep_outcome, write_overview, write_reports
+    from archetype.studies.overview import write_overview
+    from archetype.studies.report import keep_outcome, write_reports
 
     outcome = study.outcome()
     keep_outcome(outcome, study.store)

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from archetype.apps.cli.output import replace_drawing
-from archetype.errors import MAX_MESSAGE, ArchetypeError, SpecError, UnknownFamily, one_line
+from archetype.errors import MAX_MESSAGE, ArchetypeError, UnknownFamily, one_line
 
 HELP = "The architecture workbench for language models: one specification, from its cost to its text."
 # verb: its module, its function, and the first line of its help; only the verb that runs is imported
@@ -58,10 +58,6 @@ VERBS = {
 }
 READERS = ("generate", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
 KEPT = 2**30  # bytes of freed memory that stay with them: each layer takes what the one before gave back
-RENAMED = {
-    "load": "import", "--pickled": "--allow-pickle", "--reading": "--explain", "--beams": "--num-beams",
-    "--longer": "--max-extra-tokens", "--warmup": "--warmup-steps", "--length": "--sequence-length",
-}  # fmt: skip
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
@@ -108,8 +104,6 @@ class Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a verb; None where there is none of this name."""
-        if name := RENAMED.get(cmd_name):
-            raise SpecError(cmd_name, f"this verb is now `{name}`", f"see `archetype {name} -h`")
         if cmd_name not in VERBS:
             return None
         module, name, _ = VERBS[cmd_name]
@@ -226,9 +220,7 @@ def main() -> None:
 
 def _usage(error: typer.TyperException) -> str:
     """The mistake in the arguments, as one or two sentences."""
-    message, option, invalid = error.format_message(), getattr(error, "option_name", None), error.__cause__
-    if option in RENAMED:
-        return f"{option} is now {RENAMED[option]}."
+    message, invalid = error.format_message(), error.__cause__
     if type(invalid).__name__ != "ValidationError":  # by which typer converts values
         return message
     from archetype.spec.base import in_words

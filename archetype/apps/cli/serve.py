@@ -22,7 +22,7 @@ SECTIONS = {
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
 }
 KEY = "ARCHETYPE_API_KEY"
-REPORTS = [Path("docs/studies"), Path("studies")]
+REPORTS = [Path("claims/reports"), Path("studies")]
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # hosts that listen everywhere, and where a browser finds them
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MODELS = typer.Argument(
@@ -58,7 +58,7 @@ def serve(
     runs: Annotated[Path, typer.Option(help="The folder of training runs that the page shows.")] = Path("runs"),
     reports: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder of reports of studies; may be repeated.  [default: docs/studies and studies]"),
+        typer.Option(help="A folder of reports of studies; may be repeated.  [default: claims/reports and studies]"),
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Requests of a model that are decoded together.")] = 16,
     max_queue: Annotated[int, typer.Option(min=0, help="Further ones that may wait.")] = 256,

@@ -132,7 +132,6 @@ class GenerationRequest(Body):
     }  # fmt: skip
 
     def without_effect(self) -> list[str]:
-        """The fields of this body that nothing acts on."""
         names = super().without_effect()
         if self.response_format is not None and self.response_format.type == "text":
             names.append("response_format")

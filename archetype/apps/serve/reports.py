@@ -86,7 +86,10 @@ class Reports:
 
 def _details(file: Path) -> dict[str, Any]:
     text = file.with_suffix(".md")
-    own = sorted(other.name for other in file.parent.glob(f"{file.stem}*") if other.suffix in PICTURES)
+    reports = [other.stem for other in file.parent.glob("*.json")]
+    pictures = [other.name for other in file.parent.glob(f"{file.stem}*") if other.suffix in PICTURES]
+    # of claim-05-quick-loss.svg, claim-05-quick is the report, not claim-05
+    own = sorted(one for one in pictures if max(filter(one.startswith, reports), key=len) == file.stem)
     return {
         "report": _finite(read_json(file, MAX_CONFIG_BYTES)), "pictures": own,
         "text": read_bytes(text, MAX_CONFIG_BYTES).decode("utf-8", "replace") if text.is_file() else "",

@@ -77,7 +77,6 @@ class ChatObjective(Objective):
         return self._batch([self.training[place] for place in self.order.batch(step)])
 
     def validation_batch(self, index: int) -> Batch:
-        """Conversations that are held out, in order."""
         size = self.order.batch_size
         return self._batch(self.validation[index * size : (index + 1) * size])
 

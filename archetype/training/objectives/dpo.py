@@ -106,7 +106,6 @@ class DPOObjective(Objective):
         return (*_batch([self.training[place] for place in places]), self.reference[places])
 
     def validation_batch(self, index: int) -> Batch:
-        """Pairs that are held out, in order."""
         rows = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
         return (*_batch(self.validation[rows]), self.validation_reference[rows])
 

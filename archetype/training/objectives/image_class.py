@@ -89,7 +89,6 @@ class ImageClassObjective(Objective):
         return _tensors(self.batches.batch(step))
 
     def validation_batch(self, index: int) -> Batch:
-        """Images that are held out, in order."""
         places = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
         return _tensors(self.validation.select(places))
 

@@ -45,7 +45,6 @@ class MaskedToken(ObjectiveConfig):
         return max(tokenizer.vocab_size, mask_id(tokenizer) + 1)
 
     def build(self, inputs: ObjectiveInputs) -> "MaskedTokenObjective":
-        """The examples and the loss."""
         sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
         tokenizer = inputs.text_tokenizer
         return MaskedTokenObjective(corpus_of(inputs), *sizes, self, mask_id(tokenizer), tokenizer.vocab_size)

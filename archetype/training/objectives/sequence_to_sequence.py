@@ -69,7 +69,6 @@ class SequenceToSequenceObjective(Objective):
         return _tensors(*self.batches.batch(step))
 
     def validation_batch(self, index: int) -> Batch:
-        """Pairs that are held out, in order."""
         places = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
         return _tensors(*self.validation.rows(places))
 

@@ -69,13 +69,11 @@ class SyntheticObjective(Objective):
         self.num_validation_batches = len(self.held_out)
 
     def batch(self, step: int) -> Batch:
-        """The examples of a step."""
         key = np.array([self.seed + 1, step], dtype=np.uint64)
         assert self.batch_shape is not None
         return _tensors(self.data.rows(np.random.Generator(np.random.Philox(key=key)), self.batch_shape[0]))
 
     def validation_batch(self, index: int) -> Batch:
-        """The examples that are held out, in order."""
         return self.held_out[index]
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:

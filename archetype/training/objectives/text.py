@@ -31,7 +31,6 @@ class TextObjective(Objective):
         self.num_validation_batches = -(-len(self.validation_windows) // batch_size)
 
     def batch(self, step: int) -> Batch:
-        """The examples of a step."""
         return self.examples(self.batches.batch(step), step)
 
     def validation_batch(self, index: int) -> Batch:

@@ -69,7 +69,6 @@ class TextClass(ObjectiveConfig):
         return self.replace(labels=chosen), spec if num_classes == len(chosen) else with_class_head(spec, len(chosen))
 
     def build(self, inputs: ObjectiveInputs) -> "LabelledTextObjective":
-        """The examples and the loss."""
         numbers = {name: number for number, name in enumerate(self.labels)}
         return LabelledTextObjective(inputs, lambda label: numbers[str(label)], self.label_smoothing)
 
@@ -135,7 +134,6 @@ class LabelledTextObjective(Objective):
         return self._batch([self.training[i] for i in places], self.labels[places])
 
     def validation_batch(self, index: int) -> Batch:
-        """Texts that are held out, in order."""
         rows = slice(index * self.order.batch_size, (index + 1) * self.order.batch_size)
         return self._batch(self.validation[rows], self.validation_labels[rows])
 

@@ -126,7 +126,6 @@ class Adafactor(Optimizer):
     clip_threshold: Annotated[float, Field(ge=1)] = 1.0
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Torch's Adafactor."""
         return torch.optim.Adafactor(
             self.parameter_groups(model), lr=self.learning_rate, beta2_decay=self.beta2_decay, d=self.clip_threshold
         )
@@ -160,7 +159,6 @@ class Lion(Optimizer):
     betas: tuple[Probability, Probability] = (0.9, 0.99)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer below."""
         return LionOptimizer(self.parameter_groups(model), {"lr": self.learning_rate, "betas": self.betas})
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
@@ -189,7 +187,6 @@ class SGD(Optimizer):
     nesterov: Flag = False
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Torch's SGD."""
         nesterov = self.nesterov and self.momentum > 0
         groups = self.parameter_groups(model)
         return torch.optim.SGD(groups, lr=self.learning_rate, momentum=self.momentum, nesterov=nesterov)

@@ -85,7 +85,6 @@ class ManyProcesses(Processes):
         self.saving: dist.ProcessGroup | None = None  # of the threads that write checkpoints while others compute
 
     def check(self, recipe: "Recipe", spec: ModelSpec) -> None:
-        """Refuse sizes that do not fit the number of processes or the model."""
         layout = recipe.parallel.for_world(dist.get_world_size())
         layout.check(spec, recipe)
 
@@ -123,7 +122,6 @@ class ManyProcesses(Processes):
         return result
 
     def all(self, condition: bool) -> bool:
-        """Whether something holds in every process."""
         return not self._most(0 if condition else 1)
 
     def arrange(self, state: "TrainState") -> None:

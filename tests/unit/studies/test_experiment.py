@@ -10,9 +10,9 @@ from archetype.errors import ArchetypeError, SpecError
 from archetype.io.yaml import mapping_to_yaml, read_mapping
 from archetype.studies.arms import quantities
 from archetype.studies.calibration import calibration_file
-from archetype.studies.claims import FOLDER, claim_file, claim_numbers
+from archetype.studies.claims import CHECKOUT, find_claims
 from archetype.studies.experiment import CheckPart, Experiment, TrainedPart, read_experiment
-from archetype.studies.registry import all_checks, find
+from archetype.studies.registry import load_checks
 from archetype.studies.search import Search, read_search
 from archetype.studies.store import Store
 from archetype.studies.study import Study
@@ -44,7 +44,7 @@ IMPOSSIBLE = [
 
 
 def own_studies() -> list[Path]:
-    return sorted(file for file in (FOLDER / "own").glob("*.yaml") if file.stem != "search")
+    return sorted(file for file in (CHECKOUT / "own").glob("*.yaml") if file.stem != "search")
 
 
 def test_mistakes_are_said_in_one_line() -> None:
@@ -57,9 +57,9 @@ def test_mistakes_are_said_in_one_line() -> None:
 
 def test_a_search_and_an_experiment_are_told_apart() -> None:
     with pytest.raises(SpecError, match=r"search\.yaml: is a search, not an experiment; .*compare search"):
-        read_experiment(FOLDER / "own" / "search.yaml")
+        read_experiment(CHECKOUT / "own" / "search.yaml")
     with pytest.raises(SpecError, match=r"muon\.yaml: is an experiment, not a search; .*compare run"):
-        read_search(FOLDER / "own" / "muon.yaml")
+        read_search(CHECKOUT / "own" / "muon.yaml")
 
 
 def test_what_cannot_be_trained_is_refused_before_any_run(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_an_arm_changes_recipe_data_metric_and_seeds(tmp_path: Path) -> None:
 def test_the_files_of_the_claims_are_whole_and_obey_the_schema() -> None:
     obeys = jsonschema.Draft202012Validator(Experiment.model_json_schema()).validate
     checks: set[str] = set()
-    files = [*map(claim_file, claim_numbers()), calibration_file()]
+    known, files = load_checks(CHECKOUT), [*find_claims().values(), calibration_file()]
     files += own_studies()
     assert len(files) > 25
     for file in files:
@@ -122,10 +122,10 @@ def test_the_files_of_the_claims_are_whole_and_obey_the_schema() -> None:
             if isinstance(part, TrainedPart):
                 assert part.modes.full.tokens, (file, part.id)
             elif isinstance(part, CheckPart):
-                check = find(part.check)
+                check = known[part.check]
                 assert (check.claim, check.kind) == (read.claim, part.type), part.check
                 checks.add(part.check)
-    assert checks == set(all_checks())  # no check is in no file
+    assert checks == set(known)  # no check is in no file
 
 
 @pytest.mark.parametrize("numbers", [[6, 25], pytest.param([], marks=pytest.mark.slow)], ids=["some", "all"])
@@ -136,6 +136,7 @@ def test_every_arm_of_every_claim_can_be_built_and_matched(numbers: list[int], t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("archetype.studies.corpora.library_text", lambda: text)
         others = [] if numbers else [calibration_file(), *own_studies()]
-        for file in [*map(claim_file, numbers or claim_numbers()), *others]:
+        claims = find_claims()
+        for file in [*(claims[number] for number in numbers or claims), *others]:
             Study(read_experiment(file), "full", tmp_path, Store(tmp_path / "store"))
-        Search(read_search(FOLDER / "own" / "search.yaml"), tmp_path, Store(tmp_path / "store"))
+        Search(read_search(CHECKOUT / "own" / "search.yaml"), tmp_path, Store(tmp_path / "store"))

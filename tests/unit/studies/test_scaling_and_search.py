@@ -10,7 +10,8 @@ import pytest
 
 from archetype.errors import SpecError
 from archetype.spec.base import fingerprint
-from archetype.studies.report import markdown, write_overview
+from archetype.studies.overview import write_overview
+from archetype.studies.report import markdown
 from archetype.studies.scaling import Law, fit_law
 from archetype.studies.search import Search, SearchFile
 from archetype.studies.search_report import search_markdown, search_text, value_text, write_search
@@ -119,7 +120,7 @@ def test_the_better_part_climbs_and_the_front_is_what_no_other_beats(tmp_path: P
     last = [row for row in result["candidates"] if row["tokens"] == 256]
     assert min(first) >= min(row["loss"] for row in last)
     write_search(result, tmp_path / "out")
-    assert (tmp_path / "out" / "widths.html").read_text().count("<circle") >= len(result["candidates"])
+    assert (tmp_path / "out" / "widths-front.svg").read_text().count("<circle") >= len(result["candidates"])
     assert json.loads((tmp_path / "out" / "widths.json").read_text()) == result
     assert "refused by the limits" in search_text(result)
     lines = search_markdown(result).splitlines()

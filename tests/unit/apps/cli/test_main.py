@@ -1,4 +1,4 @@
-"""The command line's frame: help from a table, renamed words, versions, completion, and what start-up imports."""
+"""The command line's frame: help from a table, misspelt words, versions, completion, and what start-up imports."""
 
 import codecs
 import inspect
@@ -64,15 +64,14 @@ def test_versions_are_one_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("load", "folder", "--to", "run"), "load: this verb is now `import`; see `archetype import -h`"),
-        (("import", "folder", "--pickled"), "--pickled is now --allow-pickle. See `archetype --help`."),
-        (("show", "folder", "--reading"), "--reading is now --explain. See `archetype --help`."),
-        (("translate", "run", "--beams", "2"), "--beams is now --num-beams. See `archetype --help`."),
-        (("translate", "run", "--longer", "2"), "--longer is now --max-extra-tokens. See `archetype --help`."),
+        (
+            ("show", "folder", "--explian"),
+            "No such option: --explian (Possible options: --explain) See `archetype --help`.",
+        ),
         (("cots", "gpt2"), "No such command 'cots'. Did you mean 'cost'? See `archetype --help`."),
     ],
 )
-def test_old_words_are_refused_with_the_new(
+def test_misspelt_words_are_refused_with_the_nearest(
     arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert refusal(monkeypatch, capsys, *arguments) == message

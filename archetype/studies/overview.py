@@ -1,0 +1,93 @@
+"""The overview of all studies that are reported in a folder: claims first, surprises before all."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from archetype.errors import one_line
+from archetype.io import atomic
+from archetype.studies.report import SURPRISE, file_name, markdown_table, slug, surprise
+from archetype.table import Table
+
+OVERVIEW = "overview"
+
+
+def write_overview(folder: Path) -> None:
+    """Write the overview of all studies that are reported in a folder, claims first, as Markdown and JSON."""
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("*.json")]
+    outcomes = [report for report in reports if "experiment" in report]
+    searches = [
+        {"title": report["title"], "candidates": len(report["candidates"]), "date": report["date"],
+         "hash": report["hash"], "report": file_name(report["title"])}
+        for report in sorted(reports, key=lambda report: str(report.get("title"))) if "candidates" in report
+    ]  # fmt: skip
+    claims = [outcome for outcome in outcomes if outcome["claim"]]
+    others = [outcome for outcome in outcomes if not outcome["claim"]]
+    claim_rows = overview_rows(sorted(claims, key=lambda outcome: (outcome["claim"], outcome["mode"])))
+    other_rows = overview_rows(sorted(others, key=lambda outcome: (outcome["title"], outcome["mode"])))
+    rows = {"claims": claim_rows, "others": other_rows, "searches": searches}
+    atomic.write_bytes(folder / f"{OVERVIEW}.md", overview_markdown(claim_rows, other_rows, searches).encode())
+    atomic.write_json(folder / f"{OVERVIEW}.json", {"version": 1, "title": "The claims"} | rows)
+
+
+def overview_rows(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each study: what the overview shows and nothing more."""
+    return [
+        {
+            "claim": o["claim"], "title": o["title"], "sentence": o["sentence"], "headline": o["headline"],
+            "verdict": o["verdict"], "mode": o["mode"], "date": o["date"], "hash": o["hash"], "report": slug(o),
+            "processor": o["environment"].get("processor", ""),
+            "seconds": sum(part.get("cost", {}).get("seconds", 0.0) for part in o["parts"]),
+            "parts": [
+                {"id": part["id"], "type": part["type"], "says": part["says"], "verdict": part["verdict"],
+                 "reason": part["reason"], "effect": part.get("effect"), "surprise": surprise(part)}
+                for part in o["parts"]
+            ],
+        }
+        for o in outcomes
+    ]  # fmt: skip
+
+
+def overview_text(outcomes: Sequence[dict[str, Any]]) -> str:
+    """One line for each part of each claim, for a terminal."""
+    rows = [
+        [str(outcome["claim"] or ""), part["id"], part["verdict"], one_line(part["reason"], 100)]
+        for outcome in outcomes
+        for part in outcome["parts"]
+    ]
+    return str(Table(("claim", "part", "verdict", ""), rows, 4))
+
+
+def overview_markdown(
+    claims: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], searches: Sequence[dict[str, Any]] = ()
+) -> str:
+    """All claims, other studies and searches as Markdown, surprises first."""
+    surprises = [(row, part) for row in (*claims, *others) for part in row["parts"] if part["surprise"] == SURPRISE]
+    lines = ["# The claims", "", f"{len(claims)} claims; each verdict is for this code at this scale.", ""]
+    if surprises:
+        lines += ["## Otherwise than predicted", ""]
+        lines += [f"- {study_name(row)}, {part['id']}: {part['verdict']}. {part['reason']}." for row, part in surprises]
+        lines.append("")
+    lines.append(_studies_table("claim", claims))
+    if others:
+        lines += ["", "## Other studies", "", _studies_table("", others)]
+    if searches:
+        rows = [(f"[{row['title']}]({row['report']}.md)", row["candidates"], row["date"][:10]) for row in searches]
+        lines += ["", "## Searches", "", markdown_table(("", "candidates", "date"), rows)]
+    return "\n".join([*lines, ""])
+
+
+def _studies_table(head: str, rows: Sequence[dict[str, Any]]) -> str:
+    cells = [
+        (row["claim"] or "", f"[{row['title']}]({row['report']}.md)", row["verdict"],
+         "; ".join(f"{part['id']}: {part['verdict']}" for part in row["parts"]), f"{row['seconds'] / 60:.1f} min",
+         row["date"][:10])
+        for row in rows
+    ]  # fmt: skip
+    return markdown_table((head, "", "verdict", "parts", "cost", "date"), cells)
+
+
+def study_name(row: Mapping[str, Any]) -> str:
+    """The claim's number, or the title of a study that is not about one."""
+    return f"Claim {row['claim']}" if row["claim"] else str(row["title"])

@@ -1,0 +1,64 @@
+"""The charts of a study: losses while training, trials, a scaling law, what a check measured."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from archetype.studies.chart import Chart
+from archetype.studies.fit import Law
+
+
+def pictures_of(part: Mapping[str, Any]) -> dict[str, str]:
+    """Return the charts of a part of an outcome as SVG, by their names; none where the part was not run."""
+    if "comparisons" in part:
+        charts = dict((*_losses(part), *_trials(part)))
+    elif "fitted" in part:
+        charts = {"law": _law(part)}
+    else:
+        charts = dict(_check_curves(part))
+    return {name: svg for name, chart in charts.items() if (svg := chart.svg())}
+
+
+def _losses(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
+    """Held-out losses of the arms on each corpus: the mean over the seeds, in a band from the least to the greatest."""
+    for number, comparison in enumerate(part["comparisons"], 1):
+        lines = {arm: (curve["step"], curve["mean"]) for arm, curve in comparison["curves"].items()}
+        bands = {arm: (curve["step"], curve["low"], curve["high"]) for arm, curve in comparison["curves"].items()}
+        yield f"loss-{number}", Chart("step", f"held-out loss on {comparison['name']}", lines, bands=bands)
+
+
+def _trials(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
+    """Validation losses over a grid of one number."""
+    paths, arms = part["tuning"]["paths"], part["tuning"]["arms"]
+    trials = {arm: [(*one["values"], one["loss"]) for one in about["trials"]] for arm, about in arms.items()}
+    if len(paths) == 1 and all(isinstance(one[0], int | float) for many in trials.values() for one in many):
+        pairs = {arm: sorted(pair for pair in many if pair[1] is not None) for arm, many in trials.items()}
+        curves = {arm: ([x for x, _ in many], [y for _, y in many]) for arm, many in pairs.items()}
+        yield "trials", Chart(paths[0], "validation loss", curves, curves, log_x=True)
+
+
+def _law(part: Mapping[str, Any]) -> Chart:
+    """The runs as dots, the law as lines, and around the line of the held-out size what was predicted of it."""
+    law, lines, points = Law(**part["law"]), {}, {}
+    runs = [*part["fitted"], *part["seen"]]
+    for parameters in dict.fromkeys(run["parameters"] for run in runs):
+        of_size = [run for run in runs if run["parameters"] == parameters]
+        tokens = [run["tokens"] for run in of_size]
+        points[_size(parameters)] = (tokens, [run["loss"] for run in of_size])
+        lines[_size(parameters)] = (tokens, [law.loss(parameters, one) for one in tokens])
+    band = [[one[name] for one in part["predicted"]] for name in ("tokens", "low", "high")]
+    bands = {_size(part["seen"][0]["parameters"]): (band[0], band[1], band[2])}
+    return Chart("tokens", "loss", lines, points, bands, log_x=True, log_y=True)
+
+
+def _size(parameters: float) -> str:
+    return f"{parameters:,.0f} parameters"
+
+
+def _check_curves(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
+    """What a check measured; curves of equal axes are in one chart."""
+    groups: dict[tuple[Any, ...], dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
+    for curve in part.get("curves", ()):
+        axes = tuple(curve[name] for name in ("x_name", "y_name", "log_x", "log_y"))
+        groups.setdefault(axes, {})[curve["label"]] = (curve["x"], curve["y"])
+    for number, ((x_name, y_name, log_x, log_y), lines) in enumerate(groups.items(), 1):
+        yield str(number), Chart(x_name, y_name, lines, log_x=log_x, log_y=log_y)
