@@ -1,6 +1,6 @@
 """The base of all mixers: attention, recurrences and state spaces."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from archetype.spec.kinds import ByKind, Part
 
@@ -9,6 +9,8 @@ __all__ = ["Mixer"]
 
 class Mixer(Part):
     """Base of all mixers."""
+
+    sees_later: ClassVar[bool] = False  # whether a position sees later ones too, where its stack is not causal
 
     @property
     def separates_documents(self) -> bool:
