@@ -91,6 +91,10 @@ class ContentCost(PartCost, ABC):
         """Parameters that one token meets, by projection."""
         return self.parameters()
 
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection, where they are to be shown; a convolution is none."""
+        return {}
+
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes saved for the backward pass."""

@@ -6,7 +6,7 @@ Nothing here loads torch.
 """
 
 from archetype.diagram.drawing import Drawing
-from archetype.diagram.inside import Cell, Group, Inside, inside_of
 from archetype.diagram.scene import MEASURES, Measure, Scene
+from archetype.roles.drawing import Cell, Group, Inside, inside_of
 
 __all__ = ["MEASURES", "Cell", "Drawing", "Group", "Inside", "Measure", "Scene", "inside_of"]

@@ -1,27 +1,11 @@
-"""Captions beside the boxes of a diagram: the name of a part, and its fields that differ from the usual."""
+"""Captions beside the boxes of a diagram: the fields of a part that differ from the usual."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from archetype.cost.registry import MixerCost
-from archetype.parts.attention.spec import Attention
-from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.roles.mixer import Mixer
 from archetype.spec.base import Spec
-from archetype.spec.kinds import Part
-
-TITLES = {
-    "attention": "Attention", "latent": "Latent attention", "rnn": "RNN", "lstm": "LSTM", "gru": "GRU",
-    "mamba": "Mamba", "mamba2": "Mamba-2", "gated_delta_net": "Gated delta net",
-    "short_convolution": "Short convolution", "mlp": "MLP", "gated": "Gated MLP", "experts": "Mixture of experts",
-    "rms": "RMSNorm", "layer": "LayerNorm", "batch": "BatchNorm",
-}  # fmt: skip
-
-
-def title(part: Part) -> str:
-    """The name of a part as readers know it; of a part from outside its kind."""
-    kind = str(getattr(part, "kind", type(part).__name__))
-    return TITLES.get(kind, kind.replace("_", " ").capitalize())
 
 
 def facts(part: Spec) -> list[str]:
@@ -29,11 +13,10 @@ def facts(part: Spec) -> list[str]:
     return [line for name, value in part.dump().items() if name != "kind" and (line := _fact(name, value))]
 
 
-def mixer_facts(part: Mixer, cost: MixerCost, causal: bool) -> list[str]:
+def mixer_facts(cost: MixerCost, causal: bool) -> list[str]:
     """Of a mixer also its direction and the state that it keeps of each row."""
-    lines = facts(part)
-    if isinstance(part, Attention | LatentAttention):
-        lines.append("causal" if causal else "sees both directions")
+    mixer: Mixer = cost.part
+    lines = ["causal" if causal else "sees both directions"] if mixer.sees_later else []
     if causal:
         one, two = cost.state(1), cost.state(2)
         state = f"state: {two - one:,} numbers a token" if two > one else f"state: {one:,} numbers"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from archetype.diagram.scene import Box, Container, Layout, Note, Scene
 from archetype.diagram.text import text_width, wrapped
-from archetype.spec.base import Spec
+from archetype.models.spec import ModelSpec
 from archetype.spec.edit import Change, differences
 
 LINE, EDGE = 15.0, 28.0
@@ -15,7 +15,7 @@ MOST_LINES = 40  # of the list of changes
 MARKS = ("removed", "added", "changed")
 
 
-def compared(first: tuple[Spec, Scene], second: tuple[Spec, Scene]) -> Scene:
+def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) -> Scene:
     """Two scenes side by side, with their differences.
 
     Args:
@@ -55,9 +55,9 @@ def compared(first: tuple[Spec, Scene], second: tuple[Spec, Scene]) -> Scene:
 class _Side:
     """One of two models, with its boxes by what they are called in the other."""
 
-    def __init__(self, spec: Spec, scene: Scene) -> None:
+    def __init__(self, spec: ModelSpec, scene: Scene) -> None:
         self.spec, self.scene = spec, scene
-        self.counts = {stack.prefix: len(stack.layers) for stack in getattr(spec, "stacks", ())}
+        self.counts = {stack.prefix: len(stack.layers) for stack in spec.stacks}
         self.blocks = {container.id: container for container in scene.containers if container.kind == "block"}
         items: list[Box | Container] = [*scene.boxes, *scene.containers]
         self.items = {item.id: item for item in items}

@@ -1,11 +1,9 @@
 """Which box gets which row of a cost report: every row exactly one."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from archetype.cost.formula import Formula, symbol_names
-from archetype.cost.registry import PartCost
 from archetype.diagram.scene import Cost
 from archetype.estimate.report import CostReport
 from archetype.models.cost import ModelCost
@@ -85,30 +83,10 @@ class LayerCosts:
         names = {name.removeprefix(start) for start in starts for name in self.costs.rows if name.startswith(start)}
         return self.take(*sorted(names))
 
-    def shape(self, content: str, module: str, formula_from: PartCost | None) -> str:
+    def shape(self, module: str) -> str:
         """The shape of a module's weights in letters, D → KP; the number of its weights where it is no projection."""
-        projection = _projections(formula_from).get(module)
-        if projection is not None:
-            inputs, outputs = projection
-            return f"{self.costs.text(inputs)} → {self.costs.text(outputs)}"
-        counts = self.block.parameters()
-        formula = counts.get(f"{content}.{module}" if content else module)
+        content, _, name = module.partition(".")
+        if content in self.block.contents and name in (sizes := self.block.contents[content].projection_sizes()):
+            return " → ".join(map(self.costs.text, sizes[name]))
+        formula = self.block.parameters().get(module)
         return self.costs.text(formula) if formula and formula.symbols else ""
-
-
-def _projections(cost: PartCost | None) -> Mapping[str, tuple[Formula, Formula]]:
-    """Inputs and outputs of the projections of a part, where its cost says them."""
-    if cost is None:
-        return {}
-    said: Mapping[str, Any] = getattr(cost, "projections", {})
-    projections = {name: (one[0], one[1]) for name, one in said.items() if name != "conv"}
-    if inner := getattr(cost, "inner", None):
-        projections |= dict.fromkeys(getattr(cost, "inputs", ()), (cost.d, inner))
-        if hasattr(cost, "inputs"):
-            projections["down"] = (inner, cost.d)
-    for prefix, name in (("experts.", "expert"), ("shared.", "shared")):
-        inner_projections = _projections(getattr(cost, name, None))
-        projections |= {f"{prefix}{key}": value for key, value in inner_projections.items()}
-    if hasattr(cost, "num_experts"):
-        projections["router"] = (cost.d, cost.num_experts)
-    return projections

@@ -1,176 +1,12 @@
 """The residual stream as a straight rail, and the branches that leave and join it as each wiring has them."""
 
-import re
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from archetype.cost.registry import PartCost
-from archetype.diagram.costs import LayerCosts
-from archetype.diagram.inside import SOURCE, Inside, X
-from archetype.diagram.scene import Box, Container, Layout, Note, Point
-from archetype.diagram.text import wrapped
+from archetype.diagram.content import BUS, CAPTION, GAP, PAD, SLIM, Content, W
+from archetype.diagram.scene import Box, Layout, Note, Point
 
-W, H, SLIM = 136.0, 42.0, 22.0  # a box; one of a single line is as high as SLIM
-GAP = 14.0  # between rows
-GUTTER = 12.0  # between columns
-PAD = 14.0  # within a container
-CAPTION = 150.0  # of the text at the right of a content
 BRANCHES = W / 2 + 24  # where contents begin, from the rail
 DOT, SUM = 6.0, 18.0  # a tap, and a sum, on the rail
-LINE, TEXT, TITLE = 13.0, 10.0, 12.0  # of captions
-BUS = 10.0  # from a container's lower edge to where its inputs part
-
-
-class Content(NamedTuple):
-    """A content of a block, laid out with its container's lower left corner at the origin.
-
-    Attributes:
-        layout: its container, boxes, wires and text.
-        width: of the container.
-        height: of the container.
-        entry: where the wire to it comes from below.
-        readers: cells that read the stream, and cells that read an encoder's output.
-        output: the cell whose result is the content's; None where its container stands for it.
-        container: the container as a box, for wires.
-    """
-
-    layout: Layout
-    width: float
-    height: float
-    entry: float
-    readers: tuple[Box, ...]
-    source_readers: tuple[Box, ...]
-    output: Box | None
-    container: Box
-
-
-def content_layout(
-    place: str, kind: str, title: str, lines: Iterable[str], drawing: Inside, costs: LayerCosts, field: str,
-    cost: PartCost | None, columns: float, letters: Mapping[str, str],
-) -> Content:  # fmt: skip
-    """Lay out the inside of a content, with its name and what is said of it at its right.
-
-    Args:
-        place: path of its parameters, such as `blocks.*.mixer`.
-        kind: mixer, cross or feedforward.
-        title: its name.
-        lines: what is said of it.
-        drawing: its cells.
-        costs: of its layers.
-        field: of the specification.
-        cost: of the part, which may know the shapes of projections.
-        columns: of the widest content of the block.
-        letters: of rows and positions, where this stack has others than B, T and S.
-    """
-    layout, name, role = Layout(), place.rpartition(".")[2], "feedforward" if kind == "feedforward" else "mixer"
-    bottoms, upper = _rows(drawing)
-    left, pitch = PAD, W + GUTTER
-    boxes: dict[str, Box] = {}
-    for cell in drawing.cells:
-        rows = cell.rows or (cell.name,)
-        shape = re.sub("[BTS](?=[,)])", lambda letter: letters.get(letter[0], letter[0]), cell.shape)
-        if not shape and cell.kind in ("", "norm"):
-            module = next((row for row in rows if costs.shape(name, row, cost)), rows[0])
-            shape = costs.shape(name, module, cost)
-        boxes[cell.name] = layout.add(
-            Box(f"{place}.{cell.name}", left + cell.column * pitch, bottoms[cell.row], cell.span * pitch - GUTTER,
-                SLIM if cell.slim else H, cell.kind or role, cell.label or cell.name, shape, len(costs.layers),
-                costs.take(*(f"{name}.{row}" for row in rows)), field=field)
-        )  # fmt: skip
-    first, end = extent(drawing)
-    grid = columns * pitch - GUTTER
-    shift = (grid + GUTTER - (first + end) * pitch) / 2
-    layout.boxes = [Box(**{**vars(box), "x": box.x + shift}) for box in layout.boxes]
-    boxes = {cell.name: box for cell, box in zip(drawing.cells, layout.boxes, strict=True)}
-    _wire(layout, drawing, boxes)
-    for group in drawing.groups:
-        layout.containers.append(_around(f"{place}.{group.cells[0].rpartition('.')[0]}", group.label, group.repeat,
-                                     [boxes[cell] for cell in group.cells], field))  # fmt: skip
-        container = layout.containers[-1]
-        top = container.y + container.h
-        if container.w > 2 * W:
-            layout.notes.append(Note(container.x + container.w - 8, top, group.label, "end", "pill"))
-        else:  # beside the wire that leaves in the middle
-            layout.notes.append(Note(container.x + container.w / 2 + 8, top, group.label, "start", "pill"))
-    text = [line for one in lines for line in wrapped(one, TEXT, CAPTION)]
-    height = max(upper + PAD, 2 * PAD + TITLE + 4 + LINE * len(text))
-    width = PAD + grid + PAD + CAPTION + PAD
-    x, y = PAD + grid + PAD, height - PAD - TITLE / 2
-    layout.notes.append(Note(x, y, title, "start", "title"))
-    layout.notes += [Note(x, y - 5 - LINE * number, line) for number, line in enumerate(text, 1)]
-    layout.containers.insert(
-        0, Container(place, 0, 0, width, height, kind, title, tuple(text), len(costs.layers), field)
-    )
-    readers = tuple(boxes[cell.name] for cell in drawing.cells if X in cell.inputs)
-    sources = tuple(boxes[cell.name] for cell in drawing.cells if SOURCE in cell.inputs)
-    middle = PAD + grid / 2
-    entry = readers[0].middle if sources else middle
-    container_box = Box(place, 0, 0, width, height, kind, title)
-    return Content(layout, width, height, entry, readers, sources, boxes.get(drawing.output), container_box)
-
-
-def extent(drawing: Inside) -> tuple[float, float]:
-    """The columns at which its cells begin and end."""
-    first = min((cell.column for cell in drawing.cells), default=0.0)
-    return first, max((cell.column + cell.span for cell in drawing.cells), default=1.0)
-
-
-def _rows(drawing: Inside) -> tuple[dict[int, float], float]:
-    """The lower edge of each row, and the upper edge of the last."""
-    bottoms, y = {}, 2 * BUS
-    last = max((cell.row for cell in drawing.cells), default=-1)
-    for row in range(last + 1):
-        heights = [SLIM if cell.slim else H for cell in drawing.cells if cell.row == row]
-        bottoms[row] = y
-        y += (max(heights) if heights else 0) + GAP
-    return bottoms, y - GAP if bottoms else y
-
-
-def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box]) -> None:
-    """Wires between the cells: straight where one stands above the other."""
-    cells = {cell.name: cell for cell in drawing.cells}
-    for cell in drawing.cells:
-        box = boxes[cell.name]
-        for reading in cell.inputs:
-            name, _, column = reading.partition("@")
-            if name not in cells:
-                continue
-            source = boxes[name]
-            left, right = max(source.x, box.x), min(source.x + source.w, box.x + box.w)
-            if right - left < 16:
-                middle = box.y - GAP / 2
-                bends = [(source.middle, source.y + source.h), (source.middle, middle), (box.middle, middle),
-                         (box.middle, box.y)]  # fmt: skip
-                layout.wire(source, box, "branch", bends)
-                continue
-            lanes = min(cells[name].lanes, round((right - left + GUTTER) / (W + GUTTER)))
-            starts = [left + lane * (W + GUTTER) + W / 2 for lane in range(lanes)]
-            if column:
-                starts = [source.x + (float(column) - cells[name].column) * (W + GUTTER) + W / 2]
-            elif lanes < 2:
-                starts = [_meeting(source, box, left, right)]
-            for x in starts:
-                layout.wire(source, box, "branch", [(x, source.y + source.h), (x, box.y)])
-    for name, reader in drawing.loops:
-        source, box = boxes[name], boxes[reader]
-        x = source.x - PAD / 2
-        ends = (source.y + source.h / 2, box.y + box.h / 2)
-        layout.wire(source, box, "state", [(source.x, ends[0]), (x, ends[0]), (x, ends[1]), (box.x, ends[1])])
-
-
-def _meeting(source: Box, box: Box, left: float, right: float) -> float:
-    """Where a straight wire between two boxes stands: in the middle of one of them where it can."""
-    for x in (source.middle, box.middle) if source.w <= box.w else (box.middle, source.middle):
-        if left <= x <= right:
-            return x
-    return (left + right) / 2
-
-
-def _around(place: str, label: str, repeat: int, boxes: list[Box], field: str) -> Container:
-    """A container around some boxes."""
-    left, bottom = min(box.x for box in boxes) - 9, min(box.y for box in boxes) - 9
-    right, top = max(box.x + box.w for box in boxes) + 9, max(box.y + box.h for box in boxes) + 9
-    return Container(place, left, bottom, right - left, top - bottom, "expert", label, (), repeat, field)
 
 
 class Rail:
@@ -182,11 +18,12 @@ class Rail:
         floor: from where on there is room beside the rail.
         last: the element on the rail that the stream leaves last.
         waiting: contents that read an encoder's output: their readers, and the height at which its wire comes.
-        states: boxes of mixers whose first state another stack hands over.
+        letters: of rows and positions, where this rail has others than B, T and S.
         right: how far contents reach.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, letters: Mapping[str, str] | None = None) -> None:
+        self.letters = letters or {}
         self.layout = Layout()
         self.y, self.floor, self.right = 0.0, 0.0, W / 2
         self.last: Box | None = None
@@ -350,10 +187,3 @@ class Rail:
     def placed(box: Box, x: float, y: float) -> Box:
         """The same, moved."""
         return Box(**{**vars(box), "x": box.x + x, "y": box.y + y})
-
-
-def norm_box(place: str, label: str, costs: LayerCosts, field: str) -> Box:
-    """A norm of a block."""
-    name = place.rpartition(".")[2]
-    shape = costs.shape("", name, None)
-    return Box(place, 0, 0, W, SLIM, "norm", label, shape, len(costs.layers), costs.take(name), field=field)

@@ -127,6 +127,10 @@ class Container:
     field: str = ""
     change: str = ""
 
+    def as_box(self) -> Box:
+        """The same as the end of a wire."""
+        return Box(self.id, self.x, self.y, self.w, self.h, self.kind, self.label)
+
 
 @dataclass(frozen=True)
 class Wire:
@@ -215,6 +219,10 @@ class Layout:
         self.boxes.append(box)
         return box
 
+    def box(self, name: str) -> Box:
+        """The box of a name."""
+        return next(box for box in self.boxes if box.id == name)
+
     def join(self, other: "Layout", dx: float = 0, dy: float = 0) -> None:
         """Take over what stands in another, moved."""
         self.boxes += [replace(box, x=box.x + dx, y=box.y + dy) for box in other.boxes]
@@ -250,7 +258,7 @@ class Layout:
         items: list[Box | Container] = [*self.boxes, *self.containers]
         areas = [(item.x, item.y, item.x + item.w, item.y + item.h) for item in items]
         areas += [(x, y, x, y) for wire in self.wires for x, y in wire.points]
-        left, bottom, right, top = zip(*areas, strict=True)
+        left, bottom, right, top = zip(*(areas or [(0.0, 0.0, 0.0, 0.0)]), strict=True)
         return min(left), min(bottom), max(right), max(top)
 
     def upside_down(self, height: float) -> "Layout":

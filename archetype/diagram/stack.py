@@ -1,21 +1,16 @@
 """A stack of blocks on the rail: equal layers folded; where layers differ, each kind of block beside the stack."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
 
-from archetype.diagram.captions import facts, mixer_facts, title
-from archetype.diagram.costs import LayerCosts, ReportCosts
-from archetype.diagram.inside import Inside, cross_attention, inside
-from archetype.diagram.rail import GAP, PAD, SLIM, Content, Rail, W, content_layout, extent, norm_box
+from archetype.diagram.block import Kind, field_of, put_block
+from archetype.diagram.content import GAP, PAD, SLIM, H, W
+from archetype.diagram.costs import ReportCosts
+from archetype.diagram.rail import Rail
 from archetype.diagram.scene import Box, Container, Cost, Note
-from archetype.models.block.spec import Block, OutputNorm, ParallelResidual, Plain, PostNorm, PreNorm, SandwichNorm
+from archetype.models.block.spec import Block
 from archetype.models.stack.cost import StackCost, label
-from archetype.parts.feedforward.spec import NoFeedForward
-from archetype.parts.norm.spec import NoNorm
-from archetype.roles.feedforward import FeedForward
-from archetype.roles.mixer import Mixer
-from archetype.roles.norm import Norm
-from archetype.spec.edit import index_text
+from archetype.roles.drawing import title
 from archetype.spec.repeats import runs
 
 MARGIN = 10.0  # between a block's container and what it holds
@@ -23,17 +18,8 @@ MOST_ROWS = 40  # of a stack; one that folds into no fewer is shown by its kinds
 MOST_UNFOLDED = 128  # layers that can be drawn each for itself
 MOST_PANELS = 12  # kinds of blocks that are drawn; further ones are boxes
 PANELS_IN_A_ROW = 4
-LETTERS_OF = {
-    "encoder.": {"T": "S"}, "global_model.": {"T": "M", "S": "M"}, "local_model.": {"B": "BM", "T": "J", "S": "J"},
-}  # fmt: skip
+TIE = W / 2 + 26  # where wires of shared tables stand, left of the rail
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
-class Kind(NamedTuple):
-    """Equal layers of a stack."""
-
-    block: Block
-    layers: tuple[int, ...]
 
 
 def kinds_of(stack: StackCost) -> list[Kind]:
@@ -80,7 +66,7 @@ def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCos
     left = rail.right + 3 * MARGIN if rail.right > W else W / 2 + 5 * MARGIN
     x, y, row = left, rail.floor + GAP, 0.0
     for index, kind in enumerate(kinds[:MOST_PANELS]):
-        panel = Rail()
+        panel = Rail(rail.letters)
         place = f"{stack.prefix}blocks.{label(kind.layers)}"
         panel.put(Box(f"{place}.in", 0, 0, 44, SLIM, "input", "x", repeat=len(kind.layers)))
         put_block(panel, place, kind, stack, costs)
@@ -109,88 +95,15 @@ def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCos
         rail.right = max(rail.right, box.x + box.w)
 
 
-def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: ReportCosts) -> None:
-    """The contents of a block, wired as its wiring says."""
-    block, layer_costs = kind.block, costs.of_layers(stack, kind.layers)
-    field = f"{stack.prefix}layers{layers_text(kind, stack)}"
-    parts: dict[str, Mixer | FeedForward] = {"mixer": block.mixer}
-    if block.cross_attention is not None:
-        parts["cross"] = block.cross_attention
-    if not isinstance(block.feedforward, NoFeedForward):
-        parts["feedforward"] = block.feedforward
-    drawings = {
-        name: inside(part, layer_costs.modules(name), cross_attention if name == "cross" else None)
-        for name, part in parts.items()
-    }
-    extents = [extent(drawing) for drawing in drawings.values()]
-    columns = max(3.0, *(end - start for start, end in extents))
-    contents = {
-        name: _content(f"{place}.{name}", part, drawings[name], layer_costs, stack, field, columns)
-        for name, part in parts.items()
-    }
-    norm = getattr(block.wiring, "norm", None)
-    has_norm = isinstance(norm, Norm) and not isinstance(norm, NoNorm)
-
-    def norm_of(content: str, ending: str = "norm") -> Box | None:
-        if not has_norm:
-            return None
-        assert norm is not None
-        return norm_box(f"{place}.{content}_{ending}", title(norm), layer_costs, f"{field}.wiring")
-
-    if isinstance(block.wiring, ParallelResidual) and len(contents) == 2:
-        first = norm_of("mixer")
-        if first is not None:
-            second = None if block.wiring.shared_norm else norm_of("feedforward")
-            rail.parallel(place, contents["mixer"], contents["feedforward"], (first, second))
-            return
-    for name, content in contents.items():
-        match block.wiring:
-            case Plain():
-                rail.branch(f"{place}.{name}", content, residual=name == "cross")
-            case PostNorm():
-                rail.branch(f"{place}.{name}", content, behind=norm_of(name))
-            case OutputNorm():
-                rail.branch(f"{place}.{name}", content, after=norm_of(name))
-            case SandwichNorm():
-                rail.branch(f"{place}.{name}", content, norm_of(name), norm_of(name, "post_norm"))
-            case PreNorm() | ParallelResidual():
-                rail.branch(f"{place}.{name}", content, norm_of(name))
-            case _:  # of an extension: the norms that its cost counts
-                before, after = (norm_of(name, ending) for ending in ("norm", "post_norm"))
-                after = after if after is not None and after.cost.parameters else None
-                rail.branch(f"{place}.{name}", content, before, after)
-
-
-def layers_text(kind: Kind, stack: StackCost) -> str:
-    """The layers as `diff` writes them: `[*]`, `[1::2]`."""
-    return f"[{index_text(list(kind.layers), len(stack.stack.layers))}]"
-
-
-def _content(
-    place: str, part: Mixer | FeedForward, drawing: Inside, costs: LayerCosts, stack: StackCost, field: str,
-    columns: float,
-) -> Content:  # fmt: skip
-    name = place.rpartition(".")[2]
-    heading, lines = title(part), facts(part)
-    if name == "cross":
-        heading = "Cross-attention"
-    elif isinstance(part, Mixer):
-        lines = mixer_facts(part, costs.block.mixer, stack.stack.causal)
-    fields = {"cross": "cross_attention"}
-    own, cost = f"{field}.{fields.get(name, name)}", costs.block.contents[name]
-    return content_layout(place, name, heading, lines, drawing, costs, own, cost, columns,
-                          LETTERS_OF.get(stack.prefix, {}))  # fmt: skip
-
-
 def _block_container(rail: Rail, place: str, kind: Kind, stack: StackCost, bottom: float, pill: str,
                  style: str = "fold") -> None:  # fmt: skip
     left, right, top = -W / 2 - MARGIN, rail.right + MARGIN, rail.y + MARGIN
-    block, field = kind.block, f"{stack.prefix}layers{layers_text(kind, stack)}"
+    block = kind.block
     extra = [f"{name} {getattr(block, name):g}" for name, usual in (("dropout", 0.0), ("residual_scale", 1.0))
              if getattr(block, name) != usual]  # fmt: skip
     lines = (f"layers {label(kind.layers)}", *extra)
     container = Container(
-        place, left, bottom, right - left, top - bottom, "block", pill, lines, len(kind.layers), field
+        place, left, bottom, right - left, top - bottom, "block", pill, lines, len(kind.layers), field_of(kind, stack)
     )
     rail.layout.containers.insert(0, container)
     if pill:
@@ -233,7 +146,35 @@ def _put_layers(rail: Rail, kinds: list[Kind], stack: StackCost) -> None:
 def kind_name(block: Block) -> str:
     """A block in a few words: mamba · experts."""
     parts = [block.mixer, block.feedforward]
-    return " · ".join(str(getattr(part, "kind", "")) for part in parts if not isinstance(part, NoFeedForward))
+    return " · ".join(str(getattr(part, "kind", "")) for part in parts if not part.is_absent)
+
+
+def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
+    """What all layers of a stack share, and the norm at their end."""
+    if stack.stack.relative_bias is not None:
+        _put_position_bias(rail, stack, costs)
+    norm, place = stack.stack.final_norm, f"{stack.prefix}final_norm"
+    if not norm.is_absent:
+        rail.put(Box(place, 0, 0, W, SLIM, "norm", title(norm), "D", 1, costs.take(place), field=place))
+
+
+def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
+    """The table of position biases: at the right of the first mixer where there is room, else left of the rail."""
+    assert stack.stack.relative_bias is not None
+    place, containers = f"{stack.prefix}position_bias", rail.layout.containers
+    shape = f"{stack.stack.relative_bias[0].num_buckets} × H"
+    mixer = next(one for one in containers if one.kind == "mixer" and one.id.startswith(stack.prefix))
+    right, middle = mixer.x + mixer.w, mixer.y + mixer.h / 2
+    box = Box(
+        place, 0, 0, W, H, "position", "position bias", shape, 1, costs.take(place), field=f"{stack.prefix}layers"
+    )
+    is_elsewhere = sum(container.kind == "block" for container in containers) > 1
+    is_taken = any(container.x >= right for container in containers)  # parallel contents
+    if is_elsewhere or is_taken:
+        rail.layout.add(replace(box, x=-TIE - 40 - W, y=rail.y - H))
+        return
+    box = rail.layout.add(replace(box, x=right + 44, y=middle - H / 2))
+    rail.layout.wire(box, mixer.as_box(), "branch", [(box.x, box.y + H / 2), (right, box.y + H / 2)])
 
 
 def fold(codes: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:

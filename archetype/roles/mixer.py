@@ -1,7 +1,7 @@
 """The base of all mixers: attention, recurrences and state spaces."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from archetype.spec.kinds import ByKind, Part
 
@@ -10,6 +10,8 @@ __all__ = ["Mixer"]
 
 class Mixer(Part):
     """Base of all mixers."""
+
+    sees_later: ClassVar[bool] = False  # whether a position sees later ones too, where its stack is not causal
 
     @property
     def separates_documents(self) -> bool:

@@ -24,6 +24,7 @@ class Part(Spec):
 
     kinds: ClassVar[dict[str, type["Part"]]]
     is_absent: ClassVar[bool] = False  # whether it stands for nothing: no norm, no feed-forward part
+    title: ClassVar[str] = ""  # what readers call the kind; empty where its `kind` in words says it
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:

@@ -36,7 +36,7 @@ EXACT = 1e-5
 @pytest.fixture(autouse=True)
 def registries_as_before() -> Iterator[None]:
     """What a test registers is gone after it."""
-    list(providers("module")), list(providers("cost"))  # what is imported stays registered
+    [list(providers(name)) for name in ("module", "cost", "diagram")]  # what is imported stays registered
     roles, before = {role: dict(role.kinds) for role in Part.__subclasses__()}, dict(PROVIDED)
     yield
     for role, kinds in roles.items():

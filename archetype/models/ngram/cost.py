@@ -20,7 +20,8 @@ class NGramCost(ModelCost):
         self.table = symbol("V", model.vocab_size) * d
         widths = [symbol("n", model.n) * d, *(multiple("w", features, d) for features in model.hidden)]
         self.hidden = list(pairwise(widths))
-        self.head = LanguageModelHeadCost(model.head, model.vocab_size, widths[-1])
+        self.width = widths[-1]  # features that the head reads
+        self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.width)
 
     def embedding_parameters(self) -> Counts:
         """Parameters of the token table and of hidden layers."""

@@ -57,6 +57,10 @@ class AttentionCost(MixerCost):
             counts["score"] = self.q_features
         return counts | ({"sinks": self.heads} if self.part.sinks else {})
 
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection."""
+        return {name: sizes[:2] for name, sizes in self.projections.items()}
+
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""
         pairs, pattern = work.rows * self.q_features * self.pattern.pair_flops(work), self.part.pattern

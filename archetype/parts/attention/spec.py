@@ -109,6 +109,7 @@ class Attention(Mixer):
     """
 
     renamed: ClassVar[dict[str, str]] = {"clip": "clip_qkv"}
+    sees_later: ClassVar[bool] = True
     kind: Literal["attention"] = "attention"
     num_heads: Size
     num_kv_heads: Size | None = None

@@ -1,5 +1,7 @@
 """The cost of a mixture of experts: a token counts the experts that it is sent to."""
 
+from collections.abc import Mapping
+
 from archetype.cost.formula import Counts, Formula, prefixed, symbol
 from archetype.cost.registry import FeedForwardCost, cost_of, linear
 from archetype.cost.work import FLOAT32, TrainingWork
@@ -34,6 +36,14 @@ class MixtureOfExpertsCost(FeedForwardCost):
         if self.shared is not None:
             counts |= prefixed("shared.", self.shared.parameters())
         return counts | ({"shared_gate": self.d} if self.part.shared_gate else {})
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of the router's projection, and of those of an expert."""
+        networks = {"experts": self.expert} | ({} if self.shared is None else {"shared": self.shared})
+        sizes = {"router": (self.d, self.num_experts)}
+        for prefix, network in networks.items():
+            sizes |= {f"{prefix}.{name}": size for name, size in network.projection_sizes().items()}
+        return sizes
 
     def flops(self, tokens: Formula) -> Counts:
         """Each token's experts, the shared one, and the router."""

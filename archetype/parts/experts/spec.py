@@ -91,6 +91,7 @@ class MixtureOfExperts(FeedForward):
         balance_loss: weight of the load-balancing loss.
     """
 
+    title: ClassVar[str] = "Mixture of experts"
     kind: Literal["experts"] = "experts"
     num_experts: Size
     experts_per_token: Size

@@ -1,5 +1,7 @@
 """The cost of feed-forward networks."""
 
+from collections.abc import Mapping
+
 from archetype.cost.formula import Counts, Formula, multiple
 from archetype.cost.registry import FeedForwardCost, cost_of, linear
 from archetype.cost.work import TrainingWork
@@ -26,6 +28,10 @@ class MLPCost(FeedForwardCost):
         """Weights and biases."""
         up = linear(self.d, self.inner, self.part.bias)
         return dict.fromkeys(self.inputs, up) | {"down": linear(self.inner, self.d, self.part.bias)}
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection."""
+        return dict.fromkeys(self.inputs, (self.d, self.inner)) | {"down": (self.inner, self.d)}
 
     def tensors(self) -> Counts:
         """Parameters, with each bias apart: in a stack of experts weights and biases are tensors of their own."""

@@ -52,6 +52,7 @@ class _Projected(FeedForward):
 class MLP(_Projected):
     """down(activation(up(x)))."""
 
+    title: ClassVar[str] = "MLP"
     kind: Literal["mlp"] = "mlp"
 
 
@@ -67,6 +68,7 @@ class GatedMLP(_Projected):
         unit_offset: whether the gate multiplies 1 + up(x).
     """
 
+    title: ClassVar[str] = "Gated MLP"
     kind: Literal["gated"] = "gated"
     limit: Positive | None = None
     unit_offset: Flag = False

@@ -1,5 +1,7 @@
 """The cost of a gated delta network (Yang 2024b, section 3.3)."""
 
+from collections.abc import Mapping
+
 from archetype.cost.chunks import Chunks, chunk_activations, without_zero
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
@@ -29,6 +31,10 @@ class GatedDeltaNetCost(MixerCost):
         """Projections, convolution, steps, decay and norm."""
         counts = {name: linear(*sizes) for name, sizes in self.projections.items()}
         return counts | {"dt_bias": self.heads, "A_log": self.heads, "norm": self.v_dim}
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection."""
+        return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
 
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""

@@ -49,6 +49,10 @@ class LatentAttentionCost(MixerCost):
                 counts[name.replace("down", "norm")] = NormCost.of(self.part.norm, rank).parameters()
         return counts
 
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection."""
+        return {name: sizes[:2] for name, sizes in self.projections.items()}
+
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""
         pairs = work.rows * self.heads * PatternCost.of(Full(), self.d).pair_flops(work)

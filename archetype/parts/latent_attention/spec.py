@@ -58,9 +58,11 @@ class LatentAttention(Mixer):
         dropout: of the attention weights, while training.
     """
 
+    title: ClassVar[str] = "Latent attention"
     letters: ClassVar[Mapping[str, str]] = {
         "P": "features of a head's query and key that are not rotated", "r": "rank of queries"
     }  # fmt: skip
+    sees_later: ClassVar[bool] = True
     kind: Literal["latent"] = "latent"
     num_heads: Size
     query: Query = DirectQuery()

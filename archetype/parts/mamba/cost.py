@@ -1,6 +1,7 @@
 """The cost of a selective state space (Gu 2023, algorithm 2)."""
 
 import math
+from collections.abc import Mapping
 
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, Linear, MixerCost, NormCost, cost_of
@@ -34,6 +35,10 @@ class MambaCost(MixerCost):
         sizes = {"dt_norm": self.rank, "b_norm": self.state_size, "c_norm": self.state_size}
         norms = {name: NormCost.of(self.part.norm, size).parameters() for name, size in sizes.items()}
         return counts | {"A_log": self.inner * self.state_size, "D": self.inner} | norms
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection."""
+        return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
 
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""

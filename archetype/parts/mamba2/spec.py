@@ -35,6 +35,7 @@ class Mamba2(Mixer):
         dt_max: largest step size at the start.
     """
 
+    title: ClassVar[str] = "Mamba-2"
     letters: ClassVar[Mapping[str, str]] = {"K": "groups of heads that share B and C"}
     kind: Literal["mamba2"] = "mamba2"
     num_heads: Size

@@ -26,6 +26,7 @@ class LayerNorm(Norm):
         unit_offset: whether 1 + weight multiplies.
     """
 
+    title: ClassVar[str] = "LayerNorm"
     kind: Literal["layer"] = "layer"
     eps: Positive = 1e-5
     bias: Flag = True
@@ -49,6 +50,7 @@ class RMSNorm(Norm):
         unit_offset: whether 1 + weight multiplies.
     """
 
+    title: ClassVar[str] = "RMSNorm"
     kind: Literal["rms"] = "rms"
     eps: Positive = 1e-5
     weight: Flag = True
@@ -71,6 +73,7 @@ class BatchNorm(Norm):
         momentum: weight of the newest batch in the running mean and variance.
     """
 
+    title: ClassVar[str] = "BatchNorm"
     per_vector: ClassVar[bool] = False
     kind: Literal["batch"] = "batch"
     eps: Positive = 1e-5

@@ -30,6 +30,7 @@ class Learned(EmbeddingPosition):
         offset: unused vectors before the first position's.
     """
 
+    title: ClassVar[str] = "positions"
     limits_length: ClassVar[bool] = True
     kind: Literal["learned"] = "learned"
     offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0

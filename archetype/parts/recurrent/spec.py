@@ -1,6 +1,6 @@
 """Mixers that read a text from its start to its end and remember a vector of constant size."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from archetype.roles.mixer import Mixer
 from archetype.spec.base import Flag, invalid
@@ -34,6 +34,7 @@ class RNN(_Recurrent):
         activation: the nonlinearity f.
     """
 
+    title: ClassVar[str] = "RNN"
     kind: Literal["rnn"] = "rnn"
     activation: Literal["tanh", "relu"] = "tanh"
 
@@ -42,6 +43,7 @@ class RNN(_Recurrent):
 class LSTM(_Recurrent):
     """Long short-term memory with a forget gate (Hochreiter 1997; Gers 2000); gates in torch's order i, f, g, o."""
 
+    title: ClassVar[str] = "LSTM"
     kind: Literal["lstm"] = "lstm"
 
 
@@ -49,4 +51,5 @@ class LSTM(_Recurrent):
 class GRU(_Recurrent):
     """Gated recurrent unit, the reset gate after the product (Cho 2014); gates in torch's order r, z, n."""
 
+    title: ClassVar[str] = "GRU"
     kind: Literal["gru"] = "gru"

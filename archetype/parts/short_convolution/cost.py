@@ -1,5 +1,7 @@
 """The cost of a gated short convolution."""
 
+from collections.abc import Mapping
+
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, MixerCost, cost_of, linear
 from archetype.cost.work import TrainingWork, Work
@@ -21,6 +23,10 @@ class ShortConvolutionCost(MixerCost):
     def parameters(self) -> Counts:
         """Projections and convolution."""
         return {name: linear(*sizes, bias=self.part.bias) for name, sizes in self.projections.items()}
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection."""
+        return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
 
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""

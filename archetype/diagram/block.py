@@ -1,0 +1,83 @@
+"""A block on the rail: its contents, laid out and wired as its wiring says."""
+
+from typing import NamedTuple
+
+from archetype.diagram.captions import facts, mixer_facts
+from archetype.diagram.content import SLIM, Content, W, content_layout, extent
+from archetype.diagram.costs import LayerCosts, ReportCosts
+from archetype.diagram.inside import inside
+from archetype.diagram.rail import Rail
+from archetype.diagram.scene import Box
+from archetype.models.block.diagram import contents
+from archetype.models.block.spec import Block
+from archetype.models.stack.cost import StackCost
+from archetype.roles.drawing import Branch, Inside, title
+from archetype.roles.feedforward import FeedForward
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import Norm
+from archetype.spec.edit import index_text
+from archetype.spec.registry import provided
+
+
+class Kind(NamedTuple):
+    """Equal layers of a stack."""
+
+    block: Block
+    layers: tuple[int, ...]
+
+
+def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: ReportCosts) -> None:
+    """The contents of a block, wired as its wiring says."""
+    layer_costs, field = costs.of_layers(stack, kind.layers), field_of(kind, stack)
+    parts = contents(kind.block)
+    drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}
+    columns = max(3.0, *(end - start for start, end in map(extent, drawings.values())))
+    laid_out = {
+        name: _content(f"{place}.{name}", part, drawings[name], layer_costs, field, columns, rail)
+        for name, (part, _) in parts.items()
+    }
+    branch, norm = _branch(kind.block, layer_costs), getattr(kind.block.wiring, "norm", None)
+
+    def norm_of(content: str, ending: str) -> Box | None:
+        if not ending or not isinstance(norm, Norm) or norm.is_absent:
+            return None
+        name = f"{content}_{ending}"
+        return Box(f"{place}.{name}", 0, 0, W, SLIM, "norm", title(norm), layer_costs.shape(name),
+                   len(kind.layers), layer_costs.take(name), field=f"{field}.wiring")  # fmt: skip
+
+    if branch.parallel and len(laid_out) == 2 and (first := norm_of("mixer", branch.before)) is not None:
+        second = None if branch.shared_norm else norm_of("feedforward", branch.before)
+        rail.parallel(place, laid_out["mixer"], laid_out["feedforward"], (first, second))
+        return
+    for name, content in laid_out.items():
+        before, after, behind = (norm_of(name, ending) for ending in (branch.before, branch.after, branch.behind))
+        # what is read of an encoder is added to its query's vector by every wiring
+        rail.branch(f"{place}.{name}", content, before, after, behind, branch.residual or name == "cross")
+
+
+def field_of(kind: Kind, stack: StackCost) -> str:
+    """The layers as `diff` writes them: layers[*], encoder.layers[1::2]."""
+    return f"{stack.prefix}layers[{index_text(list(kind.layers), len(stack.stack.layers))}]"
+
+
+def _branch(block: Block, costs: LayerCosts) -> Branch:
+    """How contents leave and join the stream; where the wiring does not say it, by the norms that its cost counts."""
+    if (function := provided("diagram", type(block.wiring))) is not None:
+        branch: Branch = function(block.wiring)
+        return branch
+    _, post_norm = costs.block.wiring.parameters("mixer")
+    return Branch(before="norm", after="post_norm" if post_norm else "")
+
+
+def _content(
+    place: str, part: Mixer | FeedForward, drawing: Inside, costs: LayerCosts, field: str, columns: float, rail: Rail
+) -> Content:
+    name = place.rpartition(".")[2]
+    heading, lines = title(part), facts(part)
+    if name == "cross":
+        heading, field = "Cross-attention", f"{field}.cross_attention"
+    else:
+        field = f"{field}.{name}"
+    if name == "mixer":
+        lines += mixer_facts(costs.block.mixer, costs.stack.stack.causal)
+    return content_layout(place, name, heading, lines, drawing, costs, field, columns, rail.letters)

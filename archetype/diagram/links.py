@@ -1,0 +1,79 @@
+"""Wires between two streams that stand side by side: the right one mirrored, with a gutter between them."""
+
+from archetype.diagram.content import GAP
+from archetype.diagram.rail import Rail
+from archetype.diagram.scene import Container, Layout, Note
+from archetype.roles.drawing import Link
+
+BETWEEN = 92.0  # two streams
+
+
+def put_link(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None:
+    """What one stream gives another.
+
+    Args:
+        layout: of all streams.
+        link: its kind and its ends.
+        rails: of the streams.
+        gutter: where there is room for wires that go upwards.
+    """
+    match link.kind:
+        case "cross":
+            _cross(layout, link, rails, gutter)
+        case "sum":
+            _sum(layout, link, rails[0], gutter)
+        case "tied":
+            _tied(layout, link)
+        case "state":
+            _state(layout, link, gutter)
+
+
+def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None:
+    """Wires from an output to the keys and values of each cross-attention, at the left of its block."""
+    output, theirs = layout.box(link.source), _blocks(layout, link.target)
+    top = output.y + output.h
+    others = [block for block in _blocks(layout) if block not in theirs]
+    low, nearest = max(block.y + block.h for block in others), min(block.x for block in theirs)
+    for rail in rails:
+        for boxes, bus in rail.waiting:
+            readers = [layout.box(box.id) for box in boxes]
+            own = next(f for f in theirs if f.x < readers[0].x < f.x + f.w and f.y < bus < f.y + f.h)
+            x, line = gutter, max(top, low) + GAP
+            if own.x > nearest:  # behind other blocks: above all of them
+                x, line = own.x - GAP, max(line, *(block.y + block.h + GAP + 8 for block in theirs))
+            for box in readers:
+                points = [(output.middle, top), (output.middle, line), (x, line), (x, bus), (box.middle, bus),
+                          (box.middle, box.y)]  # fmt: skip
+                layout.wire(output, box, "source", points)
+
+
+def _sum(layout: Layout, link: Link, left: Rail, gutter: float) -> None:
+    """A wire above all of the left stream, and through the gutter to the side of a sum."""
+    source, target = layout.box(link.source), layout.box(link.target)
+    top, middle = source.y + source.h, target.y + target.h / 2
+    line = max(top, left.layout.bounds[3]) + GAP
+    points = [(source.middle, top), (source.middle, line), (gutter, line), (gutter, middle), (target.x, middle)]
+    layout.wire(source, target, "source", points)
+
+
+def _tied(layout: Layout, link: Link) -> None:
+    """A wire from a table to where it is read too."""
+    source, target = layout.box(link.source), layout.box(link.target)
+    y, end = target.y + 8, target.x + target.w
+    layout.wire(source, target, "tied", [(source.x, y), (end, y)])
+    layout.notes.append(Note((source.x + end) / 2, y - 9, "one table", "middle"))
+
+
+def _state(layout: Layout, link: Link, gutter: float) -> None:
+    """The last state of each layer of a stack, to the other's."""
+    first = max(_blocks(layout, link.source), key=lambda container: container.x)
+    second = min(_blocks(layout, link.target), key=lambda container: container.x)
+    low, high = (container.y + min(120, container.h / 2) for container in (first, second))
+    points = [(first.x + first.w, low), (gutter - 54, low), (gutter - 54, high), (second.x, high)]
+    layout.wire(first.as_box(), second.as_box(), "state", points)
+    layout.notes.append(Note(gutter - 74, min(low, high) - 9, "last state"))
+
+
+def _blocks(layout: Layout, prefix: str = "") -> list[Container]:
+    """The blocks of a stack."""
+    return [one for one in layout.containers if one.kind == "block" and one.id.startswith(prefix)]

@@ -1,0 +1,99 @@
+"""A model's streams on rails, and beside them the modules for which no place is known."""
+
+from dataclasses import replace
+
+from archetype.diagram.content import GAP, SLIM, H, W
+from archetype.diagram.costs import ReportCosts
+from archetype.diagram.links import BETWEEN, put_link
+from archetype.diagram.rail import SUM, Rail
+from archetype.diagram.scene import Box, Layout, Note
+from archetype.diagram.stack import TIE, put_end, put_stack
+from archetype.estimate.report import CostReport
+from archetype.roles.drawing import Blocks, Step, Stream, Streams
+from archetype.spec.registry import provided
+
+
+class Drawer:
+    """Draws one model.
+
+    Args:
+        report: its costs.
+        unfold: whether each layer is drawn for itself.
+    """
+
+    def __init__(self, report: CostReport, unfold: bool = False) -> None:
+        self.unfold, self.spec, self.costs = unfold, report.spec, ReportCosts(report)
+        self.stacks = {stack.prefix: stack for stack in self.costs.model.stacks}
+
+    def layout(self) -> Layout:
+        """The model's boxes, containers and wires; the left rail stands at x = 0."""
+        draw = provided("diagram", type(self.spec))
+        assert draw is not None  # all models have one
+        drawn: Streams = draw(self.spec, self.costs.model, self.costs.text)
+        ends = {end for link in drawn.links for end in (link.source, link.target)}
+        rails = [self._rail(stream, ends) for stream in drawn.streams]
+        layout, gutter = _side_by_side(rails)
+        for link in drawn.links:
+            put_link(layout, link, rails, gutter)
+        self._put_rest(layout)
+        return layout
+
+    def _rail(self, stream: Stream, ends: set[str]) -> Rail:
+        """One stream; blocks stand beside it only above what another stream's wire reaches."""
+        rail = Rail(stream.letters)
+        tied: list[tuple[str, Box]] = []
+        for item in stream.items:
+            match item:
+                case Step():
+                    box = self._put(rail, item)
+                    rail.floor = box.y + box.h if box.id in ends else rail.floor
+                    tied += [(item.tied, box)] if item.tied else []
+                case Blocks():
+                    put_stack(rail, self.stacks[item.prefix], self.costs, self.unfold)
+                    put_end(rail, self.stacks[item.prefix], self.costs)
+                case str():
+                    rail.stream_note(item)
+        for table, box in tied:
+            _tie(rail.layout, rail.layout.box(table), box)
+        if not stream.is_residual:
+            wires = rail.layout.wires
+            rail.layout.wires = [replace(wire, kind="branch") if wire.kind == "stream" else wire for wire in wires]
+        return rail
+
+    def _put(self, rail: Rail, step: Step) -> Box:
+        """A box of a stream with the cost of its module."""
+        cost = self.costs.take(step.name)
+        box = Box(step.name, 0, 0, W, SLIM if step.slim else H, step.kind, step.label, step.shape, 1, cost,
+                  step.detail, step.field)  # fmt: skip
+        if step.kind == "add":
+            return rail.put(replace(box, w=SUM, h=SUM), 2 * GAP)
+        return rail.side(box, step.joins, not step.is_before) if step.joins else rail.put(box)
+
+    def _put_rest(self, layout: Layout) -> None:
+        """Modules of an extension for which no place is known, at the left of all."""
+        left, y, _, _ = layout.bounds
+        for name in sorted(self.costs.untaken):
+            label = name.rpartition(".")[2]
+            layout.add(Box(name, left - 2 * W, y, W, H, "embedding", label, "", 1, self.costs.take(name)))
+            y += H + GAP
+
+
+def _side_by_side(rails: list[Rail]) -> tuple[Layout, float]:
+    """Rails from left to right, all but the first mirrored; and where there is room before the last of them."""
+    layout, gutter = Layout(), 0.0
+    for index, rail in enumerate(rails):
+        if index == 0:
+            layout.join(rail.layout)
+            continue
+        mirrored = rail.layout.mirrored()
+        start = layout.bounds[2] + BETWEEN
+        layout.join(mirrored, start - mirrored.bounds[0])
+        gutter = start - 12
+    return layout, gutter
+
+
+def _tie(layout: Layout, table: Box, head: Box) -> None:
+    """A wire between two boxes of one table, left of the rail."""
+    low, high = table.y + table.h / 2, head.y + head.h / 2
+    layout.wire(table, head, "tied", [(table.x, low), (-TIE, low), (-TIE, high), (head.x, high)])
+    layout.notes.append(Note(-TIE - 6, head.y - GAP, "tied", "end"))

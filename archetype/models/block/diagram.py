@@ -1,0 +1,55 @@
+"""How a block is drawn: what draws each of its contents, and how its wiring lets them leave and join the stream."""
+
+from archetype.models.block.spec import Block, OutputNorm, ParallelResidual, Plain, PostNorm, PreNorm, SandwichNorm
+from archetype.parts.attention.diagram import cross_attention
+from archetype.roles.drawing import Branch, DrawInside, branch_of
+from archetype.roles.feedforward import FeedForward
+from archetype.roles.mixer import Mixer
+
+
+def contents(block: Block) -> dict[str, tuple[Mixer | FeedForward, DrawInside | None]]:
+    """A block's parts by their place, with what draws one otherwise than its kind is drawn."""
+    parts: dict[str, tuple[Mixer | FeedForward, DrawInside | None]] = {}
+    if not block.mixer.is_absent:
+        parts["mixer"] = (block.mixer, None)
+    if block.cross_attention is not None:
+        parts["cross"] = (block.cross_attention, cross_attention)
+    if not block.feedforward.is_absent:
+        parts["feedforward"] = (block.feedforward, None)
+    return parts
+
+
+@branch_of(PreNorm)
+def pre_norm(wiring: PreNorm) -> Branch:
+    """A norm of each content's input."""
+    return Branch(before="norm")
+
+
+@branch_of(PostNorm)
+def post_norm(wiring: PostNorm) -> Branch:
+    """A norm of each sum."""
+    return Branch(behind="norm")
+
+
+@branch_of(SandwichNorm)
+def sandwich_norm(wiring: SandwichNorm) -> Branch:
+    """A norm of each content's input, and one of its output."""
+    return Branch(before="norm", after="post_norm")
+
+
+@branch_of(OutputNorm)
+def output_norm(wiring: OutputNorm) -> Branch:
+    """A norm of each content's output."""
+    return Branch(after="norm")
+
+
+@branch_of(ParallelResidual)
+def parallel_residual(wiring: ParallelResidual) -> Branch:
+    """Both contents read the same vectors."""
+    return Branch(before="norm", parallel=True, shared_norm=wiring.shared_norm)
+
+
+@branch_of(Plain)
+def plain(wiring: Plain) -> Branch:
+    """One content behind the other."""
+    return Branch(residual=False)

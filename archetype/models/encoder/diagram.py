@@ -1,0 +1,20 @@
+"""How an encoder is drawn."""
+
+from collections.abc import Callable
+
+from archetype.cost.formula import Formula
+from archetype.models.encoder.cost import EncoderCost
+from archetype.models.encoder.spec import Encoder
+from archetype.parts.embedding.diagram import embedding_steps
+from archetype.parts.head.diagram import head_steps
+from archetype.roles.drawing import Blocks, Step, Stream, Streams, pill, streams_of
+
+POOLER = Step("pooler", "pooler", "D → D", "head", "pooler")
+
+
+@streams_of(Encoder)
+def encoder(model: Encoder, cost: EncoderCost, text: Callable[[Formula], str]) -> Streams:
+    """One stream, from tokens to what is answered for them."""
+    embedding, head = embedding_steps(cost.embedding, text), head_steps(model.head, text(cost.d))
+    pooler = (POOLER,) if model.pooler else ()
+    return Streams((Stream((pill("tokens", "tokens", "(B, T)"), *embedding, Blocks(), *pooler, *head)),))

@@ -1,0 +1,31 @@
+"""How an encoder-decoder is drawn."""
+
+from collections.abc import Callable
+
+from archetype.cost.formula import Formula
+from archetype.models.encoder_decoder.cost import EncoderDecoderCost
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.parts.embedding.diagram import embedding_steps
+from archetype.parts.head.diagram import head_steps
+from archetype.roles.drawing import Blocks, Link, Stream, Streams, pill, streams_of
+
+
+@streams_of(EncoderDecoder)
+def encoder_decoder(model: EncoderDecoder, cost: EncoderDecoderCost, text: Callable[[Formula], str]) -> Streams:
+    """The source's stream at the left, the target's at the right; a table for both is drawn twice and counted once."""
+    own = cost.source_embedding
+    if own is None:
+        source = embedding_steps(cost.embedding, text, length="S", shared=True)
+    else:
+        source = embedding_steps(own, text, "source_embedding", "S")
+    crosses = cost.num_cross_attentions > 0
+    output = (pill("encoder.output", "encoder output", "(B, S, D)", "output"),) if crosses else ()
+    left = (pill("source", "source tokens", "(B, S)"), *source, Blocks("encoder."), *output)
+    target, head = embedding_steps(cost.embedding, text), head_steps(model.head, text(cost.d))
+    right = (pill("target", "target tokens", "(B, T)"), *target, Blocks("decoder."), *head)
+    links = [Link("cross", "encoder.output", "decoder.")] if crosses else []
+    if own is None:
+        links.append(Link("tied", "embedding.token", "embedding.token.source"))
+    if model.state_bridge is not None:
+        links.append(Link("state", "encoder.", "decoder."))
+    return Streams((Stream(left, {"T": "S"}), Stream(right)), tuple(links))

@@ -1,0 +1,38 @@
+"""How a model of patches is drawn."""
+
+from collections.abc import Callable
+
+from archetype.cost.formula import Formula
+from archetype.models.megabyte.cost import MegaByteCost
+from archetype.models.megabyte.spec import MegaByte
+from archetype.parts.head.diagram import head_steps
+from archetype.roles.drawing import Blocks, Item, Link, Step, Stream, Streams, pill, streams_of
+
+
+@streams_of(MegaByte)
+def megabyte(model: MegaByte, cost: MegaByteCost, text: Callable[[Formula], str]) -> Streams:
+    """The global model over patches at the left; at the right the local one, to which it gives a vector each byte."""
+    byte, wide, local = text(cost.byte_d), text(cost.global_d), text(cost.local_d)
+    patches: tuple[Item, ...] = (
+        pill("bytes", "bytes", "(B, T)"),
+        Step("global_embedding.token", "embedding", f"V × {byte}", field="vocab_size"),
+        Step("global_embedding.position", "positions", f"{model.context_length:,} × {byte}", "position",
+             "context_length", joins="global_embedding.sum"),
+        Step("patches", f"{model.patch_size} bytes: a patch", "", "operation", "patch_size", slim=True),
+        Step("global_embedding.start", "start", wide, joins="global_embedding.concatenation", is_before=True),
+        f"(B, M, {wide})",
+        Blocks("global_model."),
+        Step("projection", "projection", f"{byte} → {local}"),
+    )  # fmt: skip
+    bytes_of_patch: tuple[Item, ...] = (
+        pill("patch", "bytes of a patch", "(BM, J)"),
+        Step("local_embedding.token", "embedding", f"V × {local}", field="vocab_size"),
+        Step("local_embedding.start", "start", local, joins="local_embedding.concatenation", is_before=True),
+        Step("local_embedding.sum", "+", kind="add"),
+        f"(BM, J, {local})",
+        Blocks("local_model."),
+        *head_steps(model.head, local, "local_embedding.token"),
+    )
+    global_stream = Stream(patches, {"T": "M", "S": "M"})
+    local_stream = Stream(bytes_of_patch, {"B": "BM", "T": "J", "S": "J"})
+    return Streams((global_stream, local_stream), (Link("sum", "projection", "local_embedding.sum"),))

@@ -1,0 +1,27 @@
+"""How a model of the newest n tokens is drawn."""
+
+from collections.abc import Callable
+
+from archetype.cost.formula import Formula
+from archetype.models.ngram.cost import NGramCost
+from archetype.models.ngram.spec import NGram
+from archetype.parts.activation.diagram import activation_name
+from archetype.parts.head.diagram import head_steps
+from archetype.roles.drawing import Step, Stream, Streams, pill, streams_of
+
+
+@streams_of(NGram)
+def ngram(model: NGram, cost: NGramCost, text: Callable[[Formula], str]) -> Streams:
+    """Vectors side by side, and layers above them; nothing is added to anything."""
+    steps = [
+        pill("tokens", f"{model.n} newest tokens", "(B, n)"),
+        Step("embedding.token", "embedding", "V × D", field="d_model"),
+        Step("concatenation", "side by side", "(B, nD)", "operation", "n", slim=True),
+    ]
+    for index, (inputs, outputs) in enumerate(cost.hidden):
+        shape = f"{text(inputs)} → {text(outputs)}"
+        steps += [
+            Step(f"hidden.{index}", f"hidden {index}", shape, "feedforward", f"hidden[{index}]"),
+            Step(f"hidden.{index}.act", activation_name(model.activation), "", "operation", "activation", slim=True),
+        ]
+    return Streams((Stream((*steps, *head_steps(model.head, text(cost.width))), is_residual=False),))

@@ -1,0 +1,31 @@
+"""How an encoder of pictures is drawn."""
+
+from collections.abc import Callable
+
+from archetype.cost.formula import Formula
+from archetype.models.encoder.diagram import POOLER
+from archetype.models.vision.cost import VisionEncoderCost
+from archetype.models.vision.spec import VisionEncoder
+from archetype.parts.head.diagram import head_steps
+from archetype.roles.drawing import Blocks, Item, Step, Stream, Streams, pill, streams_of, title
+
+
+@streams_of(VisionEncoder)
+def vision_encoder(model: VisionEncoder, cost: VisionEncoderCost, text: Callable[[Formula], str]) -> Streams:
+    """One stream, from pixels to what is answered for the picture."""
+    side, position, norm = model.image_size, model.embedding.position, model.embedding.norm
+    items: list[Item] = [
+        pill("image", "image", f"(B, {model.num_channels}, {side}, {side})"),
+        Step("embedding.patch", "patches", f"{text(cost.patch)} → D", field="patch_size"),
+    ]
+    if model.class_token:
+        items.append(Step("embedding.class_token", "class token", "D", field="class_token",
+                          joins="embedding.concatenation", is_before=True))  # fmt: skip
+    if not position.is_absent:
+        shape = f"{model.context_length:,} × D"
+        items.append(Step("embedding.position", title(position), shape, "position", "embedding.position",
+                          joins="embedding.sum"))  # fmt: skip
+    if not norm.is_absent:
+        items.append(Step("embedding.norm", title(norm), "D", "norm", "embedding.norm", slim=True))
+    pooler = (POOLER,) if model.pooler else ()
+    return Streams((Stream((*items, "(B, T, D)", Blocks(), *pooler, *head_steps(model.head, text(cost.d)))),))

@@ -1,0 +1,70 @@
+"""How attention is drawn."""
+
+from archetype.parts.attention.spec import Attention
+from archetype.parts.position.spec import Alibi, RelativeBias, Rotary
+from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of
+
+
+@inside_of(Attention)
+def attention(part: Attention, modules: frozenset[str]) -> Inside:
+    """Queries, keys and values; what is done to them; scores; their mixture; the last projection (Vaswani 2017)."""
+    return _attention(part, modules, X)
+
+
+def cross_attention(part: Attention, modules: frozenset[str]) -> Inside:
+    """The same, with keys and values of an encoder's output."""
+    return _attention(part, modules, SOURCE)
+
+
+def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
+    cells = [Cell("q", 0, 0, (X,)), Cell("k", 1, 0, (source,)), Cell("v", 2, 0, (source,))]
+    width, row, below = 3, 1, {"q": "q", "k": "k"}
+    further = []
+    if part.gate is not None:
+        cells.append(Cell("gate", width, 0, (X,)))
+        width += 1
+    if globals_ := tuple(name for name in ("q_global", "k_global", "v_global") if name in modules):
+        cells.append(Cell("global", width, 0, (X,), label="global q, k, v", rows=globals_))
+        further, width = ["global"], width + 1
+    steps = ["rope"] if isinstance(part.position, Rotary) else []
+    if not part.qk_norm.is_absent:
+        steps.insert(len(steps) if part.qk_norm_after_rope else 0, "norm")
+    for step in steps:
+        if step == "norm":
+            for column, name in enumerate("qk"):
+                norm = Cell(f"{name}_norm", column, row, (below[name],), kind="norm", slim=True, label=f"{name} norm")
+                cells.append(norm)
+                below[name] = norm.name
+        else:
+            inputs = tuple(dict.fromkeys(below.values()))
+            cells.append(Cell("rope", 0, row, inputs, 2, "rotate (RoPE)", kind="position", slim=True, lanes=2))
+            below = dict.fromkeys(below, "rope")
+        row += 1
+    inputs = tuple(dict.fromkeys(below.values()))
+    own = ("scores", "score", "score_bias", "sinks")
+    cells.append(Cell("scores", 0, row, inputs, 2, _scores(part), own, shape="(B, H, T, S)"))
+    cells.append(Cell("mixture", 0, row + 1, ("scores", "v", *further), 3 + len(further), "weights · v",
+                      shape="(B, T, HP)"))  # fmt: skip
+    last, row = "mixture", row + 2
+    if part.gate is not None:
+        if further:  # the gate stands between them
+            cells = [c._replace(column={"gate": 4, "global": 3}.get(c.name, c.column)) for c in cells]
+        label = f"× {part.gate.activation}(gate)"
+        cells.append(Cell("gated", 0, row, (last, "gate"), width, label, slim=True, kind="operation"))
+        last, row = "gated", row + 1
+    cells.append(Cell("o", 1, row, (last,)))
+    return Inside(tuple(cells), "o")
+
+
+def _scores(part: Attention) -> str:
+    """The formula from scores to weights."""
+    if part.score == "additive":
+        return "softmax(wᵀ tanh(q + k))"
+    scaled = "q kᵀ / √P" if part.scale is None else "q kᵀ · scale"
+    scaled = f"cap({scaled})" if part.softcap is not None else scaled
+    match part.position:
+        case Alibi():
+            return f"softmax({scaled} − m|i − j|)"
+        case RelativeBias():
+            return f"softmax({scaled.removesuffix(' · scale')} + bias)"
+    return f"softmax({scaled})"

@@ -1,0 +1,32 @@
+"""How a mixture of experts is drawn."""
+
+from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.feedforward.diagram import network_cells, network_width
+from archetype.roles.drawing import Cell, Group, Inside, X, inside_of
+
+
+@inside_of(MixtureOfExperts)
+def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
+    """A router, experts one behind the other, and perhaps a shared one (Shazeer 2017; Dai 2024)."""
+    cells = network_cells(part.expert, "experts.", 0, 1)
+    groups = [Group(f"{part.num_experts} experts", tuple(cell.name for cell in cells), part.num_experts)]
+    column = network_width(part.expert) + 0.25
+    chosen = f"top {part.experts_per_token} of {part.num_experts}"
+    cells.append(Cell("router", column, 1, (X,)))
+    cells.append(Cell("top", column, 2, ("router",), label=chosen, rows=("top",), slim=True, kind="operation"))
+    inputs = ["experts.down", "top"]
+    column += 1
+    if part.shared is not None:
+        column += 0.25
+        shared = network_cells(part.shared, "shared.", column, 1)
+        cells += shared
+        groups.append(Group("shared", tuple(cell.name for cell in shared)))
+        column += network_width(part.shared)
+        inputs.append("shared.down")
+        if part.shared_gate:
+            column += 0.25
+            cells.append(Cell("shared_gate", column, 1, (X,), label="shared gate"))
+            inputs.append("shared_gate")
+            column += 1
+    cells.append(Cell("weighted", 0, 5, tuple(inputs), column, "Σ weight · expert(x)", slim=True, kind="operation"))
+    return Inside(tuple(cells), "weighted", tuple(groups))

@@ -1,0 +1,54 @@
+"""How feed-forward networks are drawn, alone and as experts."""
+
+from archetype.parts.activation.diagram import activation_name
+from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.roles.drawing import Cell, Inside, X, inside_of
+
+
+@inside_of(MLP)
+def mlp(part: MLP, modules: frozenset[str]) -> Inside:
+    """A projection up, and one down."""
+    return Inside(tuple(network_cells(part, "", 1, 0)), "down")
+
+
+@inside_of(GatedMLP)
+def gated_mlp(part: GatedMLP, modules: frozenset[str]) -> Inside:
+    """A projection up, times a gate, and one down."""
+    return Inside(tuple(network_cells(part, "", 0.5, 0)), "down")
+
+
+def network_width(part: MLP | GatedMLP) -> int:
+    """How many columns its cells take."""
+    return 2 if isinstance(part, GatedMLP) else 1
+
+
+def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) -> list[Cell]:
+    """The cells of a network.
+
+    Args:
+        part: the specification.
+        prefix: of its modules, such as `experts.`.
+        column: of its left edge.
+        row: of its input.
+    """
+    act = activation_name(part.activation)
+
+    def cell(name: str, column: float, row: int, inputs: tuple[str, ...]) -> Cell:
+        rows = (f"{prefix}{name}", f"{prefix}{name}_bias")
+        return Cell(f"{prefix}{name}", column, row, inputs, label=name, rows=rows)
+
+    if isinstance(part, GatedMLP):
+        up = "(1 + up)" if part.unit_offset else "up"
+        product = f"{act}(gate) × {up}"
+        return [
+            cell("gate", column, row, (X,)),
+            cell("up", column + 1, row, (X,)),
+            Cell(f"{prefix}act", column, row + 1, (f"{prefix}gate", f"{prefix}up"), 2, product, kind="operation",
+                 slim=True),
+            cell("down", column + 0.5, row + 2, (f"{prefix}act",)),
+        ]  # fmt: skip
+    return [
+        cell("up", column, row, (X,)),
+        Cell(f"{prefix}act", column, row + 1, (f"{prefix}up",), 1, act, slim=True, kind="operation"),
+        cell("down", column, row + 2, (f"{prefix}act",)),
+    ]

@@ -1,0 +1,22 @@
+"""How a gated delta network is drawn."""
+
+from archetype.parts.gated_delta_net.spec import GatedDeltaNet
+from archetype.roles.drawing import Cell, Inside, X, inside_of
+
+
+@inside_of(GatedDeltaNet)
+def gated_delta_net(part: GatedDeltaNet, modules: frozenset[str]) -> Inside:
+    """Queries, keys and values through a convolution, the rule, a norm with a gate (Yang 2024b, figure 1)."""
+    cells = (
+        Cell("q", 0, 0, (X,)),
+        Cell("k", 1, 0, (X,)),
+        Cell("v", 2, 0, (X,)),
+        Cell("decay", 3, 0, (X,), label="decay a, rate b", rows=("a", "b", "dt_bias", "A_log")),
+        Cell("gate", 4, 0, (X,)),
+        Cell("conv", 0, 1, ("q", "k", "v"), 3, "conv, SiLU", rows=("conv",), lanes=3),
+        Cell("rule", 0, 2, ("conv", "decay"), 4, "gated delta rule", ("scores", "mixture", "memory"),
+             shape="(B, T, HQ)"),
+        Cell("norm", 0, 3, ("rule", "gate"), 5, "norm(y) × SiLU(gate)", slim=True, kind="norm"),
+        Cell("o", 2, 4, ("norm",)),
+    )  # fmt: skip
+    return Inside(cells, "o")

@@ -1,0 +1,64 @@
+"""How heads are drawn: boxes at the end of a stream."""
+
+from archetype.parts.activation.diagram import activation_name
+from archetype.parts.activation.spec import Activation
+from archetype.parts.head.spec import ClassificationHead, LanguageModelHead, MaskedLanguageModelHead, NoHead
+from archetype.roles.drawing import Step, pill, steps_of, title
+from archetype.roles.norm import Norm
+from archetype.spec.base import Spec
+from archetype.spec.registry import provided
+
+
+def head_steps(head: Spec, width: str, table: str = "embedding.token") -> tuple[Step, ...]:
+    """The boxes of a head.
+
+    Args:
+        head: the specification.
+        width: features of the vectors that it reads, in letters.
+        table: name of the embedding's box, whose table a tied head shares.
+    """
+    steps: tuple[Step, ...] = (provided("diagram", type(head)) or no_head)(head, width, table)
+    return steps
+
+
+@steps_of(LanguageModelHead)
+def language_model_head(head: LanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
+    """Logits over the vocabulary."""
+    transform = head.transform
+    before = () if transform is None else _transform(transform.activation, transform.norm, width)
+    steps = [*before, _logits(head.tied, width, table)]
+    if (cap := head.softcap) is not None:
+        steps.append(Step("softcap", f"cap · tanh(z / {cap:g})", "", "operation", "head", slim=True))
+    return (*steps, LOGITS)
+
+
+@steps_of(MaskedLanguageModelHead)
+def masked_language_model_head(head: MaskedLanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
+    """Logits of hidden tokens, of transformed vectors."""
+    return (*_transform(head.activation, head.norm, width), _logits(head.tied, width, table), LOGITS)
+
+
+@steps_of(ClassificationHead)
+def classification_head(head: ClassificationHead, width: str, table: str) -> tuple[Step, ...]:
+    """Logits of classes."""
+    classifier = Step("classifier", "classifier", f"{width} → Y", "head", "head")
+    return classifier, pill("classes", "classes", "(B, Y)", "output")
+
+
+@steps_of(NoHead)
+def no_head(head: Spec, width: str, table: str) -> tuple[Step, ...]:
+    """The vectors themselves."""
+    return (pill("vectors", "vectors", "(B, T, D)", "output"),)
+
+
+LOGITS = pill("logits", "logits", "(B, T, V)", "output")
+
+
+def _logits(tied: bool, width: str, table: str) -> Step:
+    return Step("lm_head", "lm_head", f"{width} → V", "head", "head", tied=table if tied else "")
+
+
+def _transform(activation: Activation, norm: Norm, width: str) -> tuple[Step, ...]:
+    label = f"dense, {activation_name(activation)}"
+    dense = Step("lm_head.dense", label, f"{width} → {width}", "head", "head")
+    return (dense,) if norm.is_absent else (dense, Step("lm_head.norm", title(norm), width, "norm", "head", slim=True))

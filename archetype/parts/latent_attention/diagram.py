@@ -1,0 +1,31 @@
+"""How latent attention is drawn."""
+
+from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
+from archetype.roles.drawing import Cell, Inside, X, inside_of
+
+
+@inside_of(LatentAttention)
+def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
+    """Low-rank ways of queries, and of keys and values (DeepSeek-AI 2024, figure 3)."""
+    cells = [
+        Cell("kv_down", 1, 0, (X,), 2),
+        Cell("kv_norm", 2, 1, ("kv_down",), kind="norm", slim=True, label="norm"),
+        Cell("kv_up", 2, 2, ("kv_norm",)),
+        Cell("rope_k", 1, 3, ("kv_down",), label="rotate k", kind="position", slim=True),
+    ]
+    if isinstance(part.query, LowRankQuery):
+        cells += [
+            Cell("q_down", 0, 0, (X,)),
+            Cell("q_norm", 0, 1, ("q_down",), kind="norm", slim=True, label="norm"),
+            Cell("q_up", 0, 2, ("q_norm",)),
+        ]
+    else:
+        cells.append(Cell("q", 0, 0, (X,)))
+    query = cells[-1].name
+    cells += [
+        Cell("rope_q", 0, 3, (query,), label="rotate q", kind="position", slim=True),
+        Cell("scores", 0, 4, ("rope_q", "rope_k", "kv_up"), 3, "softmax(q kᵀ) v", ("scores", "mixture"),
+             shape="(B, H, T, S)"),
+        Cell("o", 1, 5, ("scores",)),
+    ]  # fmt: skip
+    return Inside(tuple(cells), "o")

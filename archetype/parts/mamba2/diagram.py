@@ -1,0 +1,18 @@
+"""How Mamba-2 is drawn."""
+
+from archetype.parts.mamba2.spec import Mamba2
+from archetype.roles.drawing import Cell, Inside, X, inside_of
+
+
+@inside_of(Mamba2)
+def mamba2(part: Mamba2, modules: frozenset[str]) -> Inside:
+    """A scan in chunks of products, and a norm with a gate (Dao 2024, figure 6)."""
+    own = ("scores", "mixture", "memory", "dt_bias", "A_log", "D")
+    cells = (
+        Cell("in_proj", 0, 0, (X,), 3),
+        Cell("conv", 0, 1, ("in_proj",), label="conv, SiLU", rows=("conv",)),
+        Cell("ssd", 0, 2, ("conv", "in_proj@1"), 2, "SSD in chunks", own, shape="(B, T, HP)"),
+        Cell("norm", 0, 3, ("ssd", "in_proj@2"), 3, "norm(y × SiLU(z))", slim=True, kind="norm"),
+        Cell("out_proj", 1, 4, ("norm",)),
+    )
+    return Inside(cells, "out_proj")

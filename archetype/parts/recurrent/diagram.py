@@ -1,0 +1,43 @@
+"""How recurrent mixers are drawn: one step, whose result is read at the next."""
+
+from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.roles.drawing import Cell, Inside, X, inside_of
+
+
+@inside_of(RNN)
+def rnn(part: RNN, modules: frozenset[str]) -> Inside:
+    """One step (Elman 1990)."""
+    cells = (
+        Cell("cell", 0, 0, (X,), 3, "W x + U h"),
+        Cell("h", 0, 1, ("cell",), 3, f"h′ = {part.activation}(·)", slim=True, kind="operation"),
+    )
+    return Inside(cells, "h", loops=(("h", "cell"),))
+
+
+@inside_of(GRU)
+def gru(part: GRU, modules: frozenset[str]) -> Inside:
+    """Reset and update gates (Cho 2014)."""
+    cells = (
+        Cell("cell", 0, 0, (X,), 3, "W x, U h"),
+        Cell("r", 0, 1, ("cell",), 1, "σ  reset r", slim=True, kind="operation"),
+        Cell("z", 2, 1, ("cell",), 1, "σ  update z", slim=True, kind="operation"),
+        Cell("n", 0, 2, ("r", "cell@1"), 2, "n = tanh(W x + r · U h)", slim=True, kind="operation"),
+        Cell("h", 0, 3, ("n", "z"), 3, "h′ = (1 − z) · n + z · h", slim=True, kind="operation"),
+    )
+    return Inside(cells, "h", loops=(("h", "cell"),))
+
+
+@inside_of(LSTM)
+def lstm(part: LSTM, modules: frozenset[str]) -> Inside:
+    """Gates of a cell that holds (Hochreiter 1997; Gers 2000)."""
+    gates = (("i", "σ  input i"), ("f", "σ  forget f"), ("g", "tanh  g"), ("o", "σ  output o"))
+    cells = [Cell("cell", 0, 0, (X,), 3, "W x + U h")]
+    cells += [
+        Cell(name, 0.75 * index, 1, ("cell",), 0.75, label, slim=True, kind="operation")
+        for index, (name, label) in enumerate(gates)
+    ]
+    cells += [
+        Cell("c", 0, 2, ("i", "f", "g"), 2.25, "c′ = f · c + i · g", slim=True, kind="operation"),
+        Cell("h", 0, 3, ("c", "o"), 3, "h′ = o · tanh(c′)", slim=True, kind="operation"),
+    ]
+    return Inside(tuple(cells), "h", loops=(("h", "cell"),))

@@ -1,0 +1,17 @@
+"""How a short convolution is drawn."""
+
+from archetype.parts.short_convolution.spec import ShortConvolution
+from archetype.roles.drawing import Cell, Inside, X, inside_of
+
+
+@inside_of(ShortConvolution)
+def short_convolution(part: ShortConvolution, modules: frozenset[str]) -> Inside:
+    """A convolution between two gates (Liquid AI 2025)."""
+    cells = (
+        Cell("in_proj", 0, 0, (X,), 3),
+        Cell("product", 0, 1, ("in_proj",), 2, "b × x", slim=True, kind="operation"),
+        Cell("conv", 0.5, 2, ("product",)),
+        Cell("gated", 0, 3, ("conv", "in_proj@2"), 3, "c × conv", slim=True, kind="operation"),
+        Cell("out_proj", 1, 4, ("gated",)),
+    )
+    return Inside(cells, "out_proj")

@@ -1,0 +1,217 @@
+"""How each role is drawn: what the `diagram.py` of a part or of a kind of model gives, as names of boxes and wires.
+
+A function is registered for its kinds by the decorator of their role. Where it stands in a picture, and what it costs,
+is not its concern: a box shows the cost of the module that has its name.
+
+| role                | decorator    | is given                               | gives     |
+|---------------------|--------------|----------------------------------------|-----------|
+| mixer, feed-forward | `inside_of`  | the part, modules that its cost counts | `Inside`  |
+| wiring              | `branch_of`  | the wiring                             | `Branch`  |
+| head                | `steps_of`   | the head, its width, its tied table    | `Step`s   |
+| model               | `streams_of` | the model, its cost, `text` of formulas | `Streams` |
+
+A kind without one is drawn by the modules that its cost counts.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from archetype.spec.base import Spec
+from archetype.spec.kinds import Part
+from archetype.spec.registry import provides
+
+X, SOURCE = "x", "source"  # inputs of a content: the vectors it reads, and an encoder's output
+
+
+class Cell(NamedTuple):
+    """A box of a content, on a grid of columns and rows; the first row is the lowest.
+
+    Attributes:
+        name: ends its id; also the module whose cost it shows, unless `rows` names others.
+        column: of its left edge, in columns.
+        row: in which it stands.
+        inputs: names of the cells that it reads, or `x`, or `source`; `in_proj@2` leaves that cell above column 2.
+        span: its width, in columns.
+        label: its text (absent: its name).
+        rows: modules whose cost it shows (absent: that of its name).
+        kind: its role (absent: the content's).
+        shape: of what it gives, where it has no weights.
+        slim: whether it is one line high.
+        lanes: wires that leave it side by side.
+    """
+
+    name: str
+    column: float
+    row: int
+    inputs: tuple[str, ...] = ()
+    span: float = 1
+    label: str = ""
+    rows: tuple[str, ...] = ()
+    kind: str = ""
+    shape: str = ""
+    slim: bool = False
+    lanes: int = 1
+
+
+class Group(NamedTuple):
+    """Cells that belong together, such as those of an expert."""
+
+    label: str
+    cells: tuple[str, ...]
+    repeat: int = 1
+
+
+class Inside(NamedTuple):
+    """The cells of a content.
+
+    Attributes:
+        cells: in any order.
+        output: the one whose result is the content's; empty where the way through the cells is not known.
+        groups: cells in a container of their own.
+        loops: a cell, and the one that reads its result at the next token.
+    """
+
+    cells: tuple[Cell, ...]
+    output: str = ""
+    groups: tuple[Group, ...] = ()
+    loops: tuple[tuple[str, str], ...] = ()
+
+
+class Branch(NamedTuple):
+    """How each content leaves and joins the residual stream; norms by the ending of their module's name.
+
+    Attributes:
+        before: the norm of a content's input (absent: none).
+        after: the norm of its output, before it is added (absent: none).
+        behind: the norm of the sum (absent: none).
+        residual: whether the stream goes on beside the content.
+        parallel: whether mixer and feed-forward part read the same vectors.
+        shared_norm: whether one norm serves both of them.
+    """
+
+    before: str = ""
+    after: str = ""
+    behind: str = ""
+    residual: bool = True
+    parallel: bool = False
+    shared_norm: bool = False
+
+
+class Step(NamedTuple):
+    """A box on a model's stream, or one beside it whose result joins it.
+
+    Attributes:
+        name: its id, and the module whose cost it shows.
+        label: its text.
+        shape: of its weights, or of what it gives, in the letters of shapes.
+        kind: its role, as boxes have it: embedding, norm, position, head, operation, input, output, add.
+        field: the part of the specification that it draws.
+        slim: whether it is one line high.
+        joins: name of the sum that adds it to the stream (absent: it stands on the stream itself).
+        is_before: whether it comes before the stream's vectors, and is not added to them.
+        tied: name of the box whose table it shares (absent: none).
+        detail: what a reader may want to know beside it.
+    """
+
+    name: str
+    label: str
+    shape: str = ""
+    kind: str = "embedding"
+    field: str = ""
+    slim: bool = False
+    joins: str = ""
+    is_before: bool = False
+    tied: str = ""
+    detail: str = ""
+
+
+class Blocks(NamedTuple):
+    """The blocks of a stack and the norm at their end.
+
+    Attributes:
+        prefix: of the stack: "", "encoder.", ...
+    """
+
+    prefix: str = ""
+
+
+Item = Step | Blocks | str  # on a stream; text is the shape of its vectors, and is written beside it
+
+
+class Stream(NamedTuple):
+    """What vectors pass on their way through a model or one of its sides, from input to output.
+
+    Attributes:
+        items: from input to output.
+        letters: of rows and positions, where this stream has others than B, T and S.
+        is_residual: whether what passes it is a sum to which contents add.
+    """
+
+    items: tuple[Item, ...]
+    letters: Mapping[str, str] = {}
+    is_residual: bool = True
+
+
+class Link(NamedTuple):
+    """What one stream gives another.
+
+    Attributes:
+        kind: `tied`, where both ends are boxes of one table; `sum`, where a box's vectors are added at another;
+            `cross`, where the cross-attentions of a stack read a box's vectors; `state`, where the layers of a stack
+            begin with the last state of those of another.
+        source: name of the box, or prefix of the stack, that it leaves.
+        target: name of the box, or prefix of the stack, that it enters.
+    """
+
+    kind: Literal["tied", "sum", "cross", "state"]
+    source: str
+    target: str
+
+
+class Streams(NamedTuple):
+    """A whole model: its streams from left to right, and what they give each other."""
+
+    streams: tuple[Stream, ...]
+    links: tuple[Link, ...] = ()
+
+
+DrawInside = Callable[[Any, frozenset[str]], Inside]
+I = TypeVar("I", bound=DrawInside)  # noqa: E741
+B = TypeVar("B", bound=Callable[[Any], Branch])
+H = TypeVar("H", bound=Callable[[Any, str, str], tuple[Step, ...]])
+M = TypeVar("M", bound=Callable[[Any, Any, Any], Streams])
+
+
+def inside_of(*parts: type[Spec]) -> Callable[[I], I]:
+    """Function decorator: draw these mixers or feed-forward parts, and classes derived from them, by this function.
+
+    It takes the part and the names of the modules that its cost counts, and gives an `Inside`.
+    """
+    return provides("diagram", *parts)
+
+
+def branch_of(*wirings: type[Part]) -> Callable[[B], B]:
+    """Function decorator: blocks with these wirings are drawn by this function."""
+    return provides("diagram", *wirings)
+
+
+def steps_of(*heads: type[Spec]) -> Callable[[H], H]:
+    """Function decorator: these heads are drawn by this function."""
+    return provides("diagram", *heads)
+
+
+def streams_of(*models: type[Part]) -> Callable[[M], M]:
+    """Function decorator: these kinds of models are drawn by this function."""
+    return provides("diagram", *models)
+
+
+def title(part: Part) -> str:
+    """The name of a kind as readers know it; where it says none, its `kind` in words."""
+    kind = str(getattr(part, "kind", type(part).__name__))
+    own = vars(type(part)).get("title", "")  # a derived kind is not called as the one that it is derived from
+    return own or kind.replace("_", " ").capitalize()
+
+
+def pill(name: str, label: str, shape: str, kind: str = "input") -> Step:
+    """The label of a stream's input or output."""
+    return Step(name, label, shape, kind, slim=True)
