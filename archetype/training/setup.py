@@ -19,8 +19,8 @@ from archetype.runs.origin import write_origin
 from archetype.tokenizers import open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template
 from archetype.training import metrics
+from archetype.training.budget import Budget
 from archetype.training.datasets import TokenizedData
-from archetype.training.defaults import Budget
 from archetype.training.memory import check_memory
 from archetype.training.objectives.base import Objective
 from archetype.training.pretrained import Pretrained, take_over

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from archetype.apps.cli.fields import fields, takes, values_of
 from archetype.apps.cli.options import Device, Dtype, Json, Model, Weights
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
@@ -14,18 +15,20 @@ DATA_HELP = (
     "Texts with labels (JSON lines or CSV), images (.npz, or a folder with one for each class), or pairs "
     "(JSON lines of source and target)."
 )
+BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty")
 KINDS = {  # of data that an option is for
-    "stride": ("text",), "length": ("text",), "num_beams": ("source", "data"), "length_penalty": ("source", "data"),
-    "num_fewshot": ("tasks",), "limit": ("tasks",),
+    "stride": ("text",), "length": ("text",), "num_fewshot": ("tasks",), "limit": ("tasks",),
+    **dict.fromkeys(BEAM, ("source", "data")),
 }  # fmt: skip
 SECTIONS = {  # of the options, in the help
     "Data": ("text", "data", "source", "target", "tasks"),
     "Texts": ("stride", "length"),
-    "Translations": ("num_beams", "length_penalty"),
+    "Translations": tuple(BEAM),
     "Tasks": ("num_fewshot", "limit"),
 }
 
 
+@takes(BEAM)
 def evaluate(
     model: Model,
     text: Annotated[list[Path] | None, typer.Option(help="A UTF-8 text file; may be repeated.")] = None,
@@ -39,8 +42,6 @@ def evaluate(
         int | None, typer.Option(help="Tokens by which a window moves on.  [default: half a window]")
     ] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a window.  [default: the model's context]")] = None,
-    num_beams: Annotated[int | None, typer.Option(help="Beams of each source; 1 is greedy.  [default: 5]")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="0 favours short targets.  [default: 1.0]")] = None,
     num_fewshot: Annotated[
         int | None, typer.Option(min=0, help="Examples before each question.  [default: the task's]")
     ] = None,
@@ -49,6 +50,7 @@ def evaluate(
     weights: Weights = None,
     device: Device = "auto",
     as_json: Json = False,
+    **options: Any,
 ) -> None:
     """Print how good a model is: loss, perplexity, accuracy, classes one by one, BLEU and chrF, or known tasks."""
     show_warnings()
@@ -64,8 +66,7 @@ def evaluate(
     chosen = [name for name, value in kinds.items() if value is not None]
     if len(chosen) != 1:
         raise SpecError("evaluate", "takes one kind of data", "give --text, --data, --source with --target, or --tasks")
-    beam: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty}
-    beam = {name: value for name, value in beam.items() if value is not None}
+    beam = values_of(BEAM, options)
     others = {"stride": stride, "length": length, "num_fewshot": num_fewshot, "limit": limit}
     for name in (*beam, *(name for name, value in others.items() if value is not None)):
         if chosen[0] not in KINDS[name]:
