@@ -3,13 +3,16 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from archetype.apps.cli.fields import fields, takes, values_of
 from archetype.apps.cli.options import Device, Dtype, Json, Model, Weights
 from archetype.apps.cli.output import print_device, print_json, show_warnings
+
+if TYPE_CHECKING:
+    from archetype.table import Table
 
 DATA_HELP = (
     "Texts with labels (JSON lines or CSV), images (.npz, or a folder with one for each class), or pairs "
@@ -58,7 +61,6 @@ def evaluate(
     from archetype.errors import SpecError
     from archetype.generate import Beam
     from archetype.io.text import read_text
-    from archetype.table import Table
 
     if (source is None) != (target is None):
         raise SpecError("--source" if source is None else "--target", "belongs with the other", "give both")
@@ -92,10 +94,16 @@ def evaluate(
         show(report.record(), report)
     else:
         records = {name: lm.score(contents, stride, length).record() for name, contents in texts.items()}
-        rows = [
-            [name, f"{record['num_tokens']:,}", f"{record['loss']:.4f}", f"{record['perplexity']:.3f}",
-             f"{record['bits_per_byte']:.4f}", f"{record['accuracy']:.1%}"]
-            for name, record in records.items()
-        ]  # fmt: skip
-        table = Table(("text", "tokens", "loss per token", "perplexity", "bits per byte", "accuracy"), rows)
-        show({"texts": [{"file": name} | record for name, record in records.items()]}, table)
+        show({"texts": [{"file": name} | record for name, record in records.items()]}, _table(records))
+
+
+def _table(records: dict[str, dict[str, Any]]) -> "Table":
+    """The scores of texts, a line each."""
+    from archetype.table import Table
+
+    rows = [
+        [name, f"{record['num_tokens']:,}", f"{record['loss']:.4f}", f"{record['perplexity']:.3f}",
+         f"{record['bits_per_byte']:.4f}", f"{record['accuracy']:.1%}"]
+        for name, record in records.items()
+    ]  # fmt: skip
+    return Table(("text", "tokens", "loss per token", "perplexity", "bits per byte", "accuracy"), rows)
