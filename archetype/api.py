@@ -292,7 +292,8 @@ def train(
     from archetype.machine.device import resolve_device
     from archetype.spec.base import Spec
     from archetype.training import setup
-    from archetype.training.defaults import Budget, assemble
+    from archetype.training.budget import Budget
+    from archetype.training.defaults import assemble
     from archetype.training.loop import run
 
     texts = [text] if isinstance(text, str | Path) else text
@@ -303,7 +304,7 @@ def train(
         "sequence_length": sequence_length, "optimizer.learning_rate": learning_rate, "seed": seed,
     }  # fmt: skip
     pretrained = None if start_from is None else open_pretrained(Path(start_from), fields)
-    budget = Budget(minutes=minutes)
+    budget = Budget.parse({"minutes": minutes})
     chosen, _ = assemble(None if recipe is None else Path(recipe), fields, overrides, budget)
     device = resolve_device(device)
     state = setup.start(Path(to), chosen, device, None, force, budget, pretrained)

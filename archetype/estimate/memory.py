@@ -132,10 +132,7 @@ class MemoryCost:
             saved = stack.saved_activations(stack_work[stack.prefix].in_training(self.compute_dtype))
             shared, blocks, inputs = shared + saved.shared, blocks + saved.blocks, inputs + saved.block_inputs
             largest = max(largest, saved.largest_block)
-        weight_gradient = 0
-        if logits and self.compute_dtype == "float32":
-            features = next(row for row in self._rows if row.module in ("lm_head", "classifier")).forward // 2
-            weight_gradient = features * FLOAT32
+        weight_gradient = cost.head.num_weights * FLOAT32 if self.compute_dtype == "float32" else 0
         return SavedActivations(shared, blocks, inputs, largest, logits, weight_gradient)
 
 

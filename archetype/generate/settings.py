@@ -29,13 +29,26 @@ def _as_json(value: Any) -> Any:
 class Sampling(Spec):
     """Settings of one generation; temperature 0 is greedy. The order of application is that of the fields.
 
-    No token of `eos` ends a text of fewer than `min_new_tokens`. `logit_bias` is added to the logits of the tokens that
-    it names; `presence_penalty` is taken from those of tokens that the text has, `frequency_penalty` as often as it has
-    them, the prompt not counted (as in OpenAI's API). `repetition_penalty` divides the positive and multiplies the
-    negative logits of tokens seen (Keskar 2019); `top_k` keeps the k likeliest; `top_p` the fewest whose probabilities
-    reach p (Holtzman 2019); `min_p` those at least min_p times as likely as the likeliest (Nguyen 2024). `stop` strings
-    end a text and are left out of it. `json_schema` (a dict, or JSON), a `regex` or a `lark` grammar allows only tokens
-    of texts that match it as a whole.
+    With `json_schema`, `regex` or `lark` only tokens of texts that match it as a whole are allowed.
+
+    Attributes:
+        max_new_tokens: tokens at most.
+        min_new_tokens: tokens before which no token of `eos` ends a text.
+        logit_bias: numbers that are added to the logits of tokens, by their ids.
+        presence_penalty: taken from the logits of tokens that the text has, its prompt not counted.
+        frequency_penalty: the same, as often as the text has the token; both are those of OpenAI's API.
+        repetition_penalty: above 1 discourages tokens seen: it divides positive logits and multiplies negative ones
+            (Keskar 2019).
+        temperature: what logits are divided by; 0 is greedy.
+        top_k: keep the k likeliest tokens.
+        top_p: keep the fewest tokens whose probabilities reach p (Holtzman 2019).
+        min_p: keep tokens at least min_p times as likely as the likeliest (Nguyen 2024).
+        seed: of the random choices.
+        stop: end before this string, which is left out.
+        ignore_eos: go on past the token that ends a text.
+        json_schema: a JSON schema, as a dict or as JSON.
+        regex: write what matches a regular expression as a whole.
+        lark: a grammar of Lark.
     """
 
     max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**20)] = 256
@@ -144,10 +157,14 @@ def never_written(special: Mapping[str, Any]) -> tuple[int, ...]:
 class Beam(Spec):
     """Settings of a search.
 
-    `num_beams` continuations of each source are followed; 1 is greedy. A finished target of n tokens is judged by its
-    log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016, equation 14). A target has at most
-    `max_extra_tokens` more than its source (Vaswani 2017, section 6.1), and none of `suppress_tokens`, such as Marian's
-    padding.
+    A finished target of n tokens is judged by its log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016,
+    equation 14).
+
+    Attributes:
+        num_beams: continuations of each source that are followed; 1 is greedy.
+        length_penalty: 0 favours short targets.
+        max_extra_tokens: how many tokens longer than its source a target may be (Vaswani 2017, section 6.1).
+        suppress_tokens: ids that no target has, such as Marian's padding.
     """
 
     num_beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5

@@ -6,7 +6,6 @@ folder; for users all of them can be imported from here: `from archetype.spec im
 
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 
@@ -23,6 +22,8 @@ def _public() -> dict[str, str]:
 
 
 def _modules_in(package: str) -> Any:
+    from pkgutil import iter_modules
+
     return iter_modules(import_module(package).__path__)
 
 

@@ -5,7 +5,6 @@ which `python -m archetype.spec.describe` writes to docs/kinds.md. Nothing is re
 """
 
 import inspect
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from archetype.errors import SpecError
 from archetype.spec.base import Spec
+from archetype.spec.docstring import attributes
 from archetype.spec.kinds import Part, load_all_kinds
 from archetype.spec.synonyms import meant_kind, nearest_kind
 
@@ -38,9 +38,7 @@ def field_descriptions(cls: type[Spec]) -> dict[str, str]:
     """The meaning of each field of a class, its own and its bases'."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        section = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
-        for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
-            texts[name] = " ".join(text.split())
+        texts |= attributes(base.__dict__.get("__doc__"))
     kind = {"kind": f"names it: {description(cls).partition('.')[0].partition(chr(10))[0]}."}
     return {name: text for name, text in (kind | texts).items() if name in cls.model_fields}
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype.errors import ArchetypeError
-from archetype.training.memory import free_memory
+from archetype.machine.memory import free_memory
 
 Files = list[dict[str, Tensor]]
 

@@ -51,11 +51,10 @@ class Data(Part):
 class TokenizedData(Data):
     """Base of data that are read through a tokenizer.
 
-    `tokenizer` is a kind, to be trained on what is not held out, or a folder that holds a trained one. With `lowercase`
-    one that is trained turns every text to lower case.
+    A tokenizer of a kind is trained on what is not held out; with `lowercase` it turns every text to lower case.
 
     Attributes:
-        tokenizer: a kind, trained on the data, or the path of a tokenizer.
+        tokenizer: a kind that is trained (bytes, characters, words, bpe, byte_bpe), or a tokenizer's folder.
         vocab_size: tokens of a tokenizer that is trained (absent: the specification's, or its kind's).
         lowercase: whether texts are read in small letters.
     """
@@ -154,7 +153,7 @@ class DocumentData(PackedDocuments):
     """Documents of any number and size: text files, JSON lines, Parquet, Hugging Face data sets.
 
     Attributes:
-        text: text files, JSON lines, Parquet files, folders and patterns of them, and data sets as hf:NAME.
+        text: a file of text, JSON lines or Parquet, a folder or pattern of files, or a data set as hf:NAME.
         field: of JSON lines, Parquet files and data sets: the one that holds the text.
         separator: the line that stands between the documents of a text file (absent: a file is one document, or several
             of a MiB).
@@ -225,8 +224,8 @@ class PairData(TokenizedData):
     """UTF-8 files whose lines belong together, a source and its target; the last lines are held out.
 
     Attributes:
-        source: files of the sources, a line each.
-        target: files of their targets, line by line.
+        source: a file of source lines.
+        target: a file of target lines, one for each source.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
@@ -261,7 +260,7 @@ class ImageData(Data):
     subfolder for each class.
 
     Attributes:
-        file: path of the .npz file, or of the folder.
+        file: a .npz file of images and labels, or a folder of images with a subfolder for each class.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("file",)

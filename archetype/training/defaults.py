@@ -1,69 +1,28 @@
-"""Defaults of a run: settings that fit the text, the model and each other; and budgets."""
+"""Defaults of a run: settings that fit the text, the model and each other."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from archetype.convert.source import open_spec
 from archetype.data.sources import HUGGING_FACE, JSON_SUFFIXES, PARQUET_SUFFIX, SUFFIXES, TEXT_SUFFIXES, expand
 from archetype.errors import ArchetypeError
-from archetype.estimate.report import cost_report
 from archetype.io.yaml import read_mapping
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import CausalSpec, ModelSpec
 from archetype.spec.edit import assign, put
-from archetype.training.objectives.base import Objective, ObjectiveConfig
+from archetype.training.budget import NUM_EVALUATIONS, Budget
+from archetype.training.objectives.base import ObjectiveConfig
 from archetype.training.recipe import Recipe
-from archetype.training.schedules import WarmUp
-from archetype.training.throughput import seconds_of_steps
 
 SPEC = "llama-tiny"
 LEARNED = ("bpe", "byte_bpe", "words")  # tokenizers that learn as many tokens as they are given
 MAX_VOCAB_SIZE = 4096
 MAX_LENGTH = 1024  # tokens of a row that are chosen, in a model of a longer context
 EPOCHS, MIN_STEPS, MAX_STEPS = 3, 200, 2000
-NUM_EVALUATIONS = 4
 MAX_CORPUS = 2**28  # bytes of text that are held in memory
 UNKNOWN_SIZE = 2**30  # bytes of a data set of the hub
 MAX_WARMUP = 100
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much a run may take; each limit that is given is kept.
-
-    Attributes:
-        tokens: predictions, of tokens or images.
-        flops: of training, as the cost model counts them.
-        minutes: on this machine, as a few steps show before the run.
-    """
-
-    tokens: float | None = None
-    flops: float | None = None
-    minutes: float | None = None
-
-    def __bool__(self) -> bool:
-        return any(limit is not None for limit in (self.tokens, self.flops, self.minutes))
-
-    def fit(self, recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> Recipe:
-        """The recipe with as many steps as the budget allows, and warm-up and evaluations that fit them."""
-        rows, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
-        limits = []
-        if self.tokens is not None:
-            limits.append(self.tokens / (rows * (length or 1)))
-        if self.flops is not None:
-            limits.append(self.flops / cost_report(spec, rows, length, recipe.dtype).flops["train"])
-        if self.minutes is not None:
-            limits.append(60 * self.minutes / seconds_of_steps(recipe, spec, objective, device))
-        recipe = recipe.replace(steps=max(1, math.floor(min(limits))))
-        schedule, every = recipe.schedule, min(recipe.evaluate_every, -(-recipe.steps // NUM_EVALUATIONS))
-        if isinstance(schedule, WarmUp):
-            schedule = schedule.replace(warmup_steps=min(schedule.warmup_steps, recipe.steps // 10))
-        return recipe.replace(schedule=schedule, evaluate_every=every)
 
 
 def assemble(

@@ -56,7 +56,11 @@ class RecordData(TokenizedData):
 
 @part
 class LabelledText(RecordData):
-    """Texts, each with the name of its class or with a number: {"text": ..., "label": ...}, as JSON lines or CSV."""
+    """Texts, each with the name of its class or with a number.
+
+    Attributes:
+        examples: JSON lines or CSV of {"text": ..., "label": ...}.
+    """
 
     record_fields: ClassVar[dict[str, str]] = {"text": "a text", "label": "a label"}
     option: ClassVar[str] = "--labelled"
@@ -68,9 +72,10 @@ class LabelledText(RecordData):
 
 @part
 class Conversations(RecordData):
-    """Conversations as JSON lines: {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}.
+    """Conversations of a user and an assistant.
 
     Attributes:
+        examples: JSON lines of {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}.
         template: a file with a chat template in Jinja (absent: the model's).
     """
 
@@ -87,11 +92,12 @@ class Conversations(RecordData):
 
 @part
 class Preferences(RecordData):
-    """A prompt and two completions of it, of which one is preferred: {"prompt": ..., "chosen": ..., "rejected": ...}.
+    """A prompt and two completions of it, of which one is preferred.
 
     Each is a text, or the prompt a list of messages and the completions its answers, which a chat template renders.
 
     Attributes:
+        examples: JSON lines of {"prompt": ..., "chosen": ..., "rejected": ...}.
         template: a file with a chat template in Jinja (absent: the model's).
     """
 

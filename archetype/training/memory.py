@@ -1,26 +1,138 @@
-"""Whether a training step fits into the memory that is free, asked of the cost model before anything is allocated."""
+"""The memory of one training step, by its recipe, and whether as much is free.
 
-import ctypes
-import os
-import platform
+`estimate/memory.py` counts what the passes of a model save; here the recipe adds its optimizer, types, recomputed
+blocks and chunks of the loss.
+"""
+
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from archetype.errors import SpecError
 from archetype.estimate.fit import largest
-from archetype.estimate.report import cost_report
-from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.estimate.memory import MemoryCost, SavedActivations
+from archetype.machine.memory import free_memory
+from archetype.models.build import build_on_meta
 from archetype.models.spec import ModelSpec
+from archetype.parts.adapter.module import install
+from archetype.parts.head.cost import LanguageModelHeadCost
 from archetype.table import size
-from archetype.training.objectives.base import Objective
+from archetype.training.block_execution import blocks_of, number_recomputed
+from archetype.training.chunked_loss import chunk_rows
+from archetype.training.objectives.base import LARGE_LOGITS, Objective
+from archetype.training.optimizers.groups import Grouped, group_parameters
+from archetype.training.pretrained import set_trainable
 from archetype.training.recipe import Recipe
-from archetype.training.step_memory import StepMemoryCost
 
-CGROUPS = Path("/sys/fs/cgroup")
-IN_VERSION_1 = {"memory.max": "memory.limit_in_bytes", "memory.current": "memory.usage_in_bytes"}
+FLOAT32, BFLOAT16 = 4, 2
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of one step.
+
+    Attributes:
+        weights: of the model, with the masters and the moving average where there are any.
+        optimizer: its state.
+        gradients: of all trained parameters, in float32.
+        activations: that the backward pass needs, without the logits.
+        logits: what the loss and its gradient hold where the backward pass begins.
+        peak: the most that is held at once.
+    """
+
+    weights: int
+    optimizer: int
+    gradients: int
+    activations: int
+    logits: int
+    peak: int
+
+
+class StepMemoryCost:
+    """The memory of a step for any number of rows and tokens.
+
+    Args:
+        recipe: how the model is trained.
+        spec: the model.
+    """
+
+    def __init__(self, recipe: Recipe, spec: ModelSpec) -> None:
+        self.recipe, self.spec = recipe, spec
+        self.is_bfloat16 = recipe.weights_dtype == "bfloat16"
+        self.cost = MemoryCost(spec, "bfloat16" if self.is_bfloat16 else recipe.dtype)
+        model = build_on_meta(spec)
+        self.num_blocks = len(blocks_of(model))
+        if recipe.adapter is not None:
+            install(model, recipe.adapter)
+        set_trainable(model, recipe)
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.grouped: list[Grouped] = group_parameters(model, recipe.optimizer.groups, recipe.optimizer.weight_decay)
+
+    @cached_property
+    def num_trained(self) -> int:
+        """Parameters that are trained."""
+        return sum(each.parameter.numel() for each in self.grouped)
+
+    def step(self, rows: int, length: int, accumulates: bool = False) -> StepMemory:
+        """A step on so many rows of so many tokens.
+
+        Args:
+            rows: that are computed at once.
+            length: tokens of each.
+            accumulates: whether the gradients of rows before are held beside the activations of the next.
+        """
+        recipe, gradients = self.recipe, FLOAT32 * self.num_trained
+        weights = self.num_parameters * (FLOAT32 + (BFLOAT16 if self.is_bfloat16 else 0))
+        weights += gradients if recipe.ema_decay is not None else 0
+        optimizer = recipe.optimizer.state_bytes(self.grouped)
+        saved = self.cost.saved_activations(rows, length)
+        held, logits = self._loss(saved)
+        outside = saved.embedding_and_head - saved.logits - held - (self.cost.cast_weights if self.is_bfloat16 else 0)
+        if self._share_of_blocks_with_gradients == 0:  # the head alone learns, of what it reads
+            outside = rows * length * FLOAT32 * getattr(self.spec, "d_model", 0)
+        num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
+        trained = self._share_of_blocks_with_gradients
+        of_recomputed = num_recomputed / max(1, self.num_blocks)
+        inputs = int(outside + trained * of_recomputed * saved.block_inputs)
+        activations = inputs + int(trained * (1 - of_recomputed) * saved.blocks)
+        # blocks are computed again when those behind them, which save theirs, have left nothing but gradients
+        again = saved.largest_block if num_recomputed else 0
+        behind = gradients if accumulates else int((1 - of_recomputed) * gradients)
+        head = self.cost.cost.head
+        tied = FLOAT32 * head.num_weights if head.tied else 0  # the embedding's gradient beside the head's
+        peak = weights + optimizer + max(
+            (gradients if accumulates else 0) + activations + logits,
+            behind + inputs + again,
+            gradients + tied + again,
+            gradients + recipe.optimizer.workspace_bytes(self.grouped),
+        )  # fmt: skip
+        return StepMemory(weights, optimizer, gradients, activations, logits, peak)
+
+    def _loss(self, saved: SavedActivations) -> tuple[int, int]:
+        """Bytes that a capped head is counted to save of logits that never exist at once, and the peak of the loss."""
+        head, logits = self.cost.cost.head, saved.logits
+        if not isinstance(head, LanguageModelHeadCost):
+            return 0, 3 * logits  # without the gradient of the few weights of a classifier
+        if logits <= LARGE_LOGITS:
+            return 0, logits + saved.loss_gradient
+        num_tokens = logits // FLOAT32 // head.vocabulary.value
+        chunk = min(num_tokens, chunk_rows(head.vocabulary.value)) * head.vocabulary.value
+        copies = FLOAT32 * (3 if head.has_softcap else 1) + (0 if self.cost.compute_dtype == "float32" else BFLOAT16)
+        gradients = FLOAT32 * (head.num_weights + num_tokens * head.features.value)
+        return logits // FLOAT32 * self.cost.itemsize if head.has_softcap else 0, gradients + chunk * copies
+
+    @property
+    def _share_of_blocks_with_gradients(self) -> float:
+        """Blocks below the first parameter that is trained save nothing."""
+        places = [re.search(r"^blocks\.(\d+)\.", each.name) for each in self.grouped]
+        if not all(places):
+            after = all(place or each.role == "head" for place, each in zip(places, self.grouped, strict=True))
+            if not after:
+                return 1.0
+        first = min((int(place[1]) for place in places if place), default=self.num_blocks)
+        return (self.num_blocks - first) / max(1, self.num_blocks)
 
 
 def check_memory(recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> None:
@@ -51,73 +163,3 @@ def check_memory(recipe: Recipe, spec: ModelSpec, objective: Objective, device: 
         raise SpecError(field, cause, f"use at most {most_at_once:,}, or --force")
     offer = f", or --micro-batch-size {most_at_once}, which accumulates gradients over the rows" if most_at_once else ""
     raise SpecError(field, cause, f"use at most {most:,}{offer}, or --force")
-
-
-def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> int | None:
-    """FLOPs of a step as the cost model counts them; None for encoder-decoders, whose rows differ in length."""
-    if objective.batch_shape is None or isinstance(spec, EncoderDecoder):
-        return None
-    return cost_report(spec, *objective.batch_shape, recipe.dtype).flops["train"]
-
-
-def peak_memory(device: torch.device) -> int | None:
-    """The most bytes that this process has held on a device so far; None where the system does not say."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if device.type != "cpu" or platform.system() == "Windows":
-        return None
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Bytes that a device has free, as far as this system says so; None where it does not."""
-    if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + unused
-    if device.type == "mps":
-        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    try:
-        if device.type != "cpu":
-            return None
-        if platform.system() == "Linux":
-            return int(min(_available(), *_rooms_of_groups()))
-        if platform.system() == "Windows":
-            return _available_on_windows()
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # macOS gives up what it caches
-    except (OSError, ValueError, KeyError, AttributeError):
-        return None
-
-
-def _available() -> int:
-    values = dict(re.findall(r"^(\w+): +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
-    return int(values["MemAvailable"]) * 1024
-
-
-def _rooms_of_groups() -> Iterator[float]:
-    """Memory that each control group of this process, such as a container, has left; cached files can be given up."""
-    yield float("inf")
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):
-            root = CGROUPS / controllers
-            for folder in (root / path[1:], *(root / path[1:]).parents):
-                if folder.is_relative_to(root):
-                    yield _room(folder, {} if not controllers else IN_VERSION_1)
-
-
-def _room(folder: Path, names: dict[str, str]) -> float:
-    limit, used = (folder / names.get(name, name) for name in ("memory.max", "memory.current"))
-    if not limit.is_file() or not used.is_file() or (text := limit.read_text().strip()) == "max":
-        return float("inf")
-    cached = re.search(r"^inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
-    return int(text) - int(used.read_text()) + (int(cached[1]) if cached else 0)
-
-
-def _available_on_windows() -> int:
-    """The field ullAvailPhys of MEMORYSTATUSEX: two numbers of 4 bytes, then numbers of 8."""
-    status = (ctypes.c_uint64 * 8)(64)
-    kernel: ctypes.CDLL = ctypes.windll.kernel32  # type: ignore[attr-defined]
-    kernel.GlobalMemoryStatusEx(ctypes.byref(status))
-    return int(status[2])

@@ -118,6 +118,11 @@ def read(file: Path) -> list[dict[str, Any]]:
         return lines
 
 
+def last(file: Path) -> dict[str, Any] | None:
+    """The newest line that is no text of the model; None where there is none."""
+    return next((line for line in reversed(read(file)) if "sample" not in line), None)
+
+
 def rewind(file: Path, step: int) -> list[dict[str, Any]]:
     """Remove what was measured after `step`, which a resumed run measures again; what is left."""
     lines = [values for values in read(file) if values["step"] <= step]

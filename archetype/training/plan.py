@@ -6,12 +6,12 @@ from typing import Any
 import torch
 
 from archetype.estimate.report import cost_report
+from archetype.machine.memory import free_memory
 from archetype.runs.machine import product_peak
 from archetype.table import Table, quantity, size
 from archetype.training.block_execution import number_recomputed
-from archetype.training.memory import free_memory
+from archetype.training.memory import StepMemory, StepMemoryCost
 from archetype.training.resolve import ResolvedRecipe
-from archetype.training.step_memory import StepMemory, StepMemoryCost
 from archetype.training.throughput import seconds_of_steps
 
 MEASURED_FLOPS = 2e13  # of a step: a smaller one is measured, a larger one is estimated

@@ -22,26 +22,23 @@ from archetype.training.trackers import Tracker
 class Recipe(Spec):
     """Everything that a run depends on beside the data themselves.
 
-    `spec` is a preset's name, a file, or a specification written in place, which may leave `vocab_size` to the
-    tokenizer. `objective` may be left out: it is then the first that suits the model and the data. `sequence_length`
-    is tokens of each row (absent: the model's context); of pairs, the most that either side may have. `dtype` auto is
-    bfloat16 where the machine computes in it, else float32; moments are float32 always, and so are the weights that
-    are written. With `micro_batch_size` so many rows are computed at once, and gradients accumulated over the batch.
-    With `ema_decay` the averaged weights are what is evaluated, written and given to people; checkpoints have both.
-    With `patience` training ends after so many evaluations without a lower held-out loss.
+    A `spec` written in place may leave `vocab_size` to the tokenizer. An `objective` that is absent is the first that
+    suits the model and the data. `dtype` auto is bfloat16 where the machine computes in it, else float32; moments are
+    float32 always, and so are the weights that are written. With `ema_decay` the averaged weights are what is
+    evaluated, written and given to people; checkpoints have both.
 
     Attributes:
         version: of the file format.
-        spec: a preset's name, a file, or a specification.
+        spec: a preset, the file of a specification, or a specification.
         data: what is learned from.
         objective: what is learned (absent: what suits the model and the data).
-        trainable: patterns of the parameters that learn, such as blocks.[20-23].* or lm_head (absent: all, or those of
-            the adapter alone).
-        adapter: low-rank changes that learn in place of the model's own matrices (absent: none).
+        trainable: a pattern of the parameters that learn, such as 'blocks.[20-23].*' or lm_head (absent: all, or
+            those of the adapter alone).
+        adapter: low-rank matrices, lora or dora, that learn in place of the model's own (absent: none).
         add_tokens: names of tokens that the tokenizer gets beside its own.
         batch_size: rows of a step.
-        micro_batch_size: rows that are computed at once (absent: all of a step).
-        sequence_length: tokens of each row (absent: the model's context).
+        micro_batch_size: rows computed at once; gradients are accumulated over the batch (absent: all of a batch).
+        sequence_length: tokens of each row; of pairs, the most that either side may have (absent: the model's context).
         steps: optimizer steps.
         optimizer: how weights follow gradients.
         schedule: how the learning rate follows the steps.
@@ -57,8 +54,8 @@ class Recipe(Spec):
         evaluate_batches: batches of an evaluation.
         checkpoint_every: steps between checkpoints.
         keep_checkpoints: how many of the newest stay; the weights of the lowest held-out loss stay beside them.
-        trackers: that get the measurements beside metrics.jsonl: tensorboard, wandb, trackio, mlflow.
-        patience: evaluations without a lower held-out loss before training ends (absent: it goes on).
+        trackers: where measurements are also reported: tensorboard, wandb, trackio or mlflow.
+        patience: evaluations without a lower held-out (validation) loss after which training ends (absent: never).
     """
 
     renamed: ClassVar[dict[str, str]] = {"length": "sequence_length", "clip": "max_grad_norm"}

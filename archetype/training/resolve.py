@@ -18,8 +18,8 @@ from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, tra
 from archetype.tokenizers.added_tokens import add_tokens
 from archetype.tokenizers.chat_template import ChatTemplate, read_template, write_template
 from archetype.tokenizers.registry import tokenizer_class
+from archetype.training.budget import Budget
 from archetype.training.datasets import Data, TokenizedData
-from archetype.training.defaults import Budget
 from archetype.training.memory import check_memory
 from archetype.training.objectives.base import Objective, ObjectiveConfig, ObjectiveInputs
 from archetype.training.pretrained import Pretrained

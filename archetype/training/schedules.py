@@ -32,7 +32,7 @@ class WarmUp(Schedule):
     """Base of schedules that begin with a linear rise.
 
     Attributes:
-        warmup_steps: steps of the linear rise.
+        warmup_steps: steps of the linear rise to the peak.
     """
 
     warmup_steps: Steps = 100

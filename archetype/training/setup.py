@@ -16,11 +16,11 @@ from archetype.parts.adapter.spec import Adapter
 from archetype.runs import checkpoints
 from archetype.runs.directory import AdaptedModel, Run, fill_from, read_run_spec, write_adapter, write_run_spec
 from archetype.runs.origin import write_origin
-from archetype.tokenizers import open_tokenizer
+from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template
 from archetype.training import metrics
+from archetype.training.budget import Budget
 from archetype.training.datasets import TokenizedData
-from archetype.training.defaults import Budget
 from archetype.training.memory import check_memory
 from archetype.training.objectives.base import Objective
 from archetype.training.pretrained import Pretrained, take_over
@@ -66,11 +66,7 @@ def start(
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
         if pretrained is not None:
-            pretrained.save(temporary / "pretrained", model, tokenizer, labels)
-            for file in (temporary / "pretrained").iterdir():
-                file.rename(temporary / file.name)
-            (temporary / "pretrained").rmdir()
-            run.weights_file.unlink()  # they are the checkpoint of step 0
+            _write_pretrained(run, pretrained, model, tokenizer, labels)
         if recipe.adapter is not None and pretrained is not None:
             install(model, recipe.adapter, recipe.seed)
             write_adapter(run, AdaptedModel(adapter=recipe.adapter, base=pretrained.source))
@@ -93,6 +89,18 @@ def start(
             state.background.wait()
     state.run, state.notes = Run(folder), notes
     return state
+
+
+def _write_pretrained(
+    run: Run, pretrained: Pretrained, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...]
+) -> None:
+    """Write the files of a model that a run begins with, but its weights: they are the checkpoint of step 0."""
+    folder = run.folder / "pretrained"
+    pretrained.save(folder, model, tokenizer, labels)
+    for file in folder.iterdir():
+        file.rename(run.folder / file.name)
+    folder.rmdir()
+    run.weights_file.unlink()
 
 
 def resume(
@@ -129,14 +137,7 @@ def resume(
     began = read_provenance(run)
     if not allow_changes:
         check_recipe(run, recipe, began)
-    tokenizer = open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
-    if tokenizer is None and isinstance(recipe.data, TokenizedData):
-        raise CheckpointError(str(run.tokenizer_folder), "is missing", "restore the run's tokenizer")
-    template = read_template(run.tokenizer_folder) if tokenizer is not None else None
-    objective = build_objective(recipe, spec, tokenizer, recipe.data.read_texts(folder), template)
-    if run.prepared_file.is_file():
-        tensors = Tensors.single(run.prepared_file)
-        objective.restore({name: tensors.mapped(name).clone() for name in tensors.names()})
+    tokenizer, objective = _read_objective(run, recipe, spec)
     damages: list[str] = []
     checkpoint = checkpoints.latest(run.checkpoints, damages.append)
     for origin in (began.model_dump() if began else None, checkpoint.manifest if checkpoint else None):
@@ -156,10 +157,10 @@ def resume(
             write_recipe(run, recipe, spec, objective)
             if steps is not None and checkpoint is not None:  # which has the same weights
                 run.weights_file.unlink(missing_ok=True)
+    building_device = processes.building_device(recipe, device)
     if checkpoint is None:
-        model = build(spec, recipe.seed, processes.building_device(recipe, device))
+        model = build(spec, recipe.seed, building_device)
     else:
-        building_device = processes.building_device(recipe, device)
         model = _trainable_model(checkpoint.weights_file, spec, recipe.adapter, building_device)
     state = TrainState.build(run, recipe, tokenizer, objective, model)
     if checkpoint is not None:
@@ -167,6 +168,23 @@ def resume(
     state.notes = notes
     state.remember([line for line in metrics.read(run.metrics_file) if line["step"] <= step])
     return state
+
+
+def _read_objective(run: Run, recipe: Recipe, spec: ModelSpec) -> tuple[Tokenizer | None, Objective]:
+    """The tokenizer of a run, and its objective with the data and what it had prepared.
+
+    Raises:
+        CheckpointError: the tokenizer is missing.
+    """
+    tokenizer = open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
+    if tokenizer is None and isinstance(recipe.data, TokenizedData):
+        raise CheckpointError(str(run.tokenizer_folder), "is missing", "restore the run's tokenizer")
+    template = read_template(run.tokenizer_folder) if tokenizer is not None else None
+    objective = build_objective(recipe, spec, tokenizer, recipe.data.read_texts(run.folder), template)
+    if run.prepared_file.is_file():
+        tensors = Tensors.single(run.prepared_file)
+        objective.restore({name: tensors.mapped(name).clone() for name in tensors.names()})
+    return tokenizer, objective
 
 
 def first_model(resolved: ResolvedRecipe, device: torch.device) -> tuple[Model, Recipe, tuple[str, ...]]:

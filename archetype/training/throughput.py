@@ -1,4 +1,4 @@
-"""How fast this machine trains a model, measured."""
+"""How fast this machine trains a model, measured; and the FLOPs of a step."""
 
 import statistics
 import time
@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from archetype.data.corpus import Corpus
+from archetype.estimate.report import cost_report
 from archetype.models.build import build
 from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.adapter.module import install
 from archetype.runs.directory import Run
@@ -21,6 +23,13 @@ from archetype.training.state import TrainState
 
 NUM_STEPS = 5
 LONG = 5.0  # seconds, after which no step is repeated
+
+
+def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> int | None:
+    """FLOPs of a step as the cost model counts them; None for encoder-decoders, whose rows differ in length."""
+    if objective.batch_shape is None or isinstance(spec, EncoderDecoder):
+        return None
+    return cost_report(spec, *objective.batch_shape, recipe.dtype).flops["train"]
 
 
 def seconds_per_step(recipe: Recipe, spec: Decoder) -> float:

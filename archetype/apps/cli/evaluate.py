@@ -3,29 +3,35 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from archetype.apps.cli.fields import fields, takes, values_of
 from archetype.apps.cli.options import Device, Dtype, Json, Model, Weights
 from archetype.apps.cli.output import print_device, print_json, show_warnings
+
+if TYPE_CHECKING:
+    from archetype.table import Table
 
 DATA_HELP = (
     "Texts with labels (JSON lines or CSV), images (.npz, or a folder with one for each class), or pairs "
     "(JSON lines of source and target)."
 )
+BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty")
 KINDS = {  # of data that an option is for
-    "stride": ("text",), "length": ("text",), "num_beams": ("source", "data"), "length_penalty": ("source", "data"),
-    "num_fewshot": ("tasks",), "limit": ("tasks",),
+    "stride": ("text",), "length": ("text",), "num_fewshot": ("tasks",), "limit": ("tasks",),
+    **dict.fromkeys(BEAM, ("source", "data")),
 }  # fmt: skip
 SECTIONS = {  # of the options, in the help
     "Data": ("text", "data", "source", "target", "tasks"),
     "Texts": ("stride", "length"),
-    "Translations": ("num_beams", "length_penalty"),
+    "Translations": tuple(BEAM),
     "Tasks": ("num_fewshot", "limit"),
 }
 
 
+@takes(BEAM)
 def evaluate(
     model: Model,
     text: Annotated[list[Path] | None, typer.Option(help="A UTF-8 text file; may be repeated.")] = None,
@@ -39,8 +45,6 @@ def evaluate(
         int | None, typer.Option(help="Tokens by which a window moves on.  [default: half a window]")
     ] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a window.  [default: the model's context]")] = None,
-    num_beams: Annotated[int | None, typer.Option(help="Beams of each source; 1 is greedy.  [default: 5]")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="0 favours short targets.  [default: 1.0]")] = None,
     num_fewshot: Annotated[
         int | None, typer.Option(min=0, help="Examples before each question.  [default: the task's]")
     ] = None,
@@ -49,6 +53,7 @@ def evaluate(
     weights: Weights = None,
     device: Device = "auto",
     as_json: Json = False,
+    **options: Any,
 ) -> None:
     """Print how good a model is: loss, perplexity, accuracy, classes one by one, BLEU and chrF, or known tasks."""
     show_warnings()
@@ -56,7 +61,6 @@ def evaluate(
     from archetype.errors import SpecError
     from archetype.generate import Beam
     from archetype.io.text import read_text
-    from archetype.table import Table
 
     if (source is None) != (target is None):
         raise SpecError("--source" if source is None else "--target", "belongs with the other", "give both")
@@ -64,8 +68,7 @@ def evaluate(
     chosen = [name for name, value in kinds.items() if value is not None]
     if len(chosen) != 1:
         raise SpecError("evaluate", "takes one kind of data", "give --text, --data, --source with --target, or --tasks")
-    beam: dict[str, Any] = {"num_beams": num_beams, "length_penalty": length_penalty}
-    beam = {name: value for name, value in beam.items() if value is not None}
+    beam = values_of(BEAM, options)
     others = {"stride": stride, "length": length, "num_fewshot": num_fewshot, "limit": limit}
     for name in (*beam, *(name for name, value in others.items() if value is not None)):
         if chosen[0] not in KINDS[name]:
@@ -91,10 +94,16 @@ def evaluate(
         show(report.record(), report)
     else:
         records = {name: lm.score(contents, stride, length).record() for name, contents in texts.items()}
-        rows = [
-            [name, f"{record['num_tokens']:,}", f"{record['loss']:.4f}", f"{record['perplexity']:.3f}",
-             f"{record['bits_per_byte']:.4f}", f"{record['accuracy']:.1%}"]
-            for name, record in records.items()
-        ]  # fmt: skip
-        table = Table(("text", "tokens", "loss per token", "perplexity", "bits per byte", "accuracy"), rows)
-        show({"texts": [{"file": name} | record for name, record in records.items()]}, table)
+        show({"texts": [{"file": name} | record for name, record in records.items()]}, _table(records))
+
+
+def _table(records: dict[str, dict[str, Any]]) -> "Table":
+    """The scores of texts, a line each."""
+    from archetype.table import Table
+
+    rows = [
+        [name, f"{record['num_tokens']:,}", f"{record['loss']:.4f}", f"{record['perplexity']:.3f}",
+         f"{record['bits_per_byte']:.4f}", f"{record['accuracy']:.1%}"]
+        for name, record in records.items()
+    ]  # fmt: skip
+    return Table(("text", "tokens", "loss per token", "perplexity", "bits per byte", "accuracy"), rows)

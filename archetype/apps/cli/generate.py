@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from archetype.apps.cli.fields import fields, takes, values_of
 from archetype.apps.cli.options import Device, Dtype, Json, Model, Weights
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
@@ -15,27 +16,32 @@ if TYPE_CHECKING:
     from archetype.language_model import LanguageModel
     from archetype.tokenizers.chat_template import Message
 
+SAMPLING = fields(
+    "generate/settings.py:Sampling", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
+    "seed", "stop", "ignore_eos", "regex",
+)  # fmt: skip
+OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # a model's files may say them
+BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty", "max_extra_tokens")
+SECTIONS = {  # of the options, in the help
+    "Text": ("max_new_tokens", "stop", "ignore_eos", "json_schema", "regex", "lark"),
+    "Sampling": ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),
+    "Conversation": ("chat", "system"),
+    "Speculation": ("draft", "lookup"),
+    "Beam search": tuple(BEAM),
+    "Files": ("input", "output", "slots"),
+}
 LINES_AT_ONCE = 512  # of standard input, read before the first is translated
 
 
+@takes(SAMPLING, dict.fromkeys(OWN, "the model's"))
 def generate(
     model: Model,
     prompts: Annotated[
         list[str] | None, typer.Argument(metavar="PROMPT...", help="One or several; - reads standard input.")
     ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens at most.  [default: 256]")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.  [default: the model's]")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Keep the fewest tokens that reach this probability.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Keep tokens this likely, relative to the likeliest.")] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 discourages tokens seen.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the random choices.  [default: 0]")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the token that ends a text.")] = False,
     json_schema: Annotated[
         Path | None, typer.Option(help="Write JSON of the schema in this file; as --regex and --lark, by llguidance.")
     ] = None,
-    regex: Annotated[str | None, typer.Option(help="Write what matches a regular expression as a whole.")] = None,
     lark: Annotated[Path | None, typer.Option(help="Write what the Lark grammar in this file allows.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Take each prompt as a message, and print the answer.")] = False,
     system: Annotated[str | None, typer.Option(help="The system message; with --chat.")] = None,
@@ -54,6 +60,7 @@ def generate(
     weights: Weights = None,
     device: Device = "auto",
     as_json: Json = False,
+    **options: Any,
 ) -> None:
     """Continue a text as it is generated; several prompts run as one batch.
 
@@ -62,12 +69,8 @@ def generate(
     show_warnings()
     from archetype.io.text import read_text
 
-    settings = _without_none(
-        json_schema=json_schema and read_text(json_schema), regex=regex, lark=lark and read_text(lark),
-        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-        repetition_penalty=repetition_penalty, seed=seed, stop=tuple(stop) if stop else None,
-        ignore_eos=ignore_eos or None,
-    )  # fmt: skip
+    settings = values_of(SAMPLING, options)
+    settings |= {name: read_text(file) for name, file in (("json_schema", json_schema), ("lark", lark)) if file}
     from archetype.api import load
     from archetype.errors import SpecError
     from archetype.generate import Engine, Sampling
@@ -111,15 +114,11 @@ def generate(
         _print_speed(engine)
 
 
+@takes(BEAM)
 def translate(
     model: Model,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT...", help="One or several; without one, standard input's lines.")
-    ] = None,
-    num_beams: Annotated[int | None, typer.Option(help="Beams of each text; 1 is greedy.  [default: 5]")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="0 favours short targets.  [default: 1.0]")] = None,
-    max_extra_tokens: Annotated[
-        int | None, typer.Option(help="How many tokens longer than its source a target may be.  [default: 50]")
     ] = None,
     input: Annotated[
         Path | None, typer.Option(help='A file with a source on each line, or .jsonl of "source" and, if wanted, "id".')
@@ -132,13 +131,14 @@ def translate(
     weights: Weights = None,
     device: Device = "auto",
     as_json: Json = False,
+    **options: Any,
 ) -> None:
     """Translate source texts, one line each."""
     show_warnings()
     from archetype.api import load
     from archetype.generate.settings import Beam
 
-    settings = _without_none(num_beams=num_beams, length_penalty=length_penalty, max_extra_tokens=max_extra_tokens)
+    settings = values_of(BEAM, options)
     Beam.parse(settings)  # a wrong setting is refused before a model is read
     if input is not None or output is not None:
         _translate_file(model, input, output, texts, settings, (dtype, weights, device), as_json)
@@ -224,10 +224,6 @@ def _both(input: Path | None, output: Path | None) -> tuple[Path, Path]:
         place = "--output" if input is None else "--input"
         raise SpecError(place, "belongs with the other", "give --input and --output")
     return input, output
-
-
-def _without_none(**settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _conversation(system: str | None, text: str) -> list["Message"]:

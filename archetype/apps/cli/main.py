@@ -57,6 +57,7 @@ VERBS = {
     "parity": ("convert", "parity", "Compare Archetype with transformers on one folder, module by module."),
 }
 READERS = ("generate", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
+QUICK = ("specs", "cost", "draw")  # modules of verbs that end before there is much garbage
 KEPT = 2**30  # bytes of freed memory that stay with them: each layer takes what the one before gave back
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
@@ -67,6 +68,7 @@ class Verb(TyperCommand):
     sections: Mapping[str, tuple[str, ...]] = {}
     optional_values: Mapping[str, tuple[str, str]] = {}  # of options: what one alone means, the form of a value
     reads_texts = False
+    ends_soon = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments, and be ready to run; an option that may stand alone gets what it means then."""
@@ -75,6 +77,8 @@ class Verb(TyperCommand):
                 args = [*args]
                 args.insert(args.index(option) + 1, alone)
         rest = super().parse_args(ctx, args)  # the help ends here
+        if not self.ends_soon:
+            gc.enable()
         if self.reads_texts:
             from archetype.machine.allocation import keep_freed_memory
 
@@ -84,8 +88,9 @@ class Verb(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, sections, and options that belong to none."""
         section_of = {name: section for section, names in self.sections.items() for name in names}
+        places = {name: place for place, name in enumerate(section_of)}
         records: dict[str, list[Any]] = {name: [] for name in ("Arguments", *self.sections, "Options")}
-        for parameter in self.get_params(ctx):
+        for parameter in sorted(self.get_params(ctx), key=lambda one: places.get(one.name or "", len(places))):
             is_option = parameter.param_type_name == "option"
             if record := parameter.get_help_record(ctx):
                 records[section_of.get(parameter.name or "", "Options") if is_option else "Arguments"].append(record)
@@ -107,8 +112,6 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         module, name, _ = VERBS[cmd_name]
-        if module not in ("specs", "cost", "draw"):  # those that end soon
-            gc.enable()
         source = import_module(f"archetype.apps.cli.{module}")
         single = verb = getattr(source, name)
         if not isinstance(verb, typer.Typer):
@@ -118,7 +121,9 @@ class Verbs(TyperGroup):
         if isinstance(command, Verb):
             command.sections = getattr(source, "SECTIONS", {})
             command.optional_values = getattr(source, "OPTIONAL_VALUES", {})
-            command.reads_texts = module in READERS
+            command.reads_texts, command.ends_soon = module in READERS, module in QUICK
+        else:
+            gc.enable()
         command.params += _common_options()
         return command
 

@@ -27,13 +27,14 @@ from archetype.estimate.report import total_parameters
 from archetype.evaluation.report import write_report
 from archetype.evaluation.samples import sample
 from archetype.machine.allocation import keep_freed_memory
+from archetype.machine.memory import peak_memory
 from archetype.runs.machine import Peak, product_peak
 from archetype.table import size
 from archetype.training.loop import run
-from archetype.training.memory import flops_of_step, peak_memory
 from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, PeakMeasured, Sampled, Step, append, read
 from archetype.training.plot import Curve, curves, draw_in_terminal
 from archetype.training.state import TrainState
+from archetype.training.throughput import flops_of_step
 
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BEFORE_PEAK = 10.0  # of training, before half a second is spent on measuring what the machine can do

@@ -76,21 +76,14 @@ def serve(
     alone unless --host says otherwise. Ctrl-C or SIGTERM stops it: what runs is finished, what is new is refused.
     """
     show_warnings()
-    from archetype.distribution import install_command
-    from archetype.errors import DataError, SpecError
-
-    try:
-        import prometheus_client  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise DataError(str(error.name), "is not installed", install_command("serve")) from None
+    _check_installed()
     from archetype.api import load
     from archetype.apps.serve import page
     from archetype.apps.serve.app import App, Limits
     from archetype.apps.serve.models import ModelOptions, Models
     from archetype.apps.serve.server import listen
     from archetype.apps.serve.server import serve as run
+    from archetype.errors import SpecError
 
     if in_browser and not page.is_built():
         raise SpecError("--open", "the web UI is not built", page.HOW_TO_BUILD)
@@ -123,6 +116,23 @@ def serve(
             Thread(target=open_browser, args=[web_ui], daemon=True).start()
 
     run(app, listening, grace, tell)
+
+
+def _check_installed() -> None:
+    """Refuse to begin without the packages of a server.
+
+    Raises:
+        DataError: names the first that is missing.
+    """
+    from archetype.distribution import install_command
+    from archetype.errors import DataError
+
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise DataError(str(error.name), "is not installed", install_command("serve")) from None
 
 
 def addresses(host: str, port: int) -> tuple[str, str]:

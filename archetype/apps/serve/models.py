@@ -110,7 +110,7 @@ class Models:
             return self.options.memory_bytes
         import torch
 
-        from archetype.training.memory import free_memory
+        from archetype.machine.memory import free_memory
 
         return (free_memory(torch.device("cpu")) or FALLBACK_MEMORY) * 9 // 10
 

@@ -48,8 +48,8 @@ def recipe_of(models: Models, body: RecipeRequest) -> dict[str, Any]:
         body: of the request.
     """
     from archetype.training.defaults import recipe_for
+    from archetype.training.memory import StepMemoryCost
     from archetype.training.resolve import resolve_objective
-    from archetype.training.step_memory import StepMemoryCost
 
     try:
         spec = read(models, body)

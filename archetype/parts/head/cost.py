@@ -11,6 +11,11 @@ class HeadCost:
 
     tied = False
 
+    @property
+    def num_weights(self) -> int:
+        """Numbers of the matrix that the logits are products with, a tied one too."""
+        return 0
+
     def parameters(self) -> Counts:
         """Parameters, by module."""
         return {}
@@ -48,6 +53,10 @@ class LanguageModelHeadCost(HeadCost):
         self.norm = NormCost.of(transform.norm, features) if transform else None
         self.has_softcap = isinstance(head, spec.LanguageModelHead) and head.softcap is not None
 
+    @property
+    def num_weights(self) -> int:
+        return self.vocabulary.value * self.features.value
+
     def parameters(self) -> Counts:
         """The table and bias of the logits, and the layer before them with its norm."""
         table = ZERO if self.tied else self.vocabulary * self.features
@@ -80,6 +89,10 @@ class ClassificationHeadCost(HeadCost):
 
     def __init__(self, head: spec.ClassificationHead, pooler: bool, d: Formula) -> None:
         self.classes, self.bias, self.pooler, self.d = symbol("Y", head.num_classes), head.bias, pooler, d
+
+    @property
+    def num_weights(self) -> int:
+        return self.classes.value * self.d.value
 
     def parameters(self) -> Counts:
         """Parameters of the product with logits; the pooler belongs to the model, which has it with any head."""

@@ -23,7 +23,7 @@ class Optimizer(Part):
     """Base of all optimizers; `learning_rate` is the peak of the schedule.
 
     Attributes:
-        learning_rate: the schedule's peak.
+        learning_rate: the peak of the schedule.
         weight_decay: of matrices, times the learning rate.
         groups: parameters with a learning rate or a weight decay of their own.
     """

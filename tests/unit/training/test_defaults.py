@@ -17,8 +17,9 @@ from archetype.models.build import build
 from archetype.runs.directory import Run, read_run_model
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
+from archetype.training.budget import Budget
 from archetype.training.datasets import expand
-from archetype.training.defaults import Budget, assemble
+from archetype.training.defaults import assemble
 from archetype.training.loop import run
 from archetype.training.metrics import Evaluated, Event, Notice, Step
 from archetype.training.objectives import MaskedToken, SpanCorruption

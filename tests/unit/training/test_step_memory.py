@@ -12,9 +12,10 @@ from archetype.data.corpus import Corpus
 from archetype.estimate.report import cost_report
 from archetype.models.build import build
 from archetype.runs.directory import Run
-from archetype.training import chunked_loss, step_memory
+from archetype.training import chunked_loss, memory
 from archetype.training.loop import take_step
 from archetype.training.master_weights import MasterWeights
+from archetype.training.memory import StepMemoryCost
 from archetype.training.objectives import base
 from archetype.training.objectives.next_token import NextTokenObjective
 from archetype.training.plan import plan
@@ -22,7 +23,6 @@ from archetype.training.recipe import Recipe
 from archetype.training.resolve import resolve_recipe
 from archetype.training.setup import start
 from archetype.training.state import TrainState
-from archetype.training.step_memory import StepMemoryCost
 from tests.helpers.live_bytes import LiveBytes
 
 # of the model: preset, vocabulary, rows, tokens; of the recipe: what it says otherwise
@@ -65,9 +65,9 @@ def test_the_memory_of_a_step_is_within_a_tenth_of_what_is_measured(monkeypatch:
         fields = {"dtype": "float32"} | fields
         with monkeypatch.context() as patch:
             if fields.pop("chunked", False):
-                for module in (base, step_memory):
+                for module in (base, memory):
                     patch.setattr(module, "LARGE_LOGITS", 0)
-                for module in (chunked_loss, step_memory):
+                for module in (chunked_loss, memory):
                     patch.setattr(module, "chunk_rows", lambda vocab_size: 64)
             recipe = Recipe.parse({"batch_size": batch, "sequence_length": length} | fields)
             model = spec.assign(families.preset(preset), [f"vocab_size={vocab_size}"])

@@ -1,0 +1,111 @@
+"""The options of `train`: fields of a recipe, fields of a budget, and those that are neither."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from archetype.apps.cli.fields import fields, values_of
+
+HERE = "here"  # what --plan alone stands for
+OPTIONAL_VALUES = {"--plan": (HERE, r"\d+x\d+")}  # of options: what one without a value means, and what a value is
+
+TO_FIT = "chosen to fit the text"
+CHOSEN = {  # what stands for an option where neither it nor a recipe file is given
+    "tokenizer": TO_FIT, "vocab_size": TO_FIT, "steps": TO_FIT, "learning_rate": "chosen by the width",
+    "warmup_steps": "a tenth of the steps", "sequence_length": "the model's context, where the text is long enough",
+}  # fmt: skip
+SECTIONS = {
+    "Run": ("recipe", "to", "resume", "track", "assignments", "allow_changes"),
+    "Model and data": (
+        "spec", "start_from", "train", "adapter", "new_tokens", "text", "source", "target", "images", "labelled",
+        "chat", "preferences", "tokenizer", "vocab_size",
+    ),
+    "Optimization": (
+        "steps", "tokens", "flops", "minutes", "batch_size", "micro_batch_size", "sequence_length", "learning_rate",
+        "warmup_steps", "patience", "seed",
+    ),
+    "Machine": ("dtype", "device", "force", "plan", "gpu", "find_rate"),
+}  # fmt: skip
+FIELDS = {
+    **fields(
+        "training/recipe.py:Recipe", "spec", "steps", "batch_size", "micro_batch_size", "sequence_length", "patience",
+        "dtype", "seed", track="trackers", train="trainable", adapter="adapter.kind",
+    ),
+    **fields("training/datasets.py:DocumentData", text="data.text"),
+    **fields("training/datasets.py:PairData", source="data.source", target="data.target"),
+    **fields("training/datasets.py:ImageData", images="data.file"),
+    **fields("training/examples.py:LabelledText", labelled="data.examples"),
+    **fields("training/examples.py:Conversations", chat="data.examples"),
+    **fields("training/examples.py:Preferences", preferences="data.examples"),
+    **fields("training/datasets.py:TokenizedData", tokenizer="data.tokenizer", vocab_size="data.vocab_size"),
+    **fields("training/optimizers/base.py:Optimizer", learning_rate="optimizer.learning_rate"),
+    **fields("training/schedules.py:WarmUp", warmup_steps="schedule.warmup_steps"),
+}  # fmt: skip
+BUDGET = fields("training/budget.py:Budget", "tokens", "flops", "minutes")
+KINDS = {  # of data that an option names; of --text its files decide
+    "source": "pairs", "target": "pairs", "images": "images", "labelled": "labelled_text", "chat": "chat",
+    "preferences": "preferences",
+}  # fmt: skip
+
+
+Texts = Annotated[
+    list[str] | None, typer.Argument(metavar="[TEXT]...", help="UTF-8 files, folders or patterns, as --text.")
+]
+RecipeFile = Annotated[Path | None, typer.Option(help="A recipe file; flags replace what it says.")]
+Resume = Annotated[Path | None, typer.Option(help="Go on with this run; with --steps, to so many in all.")]
+AllowChanges = Annotated[bool, typer.Option("--allow-changes", help="Resume although recipe or data were changed.")]
+From = Annotated[
+    Path | None, typer.Option("--from", metavar="MODEL", help="Go on from the weights and the tokenizer of a model.")
+]
+AddTokens = Annotated[
+    str | None,
+    typer.Option("--add-tokens", metavar="A,B|FILE", help="Further tokens, by commas or a line each of a file."),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Any other field of the recipe; spec.PATH edits the model's."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Train even if a step is expected to take more memory than is free.")
+]
+Plan = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[NODESxGPUS]",
+        help="Only print cost, memory and time here, or how this would train on such a cluster, as 16x8.",
+    ),
+]
+Gpu = Annotated[str, typer.Option(help="The devices of the cluster.")]
+FindRate = Annotated[
+    bool, typer.Option("--find-rate", help="Only try rising learning rates and suggest one; --to FILE.png draws it.")
+]
+
+
+def recipe_fields(options: dict[str, Any], texts: list[str] | None, new_tokens: str | None) -> dict[str, Any]:
+    """The fields of a recipe that the command line gives, by their paths.
+
+    Args:
+        options: values of `FIELDS`.
+        texts: further values of --text.
+        new_tokens: what --add-tokens names.
+
+    Raises:
+        SpecError: options name data of several kinds.
+    """
+    from archetype.errors import SpecError
+
+    options = options | {"text": [*(options.get("text") or ()), *(texts or ())] or None}
+    fields = values_of(FIELDS, options)
+    for option, kind in KINDS.items():
+        if options.get(option) and fields.setdefault("data.kind", kind) != kind:
+            cause = f"cannot be combined with data of kind {fields['data.kind']}"
+            raise SpecError(f"--{option}", cause, "give data of one kind")
+    return fields if new_tokens is None else fields | {"add_tokens": _names(new_tokens)}
+
+
+def _names(value: str) -> tuple[str, ...]:
+    """Names by commas, or the lines of a file."""
+    from archetype.io.text import read_text
+
+    return tuple(filter(None, read_text(Path(value)).splitlines() if Path(value).is_file() else value.split(",")))
