@@ -18,19 +18,18 @@ def share_experts(model: nn.Module, mesh: DeviceMesh) -> list[Experts]:
     mixtures = [module for module in model.modules() if isinstance(module, Experts)]
     for experts in mixtures:
         distribute_parameters(experts, mesh, _plan(experts))
-        experts.forward = partial(exchange, experts, mesh)  # type: ignore[method-assign]
+        experts.exchange = partial(exchange, experts, mesh)
     return mixtures
 
 
-def exchange(experts: Experts, mesh: DeviceMesh, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """Send each token to the processes of its experts, and mix what they send back.
+def exchange(experts: Experts, mesh: DeviceMesh, x: Tensor, chosen: Tensor) -> Tensor:
+    """Send each token to the processes of its experts, and return what they send back, (N, k, D).
 
     Args:
         experts: with the parameters of this process's experts.
         mesh: of the processes that share the experts.
         x: tokens of this process, (N, D).
         chosen: the experts of each token, (N, k).
-        weights: of each token's experts, (N, k).
     """
     group, total = mesh.get_group(), experts.num_experts
     own, choices = total // mesh.size(), chosen.flatten()
@@ -47,8 +46,7 @@ def exchange(experts: Experts, mesh: DeviceMesh, x: Tensor, chosen: Tensor, weig
         experts.num_experts = total
         for owner, name, parameter in swapped:
             owner._parameters[name] = parameter
-    returned = _sent(outputs, sizes[1], sizes[0], group).index_select(0, order.argsort()).view(*chosen.shape, -1)
-    return (returned * weights[..., None]).sum(1).to(returned.dtype)
+    return _sent(outputs, sizes[1], sizes[0], group).index_select(0, order.argsort()).view(*chosen.shape, -1)
 
 
 def _sent(tensor: Tensor, sizes: list[int], received: list[int], group: ProcessGroup) -> Tensor:

@@ -41,7 +41,7 @@ class Layers(nn.Module):
         if self.is_first:
             x = self.model.embedding(x, context)
         for index in self.own:
-            x = self.model.blocks[index](x, context, None)
+            x = self.model.run_block(index, x, context)
         if self.is_last and self.model.lm_head is not None:
             x = self.model.lm_head(self.model.final_norm(x, context), self.model.lm_head.weight)
         return x
