@@ -2,12 +2,13 @@
 
 from typing import Annotated
 
+from archetype.roles.parallel import InLayout, NeedsWholeRows
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["Mixer"]
 
 
-class Mixer(Part):
+class Mixer(InLayout, Part):
     """Base of all mixers."""
 
     @property
@@ -19,6 +20,12 @@ class Mixer(Part):
     def keys_follow_length(self) -> bool:
         """Whether what it keeps of a position changes as the sequence grows, so that a text must be read whole."""
         return False
+
+    @property
+    def needs_whole_rows(self) -> NeedsWholeRows | None:
+        """Its order, unless it asks `context.rows` for the positions of other processes."""
+        cause = f"{getattr(self, 'kind', 'a mixer')} reads rows in order, and parallel.context cuts them"
+        return NeedsWholeRows("", cause, "use attention, or make parallel.context 1")
 
     def check(self, width: int, causal: bool) -> None:
         """Refuse, by `invalid`, a stack in which this mixer cannot stand.

@@ -7,7 +7,7 @@ without one, or without the plan that is asked for, is computed whole by every p
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from archetype.spec.registry import provided
 
@@ -61,6 +61,33 @@ class TablePlan:
     """
 
     table: str
+
+
+class NeedsWholeRows(NamedTuple):
+    """Why processes cannot share the positions of a row: the field, the cause and the remedy."""
+
+    place: str
+    cause: str
+    remedy: str
+
+
+class InLayout:
+    """Base of the contents of a block, as a layout of processes is checked against them."""
+
+    @property
+    def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
+        """By a field of a recipe's `parallel`, the fields whose sizes that number of processes must divide."""
+        return {}
+
+    @property
+    def needs_whole_rows(self) -> NeedsWholeRows | None:
+        """Why processes cannot share the positions of its rows; None where they can."""
+        return None
+
+    @property
+    def adds_to_loss(self) -> bool:
+        """Whether it adds a loss of its own while training."""
+        return False
 
 
 class Plans(Generic[M]):

@@ -12,7 +12,6 @@ import torch
 from archetype.errors import SpecError
 from archetype.estimate.fit import largest
 from archetype.estimate.report import cost_report
-from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
 from archetype.table import size
 from archetype.training.objectives.base import Objective
@@ -55,7 +54,7 @@ def check_memory(recipe: Recipe, spec: ModelSpec, objective: Objective, device: 
 
 def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> int | None:
     """FLOPs of a step as the cost model counts them; None for encoder-decoders, whose rows differ in length."""
-    if objective.batch_shape is None or isinstance(spec, EncoderDecoder):
+    if objective.batch_shape is None or spec.reads_source:
         return None
     return cost_report(spec, *objective.batch_shape, recipe.dtype).flops["train"]
 

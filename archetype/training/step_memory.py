@@ -8,7 +8,6 @@ from archetype.estimate.memory import MemoryCost
 from archetype.models.build import build_on_meta
 from archetype.models.spec import ModelSpec
 from archetype.parts.adapter.module import install
-from archetype.parts.head.cost import LanguageModelHeadCost
 from archetype.training.block_execution import blocks_of, number_recomputed
 from archetype.training.chunked_loss import chunk_rows
 from archetype.training.objectives.base import LARGE_LOGITS
@@ -103,7 +102,7 @@ class StepMemoryCost:
     def _table(self) -> int:
         """Numbers of the matrix that the logits are products with."""
         head = self.cost.cost.head
-        return head.vocabulary.value * head.features.value if isinstance(head, LanguageModelHeadCost) else 0
+        return head.vocab_size * head.num_features
 
     def _loss(self, logits: int) -> tuple[int, int]:
         """Bytes that a capped head is counted to save of logits that never exist at once, and the peak of the loss.
@@ -113,13 +112,13 @@ class StepMemoryCost:
         """
         head = self.cost.cost.head
         is_float32 = self.cost.compute_dtype == "float32"
-        if logits <= LARGE_LOGITS or not isinstance(head, LanguageModelHeadCost):
+        if logits <= LARGE_LOGITS or not head.vocab_size:
             gradient = FLOAT32 * self._table if is_float32 else 0
             return 0, 3 * logits + gradient
-        num_tokens = logits // FLOAT32 // head.vocabulary.value
-        chunk = min(num_tokens, chunk_rows(head.vocabulary.value)) * head.vocabulary.value
+        num_tokens = logits // FLOAT32 // head.vocab_size
+        chunk = min(num_tokens, chunk_rows(head.vocab_size)) * head.vocab_size
         copies = FLOAT32 * (3 if head.has_softcap else 1) + (0 if is_float32 else BFLOAT16)
-        gradients = FLOAT32 * (self._table + num_tokens * head.features.value)
+        gradients = FLOAT32 * (self._table + num_tokens * head.num_features)
         return logits // FLOAT32 * self.cost.itemsize if head.has_softcap else 0, gradients + chunk * copies
 
     @property

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from archetype.models.spec import CausalSpec, ModelSpec
+from archetype.models.spec import ModelSpec
 from archetype.parts.head.module import LanguageModelHead
-from archetype.parts.head.spec import ClassificationHead
 from archetype.spec.kinds import Part
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
@@ -160,11 +159,6 @@ class ObjectiveInputs:
         """The tokenizer, which all data have but images."""
         assert self.tokenizer is not None
         return self.tokenizer
-
-
-def writes_text(spec: ModelSpec) -> bool:
-    """Whether a model gives logits of the next token."""
-    return isinstance(spec, CausalSpec) and not isinstance(spec.head, ClassificationHead)
 
 
 class ObjectiveConfig(Part):
