@@ -94,7 +94,7 @@ def embed(
         if isinstance(model, Decoder) and pooling == "last":
             last: Tensor = model(tokens, num_tokens=num_tokens, last_only=True).hidden[:, 0]
             return last
-        options = {"hidden_only": True} if isinstance(model, Encoder) else {}
+        options = {"with_logits": False} if isinstance(model, Encoder) else {}
         vectors: Tensor = model(tokens, num_tokens=num_tokens, **options).hidden
         if pooling == "mean":
             is_token = torch.arange(tokens.shape[1], device=model.device) < num_tokens[:, None]

@@ -3,12 +3,12 @@
 import torch
 
 from archetype.models import spec
-from archetype.models.output import BaseModel, Output
+from archetype.models.output import Output, TokenModel
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import Lengths, Tokens
 
 
-class CausalModel(BaseModel):
+class CausalModel(TokenModel):
     """Base of models that give logits of the next token, with or without a state of what came before."""
 
     spec: spec.CausalSpec
@@ -30,7 +30,12 @@ class CausalModel(BaseModel):
         return State(torch.zeros(batch, dtype=torch.long, device=self.device), layers, capacity)
 
     def forward(
-        self, tokens: Tokens, state: State | None = None, num_tokens: Lengths | None = None, last_only: bool = False
+        self,
+        tokens: Tokens,
+        state: State | None = None,
+        num_tokens: Lengths | None = None,
+        last_only: bool = False,
+        with_logits: bool = True,
     ) -> Output:
         """Logits of the token after each position, (B, T, V), and the state after these tokens.
 
@@ -39,5 +44,6 @@ class CausalModel(BaseModel):
             state: what came before; it is spent, and `output.state` replaces it.
             num_tokens: how many of each row's tokens are not padding (absent: all).
             last_only: only the logits after each row's last token, (B, 1, V).
+            with_logits: whether the head is computed, and not only the vectors that it reads.
         """
         raise NotImplementedError

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from archetype.nn.cache import State
 from archetype.nn.context import Vectors
-from archetype.weights.packed import PackedMatrix
+from archetype.parts.embedding.module import Embedding
+from archetype.weights.packed import PackedMatrix, Weight
 
 
 @dataclass
@@ -16,10 +17,10 @@ class Output:
     """The result of a forward pass.
 
     Attributes:
-        logits: of tokens (B, t, V) or classes (B, Y); None for a model without a head.
+        logits: of tokens (B, t, V) or classes (B, Y); None for a model without a head, and where they were left out.
         state: what the next tokens go on from, where the pass was given a state.
         aux_loss: what parts add to the training loss, such as a balance of experts; None where none does.
-        hidden: the vectors of all positions after the last norm, (B, T, D), where all are computed.
+        hidden: the vectors that the head reads, (B, t, D).
     """
 
     logits: Tensor | None
@@ -42,3 +43,14 @@ class BaseModel(nn.Module):
         for parameter in self.parameters():
             return parameter.dtype
         return next(module.dtype for module in self.modules() if isinstance(module, PackedMatrix))
+
+
+class TokenModel(BaseModel):
+    """Base of models that read tokens; `lm_head` of those that predict them gives their logits."""
+
+    embedding: Embedding
+
+    @property
+    def token_table(self) -> Weight:
+        """The table of the embedding, (V, D), which a tied head multiplies by."""
+        return self.embedding.token.weight

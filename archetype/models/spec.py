@@ -1,15 +1,16 @@
 """The root of a specification file: what all kinds of models share."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from archetype.models.initialization_spec import Initialization
 from archetype.models.stack.spec import StackView
 from archetype.spec.base import invalid
-from archetype.spec.kinds import ByKind, Part
+from archetype.spec.kinds import ByKind, Part, load_all_kinds
 
-__all__ = ["CausalSpec", "ModelSpec"]
+__all__ = ["CausalSpec", "ModelSpec", "leaves_vocabulary_open"]
 
 SCHEMA_VERSION = 1
 
@@ -22,6 +23,10 @@ class ModelSpec(Part):
         name: what the model is called; it changes no number.
     """
 
+    is_causal: ClassVar[bool] = False  # whether it writes text token by token, each from those before alone
+    reads_source: ClassVar[bool] = False  # whether it reads a text beside the one that it writes
+    can_classify: ClassVar[bool] = False  # whether it may have a head for classes
+    shares_positions: ClassVar[bool] = False  # whether processes may share the positions of its rows
     version: Literal[1] = 1
     name: str = ""
 
@@ -66,6 +71,30 @@ class ModelSpec(Part):
         return sum(len(stack.layers) for stack in self.stacks)
 
     @property
+    def image_shape(self) -> tuple[int, int] | None:
+        """Channels and pixels of a side of the images that it reads; None where it reads text."""
+        return None
+
+    @property
+    def continues_text(self) -> bool:
+        """Whether it gives logits of the next token after a text."""
+        return False
+
+    @property
+    def fills_masks(self) -> bool:
+        """Whether it gives logits of tokens that are masked."""
+        return False
+
+    @property
+    def divides_into_stages(self) -> bool:
+        """Whether processes may have some of its layers each, for which nothing may belong to several of them."""
+        return False
+
+    def with_class_head(self, num_classes: int) -> Self:
+        """The same model with a new head for classes, as those of transformers: an encoder's behind a pooler."""
+        raise NotImplementedError
+
+    @property
     def follows_length(self) -> bool:
         """Whether rotations depend on the length of the text, so that a text must be read whole."""
         return any(block.mixer.keys_follow_length for stack in self.stacks for block in stack.layers)
@@ -74,10 +103,26 @@ class ModelSpec(Part):
 class CausalSpec(ModelSpec):
     """Base of models that write text, token by token."""
 
+    is_causal: ClassVar[bool] = True
+
     if TYPE_CHECKING:
 
         @property
         def vocab_size(self) -> int: ...
 
+    @property
+    def continues_text(self) -> bool:
+        """Unless it has a head for classes."""
+        return not self.head.classifies
+
 
 AnyModel = Annotated[ModelSpec, ByKind(ModelSpec, default="decoder")]
+
+
+def leaves_vocabulary_open(source: Any) -> bool:
+    """Whether a specification as plain data leaves the size of its vocabulary to the tokenizer."""
+    if not isinstance(source, Mapping) or "vocab_size" in source:
+        return False
+    load_all_kinds()
+    kind = ModelSpec.kinds.get(str(source.get("kind", "decoder")))
+    return kind is None or "vocab_size" in kind.model_fields

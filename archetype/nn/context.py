@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from archetype.nn.shared_rows import PositionShares, SharedRows
+
 T = TypeVar("T")
 S = TypeVar("S")
 Vectors = Float[Tensor, "B T D"]  # of each position
@@ -38,6 +40,8 @@ class ForwardContext:
         position_bias: the table of relative positions that the stack's layers share.
         document_ids: the document of each token, where several stand in a row and none is to see another; positions
             then count from the first token of each.
+        rows: where all tokens stand, if several processes share the positions of each row; this context is then of
+            those that this process has.
         aux_losses: scalars that parts add to the training loss.
         shared: results that layers share, by key.
     """
@@ -48,6 +52,7 @@ class ForwardContext:
     encoder_output: EncoderOutput | None = None
     position_bias: nn.Module | None = None
     document_ids: Tokens | None = None
+    rows: SharedRows | None = None
     aux_losses: list[Tensor] = field(default_factory=list)
     shared: dict[Hashable, Any] = field(default_factory=dict)
 
@@ -68,6 +73,19 @@ class ForwardContext:
         if lengths is None:
             return cls(steps.expand(tokens.shape[:2]), num_tokens, starts_at_zero=True)
         return cls(lengths[:, None] + steps, num_tokens, starts_at_zero=False)
+
+    def shared_by(self, shares: PositionShares | None) -> "ForwardContext":
+        """The context of the positions that this process has; the same where processes share none."""
+        if shares is None:
+            return self
+        ids = self.document_ids
+        own_ids = None if ids is None else shares.own(ids)
+        rows = SharedRows(shares, self.shared_positions, ids)
+        return replace(self, positions=shares.own(self.positions), document_ids=own_ids, rows=rows)
+
+    def own(self, x: Tensor) -> Tensor:
+        """Cut whole rows to the positions of this process, the second dimension; all where processes share none."""
+        return x if self.rows is None else self.rows.shares.own(x)
 
     @property
     def ends(self) -> Lengths:

@@ -2,12 +2,13 @@
 
 from typing import Annotated
 
+from archetype.roles.parallel import InLayout
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["FeedForward"]
 
 
-class FeedForward(Part):
+class FeedForward(InLayout, Part):
     """Base of all feed-forward parts."""
 
 

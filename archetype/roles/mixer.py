@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
+from archetype.roles.parallel import InLayout, NeedsWholeRows
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["Mixer"]
 
 
-class Mixer(Part):
+class Mixer(InLayout, Part):
     """Base of all mixers."""
 
     sees_later: ClassVar[bool] = False  # whether a position sees later ones too, where its stack is not causal
@@ -26,6 +27,12 @@ class Mixer(Part):
     def each(self) -> "Iterator[Mixer]":
         """The mixers that it is made of: itself, or its parts where it stands for several."""
         yield self
+
+    @property
+    def needs_whole_rows(self) -> NeedsWholeRows | None:
+        """Its order, unless it asks `context.rows` for the positions of other processes."""
+        cause = f"{getattr(self, 'kind', 'a mixer')} reads rows in order, and parallel.context cuts them"
+        return NeedsWholeRows("", cause, "use attention, or make parallel.context 1")
 
     def check(self, width: int, causal: bool) -> None:
         """Refuse, by `invalid`, a stack in which this mixer cannot stand.

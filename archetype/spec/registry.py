@@ -40,7 +40,7 @@ def provides(capability: str, *kinds: type) -> Callable[[T], T]:
 
     Args:
         capability: name of the file in which it is looked for, such as `module` or `cost`.
-        kinds: classes of a specification's parts.
+        kinds: classes of a specification's parts; of `parallel`, those of the modules that compute them.
     """
 
     def register(provided: T) -> T:
@@ -73,7 +73,7 @@ def _folder(kind: type) -> str | None:
     package, _, file = kind.__module__.rpartition(".")
     if package == "archetype.roles":
         return f"archetype.parts.{file}" if find_spec(f"archetype.parts.{file}") else None
-    return package if file == "spec" and package and hasattr(sys.modules.get(package), "__path__") else None
+    return package if file in ("spec", "module") and package and hasattr(sys.modules.get(package), "__path__") else None
 
 
 @cache

@@ -4,9 +4,7 @@ The gradients of the head are computed together with the loss, so that no produc
 that are not predicted take no part, neither of masked texts nor of padding.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -27,28 +25,17 @@ class Head(NamedTuple):
     bias: Float[Tensor, "V"] | None
     softcap: float | None
 
+    @classmethod
+    def of(cls, head: LanguageModelHead, embedding: Weight) -> Self:
+        """What a head multiplies its features by; a tied one by the table of the embedding."""
+        weight = head.matrix(embedding)
+        assert isinstance(weight, Tensor), "matrices of few bits are not trained"
+        return cls(weight, head.bias, head.spec.softcap)
+
 
 def chunk_rows(vocab_size: int) -> int:
     """Tokens of a chunk."""
     return max(MIN_ROWS, CHUNK_BYTES // (4 * vocab_size))
-
-
-@contextmanager
-def features_for_logits(head: LanguageModelHead) -> Iterator[list[Head]]:
-    """Within the block a head returns its features in place of logits, and notes what it would multiply them by."""
-    notes: list[Head] = []
-
-    def forward(x: Tensor, embedding: Weight) -> Tensor:
-        weight = embedding if head.weight is None else head.weight
-        assert isinstance(weight, Tensor), "matrices of few bits are not trained"
-        notes.append(Head(weight, head.bias, head.spec.softcap))
-        return head.features(x)
-
-    head.forward = forward  # type: ignore[method-assign]
-    try:
-        yield notes
-    finally:
-        del head.forward
 
 
 def chunked_cross_entropy(

@@ -8,8 +8,7 @@ from archetype.convert.source import open_spec
 from archetype.data.sources import HUGGING_FACE, JSON_SUFFIXES, PARQUET_SUFFIX, SUFFIXES, TEXT_SUFFIXES, expand
 from archetype.errors import ArchetypeError
 from archetype.io.yaml import read_mapping
-from archetype.models.encoder_decoder.spec import EncoderDecoder
-from archetype.models.spec import CausalSpec, ModelSpec
+from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.edit import assign, put
 from archetype.training.budget import NUM_EVALUATIONS, Budget
 from archetype.training.objectives.base import ObjectiveConfig
@@ -88,7 +87,7 @@ def _edited(source: Any, assignments: list[str]) -> dict[str, Any]:
 
 def _opened(source: Any) -> tuple[ModelSpec, bool]:
     """A specification, and whether it leaves its vocabulary to the tokenizer."""
-    is_open = isinstance(source, dict) and "vocab_size" not in source and source.get("kind") != "vision_encoder"
+    is_open = leaves_vocabulary_open(source)
     return open_spec({"vocab_size": 1} | source if is_open else source), is_open
 
 
@@ -129,8 +128,8 @@ def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: b
     """Choose for so many bytes of text: tokenizer, vocabulary, length, steps and learning rate."""
     spec, is_open = _opened(data["spec"])
     vocab_size = MAX_VOCAB_SIZE if is_open else getattr(spec, "vocab_size", MAX_VOCAB_SIZE)
-    room = vocab_size if isinstance(spec, CausalSpec) else vocab_size - 200  # for the mask, or a span's sentinels
-    small = "characters" if isinstance(spec, EncoderDecoder) else "bytes"  # which leave no room for sentinels
+    room = vocab_size if spec.is_causal else vocab_size - 200  # for the mask, or a span's sentinels
+    small = "characters" if spec.reads_source else "bytes"  # which leave no room for sentinels
     choose("data.tokenizer", "byte_bpe" if room > 300 else small)
     if data["data"]["tokenizer"] in LEARNED:
         choose("data.vocab_size", min(room, MAX_VOCAB_SIZE, max(300, size // 200)))
@@ -142,7 +141,7 @@ def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: b
     if not has_budget:
         tokens = data["batch_size"] * (data.get("sequence_length") or spec.context_length)
         choose("steps", min(MAX_STEPS, max(MIN_STEPS, EPOCHS * num_tokens // tokens)))
-    if isinstance(spec, CausalSpec) and (width := getattr(spec, "d_model", None)):
+    if spec.is_causal and (width := getattr(spec, "d_model", None)):
         choose("optimizer.learning_rate", float(f"{0.384 / width:.1g}"))
 
 

@@ -17,7 +17,6 @@ from archetype.machine.memory import free_memory
 from archetype.models.build import build_on_meta
 from archetype.models.spec import ModelSpec
 from archetype.parts.adapter.module import install
-from archetype.parts.head.cost import LanguageModelHeadCost
 from archetype.table import size
 from archetype.training.block_execution import blocks_of, number_recomputed
 from archetype.training.chunked_loss import chunk_rows
@@ -113,14 +112,14 @@ class StepMemoryCost:
     def _loss(self, saved: SavedActivations) -> tuple[int, int]:
         """Bytes that a capped head is counted to save of logits that never exist at once, and the peak of the loss."""
         head, logits = self.cost.cost.head, saved.logits
-        if not isinstance(head, LanguageModelHeadCost):
+        if not head.vocab_size:
             return 0, 3 * logits  # without the gradient of the few weights of a classifier
         if logits <= LARGE_LOGITS:
             return 0, logits + saved.loss_gradient
-        num_tokens = logits // FLOAT32 // head.vocabulary.value
-        chunk = min(num_tokens, chunk_rows(head.vocabulary.value)) * head.vocabulary.value
+        num_tokens = logits // FLOAT32 // head.vocab_size
+        chunk = min(num_tokens, chunk_rows(head.vocab_size)) * head.vocab_size
         copies = FLOAT32 * (3 if head.has_softcap else 1) + (0 if self.cost.compute_dtype == "float32" else BFLOAT16)
-        gradients = FLOAT32 * (head.num_weights + num_tokens * head.features.value)
+        gradients = FLOAT32 * (head.num_weights + num_tokens * head.num_features)
         return logits // FLOAT32 * self.cost.itemsize if head.has_softcap else 0, gradients + chunk * copies
 
     @property

@@ -13,7 +13,7 @@ from archetype.errors import DataError, SpecError
 from archetype.io import hub
 from archetype.io.text import read_text
 from archetype.machine.device import resolve_dtype
-from archetype.models.spec import ModelSpec
+from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.added_tokens import add_tokens
 from archetype.tokenizers.chat_template import ChatTemplate, read_template, write_template
@@ -126,7 +126,7 @@ def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
     source = recipe.spec
     if tokenizer is None:
         return open_spec(source)
-    is_open = isinstance(source, dict) and "vocab_size" not in source and source.get("kind") != "vision_encoder"
+    is_open = leaves_vocabulary_open(source)
     spec = open_spec({"vocab_size": tokenizer.vocab_size} | source if isinstance(source, dict) and is_open else source)
     length = recipe.sequence_length or spec.context_length
     num_ids = resolve_objective(recipe, spec).num_ids(tokenizer, length)

@@ -11,7 +11,6 @@ from archetype.data.corpus import Corpus
 from archetype.estimate.report import cost_report
 from archetype.models.build import build
 from archetype.models.decoder.spec import Decoder
-from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.adapter.module import install
 from archetype.runs.directory import Run
@@ -27,7 +26,7 @@ LONG = 5.0  # seconds, after which no step is repeated
 
 def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> int | None:
     """FLOPs of a step as the cost model counts them; None for encoder-decoders, whose rows differ in length."""
-    if objective.batch_shape is None or isinstance(spec, EncoderDecoder):
+    if objective.batch_shape is None or spec.reads_source:
         return None
     return cost_report(spec, *objective.batch_shape, recipe.dtype).flops["train"]
 

@@ -85,7 +85,7 @@ def check(name: str, model_spec: spec.ModelSpec, batch: Batch, mesh: DeviceMesh,
     model.zero_grad()
     if recomputes:
         recompute_blocks(model, "blocks")
-    context = ContextParallel(model, mesh)
+    context = ContextParallel(mesh)
     share = context.num_targets(objective, batch) / objective.num_targets(batch)
     own = context.compute_loss(objective, model, batch).loss * share
     own.backward()

@@ -234,7 +234,7 @@ def embed(model: Encoder | Decoder, workload: Workload) -> Timing:
     if isinstance(model, Decoder):
         vectors = model(tokens, last_only=True).hidden[:, -1]
     else:
-        vectors = model(tokens, hidden_only=True).hidden.mean(1)
+        vectors = model(tokens, with_logits=False).hidden.mean(1)
     vectors.float().sum().item()  # waits for a GPU
     return Timing(time.perf_counter() - started)
 

@@ -10,6 +10,7 @@ from archetype.convert.source import open_spec
 from archetype.errors import SpecError
 from archetype.estimate.parallel import Cluster, Planner, Step, best_steps, plan_table
 from archetype.machine.hardware import device
+from archetype.models.spec import leaves_vocabulary_open
 from archetype.training.plan import plan
 from archetype.training.plot import draw_in_terminal
 from archetype.training.rate_finder import find_rate
@@ -30,7 +31,7 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, as_json: bool) -> None:
         SpecError: no layout fits, or the recipe leaves the vocabulary to a tokenizer.
     """
     source = recipe.spec
-    if isinstance(source, dict) and "vocab_size" not in source and source.get("kind") != "vision_encoder":
+    if leaves_vocabulary_open(source):
         raise SpecError("spec.vocab_size", "is missing, and a plan reads no text", "add --set spec.vocab_size=N")
     model = open_spec(source)
     dtype = "float32" if recipe.dtype == "float32" else "bfloat16"

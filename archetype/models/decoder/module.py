@@ -1,5 +1,7 @@
 """The decoder: embedding, blocks, a norm, and logits of the next token."""
 
+from torch import Tensor
+
 from archetype.errors import SpecError
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.spec import Decoder as DecoderSpec
@@ -9,6 +11,7 @@ from archetype.models.stack.module import Stack
 from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
 from archetype.nn.registry import module_for
+from archetype.nn.shared_rows import PositionShares
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.module import Embedding
 from archetype.parts.head.module import Classifier, LanguageModelHead
@@ -64,22 +67,27 @@ class Decoder(Stack, CausalModel):
         state: State | None = None,
         num_tokens: Lengths | None = None,
         last_only: bool = False,
+        with_logits: bool = True,
         document_ids: Tokens | None = None,
+        shares: PositionShares | None = None,
     ) -> Output:
         """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`.
 
         With a head for classes, their logits for each whole text, (B, Y). With `document_ids`, and without a state, no
-        token sees one of another document: logits are as of each alone.
+        token sees one of another document: logits are as of each alone. With `shares` of processes, this one gives the
+        logits of its positions.
         """
         if document_ids is not None:
             check_documents_are_separate(self.spec)
             if state is not None:
                 raise SpecError("document_ids", "stand beside a state, which is that of one text", "give one of them")
-        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens, document_ids)
-        x = self.run(self.embedding(tokens, context), context, state)  # (B, T, D)
+        lengths = state.lengths if state else None
+        context = ForwardContext.of(tokens, lengths, num_tokens, document_ids).shared_by(shares)
+        x = self.run(self.embedding(context.own(tokens), context), context, state)  # (B, T, D)
         x = self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)
-        if self.lm_head is not None:
-            logits = self.lm_head(x, self.embedding.token.weight)  # (B, t, V)
-        elif self.classifier is not None:
+        logits: Tensor | None = None
+        if self.lm_head is not None and with_logits:
+            logits = self.lm_head(x, self.token_table)  # (B, t, V)
+        elif self.classifier is not None and with_logits:
             logits = self.classifier((x if last_only else last_tokens(x, context))[:, 0])  # (B, Y)
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)

@@ -1,13 +1,13 @@
 """Decoders: no position sees a later one."""
 
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 from archetype.models.initialization_spec import GPT2Initialization, Initialization
 from archetype.models.spec import CausalSpec
 from archetype.models.stack.layers import Layers
 from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import DecoderHead, LanguageModelHead
+from archetype.parts.head.spec import ClassificationHead, DecoderHead, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
@@ -33,6 +33,8 @@ class Decoder(EndsWithNorm, CausalSpec):
         initialization: how weights are drawn.
     """
 
+    can_classify: ClassVar[bool] = True
+    shares_positions: ClassVar[bool] = True
     kind: Literal["decoder"] = "decoder"
     vocab_size: WideSize
     context_length: Length
@@ -48,3 +50,13 @@ class Decoder(EndsWithNorm, CausalSpec):
     def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
         return (StackView("", self.layers, self.final_norm, self.d_model, causal=True, residual=self.residual),)
+
+    @property
+    def divides_into_stages(self) -> bool:
+        """Where the head has a table of its own."""
+        return isinstance(self.head, LanguageModelHead) and not self.head.tied
+
+    def with_class_head(self, num_classes: int) -> Self:
+        """A head of the last token's vector."""
+        head = ClassificationHead(num_classes=num_classes, dropout=self.embedding.dropout, bias=False)
+        return self.replace(head=head)

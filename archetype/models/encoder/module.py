@@ -4,10 +4,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from archetype.models.encoder import spec
-from archetype.models.output import BaseModel, Output
+from archetype.models.output import Output, TokenModel
 from archetype.models.stack.module import Stack
 from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors
 from archetype.nn.registry import module_for
+from archetype.nn.shared_rows import PositionShares
 from archetype.parts.embedding.module import Embedding
 from archetype.parts.head.module import Classifier, MaskedLanguageModelHead, Pooler
 from archetype.parts.head.spec import ClassificationHead
@@ -15,7 +16,7 @@ from archetype.parts.head.spec import MaskedLanguageModelHead as MaskedLanguageM
 
 
 @module_for(spec.Encoder)
-class Encoder(Stack, BaseModel):
+class Encoder(Stack, TokenModel):
     """A stack of blocks over a whole text (Devlin 2018)."""
 
     def __init__(self, encoder: spec.Encoder) -> None:
@@ -40,7 +41,8 @@ class Encoder(Stack, BaseModel):
         tokens: Tokens,
         num_tokens: Lengths | None = None,
         token_types: Tokens | None = None,
-        hidden_only: bool = False,
+        with_logits: bool = True,
+        shares: PositionShares | None = None,
     ) -> Output:
         """The hidden vectors of all tokens, and the head's logits: (B, T, V) of tokens, or (B, Y) of classes.
 
@@ -48,17 +50,19 @@ class Encoder(Stack, BaseModel):
             tokens: of each row, padded at the end where rows differ.
             num_tokens: how many of each row's tokens are not padding (absent: all).
             token_types: which part of the input each token belongs to (absent: all to the first).
-            hidden_only: leave out the head.
+            with_logits: whether the head is computed, and not only the vectors that it reads.
+            shares: of processes, of which this one computes its positions (absent: it computes all).
 
         Raises:
             SpecError: the text is longer than the positions that were learned.
         """
-        context = ForwardContext.of(tokens, num_tokens=num_tokens)
-        x = self.run(self.embedding(tokens, context, token_types), context)
+        context = ForwardContext.of(tokens, num_tokens=num_tokens).shared_by(shares)
+        types = None if token_types is None else context.own(token_types)
+        x = self.run(self.embedding(context.own(tokens), context, types), context)
         x = self.final_norm(x, context)  # (B, T, D)
         logits: Tensor | None = None
-        if self.lm_head is not None and not hidden_only:
-            logits = self.lm_head(x, self.embedding.token.weight)
-        elif self.classifier is not None and not hidden_only:
+        if self.lm_head is not None and with_logits:
+            logits = self.lm_head(x, self.token_table)
+        elif self.classifier is not None and with_logits:
             logits = self.classifier(self.pooled(x))
         return Output(logits, aux_loss=context.aux_loss, hidden=x)

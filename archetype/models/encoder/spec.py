@@ -1,13 +1,13 @@
 """Encoders: every position sees every other."""
 
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 from archetype.models.initialization_spec import GPT2Initialization, Initialization
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.layers import Layers
 from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import EncoderHead, MaskedLanguageModelHead
+from archetype.parts.head.spec import ClassificationHead, EncoderHead, MaskedLanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
@@ -36,6 +36,8 @@ class Encoder(EndsWithNorm, ModelSpec):
         initialization: how weights are drawn.
     """
 
+    can_classify: ClassVar[bool] = True
+    shares_positions: ClassVar[bool] = True
     kind: Literal["encoder"] = "encoder"
     vocab_size: WideSize
     context_length: Length
@@ -52,3 +54,13 @@ class Encoder(EndsWithNorm, ModelSpec):
     def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
         return (StackView("", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual),)
+
+    @property
+    def fills_masks(self) -> bool:
+        """With a head over the vocabulary."""
+        return not (self.head.classifies or self.head.is_absent)
+
+    def with_class_head(self, num_classes: int) -> Self:
+        """A head behind a pooler of the first token's vector."""
+        head = ClassificationHead(num_classes=num_classes, dropout=self.embedding.dropout)
+        return self.replace(head=head, pooler=True)

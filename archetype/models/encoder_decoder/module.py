@@ -6,7 +6,7 @@ from torch import Tensor
 
 from archetype.models.block.module import Block
 from archetype.models.encoder_decoder import spec
-from archetype.models.output import BaseModel, Output
+from archetype.models.output import Output, TokenModel
 from archetype.models.stack.module import Stack
 from archetype.nn.cache import State, with_source
 from archetype.nn.context import EncoderOutput, ForwardContext, Lengths, Tokens, last_tokens
@@ -16,7 +16,7 @@ from archetype.parts.head.module import LanguageModelHead
 
 
 @module_for(spec.EncoderDecoder)
-class EncoderDecoder(BaseModel):
+class EncoderDecoder(TokenModel):
     """Sutskever 2014 with a bridge of states, Bahdanau 2014 with attention, Vaswani 2017 with nothing else."""
 
     def __init__(self, model: spec.EncoderDecoder) -> None:
@@ -104,6 +104,7 @@ class EncoderDecoder(BaseModel):
         state: State | None = None,
         num_tokens: Lengths | None = None,
         last_only: bool = False,
+        with_logits: bool = True,
         *,
         source: Int[Tensor, "B S"] | None = None,
         source_num_tokens: Lengths | None = None,
@@ -117,6 +118,7 @@ class EncoderDecoder(BaseModel):
             state: from `new_state`, or of the tokens before; it is spent, and `output.state` replaces it.
             num_tokens: how many of each row's tokens are not padding (absent: all).
             last_only: only the logits after each row's last token, (B, 1, V).
+            with_logits: whether the head is computed, and not only the vectors that it reads.
             source: tokens of each source, padded at the end where rows differ.
             source_num_tokens: how many of each source's tokens are not padding (absent: all).
         """
@@ -130,5 +132,5 @@ class EncoderDecoder(BaseModel):
             context.aux_losses = source_context.aux_losses
         x = self.decoder.run(self.embedding(target, context), context, layers)
         x = self.decoder.final_norm(last_tokens(x, context)) if last_only else self.decoder.final_norm(x, context)
-        logits = self.lm_head(x, self.embedding.token.weight)  # (B, t, V)
+        logits = self.lm_head(x, self.token_table) if with_logits else None  # (B, t, V)
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)

@@ -45,6 +45,7 @@ class EncoderDecoder(ModelSpec):
     """
 
     renamed: ClassVar[dict[str, str]] = {"bridge": "state_bridge"}
+    reads_source: ClassVar[bool] = True
     kind: Literal["encoder_decoder"] = "encoder_decoder"
     vocab_size: WideSize
     source_vocab_size: WideSize | None = None

@@ -27,6 +27,7 @@ from archetype.parts.head.module import LanguageModelHead
 from archetype.parts.position.module import Learned
 from archetype.parts.position.spec import Learned as LearnedSpec
 from archetype.weights.linear import Linear
+from archetype.weights.packed import Weight
 
 
 @dataclass
@@ -116,6 +117,11 @@ class MegaByte(CausalModel):
         self.projection = Linear(model.global_model.d_model // model.patch_size, d_model)
         self.lm_head = LanguageModelHead(model.head, model.vocab_size, d_model)
 
+    @property
+    def token_table(self) -> Weight:
+        """The table of the local embedding, (V, D)."""
+        return self.local_embedding.token.weight
+
     @torch.no_grad()
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
         """The global layers after the start, and no byte written."""
@@ -128,7 +134,12 @@ class MegaByte(CausalModel):
         return [*(PatchState(layer, size) for layer in layers), partial]
 
     def forward(
-        self, tokens: Tokens, state: State | None = None, num_tokens: Lengths | None = None, last_only: bool = False
+        self,
+        tokens: Tokens,
+        state: State | None = None,
+        num_tokens: Lengths | None = None,
+        last_only: bool = False,
+        with_logits: bool = True,
     ) -> Output:
         """Logits of the byte after each position, (B, T, V), and the state after these bytes; see `CausalModel`."""
         check_positions_fit(tokens.shape[1], self.spec.context_length)
@@ -145,8 +156,8 @@ class MegaByte(CausalModel):
         if last_only:
             text, contexts, first, answered = patch[:, None], patch_context[:, None], newest, context.ends[:, None]
         x = self._locally(text, contexts, first, context)[rows, answered - first * self.spec.patch_size]
-        logits = self.lm_head(x, self.local_embedding.token.weight)  # (B, t, V)
-        return Output(logits, state.advance(context.ends) if state else None, context.aux_loss)
+        logits = self.lm_head(x, self.token_table) if with_logits else None  # (B, t, V)
+        return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)
 
     def _patches(self, tokens: Tokens, context: ForwardContext, state: State | None) -> Int[Tensor, "B M J"]:
         """The new bytes in their patches: the first holds what its row already had of it, the last has a free place.

@@ -46,7 +46,12 @@ class NGram(CausalModel):
         return [NGramState(torch.zeros(batch, self.spec.n - 1, dtype=torch.long, device=device))]
 
     def forward(
-        self, tokens: Tokens, state: State | None = None, num_tokens: Lengths | None = None, last_only: bool = False
+        self,
+        tokens: Tokens,
+        state: State | None = None,
+        num_tokens: Lengths | None = None,
+        last_only: bool = False,
+        with_logits: bool = True,
     ) -> Output:
         """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`."""
         context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
@@ -57,13 +62,12 @@ class NGram(CausalModel):
         x = last_tokens(x, context) if last_only else x
         for layer in self.hidden:
             x = self.activation(layer(x))
-        table = self.lm_head.weight
-        logits = self.lm_head(x, self.embedding.token.weight if table is None else table)  # (B, t, V)
+        logits = self.lm_head(x, self.token_table) if with_logits else None  # (B, t, V)
         if state is None or newest is None:
-            return Output(logits)
+            return Output(logits, hidden=x)
         ends = torch.full_like(text[:, 0], tokens.shape[1]) if num_tokens is None else num_tokens
         newest.tokens = text.gather(1, ends[:, None] + torch.arange(self.spec.n - 1, device=text.device))
-        return Output(logits, state.advance(context.ends))
+        return Output(logits, state.advance(context.ends), hidden=x)
 
     def windows(self, text: Int[Tensor, "B S"], context: ForwardContext) -> Float[Tensor, "B T nD"]:
         """For each position its vector and those of the n - 1 before it, the oldest first; zeros before the start."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from archetype.models.block.module import build_block
+from archetype.models.stack.recompute import recomputed
 from archetype.models.stack.spec import StackView
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Vectors
@@ -45,10 +46,15 @@ class Blocks(nn.ModuleList):
 
 
 class Stack(nn.Module):
-    """The layers of a specification, as a model or as one side of it."""
+    """The layers of a specification, as a model or as one side of it.
+
+    Attributes:
+        num_recomputed: first blocks whose activations are not held while training, but computed again by backward.
+    """
 
     def __init__(self, stack: StackView) -> None:
         super().__init__()
+        self.num_recomputed = 0
         self.position_bias: RelativeBias | None = None
         if (shared := stack.relative_bias) is not None:
             self.position_bias = RelativeBias(*shared, causal=stack.causal)
@@ -66,17 +72,22 @@ class Stack(nn.Module):
         context.position_bias = self.position_bias
         read: dict[int | None, Tensor] = {}  # what layers read whose input comes again
         stream = enter(self.residual, x)
-        for index, (block, own) in enumerate(self.layers(state)):
+        states = state.layers if state else [None] * len(self.blocks)
+        for index, own in zip(range(len(self.blocks)), states, strict=True):
             if index in self.reinjected:
                 stream = stream + read[self.reinjected[index]]
             elif index in self.reinjected.values():
                 read[index] = stream
-            stream = block(stream, context, own)
+            stream = self.run_block(index, stream, context, own)
         return leave(self.residual, stream)
 
-    def layers(self, state: State | None) -> Iterator[tuple[nn.Module, LayerState | None]]:
-        """Each block with its state, where there is one."""
-        return zip(self.blocks, state.layers if state else [None] * len(self.blocks), strict=True)
+    def run_block(self, index: int, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
+        """The residual stream after one layer."""
+        block = self.blocks[index]
+        if index < self.num_recomputed and state is None and block.training and torch.is_grad_enabled():
+            return recomputed(block, x, context)
+        y: Tensor = block(x, context, state)
+        return y
 
 
 def place_of(stack: StackView, layer: int) -> Place:

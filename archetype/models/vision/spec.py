@@ -1,7 +1,7 @@
 """Encoders of pictures."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -10,7 +10,7 @@ from archetype.models.spec import ModelSpec
 from archetype.models.stack.layers import Layers
 from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import VisionHead
+from archetype.parts.head.spec import ClassificationHead, VisionHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.spec import Learned
 from archetype.roles.norm import AnyNorm
@@ -45,6 +45,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
 
     renamed: ClassVar[dict[str, str]] = {"channels": "num_channels"}
     letters: ClassVar[Mapping[str, str]] = {"T": "positions of an image", "J": "pixels of a patch's side"}
+    can_classify: ClassVar[bool] = True
     kind: Literal["vision_encoder"] = "vision_encoder"
     image_size: Size
     patch_size: Size
@@ -63,6 +64,16 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
     def context_length(self) -> int:
         """Positions: the patches, and the class token."""
         return (self.image_size // self.patch_size) ** 2 + self.class_token
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """Channels, and pixels of a side."""
+        return self.num_channels, self.image_size
+
+    def with_class_head(self, num_classes: int) -> Self:
+        """A head of the pooled vector."""
+        head = ClassificationHead(num_classes=num_classes, dropout=self.embedding.dropout)
+        return self.replace(head=head, pooler=False)
 
     @property
     def stacks(self) -> tuple[StackView, ...]:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -16,10 +17,12 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_class, module_for
+from archetype.nn.shared_rows import SharedRows
 from archetype.parts.attention import spec
 from archetype.parts.attention.core import attend, attend_tiles
 from archetype.parts.attention.projections import Heads, KeyHeads, MultiHeadProjection
 from archetype.parts.pattern.scores import allowed_pairs, present_keys
+from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
 from archetype.parts.pattern.spec import Full, GlobalWindow, Window
 from archetype.parts.pattern.tiles import tiles
 from archetype.parts.position.module import Alibi, RelativeBias, Rotation, ScoreBias
@@ -101,6 +104,8 @@ class Attention(MultiHeadProjection):
     def full_sequence(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
         """Attend within texts that are complete: by tiles where they have fewer pairs than all."""
         length, pattern, bias = q.shape[2], self.spec.pattern, self.bias(context)
+        if context.rows is not None:
+            return self.shared_rows(q, k, v, context, context.rows)
         if context.document_ids is not None:
             return attend(q, k, v, self.score_function, self.mask(context, context.positions))
         if context.num_tokens is not None and self.rule.depends_on_length:
@@ -112,6 +117,19 @@ class Attention(MultiHeadProjection):
             valid = None if self.causal else context.valid
             return attend_tiles(q, k, v, self.score_function, tiles(pattern, where, q.device), bias, valid)
         return attend(q, k, v, self.score_function, self.mask(context, context.shared_positions))
+
+    def shared_rows(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext, rows: SharedRows) -> Heads:
+        """Attend from this process's positions to those of all processes that share the rows."""
+        k, v, bias, outputs = rows.shares.gather(k), rows.shares.gather(v), self.bias(context), []
+        where = MaskContext(self.causal, k.shape[2], self.layer)
+        for piece in own_queries(rows, self.rule, self.causal):
+            mask = allowed_in_piece(rows, self.rule, where, piece, context, self.pairs_key)
+            if bias is not None:
+                ends = rows.positions[:, piece.queries], rows.positions[:, piece.keys]
+                mask = context.cached((self.bias_key, piece.number), partial(_biased, bias, *ends, mask))
+            keys, values = k[:, :, piece.keys], v[:, :, piece.keys]
+            outputs.append(attend(q.chunk(2, dim=2)[piece.number], keys, values, self.score_function, mask))
+        return torch.cat(outputs, dim=2)
 
     def each_length(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
         """Attend within rows that are padded, those of one length together, as if they stood alone."""
@@ -138,8 +156,7 @@ class Attention(MultiHeadProjection):
         allowed = context.cached(self.pairs_key, pairs)
         if bias is None:
             return allowed
-        masked: Tensor = context.cached(self.bias_key, lambda: bias(queries, keys).masked_fill(~allowed, -math.inf))
-        return masked
+        return context.cached(self.bias_key, lambda: _biased(bias, queries, keys, allowed))
 
     def bias(self, context: ForwardContext) -> nn.Module | None:
         """The position bias of scores: the stack's table, or this mixer's own."""
@@ -206,6 +223,12 @@ def attend_to_cache(
         window=pattern.size if isinstance(pattern, Window) else 0, sinks=score.sinks,
         slopes=slopes, distances=distances,
     )  # fmt: skip
+
+
+def _biased(bias: nn.Module, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
+    """The position bias of scores, (b, H, T, S), and minus infinity where a pair is not allowed."""
+    scores: Tensor = bias(queries, keys)
+    return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
 
 
 def _score_bias(module: nn.Module) -> ScoreBias:

@@ -1,5 +1,6 @@
 """Mixers that look at other positions."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, model_validator
@@ -9,6 +10,7 @@ from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
 from archetype.parts.position.spec import Alibi, NoPosition, Rotary
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
+from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.pattern import AnyPattern
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec, invalid
@@ -191,6 +193,22 @@ class Attention(Mixer):
         head_dim = self.head_dim or d_model // self.num_heads
         rotary_dim = (self.position.dim or head_dim) if isinstance(self.position, Rotary) else 0
         return AttentionSizes(self.num_heads, self.num_kv_heads or self.num_heads, head_dim, rotary_dim)
+
+    @property
+    def needs_whole_rows(self) -> NeedsWholeRows | None:
+        """Where something follows the length of a row, or is projected for some of its tokens alone."""
+        if self.keys_follow_length:
+            cause = "follows the length of a row, of which a process sees a part"
+            return NeedsWholeRows("position.scaling", cause, "use another scaling, or make parallel.context 1")
+        if isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections:
+            cause = "global tokens with projections of their own stand in one process, and all must see them"
+            return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")
+        return None
+
+    @property
+    def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
+        """The heads."""
+        return {"tensor": {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads or self.num_heads}}
 
     @property
     def separates_documents(self) -> bool:

@@ -1,6 +1,7 @@
 """Mixture of experts: each token is sent to a few of many feed-forward networks."""
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -125,6 +126,9 @@ class Experts(nn.Module):
     """E networks of one form, their weights stacked.
 
     Tokens are sorted by expert, so that each expert's are one product.
+
+    Attributes:
+        exchange: where processes share the experts, gives the outputs of each token's, whoever has them, (N, k, D).
     """
 
     packed_parameters: ClassVar = ("gate", "up", "down")
@@ -143,13 +147,17 @@ class Experts(nn.Module):
             bias = nn.Parameter(torch.empty(num_experts, shape[0])) if expert.bias else None
             self.register_parameter(f"{name}_bias", bias)
         self.num_experts = num_experts
+        self.exchange: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def forward(
         self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"]
     ) -> Float[Tensor, "N D"]:
         """For each token the weighted sum of its k experts' outputs."""
-        y = recorded(expert_outputs, self, x, chosen)
-        y = self.sorted_by_expert(x, chosen) if y is None else y
+        if self.exchange is not None:
+            y = self.exchange(x, chosen)
+        else:
+            native = recorded(expert_outputs, self, x, chosen)
+            y = self.sorted_by_expert(x, chosen) if native is None else native
         return (y * weights[..., None]).sum(1).to(y.dtype)
 
     def sorted_by_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:

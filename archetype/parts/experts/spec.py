@@ -114,6 +114,16 @@ class MixtureOfExperts(FeedForward):
         """The router of a single expert, whose default is another."""
         return ("router",) if self.experts_per_token == 1 else ()
 
+    @property
+    def adds_to_loss(self) -> bool:
+        """The balance of experts, where it has a weight."""
+        return self.balance_loss > 0
+
+    @property
+    def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
+        """The experts."""
+        return {"expert": {"num_experts": self.num_experts}}
+
     @model_validator(mode="after")
     def _choices_exist(self) -> "MixtureOfExperts":
         experts, chosen = self.num_experts, self.experts_per_token

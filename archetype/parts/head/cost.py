@@ -9,7 +9,8 @@ from archetype.parts.head import spec
 class HeadCost:
     """The cost of the layers after a stack; none, where a model gives the vectors themselves."""
 
-    tied = False
+    tied = has_softcap = False
+    vocab_size = num_features = 0  # of the table that logits are products with; none of a head for classes
 
     @property
     def num_weights(self) -> int:
@@ -49,6 +50,7 @@ class LanguageModelHeadCost(HeadCost):
         self, head: spec.LanguageModelHead | spec.MaskedLanguageModelHead, vocab_size: int, features: Formula
     ) -> None:
         self.head, self.tied, self.features, self.vocabulary = head, head.tied, features, symbol("V", vocab_size)
+        self.vocab_size, self.num_features = vocab_size, features.value
         transform = head if isinstance(head, spec.MaskedLanguageModelHead) else head.transform
         self.norm = NormCost.of(transform.norm, features) if transform else None
         self.has_softcap = isinstance(head, spec.LanguageModelHead) and head.softcap is not None

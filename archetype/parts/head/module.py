@@ -37,8 +37,12 @@ class LanguageModelHead(nn.Module):
             x = self.norm(self.activation(self.dense(x)))
         return x if self.spec.scale == 1.0 else x * self.spec.scale
 
+    def matrix(self, embedding: Weight) -> Weight:
+        """The table that vectors are multiplied by, (V, D): the head's own, or the embedding's."""
+        return embedding if self.weight is None else self.weight
+
     def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
-        logits = project(self.features(x), embedding if self.weight is None else self.weight, self.bias)
+        logits = project(self.features(x), self.matrix(embedding), self.bias)
         cap = self.spec.softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

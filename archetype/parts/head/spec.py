@@ -27,7 +27,14 @@ class HeadTransform(Spec):
     norm: AnyNorm = NoNorm()
 
 
-class LanguageModelHead(Spec):
+class Head(Spec):
+    """Base of all heads."""
+
+    is_absent: ClassVar[bool] = False  # whether the vectors themselves are the answer
+    classifies: ClassVar[bool] = False  # whether it answers for a whole text or image, and not for each token
+
+
+class LanguageModelHead(Head):
     """Logits over the vocabulary, perhaps of transformed vectors; `tied` multiplies by the embedding's own table.
 
     Vectors are multiplied by `scale` first (T5); `softcap` bends a logit z to c tanh(z / c) (Gemma 2).
@@ -48,7 +55,7 @@ class LanguageModelHead(Spec):
     transform: HeadTransform | None = None
 
 
-class MaskedLanguageModelHead(Spec):
+class MaskedLanguageModelHead(Head):
     """Logits of hidden tokens: a layer as wide as the model, its norm, then the vocabulary (Devlin 2018).
 
     Attributes:
@@ -65,7 +72,7 @@ class MaskedLanguageModelHead(Spec):
     bias: Flag = True
 
 
-class ClassificationHead(Spec):
+class ClassificationHead(Head):
     """Logits of `num_classes` for a whole text or image, from its pooled vector; of one, a value that is estimated.
 
     A decoder's pooled vector is that of a text's last token, which alone has seen all of it.
@@ -77,15 +84,17 @@ class ClassificationHead(Spec):
     """
 
     renamed: ClassVar[dict[str, str]] = {"classes": "num_classes"}
+    classifies: ClassVar[bool] = True
     kind: Literal["classification"] = "classification"
     num_classes: Size
     dropout: Probability = 0.0
     bias: Flag = True
 
 
-class NoHead(Spec):
+class NoHead(Head):
     """The vectors themselves."""
 
+    is_absent: ClassVar[bool] = True
     kind: Literal["none"] = "none"
 
 

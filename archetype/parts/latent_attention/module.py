@@ -16,16 +16,23 @@ from archetype.nn.dropout import dropout
 from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
+from archetype.nn.shared_rows import SharedRows
 from archetype.parts.attention.core import attend
 from archetype.parts.latent_attention import spec
 from archetype.parts.pattern.scores import MASKED, ScoreFunction, causal_pairs, present_keys
+from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
+from archetype.parts.pattern.spec import Full
 from archetype.parts.position.module import Rotary
+from archetype.roles.pattern import MaskContext, pattern_rule
 from archetype.weights.linear import Linear
 
 Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # the features without and with rotation
 Latents = tuple[
     Float[Tensor, "B 1 S C"], Float[Tensor, "B 1 S R"]
 ]  # the latents and the rotated keys that all heads share
+
+
+EVERY_PAIR = pattern_rule(Full())
 
 
 @module_for(spec.LatentAttention)
@@ -70,7 +77,9 @@ class LatentAttention(nn.Module):
         """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
         queries, latents = self._queries(x, context), self._latents(x, context)
         y: Tensor | None
-        if cache is None:
+        if context.rows is not None:
+            y = self.attend_in_shared_rows(queries, latents, context, context.rows)
+        elif cache is None:
             # then no mask says more than the direction
             complete = (self.causal or context.num_tokens is None) and context.document_ids is None
             y = self.attend(queries, latents, None if complete else self._allowed(context, context.shared_positions))
@@ -85,6 +94,18 @@ class LatentAttention(nn.Module):
         """Attend in the cheaper of the two forms."""
         absorbs = self.spec.absorbs(queries[0].shape[2], latents[0].shape[2])
         return (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
+
+    def attend_in_shared_rows(
+        self, queries: Queries, latents: Latents, context: ForwardContext, rows: SharedRows
+    ) -> Float[Tensor, "B H T Q"]:
+        """Attend from this process's positions to those of all; what is gathered are the latents, which are narrow."""
+        latent, key = map(rows.shares.gather, latents)
+        where, outputs = MaskContext(self.causal, latent.shape[2]), []
+        for piece in own_queries(rows, EVERY_PAIR, self.causal):
+            mask = allowed_in_piece(rows, EVERY_PAIR, where, piece, context, "latents")
+            plain, turned = (part.chunk(2, dim=2)[piece.number] for part in queries)
+            outputs.append(self.attend((plain, turned), (latent[:, :, piece.keys], key[:, :, piece.keys]), mask))
+        return torch.cat(outputs, dim=2)
 
     def attend_to_cache(
         self, queries: Queries, latents: Latents, context: ForwardContext, cache: KVCache

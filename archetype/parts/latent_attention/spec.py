@@ -9,6 +9,7 @@ from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import Rotary
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
+from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AttentionSizes
 from archetype.spec.base import Flag, Named, Positive, Probability, Size, Spec, invalid
 from archetype.spec.kinds import part
@@ -86,6 +87,11 @@ class LatentAttention(Mixer):
             cause = "dynamic scaling would turn every remembered key anew"
             invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
         return self
+
+    @property
+    def needs_whole_rows(self) -> NeedsWholeRows | None:
+        """Never: latents are gathered."""
+        return None
 
     @property
     def separates_documents(self) -> bool:

@@ -3,19 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from archetype.models.spec import CausalSpec, ModelSpec
+from archetype.models.spec import ModelSpec
 from archetype.parts.head.module import LanguageModelHead
-from archetype.parts.head.spec import ClassificationHead
 from archetype.spec.kinds import Part
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.chunked_loss import IGNORED as IGNORED
-from archetype.training.chunked_loss import chunked_cross_entropy, features_for_logits
+from archetype.training.chunked_loss import Head, chunked_cross_entropy
 from archetype.training.datasets import Data
 
 Batch = tuple[Tensor, ...]
@@ -108,26 +107,27 @@ class Objective(ABC):
         return int((self.inputs_and_targets(batch)[1] != IGNORED).sum())
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
-        """One forward pass and its loss, in chunks where the logits are large; labels are smoothed while training."""
-        inputs, targets = self.inputs_and_targets(batch)
+        """One forward pass and its loss; labels are smoothed while training."""
+        return self.loss_of(model, *self.inputs_and_targets(batch))
+
+    def loss_of(self, model: nn.Module, inputs: Mapping[str, Any], targets: Tensor) -> LossOutput:
+        """The same for arguments of the model and what to predict at each place, in chunks where logits are large."""
         smoothing = self.label_smoothing if model.training else 0.0
-        plain = getattr(model, "module", model)  # within a wrapper such as DDP
+        plain: Any = getattr(model, "module", model)  # within a wrapper such as DDP
         head = head_to_chunk(plain, targets.numel()) if self.chunks_logits else None
         if head is None:
             output = model(**inputs)
             return cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
-        with features_for_logits(head) as notes:
-            output = model(**inputs)
-        loss, num_targets, num_correct = chunked_cross_entropy(output.logits, notes[0], targets, smoothing)
+        output = model(**inputs, with_logits=False)
+        features, product = head.features(output.hidden), Head.of(head, plain.token_table)
+        loss, num_targets, num_correct = chunked_cross_entropy(features, product, targets, smoothing)
         return LossOutput(loss if output.aux_loss is None else loss + output.aux_loss, num_targets, num_correct)
 
 
 def head_to_chunk(model: nn.Module, num_targets: int) -> LanguageModelHead | None:
     """The model's head where the logits of so many tokens are large; None where they are not."""
-    head = getattr(model, "lm_head", None)
-    if not isinstance(head, LanguageModelHead):
-        return None
-    return head if 4 * num_targets * head.vocab_size > LARGE_LOGITS else None
+    head: LanguageModelHead | None = getattr(model, "lm_head", None)
+    return head if head is not None and 4 * num_targets * head.vocab_size > LARGE_LOGITS else None
 
 
 def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:
@@ -159,11 +159,6 @@ class ObjectiveInputs:
         """The tokenizer, which all data have but images."""
         assert self.tokenizer is not None
         return self.tokenizer
-
-
-def writes_text(spec: ModelSpec) -> bool:
-    """Whether a model gives logits of the next token."""
-    return isinstance(spec, CausalSpec) and not isinstance(spec.head, ClassificationHead)
 
 
 class ObjectiveConfig(Part):

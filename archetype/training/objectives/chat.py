@@ -17,7 +17,7 @@ from archetype.spec.base import Flag
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import Conversations, Records
-from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs, writes_text
+from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
 
 MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # tokens, and which of them the model is to write
 
@@ -37,7 +37,7 @@ class Chat(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """A model that writes text, and conversations."""
-        return writes_text(spec) and isinstance(data, Conversations)
+        return spec.continues_text and isinstance(data, Conversations)
 
     def build(self, inputs: ObjectiveInputs) -> "ChatObjective":
         """The examples and the loss.

@@ -22,7 +22,6 @@ from archetype.training.objectives.base import (
     Objective,
     ObjectiveConfig,
     ObjectiveInputs,
-    writes_text,
 )
 from archetype.training.objectives.chat import MarkedRow, marked_batch
 
@@ -44,7 +43,7 @@ class DPO(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """A model that writes text, and preferences."""
-        return writes_text(spec) and isinstance(data, Preferences)
+        return spec.continues_text and isinstance(data, Preferences)
 
     def build(self, inputs: ObjectiveInputs) -> "DPOObjective":
         """The examples and the loss.

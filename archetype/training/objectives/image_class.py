@@ -11,13 +11,10 @@ from torch import Tensor
 from archetype.data.images import ImageBatches, Images, class_names, open_images
 from archetype.errors import DataError, SpecError
 from archetype.models.spec import ModelSpec
-from archetype.models.vision.spec import VisionEncoder
-from archetype.parts.head.spec import ClassificationHead
 from archetype.spec.base import Probability
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data, ImageData
 from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig, ObjectiveInputs
-from archetype.training.objectives.text_class import with_class_head
 
 
 @part
@@ -38,14 +35,14 @@ class ImageClass(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """A vision encoder, and images."""
-        return isinstance(spec, VisionEncoder) and isinstance(data, ImageData)
+        return spec.image_shape is not None and isinstance(data, ImageData)
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["ImageClass", ModelSpec]:
         """The classes, and a head for them where the model has none, or is trained and has another."""
-        assert isinstance(data, ImageData) and isinstance(spec, VisionEncoder)
-        num_own = spec.head.num_classes if isinstance(spec.head, ClassificationHead) else 0
+        assert isinstance(data, ImageData)
+        num_own = spec.head.num_classes if spec.head.classifies else 0
         names = self.labels or (class_names(Path(data.file)) if Path(data.file).is_dir() else ())
         if num_own and labels is None:
             return self.replace(labels=names if len(names) == num_own else ()), spec
@@ -55,7 +52,7 @@ class ImageClass(ObjectiveConfig):
             cause = f"names {len(chosen)} classes, and the images have {num_classes}"
             raise SpecError("objective.labels", cause, "name all, or leave labels out")
         num_classes = len(chosen) or num_classes
-        return self.replace(labels=chosen), spec if num_own == num_classes else with_class_head(spec, num_classes)
+        return self.replace(labels=chosen), spec if num_own == num_classes else spec.with_class_head(num_classes)
 
     def build(self, inputs: ObjectiveInputs) -> "ImageClassObjective":
         """The examples and the loss.
@@ -63,7 +60,7 @@ class ImageClass(ObjectiveConfig):
         Raises:
             DataError: the images are not of the size, or have more classes, than the model takes.
         """
-        assert isinstance(inputs.data, ImageData) and isinstance(inputs.spec, VisionEncoder)
+        assert isinstance(inputs.data, ImageData)
         images = _images(inputs.data.file, inputs.spec)
         _check_classes(images, inputs.data.file, inputs.spec)
         training, validation = images.split(inputs.data.validation_fraction, inputs.seed)
@@ -98,15 +95,15 @@ class ImageClassObjective(Objective):
         return {"images": images}, labels
 
 
-def _images(file: str, spec: VisionEncoder) -> Images:
+def _images(file: str, spec: ModelSpec) -> Images:
     """The images of a file, of the size that the model is for."""
     if not file:
         raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
-    return open_images(Path(file), spec.num_channels, spec.image_size)
+    assert spec.image_shape is not None
+    return open_images(Path(file), *spec.image_shape)
 
 
-def _check_classes(images: Images, file: str, spec: VisionEncoder) -> None:
-    assert isinstance(spec.head, ClassificationHead)
+def _check_classes(images: Images, file: str, spec: ModelSpec) -> None:
     if images.labels.max() >= spec.head.num_classes:
         cause = f"holds class {images.labels.max()} and the model's {spec.head.num_classes} classes count from 0"
         raise DataError(file, cause, "change either")

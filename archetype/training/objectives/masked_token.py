@@ -10,9 +10,7 @@ from torch import Tensor
 from archetype.data.batches import Tokens
 from archetype.data.corpus import Corpus
 from archetype.data.packing import Documents
-from archetype.models.encoder.spec import Encoder
 from archetype.models.spec import ModelSpec
-from archetype.parts.head.spec import MaskedLanguageModelHead
 from archetype.spec.kinds import part
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
@@ -37,8 +35,7 @@ class MaskedToken(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder with a head for masked tokens, and text."""
-        has_head = isinstance(spec, Encoder) and isinstance(spec.head, MaskedLanguageModelHead)
-        return has_head and isinstance(data, RunningText)
+        return spec.fills_masks and isinstance(data, RunningText)
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
         """The tokenizer's ids, and the mask where it has none."""

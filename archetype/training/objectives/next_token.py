@@ -13,7 +13,7 @@ from archetype.models.decoder.module import check_documents_are_separate
 from archetype.models.spec import ModelSpec
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data, RunningText
-from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs, writes_text
+from archetype.training.objectives.base import IGNORED, Batch, ObjectiveConfig, ObjectiveInputs
 from archetype.training.objectives.text import TextObjective, corpus_of
 
 
@@ -25,7 +25,7 @@ class NextToken(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """A model that writes text, and text."""
-        return writes_text(spec) and isinstance(data, RunningText)
+        return spec.continues_text and isinstance(data, RunningText)
 
     def build(self, inputs: ObjectiveInputs) -> "NextTokenObjective":
         """The examples and the loss.

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from archetype.data.pairs import PairBatches, Pairs, Rows, tokenized
 from archetype.errors import SpecError
-from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Probability
 from archetype.spec.kinds import part
@@ -32,7 +31,7 @@ class SequenceToSequence(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder-decoder, and pairs of texts."""
-        return isinstance(spec, EncoderDecoder) and isinstance(data, PairData)
+        return spec.reads_source and isinstance(data, PairData)
 
     def build(self, inputs: ObjectiveInputs) -> "SequenceToSequenceObjective":
         """The examples and the loss; pairs with a side that is too long are left out."""

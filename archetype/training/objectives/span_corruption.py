@@ -12,7 +12,6 @@ from archetype.data.batches import Tokens
 from archetype.data.corpus import Corpus
 from archetype.data.packing import Documents
 from archetype.errors import DataError
-from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
 from archetype.spec.kinds import part
 from archetype.tokenizers import Tokenizer
@@ -39,7 +38,7 @@ class SpanCorruption(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder-decoder, and text."""
-        return isinstance(spec, EncoderDecoder) and isinstance(data, RunningText)
+        return spec.reads_source and isinstance(data, RunningText)
 
     def num_noise_tokens_and_spans(self, sequence_length: int) -> tuple[int, int]:
         """How many tokens of a row are cut out, and in how many spans."""
@@ -52,9 +51,9 @@ class SpanCorruption(ObjectiveConfig):
 
     def build(self, inputs: ObjectiveInputs) -> "SpanCorruptionObjective":
         """The examples and the loss; sentinels are the last ids of the vocabulary."""
-        assert isinstance(inputs.spec, EncoderDecoder)
+        vocab_size: int = getattr(inputs.spec, "vocab_size")  # noqa: B009
         sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
-        return SpanCorruptionObjective(corpus_of(inputs), *sizes, self, inputs.spec.vocab_size - 1)
+        return SpanCorruptionObjective(corpus_of(inputs), *sizes, self, vocab_size - 1)
 
 
 class SpanCorruptionObjective(TextObjective):

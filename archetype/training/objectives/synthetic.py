@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from archetype.errors import SpecError
-from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data
@@ -20,7 +19,6 @@ from archetype.training.objectives.base import (
     ObjectiveConfig,
     ObjectiveInputs,
     split_batch,
-    writes_text,
 )
 from archetype.training.synthetic import Rows, SyntheticData
 
@@ -35,7 +33,7 @@ class SyntheticTask(ObjectiveConfig):
         """A decoder, or an encoder-decoder where the task has sources."""
         if not isinstance(data, SyntheticData):
             return False
-        return isinstance(spec, EncoderDecoder) if data.reads_source else writes_text(spec)
+        return spec.reads_source if data.reads_source else spec.continues_text
 
     def build(self, inputs: ObjectiveInputs) -> "SyntheticObjective":
         """The examples and the loss.

@@ -11,26 +11,13 @@ from torch import Tensor, nn
 from archetype.data.batches import Tokens
 from archetype.data.pairs import OrderByLength, Pairs, Rows
 from archetype.errors import DataError, SpecError
-from archetype.models.decoder.spec import Decoder
-from archetype.models.encoder.spec import Encoder
 from archetype.models.spec import ModelSpec
-from archetype.models.vision.spec import VisionEncoder
-from archetype.parts.head.spec import ClassificationHead
 from archetype.spec.base import Probability
 from archetype.spec.kinds import part
 from archetype.tokenizers import Tokenizer
 from archetype.training.datasets import Data
 from archetype.training.examples import LabelledText, Records
 from archetype.training.objectives.base import Batch, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
-
-
-def with_class_head(spec: ModelSpec, num_classes: int) -> ModelSpec:
-    """The same model with a new head for classes: as those of transformers, an encoder's behind a pooler."""
-    assert isinstance(spec, Encoder | Decoder | VisionEncoder)
-    is_decoder = isinstance(spec, Decoder)
-    head = ClassificationHead(num_classes=num_classes, dropout=spec.embedding.dropout, bias=not is_decoder)
-    pooler: dict[str, Any] = {} if is_decoder else {"pooler": isinstance(spec, Encoder)}
-    return spec.replace(head=head, **pooler)
 
 
 @part
@@ -50,7 +37,7 @@ class TextClass(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder or a decoder, and texts with labels."""
-        return isinstance(spec, Encoder | Decoder) and isinstance(data, LabelledText)
+        return spec.can_classify and spec.image_shape is None and isinstance(data, LabelledText)
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
@@ -58,7 +45,7 @@ class TextClass(ObjectiveConfig):
         """The classes, and a head for them where the model has another."""
         assert isinstance(data, LabelledText)
         names = sorted({str(record["label"]) for part in data.split(texts) for record in part}, key=_by_number)
-        num_classes = spec.head.num_classes if isinstance(spec.head, ClassificationHead) else 0
+        num_classes = spec.head.num_classes if spec.head.classifies else 0
         own = tuple(labels or ()) or tuple(map(str, range(num_classes)))
         chosen = self.labels or (own if set(names) <= set(own) else tuple(names))
         if unknown := sorted(set(names) - set(chosen)):
@@ -66,7 +53,7 @@ class TextClass(ObjectiveConfig):
             raise SpecError("objective.labels", cause, "add it, or leave labels out")
         if len(chosen) < 2:
             raise DataError(data.examples[0], f"has one class, {names[0]!r:.60}", "give texts of two classes at least")
-        return self.replace(labels=chosen), spec if num_classes == len(chosen) else with_class_head(spec, len(chosen))
+        return self.replace(labels=chosen), spec if num_classes == len(chosen) else spec.with_class_head(len(chosen))
 
     def build(self, inputs: ObjectiveInputs) -> "LabelledTextObjective":
         numbers = {name: number for number, name in enumerate(self.labels)}
@@ -81,14 +68,14 @@ class Regression(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder or a decoder, and texts with labels."""
-        return isinstance(spec, Encoder | Decoder) and isinstance(data, LabelledText)
+        return spec.can_classify and spec.image_shape is None and isinstance(data, LabelledText)
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple["Regression", ModelSpec]:
         """A head for one value where the model has another."""
-        keeps_head = isinstance(spec.head, ClassificationHead) and spec.head.num_classes == 1
-        return self, spec if keeps_head else with_class_head(spec, 1)
+        keeps_head = spec.head.classifies and spec.head.num_classes == 1
+        return self, spec if keeps_head else spec.with_class_head(1)
 
     def build(self, inputs: ObjectiveInputs) -> "RegressionObjective":
         """The examples and the loss.

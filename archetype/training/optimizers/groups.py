@@ -5,7 +5,6 @@ from typing import Any, Literal, NamedTuple, get_args
 from torch import Tensor, nn
 
 from archetype.errors import SpecError
-from archetype.models.initialization_spec import MuPInitialization
 from archetype.nn.parameter_names import names_matching
 from archetype.spec.base import NotNegative, Positive, Spec
 
@@ -66,14 +65,14 @@ def width_ratio(model: nn.Module) -> float:
         SpecError: the model has no one width.
     """
     model_spec = getattr(model, "spec", None)
-    scheme = getattr(model_spec, "initialization", None)
-    if not isinstance(scheme, MuPInitialization):
+    base_width: int | None = getattr(getattr(model_spec, "initialization", None), "base_width", None)
+    if base_width is None:
         return 1.0
     width = getattr(model_spec, "d_model", None)
     if not isinstance(width, int):
         cause = f"mup needs one d_model, which a model of kind {getattr(model_spec, 'kind', '')} does not have"
         raise SpecError("initialization", cause, "use normal, gpt2 or xavier")
-    return scheme.base_width / width
+    return base_width / width
 
 
 class Grouped(NamedTuple):

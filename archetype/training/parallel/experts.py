@@ -1,54 +1,66 @@
 """Expert parallelism: each process has some of the experts, and tokens travel to those they chose (Lepikhin 2020)."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard
 
-from archetype.parts.experts.module import Experts
-from archetype.training.parallel.tensor import Plan, distribute_parameters, use_local
+from archetype.roles.parallel import SplitPlan, plans_of
+from archetype.training.parallel.tensor import distribute_parameters, restore, use_local
 
 
-def share_experts(model: nn.Module, mesh: DeviceMesh) -> list[Experts]:
+class SharedExperts(Protocol):
+    """A module with a plan of experts that processes share."""
+
+    num_experts: int  # of this process
+    exchange: Callable[[Tensor, Tensor], Tensor] | None
+
+    def sorted_by_expert(self, x: Tensor, chosen: Tensor) -> Tensor:
+        """The outputs (N, k, D) of each token's experts, by the numbers that they have in this process."""
+
+
+def share_experts(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
     """Give each process of a mesh its experts, in place; every mixture of experts of the model."""
-    mixtures = [module for module in model.modules() if isinstance(module, Experts)]
-    for experts in mixtures:
-        distribute_parameters(experts, mesh, _plan(experts))
-        experts.forward = partial(exchange, experts, mesh)  # type: ignore[method-assign]
-    return mixtures
+    shared: list[nn.Module] = []
+    for module in model.modules():
+        if (plan := plans_of(module).expert(mesh.size())) is not None:
+            distribute_parameters(module, mesh, plan)
+            plan.resize(mesh.get_local_rank())
+            experts: Any = module
+            experts.exchange = partial(exchange, experts, plan, mesh)
+            shared.append(module)
+    return shared
 
 
-def exchange(experts: Experts, mesh: DeviceMesh, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """Send each token to the processes of its experts, and mix what they send back.
+def exchange(experts: SharedExperts, plan: SplitPlan, mesh: DeviceMesh, x: Tensor, chosen: Tensor) -> Tensor:
+    """Send each token to the processes of its experts, and return what they send back, (N, k, D).
 
     Args:
         experts: with the parameters of this process's experts.
+        plan: of the parameters.
         mesh: of the processes that share the experts.
         x: tokens of this process, (N, D).
         chosen: the experts of each token, (N, k).
-        weights: of each token's experts, (N, k).
     """
-    group, total = mesh.get_group(), experts.num_experts
-    own, choices = total // mesh.size(), chosen.flatten()
+    assert isinstance(experts, nn.Module)
+    group, own, choices = mesh.get_group(), experts.num_experts, chosen.flatten()
     order = choices.argsort(stable=True)  # by expert, and so by the process that has it
     counts = torch.bincount(choices // own, minlength=mesh.size())
     sizes = counts.tolist(), _sent(counts, [1] * mesh.size(), [1] * mesh.size(), group).tolist()
     rows = _sent(x.index_select(0, order // chosen.shape[1]), *sizes, group)
     numbers = _sent(choices[order] % own, *sizes, group)
-    swapped, experts.num_experts = [*use_local(experts, _plan(experts), 1)], own
+    swapped = [*use_local(experts, plan, 1)]
     try:
         # a process that nobody chose still takes part in its experts' gradients
         outputs = experts.sorted_by_expert(rows, numbers[:, None])[:, 0] if len(rows) else _nothing(experts, rows)
     finally:
-        experts.num_experts = total
-        for owner, name, parameter in swapped:
-            owner._parameters[name] = parameter
-    returned = _sent(outputs, sizes[1], sizes[0], group).index_select(0, order.argsort()).view(*chosen.shape, -1)
-    return (returned * weights[..., None]).sum(1).to(returned.dtype)
+        restore(swapped)
+    return _sent(outputs, sizes[1], sizes[0], group).index_select(0, order.argsort()).view(*chosen.shape, -1)
 
 
 def _sent(tensor: Tensor, sizes: list[int], received: list[int], group: ProcessGroup) -> Tensor:
@@ -61,11 +73,6 @@ def _sent(tensor: Tensor, sizes: list[int], received: list[int], group: ProcessG
     return complete
 
 
-def _plan(experts: Experts) -> Plan:
-    """Every parameter is a stack of all experts'."""
-    return {name: Shard(0) for name, parameter in experts._parameters.items() if parameter is not None}
-
-
-def _nothing(experts: Experts, rows: Tensor) -> Tensor:
+def _nothing(experts: nn.Module, rows: Tensor) -> Tensor:
     zero = sum(parameter.sum() for parameter in experts._parameters.values() if parameter is not None) * 0
     return rows + zero

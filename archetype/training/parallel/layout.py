@@ -1,22 +1,12 @@
 """How many processes share the work and how, as a recipe says it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from archetype.errors import SpecError
-from archetype.models.decoder.spec import Decoder
-from archetype.models.encoder.spec import Encoder
 from archetype.models.spec import ModelSpec
-from archetype.nn.registry import module_class
-from archetype.parts.attention.module import Attention
-from archetype.parts.attention.spec import Attention as AttentionSpec
-from archetype.parts.experts.spec import MixtureOfExperts
-from archetype.parts.head.spec import LanguageModelHead
-from archetype.parts.latent_attention.module import LatentAttention
-from archetype.parts.pattern.spec import GlobalWindow
-from archetype.parts.position.spec import DynamicScaling, RelativeBias
-from archetype.roles.mixer import Mixer
+from archetype.roles.parallel import InLayout
 from archetype.spec.base import Size, Spec
 from archetype.spec.edit import put
 from archetype.training.optimizers import SGD, AdamW, Lion
@@ -102,14 +92,10 @@ class Parallel(Spec):
             SpecError: names the size and what it does not divide, or what does not go with it.
         """
         self._check_weights(recipe)
-        for path, part in _parts(spec, ""):
-            if isinstance(part, AttentionSpec) and self.tensor > 1:
-                heads = part.sizes(spec.d_model) if hasattr(spec, "d_model") else None
-                for name in ("num_heads", "num_kv_heads"):
-                    if heads is not None:
-                        _check_divides("tensor", self.tensor, f"{path}.{name}", getattr(heads, name))
-            if isinstance(part, MixtureOfExperts) and self.expert > 1:
-                _check_divides("expert", self.expert, f"{path}.num_experts", part.num_experts)
+        for path, part in _contents(spec):
+            for size, fields in part.sizes_to_divide.items():
+                for name, total in fields.items():
+                    _check_divides(size, getattr(self, size), f"{path}.{name}", total)
         if self.context > 1:
             self._check_context(spec, recipe)
         if self.pipeline > 1:
@@ -151,7 +137,7 @@ class Parallel(Spec):
         """Only attention may look at other positions than its own."""
         objective, length = recipe.objective, recipe.sequence_length or spec.context_length
         kind = "next_token" if objective is None else objective.kind
-        if not isinstance(spec, Decoder | Encoder) or kind not in PREDICTED_PER_POSITION:
+        if not spec.shares_positions or kind not in PREDICTED_PER_POSITION:
             cause = f"rows are shared out that decoders or encoders learn token by token, not {kind} of a {spec.kind}"
             raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recompute make room too")
         if self.pipeline > 1:
@@ -159,29 +145,19 @@ class Parallel(Spec):
         if length % (pieces := 2 * self.context):
             cause = f"{length} tokens are not {pieces} equal pieces, two for each process of parallel.context"
             raise SpecError("sequence_length", cause, f"use a multiple of {pieces}")
-        for path, part in _parts(spec, ""):
-            if isinstance(part, Mixer) and module_class(part) not in (Attention, LatentAttention):
-                cause = f"{getattr(part, 'kind', 'a mixer')} reads rows in order, and parallel.context cuts them"
-                raise SpecError(path, cause, "use attention, or make parallel.context 1")
-            if isinstance(part, GlobalWindow) and part.global_projections:
-                cause = "global tokens with projections of their own stand in one process, and all must see them"
-                raise SpecError(path, cause, "make global_projections false or parallel.context 1")
-            if isinstance(part, DynamicScaling):
-                cause = "follows the length of a row, of which a process sees a part"
-                raise SpecError(path, cause, "use another scaling, or make parallel.context 1")
+        for path, part in _contents(spec):
+            if (reason := part.needs_whole_rows) is not None:
+                raise SpecError(f"{path}.{reason.place}".rstrip("."), reason.cause, reason.remedy)
 
     def _check_pipeline(self, spec: ModelSpec, batch_size: int, micro_batch_size: int) -> None:
-        head = spec.head
-        if not isinstance(spec, Decoder) or not isinstance(head, LanguageModelHead) or head.tied:
+        if not spec.divides_into_stages:
             cause = "stages are made of decoders whose head has a table of its own"
             raise SpecError("parallel.pipeline", cause, "make it 1, or head.tied false")
         if self.shard > 1 or self.expert > 1:
             cause = "stages are not cut into shards"
             raise SpecError("parallel.pipeline", cause, "use data_parallel and tensor beside it")
-        parts = [part for _, part in _parts(spec, "")]
-        if any(isinstance(part, RelativeBias) for part in parts) or any(
-            isinstance(part, MixtureOfExperts) and part.balance_loss for part in parts
-        ):
+        has_table = any(stack.relative_bias is not None for stack in spec.stacks)
+        if has_table or any(part.adds_to_loss for _, part in _contents(spec)):
             cause = "what layers share (relative positions, a balance loss) does not go from stage to stage"
             raise SpecError("parallel.pipeline", cause, "make it 1")
         if self.pipeline > spec.num_layers:
@@ -192,14 +168,14 @@ class Parallel(Spec):
             raise SpecError("parallel.pipeline", cause, "change batch_size or micro_batch_size")
 
 
-def _parts(value: object, path: str) -> list[tuple[str, Spec]]:
-    """Every part of a specification, with its path."""
-    if isinstance(value, tuple | list):
-        return [part for index, item in enumerate(value) for part in _parts(item, f"{path}[{index}]")]
-    if not isinstance(value, Spec):
-        return []
-    fields = [(f"{path}.{name}" if path else name, getattr(value, name)) for name in type(value).model_fields]
-    return [(path, value), *(part for name, field in fields for part in _parts(field, name))]
+def _contents(spec: ModelSpec) -> Iterator[tuple[str, InLayout]]:
+    """The contents of every block of a model, with their paths."""
+    for stack in spec.stacks:
+        for index, block in enumerate(stack.layers):
+            contents = block.mixer, block.cross_attention, block.feedforward
+            for name, content in zip(("mixer", "cross_attention", "feedforward"), contents, strict=True):
+                if content is not None:
+                    yield f"{stack.prefix}layers[{index}].{name}", content
 
 
 def _check_divides(size: str, number: int, name: str, total: int) -> None:

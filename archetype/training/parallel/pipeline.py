@@ -1,50 +1,20 @@
 """Pipeline parallelism: each process has some of the layers, and micro-batches go from one to the next (Huang 2018)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from archetype.models.build import Model
-from archetype.models.decoder.module import Decoder
-from archetype.nn.context import ForwardContext
+from archetype.roles.parallel import plans_of
 from archetype.training.objectives.base import Batch, LossOutput, Objective, cross_entropy_loss
 
 SCHEDULES: dict[str, type[ScheduleGPipe] | type[Schedule1F1B]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 NO_LOSS = LossOutput(torch.zeros(()), 0, 0)  # of a stage that is not the last
-
-
-class Layers(nn.Module):
-    """The layers of one stage: the first with the embedding, the last with the norm and the head.
-
-    The parts of other stages leave the model, which keeps the names of those that stay.
-    """
-
-    def __init__(self, model: Decoder, number: int, num_stages: int) -> None:
-        super().__init__()
-        first, last = (n * len(model.blocks) // num_stages for n in (number, number + 1))
-        self.is_first, self.is_last = number == 0, number == num_stages - 1
-        self.model, self.own = model, range(first, last)
-        for index in set(range(len(model.blocks))) - set(self.own):
-            model.blocks[index] = nn.Identity()
-        if not self.is_first:
-            model.embedding = nn.Identity()  # type: ignore[assignment]
-        if not self.is_last:
-            model.final_norm = model.lm_head = nn.Identity()  # type: ignore[assignment]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The next stage's vectors, (B, T, D), of tokens or of the stage before; the last gives logits."""
-        context = ForwardContext.of(x)
-        if self.is_first:
-            x = self.model.embedding(x, context)
-        for index in self.own:
-            x = self.model.blocks[index](x, context, None)
-        if self.is_last and self.model.lm_head is not None:
-            x = self.model.lm_head(self.model.final_norm(x, context), self.model.lm_head.weight)
-        return x
 
 
 class Pipeline:
@@ -58,11 +28,12 @@ class Pipeline:
     """
 
     def __init__(self, model: Model, mesh: DeviceMesh, schedule: str, device: torch.device) -> None:
-        assert isinstance(model, Decoder)
         self.schedule, self.device = SCHEDULES[schedule], device
         self.group, self.number, self.num_stages = mesh.get_group(), mesh.get_local_rank(), mesh.size()
-        self.layers = Layers(model, self.number, self.num_stages)
-        self.width, self.dtype = model.spec.d_model, model.dtype
+        layers = plans_of(model).stage(self.number, self.num_stages)
+        assert layers is not None
+        self.layers: Any = layers
+        self.width, self.dtype = layers.model.spec.d_model, model.dtype
         self.judge: Callable[[Tensor, Tensor], Tensor] | None = None  # the loss of a micro-batch's logits and targets
         self._schedules: dict[tuple[int, ...], ScheduleGPipe | Schedule1F1B] = {}
 
@@ -99,7 +70,7 @@ class Pipeline:
         if not self.layers.is_first:
             x = torch.empty(*tokens.shape, self.width, dtype=self.dtype, device=self.device)
             dist.recv(x, group=self.group, group_src=self.number - 1)
-        y = self.layers(x)
+        y: Tensor = self.layers(x)
         if self.layers.is_last:
             return cross_entropy_loss(y, targets)
         dist.send(y.to(self.dtype).contiguous(), group=self.group, group_dst=self.number + 1)

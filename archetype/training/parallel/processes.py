@@ -140,7 +140,7 @@ class ManyProcesses(Processes):
         self.saving = dist.new_group(timeout=PATIENCE, backend="gloo")
         state.background.finished()  # what the main process saved before the others came
         self.ddp = data_parallel(state, self.tokens_group) if self.holds_all else None
-        self.context = ContextParallel(state.model, mesh["context"]) if layout.context > 1 else None
+        self.context = ContextParallel(mesh["context"]) if layout.context > 1 else None
         if self.holds_all:
             return
         state.notes = (*state.notes, *share_model(state.model, layout, self.device, state.recipe.dtype))

@@ -7,7 +7,7 @@ import torch
 
 from archetype.errors import SpecError
 from archetype.native.dispatch import plain_operations
-from archetype.training.block_execution import blocks_of
+from archetype.training.block_execution import stacks_of
 from archetype.training.loop import take_step
 from archetype.training.recipe import Recipe
 from archetype.training.setup import start
@@ -24,8 +24,7 @@ def test_recomputed_blocks_change_no_bit_of_any_model(tmp_path: Path) -> None:
             start(tmp_path / f"{name} {kind}", recipe.replace(recompute=kind, micro_batch_size=9), CPU)
             for kind in ("none", "blocks")
         )
-        for block in blocks_of(recomputed.model):
-            num_recomputed += "forward" in vars(block)
+        num_recomputed += sum(stack.num_recomputed for stack in stacks_of(recomputed.model))
         for _ in range(2):
             expected, step = take_step(plain), take_step(recomputed)
             assert (step.loss, step.gradient_norm) == (expected.loss, expected.gradient_norm), name
@@ -36,7 +35,7 @@ def test_recomputed_blocks_change_no_bit_of_any_model(tmp_path: Path) -> None:
 
 def test_a_number_of_blocks_is_recomputed_and_more_than_there_are_is_refused(tmp_path: Path, recipe: Recipe) -> None:
     model = start(tmp_path / "run", recipe.replace(recompute=1), CPU).model
-    assert ["forward" in vars(block) for block in blocks_of(model)] == [True, False]
+    assert [(stack.num_recomputed, len(stack.blocks)) for stack in stacks_of(model)] == [(1, 2)]
     with pytest.raises(SpecError, match="recompute: 3 is more than the 2 blocks; use blocks for all of them"):
         start(tmp_path / "other", recipe.replace(recompute=3), CPU)
 

@@ -159,6 +159,10 @@ def test_attention_of_every_kind_sees_the_positions_of_other_processes() -> None
     run_in(2, "tests.helpers.positions")
 
 
+def test_matrices_of_every_part_with_a_plan_are_shared() -> None:
+    run_in(2, "tests.helpers.matrices")
+
+
 @pytest.mark.slow
 def test_fifty_steps_of_two_and_of_four(recipe: Recipe, tmp_path: Path) -> None:
     steps = 50

@@ -1,0 +1,47 @@
+"""How processes share a decoder: some of its layers for each."""
+
+from torch import Tensor, nn
+
+from archetype.models.decoder.module import Decoder
+from archetype.nn.context import ForwardContext
+from archetype.roles.parallel import Plans
+from archetype.spec.registry import provides
+
+
+class Stage(nn.Module):
+    """The layers of one stage: the first with the embedding, the last with the norm and the head.
+
+    The parts of other stages leave the model, which keeps the names of those that stay.
+    """
+
+    def __init__(self, model: Decoder, number: int, num_stages: int) -> None:
+        super().__init__()
+        first, last = (n * len(model.blocks) // num_stages for n in (number, number + 1))
+        self.is_first, self.is_last = number == 0, number == num_stages - 1
+        self.model, self.own = model, range(first, last)
+        for index in set(range(len(model.blocks))) - set(self.own):
+            model.blocks[index] = nn.Identity()
+        if not self.is_first:
+            model.embedding = nn.Identity()  # type: ignore[assignment]
+        if not self.is_last:
+            model.final_norm = model.lm_head = nn.Identity()  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The next stage's vectors, (B, T, D), of tokens or of the stage before; the last gives logits."""
+        context = ForwardContext.of(x)
+        if self.is_first:
+            x = self.model.embedding(x, context)
+        for index in self.own:
+            x = self.model.run_block(index, x, context)
+        if self.is_last and self.model.lm_head is not None:
+            x = self.model.lm_head(self.model.final_norm(x, context), self.model.lm_head.weight)
+        return x
+
+
+@provides("parallel", Decoder)
+class DecoderPlans(Plans[Decoder]):
+    """Some layers for each process."""
+
+    def stage(self, number: int, num_stages: int) -> Stage:
+        """The layers are divided in their order."""
+        return Stage(self.module, number, num_stages)

@@ -1,0 +1,39 @@
+"""Activation checkpointing: backward computes a block's activations again, from its input (Chen 2016)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from archetype.nn.context import ForwardContext, Vectors
+
+
+def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors:
+    """The output of a block without a cache, of which only the input is held until backward; equal to the bit."""
+    shared, is_first = dict(context.shared), True
+
+    def run(x: Vectors) -> Vectors:
+        nonlocal is_first
+        y: Tensor
+        if is_first:
+            is_first = False
+            y = block(x, context, None)
+            return y
+        with _buffers_unchanged(block):  # such as a norm's running statistics, which have counted this batch
+            y = block(x, replace(context, shared=dict(shared), aux_losses=[]), None)
+            return y
+
+    output: Tensor = checkpoint(run, x, use_reentrant=False)
+    return output
+
+
+@contextmanager
+def _buffers_unchanged(block: nn.Module) -> Iterator[None]:
+    buffers = [(buffer, buffer.clone()) for buffer in block.buffers()]
+    try:
+        yield
+    finally:  # the second computation ends by an exception as soon as it has all that backward needs
+        for buffer, before in buffers:
+            buffer.copy_(before)

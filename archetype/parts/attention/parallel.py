@@ -1,0 +1,33 @@
+"""How processes share attention: some heads for each."""
+
+from functools import partial
+
+from archetype.parts.attention.module import Attention
+from archetype.parts.position.module import Alibi
+from archetype.parts.position.spec import RelativeBias
+from archetype.roles.parallel import COLUMN, EACH, ONCE, ROW, Parameters, Plans, SplitPlan
+from archetype.spec.registry import provides
+
+
+@provides("parallel", Attention)
+class AttentionPlans(Plans[Attention]):
+    """Some heads for each process."""
+
+    def tensor(self, size: int) -> SplitPlan | None:
+        """Heads are divided, unless something is learned for, or computed over, all of them together."""
+        own, sizes = self.module.spec, self.module.sizes
+        is_biased = isinstance(own.position, RelativeBias) or not isinstance(self.module.score_bias, Alibi | None)
+        is_normed = own.qk_norm_over == "all" and not own.qk_norm.is_absent
+        if sizes.num_heads % size or sizes.num_kv_heads % size or is_biased or is_normed or self.module.q_global:
+            return None
+        columns = ("q.weight", "k.weight", "v.weight", "q.bias", "k.bias", "v.bias", "gate.weight", "sinks", "score")
+        norms = (f"{norm}.{name}" for norm in ("q_norm", "k_norm") for name in ("weight", "bias"))
+        parameters: Parameters = dict.fromkeys(columns, COLUMN) | dict.fromkeys(norms, EACH)
+        return SplitPlan({**parameters, "o.weight": ROW, "o.bias": ONCE}, resize=partial(self._resize, size))
+
+    def _resize(self, size: int, number: int) -> None:
+        module, sizes = self.module, self.module.sizes
+        heads, kv_heads = sizes.num_heads // size, sizes.num_kv_heads // size
+        module.sizes = sizes._replace(num_heads=heads, num_kv_heads=kv_heads)
+        if isinstance(module.score_bias, Alibi):
+            module.score_bias.slopes = module.score_bias.slopes[number * heads : (number + 1) * heads]

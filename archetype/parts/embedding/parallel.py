@@ -1,0 +1,14 @@
+"""How processes share an embedding: the vectors of some tokens for each."""
+
+from archetype.parts.embedding.module import Embedding
+from archetype.roles.parallel import Plans, TablePlan
+from archetype.spec.registry import provides
+
+
+@provides("parallel", Embedding)
+class EmbeddingPlans(Plans[Embedding]):
+    """The vectors of some tokens for each process."""
+
+    def tensor(self, size: int) -> TablePlan:
+        """The table of tokens is divided; those of positions and types stay whole."""
+        return TablePlan("token")

@@ -1,0 +1,26 @@
+"""How processes share a mixture of experts: some hidden features of every expert for each, or some of the experts."""
+
+from archetype.parts.experts.module import Experts
+from archetype.roles.parallel import COLUMN, ONCE, Cut, Plans, SplitPlan
+from archetype.spec.registry import provides
+
+
+@provides("parallel", Experts)
+class ExpertsPlans(Plans[Experts]):
+    """Parameters are stacks of all experts': (E, F, D), and those down (E, D, F)."""
+
+    def tensor(self, size: int) -> SplitPlan | None:
+        """Hidden features of every expert are divided."""
+        if self.module.get_parameter("down").shape[2] % size:
+            return None
+        columns = ("gate", "up", "gate_bias", "up_bias")
+        return SplitPlan({**dict.fromkeys(columns, Cut(1)), "down": Cut(2), "down_bias": ONCE})
+
+    def expert(self, size: int) -> SplitPlan:
+        """The experts are divided."""
+        module, num_experts = self.module, self.module.num_experts
+
+        def resize(number: int) -> None:
+            module.num_experts = num_experts // size
+
+        return SplitPlan({name: COLUMN for name, _ in module.named_parameters()}, resize=resize)

@@ -1,0 +1,17 @@
+"""How processes share a feed-forward network: some of its hidden features for each."""
+
+from archetype.parts.feedforward.module import MLP, GatedMLP
+from archetype.roles.parallel import COLUMN, ONCE, ROW, Plans, SplitPlan
+from archetype.spec.registry import provides
+
+
+@provides("parallel", MLP, GatedMLP)
+class FeedForwardPlans(Plans[MLP | GatedMLP]):
+    """Some hidden features for each process."""
+
+    def tensor(self, size: int) -> SplitPlan | None:
+        """Hidden features are divided."""
+        if self.module.up.out_features % size:
+            return None
+        columns = ("gate.weight", "gate.bias", "up.weight", "up.bias")
+        return SplitPlan({**dict.fromkeys(columns, COLUMN), "down.weight": ROW, "down.bias": ONCE})

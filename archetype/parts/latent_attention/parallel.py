@@ -1,0 +1,24 @@
+"""How processes share latent attention: some heads for each; the latents are the same for all."""
+
+from archetype.parts.latent_attention.module import LatentAttention
+from archetype.roles.parallel import COLUMN, EACH, ONCE, ROW, Parameters, Plans, SplitPlan
+from archetype.spec.registry import provides
+
+
+@provides("parallel", LatentAttention)
+class LatentAttentionPlans(Plans[LatentAttention]):
+    """Some heads for each process; the latents are the same for all."""
+
+    def tensor(self, size: int) -> SplitPlan | None:
+        """Heads are divided; what makes the latents stays whole."""
+        module, num_heads = self.module, self.module.spec.num_heads
+        if num_heads % size:
+            return None
+
+        def resize(number: int) -> None:
+            module.spec = module.spec.replace(num_heads=num_heads // size)
+
+        down = (f"{name}.{kind}" for name in ("q_down", "q_norm", "kv_down", "kv_norm") for kind in ("weight", "bias"))
+        columns = ("q.weight", "q_up.weight", "kv_up.weight")
+        parameters: Parameters = dict.fromkeys(columns, COLUMN) | dict.fromkeys(down, EACH)
+        return SplitPlan({**parameters, "o.weight": ROW, "o.bias": ONCE}, resize=resize)

@@ -1,0 +1,46 @@
+"""Which pairs attention computes where several processes share the positions of a row."""
+
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from archetype.nn.context import ForwardContext
+from archetype.nn.shared_rows import SharedRows
+from archetype.parts.pattern.scores import allowed_pairs
+from archetype.parts.pattern.spec import Full
+from archetype.roles.pattern import MaskContext, PatternRule
+
+
+class OwnQueries(NamedTuple):
+    """A piece of this process's queries, and the keys that one of them may see."""
+
+    number: int  # of the piece among this process's
+    queries: slice  # of the rows' positions
+    keys: slice
+
+
+def own_queries(rows: SharedRows, rule: PatternRule[Any], causal: bool) -> Iterator[OwnQueries]:
+    """The pieces of this process."""
+    length = rows.positions.shape[1]
+    for number, queries in enumerate(rows.shares.places(length)):
+        first = max(0, queries.start + 1 - rule.cache_length(length))
+        yield OwnQueries(number, queries, slice(first, queries.stop) if causal else slice(0, length))
+
+
+def allowed_in_piece(
+    rows: SharedRows, rule: PatternRule[Any], where: MaskContext, piece: OwnQueries, context: ForwardContext,
+    key: Hashable,
+) -> Bool[Tensor, "b 1 T S"] | None:  # fmt: skip
+    """Which pairs of a piece are allowed, computed once under a key; None where all are."""
+    if isinstance(rule.spec, Full) and not where.causal and rows.document_ids is None:
+        return None
+
+    def pairs() -> Tensor:
+        _, queries, keys = piece
+        allowed = allowed_pairs(rule, where, rows.positions[:, queries], rows.positions[:, keys])
+        ids = rows.document_ids
+        return allowed if ids is None else allowed & (ids[:, None, queries, None] == ids[:, None, None, keys])
+
+    return context.cached((key, piece.number), pairs)
