@@ -7,7 +7,7 @@ from tests.unit.test_names import FILES
 # one kind of each role: its own files, and how others would name it; files of others (convert) and claims about kinds
 # (studies) are another matter
 KINDS = {
-    "mixer": (tuple(f"parts/short_convolution/{name}.py" for name in ("__init__", "spec", "module", "cost")),
+    "mixer": (tuple(f"parts/short_convolution/{name}.py" for name in ("__init__", "spec", "module", "cost", "infer")),
               r"short_convolution\b|ShortConvolution"),
     "norm": (tuple(f"parts/norm/{name}.py" for name in ("spec", "module", "cost", "inspect")),
              r"kind: batch\b|\bBatchNorm\b"),
