@@ -1,6 +1,6 @@
 """The root of a specification file: what all kinds of models share."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -22,6 +22,9 @@ class ModelSpec(Part):
         name: what the model is called; it changes no number.
     """
 
+    has_source: ClassVar[bool] = False  # whether it reads a source and writes its target
+    reads_images: ClassVar[bool] = False  # and no tokens
+    embeds_tokens: ClassVar[bool] = False  # whether it gives a vector for each token of a text
     version: Literal[1] = 1
     name: str = ""
 
@@ -59,6 +62,11 @@ class ModelSpec(Part):
     def stacks(self) -> tuple[StackView, ...]:
         """Every stack of blocks, as it stands in the model."""
         return ()
+
+    @property
+    def input_vocab_size(self) -> int:
+        """Ids that it can read; 0 for a model of images."""
+        return getattr(self, "vocab_size", 0)
 
     @property
     def num_layers(self) -> int:

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from archetype.roles.position import AttentionSizes
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["Mixer"]
@@ -19,6 +20,10 @@ class Mixer(Part):
     def keys_follow_length(self) -> bool:
         """Whether what it keeps of a position changes as the sequence grows, so that a text must be read whole."""
         return False
+
+    def attention_sizes(self, width: int) -> AttentionSizes | None:
+        """Heads and features of a mixer that attends, in a model of `width` features; None for one that does not."""
+        return None
 
     def check(self, width: int, causal: bool) -> None:
         """Refuse, by `invalid`, a stack in which this mixer cannot stand.

@@ -1,6 +1,6 @@
 """Decoders: no position sees a later one."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from archetype.models.initialization_spec import GPT2Initialization, Initialization
 from archetype.models.spec import CausalSpec
@@ -31,6 +31,7 @@ class Decoder(EndsWithNorm, CausalSpec):
         initialization: how weights are drawn.
     """
 
+    embeds_tokens: ClassVar[bool] = True
     kind: Literal["decoder"] = "decoder"
     vocab_size: WideSize
     context_length: Length

@@ -1,6 +1,6 @@
 """Encoders: every position sees every other."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from archetype.models.initialization_spec import GPT2Initialization, Initialization
 from archetype.models.spec import ModelSpec
@@ -34,6 +34,7 @@ class Encoder(EndsWithNorm, ModelSpec):
         initialization: how weights are drawn.
     """
 
+    embeds_tokens: ClassVar[bool] = True
     kind: Literal["encoder"] = "encoder"
     vocab_size: WideSize
     context_length: Length

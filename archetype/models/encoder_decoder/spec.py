@@ -45,6 +45,7 @@ class EncoderDecoder(ModelSpec):
     """
 
     renamed: ClassVar[dict[str, str]] = {"bridge": "state_bridge"}
+    has_source: ClassVar[bool] = True
     kind: Literal["encoder_decoder"] = "encoder_decoder"
     vocab_size: WideSize
     source_vocab_size: WideSize | None = None
@@ -64,6 +65,11 @@ class EncoderDecoder(ModelSpec):
             StackView("encoder.", self.encoder.layers, self.encoder.final_norm, self.d_model, causal=False),
             StackView("decoder.", self.decoder.layers, self.decoder.final_norm, self.d_model, True, crosses=True),
         )
+
+    @property
+    def input_vocab_size(self) -> int:
+        """Tokens of the source's vocabulary."""
+        return self.source_vocab_size or self.vocab_size
 
     @model_validator(mode="after")
     def _source_is_seen(self) -> "EncoderDecoder":
