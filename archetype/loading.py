@@ -279,7 +279,7 @@ def _load_hf(
     labels, template = read_labels(config), read_template(folder)
     left_out = hf_folder.read_left_out(folder, family, allow_pickle)
     file = folder / IMAGE_PROCESSOR
-    pictures = read_mapping(file) if isinstance(model.spec, VisionEncoder) and file.is_file() else None
+    pictures = read_mapping(file) if model.spec.reads_images and file.is_file() else None
     return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
 
 
@@ -311,7 +311,7 @@ def _special_ids(lm: LanguageModel) -> dict[str, Any]:
     if lm.tokenizer is not None:
         eos = lm.tokenizer.eos
         ids |= {"bos_token_id": lm.tokenizer.bos, "eos_token_id": eos[0] if len(eos) == 1 else list(eos) or None}
-        if eos and isinstance(lm.model, EncoderDecoder):
+        if eos and lm.spec.reads_source:
             ids |= {"pad_token_id": eos[0], "decoder_start_token_id": eos[0]}
     ids |= {name: value for name, value in lm.special.items() if value is not None}
     if isinstance(lm.model, Decoder) and lm.model.classifier is not None and ids["pad_token_id"] is None:

@@ -10,7 +10,6 @@ from archetype.errors import DataError, one_line
 from archetype.estimate.report import CostReport, cost_report
 from archetype.io import atomic
 from archetype.io.yaml import mapping_to_yaml
-from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.runs.directory import Run, read_run_spec
 from archetype.runs.machine import Peak
 from archetype.spec.serialize import to_yaml
@@ -102,7 +101,7 @@ def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], line
         if (bits := evaluated[-1].get("validation_bits_per_byte")) is not None:
             figures["bits per byte, last"] = f"{bits:.4f}"
     measured = next((line for line in reversed(lines) if "peak_flops" in line), None)
-    if measured and seconds and not isinstance(cost.spec, EncoderDecoder):
+    if measured and seconds and not cost.spec.reads_source:
         rate = cost.flops["train"] * len(steps) / seconds
         peak = Peak(measured["peak_flops"], measured.get("peak_path", "torch.mm")).raised(rate)  # once only torch.mm
         path = html.escape(peak.path)

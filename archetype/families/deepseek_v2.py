@@ -1,6 +1,5 @@
 """DeepSeek-V2 (DeepSeek-AI 2024): latent attention, many small experts; as transformers' `deepseek_v2` writes it."""
 
-from math import log, sqrt
 from typing import Any
 
 from archetype.families.config import Config
@@ -18,7 +17,8 @@ from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts, Softmax
 from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
 from archetype.parts.norm.spec import RMSNorm
-from archetype.parts.position.spec import Rotary, RotaryScaling, YarnScaling
+from archetype.parts.position.frequencies import yarn_score_scale
+from archetype.parts.position.spec import Rotary, YarnScaling
 from archetype.spec.base import Spec
 
 # 4,096 tokens stretched to 40 times as many (section 3.1.4)
@@ -68,7 +68,7 @@ def deepseek_v2(
         qk_rope_head_dim=qk_rope_head_dim,
         position=position,
         bias=attention_bias,
-        scale=latent_scale(qk_nope_head_dim + qk_rope_head_dim, position.scaling),
+        scale=yarn_score_scale(qk_nope_head_dim + qk_rope_head_dim, position.scaling),
         dropout=attention_dropout,
         **({"kv_lora_rank": 512, "v_head_dim": 128} | mixer),
     )
@@ -87,14 +87,6 @@ def deepseek_v2(
     blocks = tuple(dense if layer < num_dense_layers else sparse for layer in range(num_layers))
     sizes: dict[str, Any] = dict(name=name, d_model=d_model, vocab_size=vocab_size, context_length=context_length)
     return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes)
-
-
-def latent_scale(head_dim: int, scaling: RotaryScaling) -> float | None:
-    """The factor of scores: that of YaRN falls on all of query and key, rotated or not."""
-    if not isinstance(scaling, YarnScaling) or scaling.mscale_all_dim is None:
-        return None
-    factor = 0.1 * scaling.mscale_all_dim * log(scaling.factor) + 1.0
-    return factor * factor / sqrt(head_dim)
 
 
 def _read_position(config: Config, values: Values) -> Values:

@@ -10,6 +10,7 @@ from archetype.families.keys import ConfigTable, Converted, Expected, Key, Value
 from archetype.families.mamba import RULES, STATE_SPACE, mamba
 from archetype.families.rules import weight_rules
 from archetype.models.decoder.spec import Decoder
+from archetype.parts.mamba2.infer import refuse_step_limits
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.parts.norm.spec import RMSNorm
 
@@ -19,14 +20,9 @@ def mamba2(*, vocab_size: int = 50_288, eps: float = 1e-5, **design: Any) -> Dec
     return mamba(vocab_size=vocab_size, eps=eps, kind=partial(Mamba2, eps=eps), **design)
 
 
-ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # as different versions of transformers spell it
-
-
 def read_limits(config: Config, values: Values) -> Values:
-    """Steps that are clamped, which transformers does in a whole text and not token by token."""
-    limits = config.get("time_step_limit")
-    if limits is not None and limits not in [[0.0, endless] for endless in ENDLESS]:
-        raise config.error("time_step_limit", "clamps the steps, which is missing here", "remove it if nothing is")
+    """Nothing: steps are not clamped here."""
+    refuse_step_limits(config)
     return {}
 
 

@@ -23,7 +23,6 @@ from archetype.generate.stats import Occupancy, Stats, occupancy
 from archetype.generate.step import PREFILL_CHUNK
 from archetype.models.build import GenerativeModel
 from archetype.models.causal import CausalModel
-from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.tokenizers import Tokenizer
 
 MAX_LOGPROBS = 100  # alternatives of each token
@@ -150,7 +149,7 @@ class Engine:
             if name in self._unfinished:
                 raise SpecError("id", f"{name!r:.80} is another unfinished request", "choose another")
             request = Request(self, name, ids, window, settings, logprobs, stops, stream, sampler)
-            if isinstance(self.model, EncoderDecoder):  # a target has a place in the context for its end as well
+            if self.model.spec.reads_source:  # a target has a place in the context for its end as well
                 request.left = min(request.left, self.model.spec.context_length - len(window))
             self._unfinished[name] = request
             self._scheduler.waiting.append(request)

@@ -3,7 +3,6 @@
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError, SpecError
 from archetype.models.build import GenerativeModel
-from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.tokenizer import check_utf8
 
@@ -20,8 +19,8 @@ class PromptEncoder:
     def __init__(self, model: GenerativeModel, tokenizer: Tokenizer | None, start: int | None) -> None:
         self._tokenizer, self._start = tokenizer, start
         self._vocab_size, self._context_length = model.spec.vocab_size, model.spec.context_length
-        self._has_source = isinstance(model, EncoderDecoder)
-        self._source_vocab_size = (model.spec.source_vocab_size if isinstance(model, EncoderDecoder) else 0) or 0
+        self._has_source = model.spec.reads_source
+        self._input_vocab_size = model.spec.input_vocab_size
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -52,7 +51,7 @@ class PromptEncoder:
             ids = self._with_eos(prompt) if self._has_source else self._with_bos(prompt)
         if not ids:
             raise SpecError(place, "is empty, and the tokenizer has no token that starts a text", "give some text")
-        self._check(ids, self._source_vocab_size or self._vocab_size, place)
+        self._check(ids, self._input_vocab_size, place)
         return list(ids)
 
     def target(self, target: str | list[int]) -> list[int]:

@@ -55,11 +55,11 @@ class Scheduler:
     ) -> None:
         self.model, self.speculative_tokens = model, speculative_tokens
         self.slots: Slots[Request] = Slots(model, slots)
-        self.prefixes = PrefixCache(prefix_bytes, 1 if isinstance(model, EncoderDecoder) else MIN_SHARED)
+        self.prefixes = PrefixCache(prefix_bytes, 1 if model.spec.reads_source else MIN_SHARED)
         self.waiting: deque[Request] = deque()
         self.prompt_tokens = self.cached_tokens = self.guessed_tokens = self.accepted_tokens = 0
         self._reading: Prefill | None = None
-        self._has_source = isinstance(model, EncoderDecoder)
+        self._has_source = model.spec.reads_source
         self._suppressed = torch.tensor(suppressed, dtype=torch.long, device=model.device)
         self._speculator = speculator
 

@@ -1,25 +1,19 @@
-"""Attention of a traced pass: scores, masked scores and weights, recomputed from queries and keys as the part does."""
+"""Views of attention in a traced pass: scores, masked scores and weights of a head, and statistics of all heads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.errors import SpecError, nearest
 from archetype.inspection import figures
-from archetype.inspection.names import layer_path, layers
+from archetype.inspection.names import layer_path, shown_parts
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
-from archetype.nn.cache import CrossKVCache
-from archetype.parts.attention.cross import CrossAttention
-from archetype.parts.attention.module import Attention
-from archetype.parts.attention.projections import MultiHeadProjection
-from archetype.parts.latent_attention.module import LatentAttention
-from archetype.parts.pattern.scores import MASKED, ScoreFunction, causal_pairs, present_keys
-from archetype.parts.pattern.spec import GlobalWindow
+from archetype.nn.inspect import AttentionSteps
 from archetype.table import Table
 
 if TYPE_CHECKING:
@@ -29,38 +23,9 @@ POOLED = 64  # cells of a side of a small map
 STATISTICS = ("entropy", "distance", "previous", "first", "induction")
 
 
-@dataclass
-class AttentionSteps:
-    """The tensors of attention between queries and values, for all heads.
-
-    Attributes:
-        scores: of queries and keys, scaled and perhaps capped.
-        masked: with position biases, and minus infinity where a pair is not allowed.
-        weights: after the softmax; with sinks a query's sum is below 1.
-        values: of each head.
-        global_values: of queries that see all by projections of their own, and how many these are.
-    """
-
-    scores: Float[Tensor, "B H T S"]
-    masked: Float[Tensor, "B H T S"]
-    weights: Float[Tensor, "B H T S"]
-    values: Float[Tensor, "B K S Q"]
-    global_values: tuple[Float[Tensor, "B K S Q"], int] | None = None
-
-    @property
-    def mixed(self) -> Float[Tensor, "B H T Q"]:
-        """The weights times the values."""
-        y = _mixed(self.weights, self.values)
-        if self.global_values is not None:
-            values, count = self.global_values
-            y[:, :, :count] = _mixed(self.weights[:, :, :count], values)
-        return y
-
-
 def attention_paths(trace: Trace) -> list[str]:
-    """The parts that attend, by path: a layer's mixer or its cross-attention."""
-    candidates = (f"{layer}.{part}" for layer in layers(trace.model) for part in ("mixer", "cross"))
-    return [path for path in candidates if isinstance(_module(trace, path), MultiHeadProjection | LatentAttention)]
+    """The parts that attend, by path, such as a layer's mixer or its cross-attention."""
+    return [path for path, shown in shown_parts(trace.model).items() if shown.attention is not None]
 
 
 def attention_path(trace: Trace, layer: int | str) -> str:
@@ -86,61 +51,9 @@ def attention_path(trace: Trace, layer: int | str) -> str:
 @torch.no_grad()
 def attention_steps(trace: Trace, path: str) -> AttentionSteps:
     """All heads of the attention at a path."""
-    module, call = _module(trace, path), trace.calls[path]
-    context = call.context
-    if isinstance(module, LatentAttention):
-        q = torch.cat((trace[f"{path}.q_nope"], trace[f"{path}.q_rope"]), dim=-1)
-        k, v = module.keys_and_values((trace[f"{path}.latent"], trace[f"{path}.k_rope"]))
-        positions = context.shared_positions
-        mask = causal_pairs(positions, positions) if module.causal else _present(context.num_tokens, k)
-        return _steps(ScoreFunction(module.scale), q, k, v, mask)
-    assert isinstance(module, MultiHeadProjection)
-    q, k, v = (trace[f"{path}.{name}"] for name in "qkv")
-    if isinstance(module, CrossAttention):
-        assert isinstance(call.cache, CrossKVCache)
-        return _steps(module.score_function, q, k, v, _present(call.cache.num_tokens, k))
-    assert isinstance(module, Attention)
-    steps = _steps(module.score_function, q, k, v, module.mask(context, context.shared_positions))
-    if f"{path}.q_global" in trace:
-        q, k, v = (trace[f"{path}.{name}_global"] for name in "qkv")
-        assert isinstance(module.spec.pattern, GlobalWindow)
-        count = min(module.spec.pattern.num_global_tokens, q.shape[2])
-        bias = module.bias(context)
-        positions = context.shared_positions
-        added = None if bias is None else bias(positions[:, :count], positions)
-        own = _steps(module.score_function, q[:, :, :count], k, v, added)
-        for whole, part in ((steps.scores, own.scores), (steps.masked, own.masked), (steps.weights, own.weights)):
-            whole[:, :, :count] = part
-        steps.global_values = v, count
-    return steps
-
-
-def _steps(score: ScoreFunction, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionSteps:
-    scores = score.scores(q, k)
-    if mask is None:
-        masked = scores.clone()
-    elif mask.dtype == torch.bool:
-        masked = scores.masked_fill(~mask, -torch.inf)
-    else:
-        masked = scores + mask
-    return AttentionSteps(scores, masked, score.softmax(masked.clamp(min=MASKED)), v)
-
-
-def _present(num_tokens: Tensor | None, k: Tensor) -> Bool[Tensor, "B 1 1 S"] | None:
-    return None if num_tokens is None else present_keys(num_tokens, torch.arange(k.shape[2], device=k.device))
-
-
-def _mixed(weights: Tensor, values: Tensor) -> Tensor:
-    shared = values.shape[1]
-    y: Tensor = weights.to(values.dtype).unflatten(1, (shared, -1)).flatten(2, 3) @ values
-    return y.view(*weights.shape[:3], values.shape[3])
-
-
-def _module(trace: Trace, path: str) -> nn.Module | None:
-    try:
-        return trace.model.get_submodule(path)
-    except AttributeError:
-        return None
+    steps = shown_parts(trace.model)[path].attention
+    assert steps is not None
+    return steps(trace.part(path))
 
 
 def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) -> dict[str, Float[Tensor, "H"]]:

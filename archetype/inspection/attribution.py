@@ -1,34 +1,29 @@
 """Direct logit attribution: a logit as a sum over what the parts have added to the residual stream (Elhage 2021)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from archetype.errors import SpecError
 from archetype.inspection import figures
 from archetype.inspection.lens import Name, answering_stack, residual_names
-from archetype.inspection.names import layer_path, stacks
+from archetype.inspection.names import join, layer_path, shown_parts
 from archetype.inspection.residual import added_by
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.parts.attention.projections import MultiHeadProjection
+from archetype.nn.inspect import FrozenNorm
 from archetype.parts.head.module import LanguageModelHead
-from archetype.parts.latent_attention.module import LatentAttention
-from archetype.parts.norm.module import BatchNorm, LayerNorm, NoNorm, RMSNorm
 from archetype.table import Table
-from archetype.weights.packed import Weight
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Linear = Callable[[Tensor], Tensor]
 BARS = 40  # of a picture
 
 
@@ -122,7 +117,7 @@ def attribution_view(
         raise SpecError("token", f"{token} is none of {vocab_size}", "give an id of the vocabulary")
     split = None if layer is None else layer_path(model, layer)
     points = [*residual_names(trace, stack).values()]
-    final, constant = frozen_norm(stacks(model)[stack].final_norm, trace[points[-1]][0, position])
+    final, constant = frozen_norm(trace, join(stack, "final_norm"), trace[points[-1]][0, position])
     row, bias = _row(model.lm_head, model.embedding.token.weight, token)
 
     def part(label: str, kind: str, x: Tensor) -> Contribution:
@@ -150,35 +145,17 @@ def attribution_view(
     return AttributionView(position, token, name(token), sum(one.logit for one in parts), parts)
 
 
-def frozen_norm(norm: nn.Module, x: Float[Tensor, "D"]) -> tuple[Linear, Float[Tensor, "D"]]:
+def frozen_norm(trace: Trace, path: str, x: Float[Tensor, "D"]) -> FrozenNorm:
     """A norm at a vector, its statistics as they are there: a linear map, and what it adds. In float64.
 
     Raises:
         SpecError: the norm is from outside, and nothing says which of its numbers are statistics.
     """
-    x, zero = x.double(), torch.zeros_like(x, dtype=torch.float64)
-    match norm:
-        case NoNorm():
-            return lambda y: y, zero
-        case RMSNorm():
-            scale = torch.rsqrt(x.square().mean() + norm.eps) * _weight(norm)
-            return lambda y: y * scale, zero
-        case LayerNorm():
-            scale = torch.rsqrt(x.var(correction=0) + norm.eps) * _weight(norm)
-            return lambda y: (y - y.mean()) * scale, zero if norm.bias is None else norm.bias.double()
-        case BatchNorm():
-            scale = torch.rsqrt(norm.running_var.double() + norm.spec.eps) * norm.weight.double()
-            return lambda y: y * scale, norm.bias.double() - norm.running_mean.double() * scale
-        case _:
-            cause = f"the last norm, {type(norm).__name__}, is no sum over parts"
-            raise SpecError("attribution", cause, "look at the lens")
-
-
-def _weight(norm: RMSNorm | LayerNorm) -> Tensor | float:
-    if norm.weight is None:
-        return 1.0
-    weight = norm.weight.double()
-    return 1 + weight if norm.unit_offset else weight
+    norm, frozen = trace.model.get_submodule(path), shown_parts(trace.model)[path].frozen
+    if frozen is None:
+        cause = f"the last norm, {type(norm).__name__}, is no sum over parts"
+        raise SpecError("attribution", cause, "look at the lens")
+    return frozen(norm, x)
 
 
 def _row(head: LanguageModelHead, embedding: Any, token: int) -> tuple[Float[Tensor, "D"], float]:
@@ -193,11 +170,8 @@ def _row(head: LanguageModelHead, embedding: Any, token: int) -> tuple[Float[Ten
 def _by_head(trace: Trace, path: str) -> Float[Tensor, "H T D"] | None:
     """The contribution of each head, without the output projection's bias; None where they are not simply added."""
     block = trace.model.get_submodule(path)
-    mixer = block.mixer
-    if block.added or not isinstance(mixer, MultiHeadProjection | LatentAttention):
-        return None
-    weight: Weight = mixer.o.weight
-    if not isinstance(weight, Tensor):
+    weight = getattr(getattr(block.mixer, "o", None), "weight", None)
+    if block.added or f"{path}.mixer.heads" not in trace or not isinstance(weight, Tensor):
         return None
     heads = trace[f"{path}.mixer.heads"][0]  # (H, T, P)
     return torch.einsum("htp,dhp->htd", heads, weight.to(heads.dtype).unflatten(1, (heads.shape[0], -1)))

@@ -4,43 +4,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from archetype.errors import SpecError
 from archetype.inspection import figures
-from archetype.inspection.names import layer_path
+from archetype.inspection.names import layer_path, shown_parts
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
-from archetype.parts.experts.module import MixtureOfExperts
+from archetype.nn.inspect import Routing
 from archetype.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Routing:
-    """One mixture.
-
-    Attributes:
-        path: of the mixture.
-        chosen: the experts of each token.
-        weights: of these.
-        load: the share of all choices that fell on each expert.
-        entropy: of the router's softmax or normalized sigmoids, by token, in nats.
-    """
-
-    path: str
-    chosen: Int[Tensor, "N k"]
-    weights: Float[Tensor, "N k"]
-    load: Float[Tensor, "E"]
-    entropy: Float[Tensor, "N"]
-
-    @property
-    def gates(self) -> Float[Tensor, "N E"]:
-        """The weight of every expert, zero where it is not chosen."""
-        return torch.zeros(len(self.chosen), len(self.load)).scatter(1, self.chosen.cpu(), self.weights.float().cpu())
 
 
 @dataclass
@@ -103,6 +78,11 @@ class ExpertsView(View):
         return figure
 
 
+def mixture_paths(trace: Trace) -> list[str]:
+    """The parts that send tokens to experts, by path."""
+    return [path for path, shown in shown_parts(trace.model).items() if shown.routing is not None]
+
+
 @torch.no_grad()
 def experts_view(trace: Trace, layer: int | str | None = None) -> ExpertsView:
     """The routing of all rows' tokens.
@@ -114,12 +94,8 @@ def experts_view(trace: Trace, layer: int | str | None = None) -> ExpertsView:
     Raises:
         SpecError: there is none.
     """
-    start = "" if layer is None else layer_path(trace.model, layer)
-    routings = [
-        _routing(trace, path, module)
-        for path, module in trace.model.named_modules()
-        if isinstance(module, MixtureOfExperts) and path.startswith(start) and f"{path}.chosen" in trace
-    ]
+    start = "" if layer is None else f"{layer_path(trace.model, layer)}."
+    routings = [_routing(trace, path) for path in mixture_paths(trace) if path.startswith(start)]
     if not routings:
         raise SpecError("experts", "there is no mixture of experts here", "look at another view")
     count = len(routings[0].chosen)
@@ -128,9 +104,7 @@ def experts_view(trace: Trace, layer: int | str | None = None) -> ExpertsView:
     return ExpertsView(routings, tokens)
 
 
-def _routing(trace: Trace, path: str, module: MixtureOfExperts) -> Routing:
-    chosen, weights, logits = (trace[f"{path}.{name}"] for name in ("chosen", "weights", "router_logits"))
-    affinities = module._affinities(logits)
-    shares = affinities / affinities.sum(-1, keepdim=True)
-    load = torch.bincount(chosen.flatten(), minlength=logits.shape[1]).float() / chosen.numel()
-    return Routing(path, chosen, weights, load, torch.special.entr(shares).sum(-1))
+def _routing(trace: Trace, path: str) -> Routing:
+    routing = shown_parts(trace.model)[path].routing
+    assert routing is not None
+    return routing(trace.part(path))

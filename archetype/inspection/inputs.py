@@ -53,7 +53,7 @@ def inputs_of(
     """
     if isinstance(model, VisionEncoder):
         return _image(model, text)
-    if target is not None and not isinstance(model, EncoderDecoder):
+    if target is not None and not model.spec.reads_source:
         raise DataError("target", "is for encoder-decoders alone", "leave it out")
     ids = _ids(model, tokenizer, text, "text")
     if not isinstance(model, EncoderDecoder):
@@ -79,7 +79,7 @@ def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, place: str) -> T
         row = tokenizer.encode(text)
         if isinstance(model, Encoder):
             row = tokenizer.add_special_tokens(row)
-        elif isinstance(model, EncoderDecoder):
+        elif model.spec.reads_source:
             row = [*row, end_of_text(tokenizer)]
         elif tokenizer.bos is not None and (tokenizer.adds_bos or not row):
             row = [tokenizer.bos, *row]
@@ -91,11 +91,9 @@ def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, place: str) -> T
         cause = f"has {count} tokens and the model's context holds 1 to {model.spec.context_length}"
         raise DataError(place, cause, "give some text, or shorten it")
     assert not isinstance(model, VisionEncoder)
-    sizes = [model.spec.vocab_size]
-    if isinstance(model, EncoderDecoder) and place == "text" and model.spec.source_vocab_size:
-        sizes = [model.spec.source_vocab_size]
-    if int(ids.min()) < 0 or int(ids.max()) >= sizes[0]:
-        raise DataError(place, f"has an id that is not below vocab_size {sizes[0]}", "use the model's own tokenizer")
+    size = model.spec.input_vocab_size if place == "text" else model.spec.vocab_size
+    if int(ids.min()) < 0 or int(ids.max()) >= size:
+        raise DataError(place, f"has an id that is not below vocab_size {size}", "use the model's own tokenizer")
     return ids
 
 

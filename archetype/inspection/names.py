@@ -7,11 +7,9 @@ from torch import nn
 from archetype.errors import SpecError, nearest
 from archetype.models.block.module import Block
 from archetype.models.build import Model
-from archetype.models.megabyte.module import GlobalEmbedding, LocalEmbedding
 from archetype.models.ngram.module import NGram
 from archetype.models.stack.module import Stack
-from archetype.models.vision.module import PatchEmbedding
-from archetype.parts.embedding.module import Embedding
+from archetype.nn.inspect import Shown, shown_by
 
 VECTORS = "... D"
 
@@ -38,8 +36,7 @@ def default_names(model: Model) -> Iterator[str]:
             yield from (
                 f"{join(path, 'blocks')}.{n}.{side}" for n in range(len(module.blocks)) for side in ("in", "out")
             )
-        elif isinstance(module, Embedding | PatchEmbedding | GlobalEmbedding | LocalEmbedding):
-            yield f"{path}.out"
+    yield from (f"{name}.out" for name, _ in model.named_children() if name.endswith("embedding"))
     if isinstance(model, NGram):
         yield from (f"hidden.{n}.{side}" for n in range(len(model.hidden)) for side in ("in", "out"))
 
@@ -56,6 +53,19 @@ def layers(model: Model) -> dict[str, nn.Module]:
         for path, stack in stacks(model).items()
         for index, block in enumerate(stack.blocks)
     }
+
+
+def shown_parts(model: Model) -> dict[str, Shown]:
+    """What a model, its last norms and the contents of its layers show, by the paths of their modules."""
+    shown = {"": shown_by(model.spec)}
+    for stack in model.spec.stacks:
+        for index, block in enumerate(stack.layers):
+            contents = {"mixer": block.mixer, "cross": block.cross_attention, "feedforward": block.feedforward}
+            for name, part in contents.items():
+                if part is not None:
+                    shown[f"{stack.prefix}blocks.{index}.{name}"] = shown_by(part)
+        shown[f"{stack.prefix}final_norm"] = shown_by(stack.final_norm)
+    return shown
 
 
 def layer_path(model: Model, layer: int | str) -> str:

@@ -1,38 +1,25 @@
-"""The states of layers without attention: their sizes, steps of state spaces, gates, patches, slots of n-grams."""
+"""Views of what is remembered otherwise than by keys and values: sizes of states, and what parts show along a text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from archetype.errors import SpecError
 from archetype.inspection import figures
-from archetype.inspection.names import layer_path, layers
+from archetype.inspection.names import layer_path, layers, shown_parts
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
-from archetype.models.megabyte.module import MegaByte
-from archetype.models.ngram.module import NGram
 from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext
-from archetype.parts.recurrent.module import Recurrent
+from archetype.nn.inspect import Series
 from archetype.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-STEPS = ("delta", "rate", "log_decay")  # probes of which a step's mean is shown
-GATES = {nn.LSTM: ("input", "forget", None, "output"), nn.GRU: ("reset", "update", None)}
-
-
-class Series(NamedTuple):
-    """Numbers of a part along the text: of each position (T,)."""
-
-    path: str
-    name: str
-    values: Float[Tensor, "T"]
 
 
 @dataclass
@@ -103,9 +90,11 @@ def recurrent_view(trace: Trace, layer: int | str | None = None) -> RecurrentVie
 def recurrent_parts(trace: Trace, layer: int | str | None = None) -> Iterator[list[Series]]:
     """The series of one layer after the other, each read token by token, and of the model; as for `recurrent_view`."""
     for path in layers(trace.model) if layer is None else [layer_path(trace.model, layer)]:
-        yield [*_of_layer(trace, f"{path}.mixer")]
+        norms = state_norms(trace, f"{path}.mixer").items()
+        own = [Series(f"{path}.mixer", f"norm of {name}", values[0]) for name, values in norms]
+        yield [*own, *_shown(trace, f"{path}.mixer")]
     if layer is None:
-        yield [*_of_model(trace)]
+        yield [*_shown(trace, "")]
 
 
 def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
@@ -124,41 +113,14 @@ def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
 
 def has_recurrent_view(trace: Trace) -> bool:
     """Whether a part remembers otherwise than by keys and values."""
-    mixers = [f"{path}.mixer" for path in layers(trace.model)]
-    return isinstance(trace.model, MegaByte | NGram) or any(
-        isinstance(trace.model.get_submodule(path), Recurrent)
-        or any(f"{path}.{name}" in trace for name in STEPS)
-        or _state_before(trace, path) is not None
-        for path in mixers
-    )
+    shown = any(one.series is not None for one in shown_parts(trace.model).values())
+    return shown or any(_state_before(trace, f"{path}.mixer") is not None for path in layers(trace.model))
 
 
-def _of_layer(trace: Trace, path: str) -> Iterator[Series]:
-    module = trace.model.get_submodule(path)
-    for name, norms in state_norms(trace, path).items():
-        yield Series(path, f"norm of {name}", norms[0])
-    if isinstance(module, Recurrent):
-        for name, gate in gates(trace, path).items():
-            yield Series(path, f"{name} gate", gate[0].float().mean(-1))
-    for name in STEPS:
-        if f"{path}.{name}" in trace:
-            values = trace[f"{path}.{name}"][0].float().flatten(1).mean(-1)
-            assert len(values) == trace[f"{path}.in"].shape[1]
-            yield Series(path, f"mean {name}", values)
-
-
-def _of_model(trace: Trace) -> Iterator[Series]:
-    """The contexts of MegaByte's patches; how much each slot of an n-gram moves its first layer."""
-    if isinstance(trace.model, MegaByte):
-        yield Series("patches", "norm of context", trace["contexts"][0].float().norm(dim=-1))
-    if isinstance(trace.model, NGram) and "hidden.0.in" in trace:
-        layer: nn.Linear = trace.model.hidden[0]  # type: ignore[assignment]
-        slots = trace["hidden.0.in"][0].unflatten(-1, (trace.model.spec.n, -1))  # (T, n, D)
-        weight = layer.weight.unflatten(1, (trace.model.spec.n, -1))  # (F, n, D)
-        norms = torch.einsum("tnd,fnd->tnf", slots, weight).float().norm(dim=-1)
-        for place, values in enumerate(norms.unbind(1)):
-            back = trace.model.spec.n - 1 - place
-            yield Series("slots", "newest token" if back == 0 else f"{back} back", values)
+def _shown(trace: Trace, path: str) -> Iterable[Series]:
+    """The series that a part itself shows."""
+    series = shown_parts(trace.model)[path].series
+    return () if series is None else series(trace.part(path))
 
 
 def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
@@ -190,32 +152,3 @@ def _state_before(trace: Trace, path: str) -> LayerState | None:
     x, cache = trace[f"{path}.in"], trace.calls[path].cache
     state: LayerState = module.new_state(x.shape[0], x.shape[1], x.dtype, x.device)
     return state if cache is None else cache.select(torch.arange(x.shape[0], device=x.device))
-
-
-@torch.no_grad()
-def gates(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T h"]]:
-    """The gates of an LSTM or a GRU, from what its kernel read and gave; of two directions, one after the other."""
-    module = trace.model.get_submodule(path)
-    assert isinstance(module, Recurrent)
-    cell, x, y = module.cell, trace[f"{path}.in"], trace[f"{path}.out"]
-    names = next((names for kind, names in GATES.items() if isinstance(cell, kind)), ())
-    cache = trace.calls[path].cache
-    size = cell.hidden_size
-    directions = []
-    for number in range(module.directions):
-        suffix = "_reverse" if number else ""
-        ih, hh, b, c = (
-            getattr(cell, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        )
-        own = y[..., number * size : (number + 1) * size]
-        first = torch.zeros_like(own[:, :1])
-        if cache is not None:
-            first = cache.hidden[:, None, number * size : (number + 1) * size].to(own)  # type: ignore[attr-defined]
-        before = torch.cat((own[:, 1:], first), 1) if number else torch.cat((first, own[:, :-1]), 1)
-        sums = nn.functional.linear(x, ih, b) + nn.functional.linear(before, hh, c)
-        directions.append(sums.sigmoid().split(size, dim=-1))
-    return {
-        name: torch.cat([parts[place] for parts in directions], -1)
-        for place, name in enumerate(names)
-        if name is not None
-    }

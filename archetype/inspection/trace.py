@@ -25,6 +25,7 @@ from archetype.models.build import GenerativeModel, Model
 from archetype.models.megabyte.module import MegaByte
 from archetype.nn.cache import CrossKVCache, LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.inspect import PartTrace
 from archetype.nn.probe import Observer, observed, observer
 
 Change = Callable[[Tensor], Tensor]
@@ -35,8 +36,8 @@ Places = int | Sequence[int] | slice | None
 class Call:
     """With what a mixer or a cross-attention was called beside vectors."""
 
-    context: ForwardContext
-    cache: LayerState | None
+    context: ForwardContext | None = None
+    cache: LayerState | None = None
 
 
 @dataclass
@@ -56,6 +57,13 @@ class Trace:
     logits: Tensor | None = None
     activations: dict[str, Tensor] = field(default_factory=dict)
     calls: dict[str, Call] = field(default_factory=dict)
+
+    def part(self, path: str) -> PartTrace:
+        """What one part read, computed and gave; the whole model at an empty path."""
+        start, call = join(path, ""), self.calls.get(path, Call())
+        own = {name.removeprefix(start): x for name, x in self.activations.items() if name.startswith(start)}
+        module = self.model.get_submodule(path)
+        return PartTrace(path, module, own, call.context, call.cache)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.activations:

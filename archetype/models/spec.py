@@ -25,6 +25,8 @@ class ModelSpec(Part):
 
     is_causal: ClassVar[bool] = False  # whether it writes text token by token, each from those before alone
     reads_source: ClassVar[bool] = False  # whether it reads a text beside the one that it writes
+    reads_images: ClassVar[bool] = False  # and no tokens
+    embeds_tokens: ClassVar[bool] = False  # whether it gives a vector for each token of a text
     can_classify: ClassVar[bool] = False  # whether it may have a head for classes
     shares_positions: ClassVar[bool] = False  # whether processes may share the positions of its rows
     version: Literal[1] = 1
@@ -64,6 +66,11 @@ class ModelSpec(Part):
     def stacks(self) -> tuple[StackView, ...]:
         """Every stack of blocks, as it stands in the model."""
         return ()
+
+    @property
+    def input_vocab_size(self) -> int:
+        """Ids that it can read; 0 for a model of images."""
+        return getattr(self, "vocab_size", 0)
 
     @property
     def num_layers(self) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 from archetype.roles.parallel import InLayout, NeedsWholeRows
+from archetype.roles.position import AttentionSizes
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["Mixer"]
@@ -33,6 +34,10 @@ class Mixer(InLayout, Part):
         """Its order, unless it asks `context.rows` for the positions of other processes."""
         cause = f"{getattr(self, 'kind', 'a mixer')} reads rows in order, and parallel.context cuts them"
         return NeedsWholeRows("", cause, "use attention, or make parallel.context 1")
+
+    def attention_sizes(self, width: int) -> AttentionSizes | None:
+        """Heads and features of a mixer that attends, in a model of `width` features; None for one that does not."""
+        return None
 
     def check(self, width: int, causal: bool) -> None:
         """Refuse, by `invalid`, a stack in which this mixer cannot stand.

@@ -30,7 +30,7 @@ CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = (
     "errors", "distribution", "legend", "dtypes", "table", "spec", "roles", "cost", "estimate", "families", "diagram",
 )  # fmt: skip
-FILES_WITHOUT_TORCH = ("__init__", "spec", "cost", "rule", "diagram")  # of parts and models
+FILES_WITHOUT_TORCH = ("__init__", "spec", "cost", "rule", "diagram", "infer", "curves")  # of parts and models
 ROOTS = ("archetype", "archetype.__main__")  # the front doors, which import on demand
 FACADES = ("archetype.cost",)  # where users find names of a higher layer, imported on demand
 

@@ -7,17 +7,19 @@ from tests.unit.test_names import FILES
 # one kind of each role: its own files, and how others would name it; files of others (convert) and claims about kinds
 # (studies) are another matter
 KINDS = {
-    "mixer": (tuple(f"parts/short_convolution/{name}.py" for name in ("__init__", "spec", "module", "cost", "diagram")),
+    "mixer": (tuple(f"parts/short_convolution/{name}.py"
+                    for name in ("__init__", "spec", "module", "cost", "diagram", "infer")),
               r"short_convolution\b|ShortConvolution"),
-    "norm": (("parts/norm/spec.py", "parts/norm/module.py", "parts/norm/cost.py"), r"kind: batch\b|\bBatchNorm\b"),
+    "norm": (tuple(f"parts/norm/{name}.py" for name in ("spec", "module", "cost", "inspect")),
+             r"kind: batch\b|\bBatchNorm\b"),
     "family": (("families/smollm3.py",), r"smollm3"),
     "objective": (("training/objectives/image_class.py",), r"\bimage_class\b|\bImageClass\b"),
     "optimizer": (("training/optimizers/kinds.py",), r"\bAdafactor\b"),
     "tokenizer": (("tokenizers/tiktoken.py",), r'"tiktoken"'),
 }  # fmt: skip
-LINES = {  # one each; those of `inspection` and `explain` say how it is shown: it works without them
+LINES = {  # one each; those of `explain` say how it is shown: it works without them
     "mixer": {"apps/cli/explain.py": 1},
-    "norm": {"apps/cli/explain.py": 1, "inspection/attribution.py": 2},
+    "norm": {"apps/cli/explain.py": 1},
     "family": {"families/registry.py": 1},
     "objective": {"training/objectives/__init__.py": 1},
     "optimizer": {"training/optimizers/__init__.py": 1},

@@ -17,16 +17,11 @@ from archetype.language_model import LanguageModel
 from archetype.models.build import Model
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder
-from archetype.models.decoder.spec import Decoder as DecoderSpec
 from archetype.models.encoder.module import Encoder
-from archetype.models.encoder.spec import Encoder as EncoderSpec
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.models.encoder_decoder.spec import EncoderDecoder as EncoderDecoderSpec
 from archetype.models.megabyte.module import MegaByte
-from archetype.models.megabyte.spec import MegaByte as MegaByteSpec
 from archetype.models.ngram.module import NGram
-from archetype.models.ngram.spec import NGram as NGramSpec
-from archetype.models.spec import ModelSpec
+from archetype.models.spec import CausalSpec, ModelSpec
 from archetype.runs.directory import Run
 from archetype.training.loop import take_step
 from archetype.training.objectives.next_token import NextTokenObjective
@@ -87,7 +82,7 @@ class Workload:
         if new is not None and sizes.new < 2:
             raise SpecError("--new", f"{job} writes no more than the first token", "leave it out, or use decode")
         # what is read and what is written share the context, but for a source and its target
-        shared = sizes.new > 0 and not isinstance(spec, EncoderDecoderSpec)
+        shared = sizes.new > 0 and not spec.reads_source
         if prompt is None:
             prompt_room = max(2 * context // 3, context - sizes.new) if new is None else context - new
             prompt = min(sizes.prompt, prompt_room if shared else context)
@@ -154,17 +149,10 @@ def runner(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]
 
 def jobs_of(spec: ModelSpec) -> tuple[Job, ...]:
     """The jobs that a model can be timed on."""
-    match spec:
-        case DecoderSpec():
-            return ("decode", "prefill", "batch", "train", "embed")
-        case NGramSpec() | MegaByteSpec():
-            return ("decode", "prefill", "batch", "train")
-        case EncoderDecoderSpec():
-            return ("decode", "prefill")
-        case EncoderSpec():
-            return ("embed",)
-        case _:
-            return ()
+    if spec.reads_source:
+        return ("decode", "prefill")
+    writing: tuple[Job, ...] = ("decode", "prefill", "batch", "train") if isinstance(spec, CausalSpec) else ()
+    return (*writing, "embed") if spec.embeds_tokens else writing
 
 
 def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:

@@ -16,10 +16,7 @@ from archetype.io.tensors import dtype_of
 from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained, load, names_weights
 from archetype.machine.hardware import Device
-from archetype.models.decoder.spec import Decoder
-from archetype.models.encoder.spec import Encoder
-from archetype.models.encoder_decoder.spec import EncoderDecoder
-from archetype.models.spec import ModelSpec
+from archetype.models.spec import CausalSpec, ModelSpec
 from archetype.parts.head.spec import NoHead
 from archetype.runs import machine
 from archetype.runs.machine import Peak
@@ -178,9 +175,9 @@ def against_limit(
         "prefill": [("prefill", 1)],
         "batch": [("prefill", 1), ("decode", sizes.new - 1)],
         "train": [("train", 1)],
-        "embed": [("prefill" if isinstance(spec, Decoder) else "forward", 1)],  # the head of no other token
+        "embed": [("prefill" if isinstance(spec, CausalSpec) else "forward", 1)],  # the head of no other token
     }
-    if workload.job == "embed" and isinstance(spec, Encoder):
+    if workload.job == "embed" and not isinstance(spec, CausalSpec):
         spec = spec.replace(head=NoHead())
     counted = [
         (least_time(spec, phase, sizes, dtype, weights, peaks.device), times) for phase, times in phases[workload.job]
@@ -219,7 +216,7 @@ def least_time(
         device: its peaks.
     """
     rows, prompt, new = sizes
-    is_pair = isinstance(spec, EncoderDecoder)
+    is_pair = spec.reads_source
     length = prompt + new // 2 if phase == "decode" and not is_pair else prompt
     report = cost_report(spec, rows, length, dtype)
     time = next(time for time in predict(report, device) if time.phase == phase)

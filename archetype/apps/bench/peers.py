@@ -17,7 +17,6 @@ from archetype.convert.gguf.file import FILE
 from archetype.errors import ArchetypeError, DataError, one_line
 from archetype.language_model import LanguageModel
 from archetype.loading import GgufType, export
-from archetype.models.encoder_decoder.spec import EncoderDecoder
 
 GGUF_TYPES: dict[str, GgufType] = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "lossless": "bf16", "int8": "q8_0", "int4": "q4_0",
@@ -128,7 +127,7 @@ def opened(
     kind = GGUF_TYPES.get(weights or dtype)
     request = {
         "job": workload.job, "prompts": workload.prompts, "new": workload.new, "dtype": dtype, "threads": threads,
-        "is_pair": isinstance(lm.spec, EncoderDecoder), "start": START,
+        "is_pair": lm.spec.reads_source, "start": START,
     }  # fmt: skip
     peers: list[Peer] = []
     left_out: dict[str, str] = {}

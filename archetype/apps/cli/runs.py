@@ -97,7 +97,6 @@ def plot(
 def _curves(run: "Run", axis: "Axis") -> "Curves":
     from archetype.errors import DataError
     from archetype.estimate.report import cost_report
-    from archetype.models.vision.spec import VisionEncoder
     from archetype.runs.directory import read_run_spec
     from archetype.training import metrics
     from archetype.training.plot import curves
@@ -110,7 +109,7 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
         raise DataError(str(run.metrics_file), "is of an earlier version, which counted no tokens", "use --x steps")
     if axis == "flops":
         spec, length = read_run_spec(run), read_recipe(run.recipe_file).sequence_length
-        length = None if isinstance(spec, VisionEncoder) else length  # an image is one target
+        length = None if spec.reads_images else length  # an image is one target
         flops = cost_report(spec, 1, length).flops["train"] / (length or 1)
     return curves(lines, axis, flops)
 

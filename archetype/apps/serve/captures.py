@@ -22,18 +22,17 @@ from archetype.apps.serve.worker import Worker
 from archetype.errors import ArchetypeError
 from archetype.inspection import Inspection
 from archetype.inspection.attention import AttentionView, attention_paths
+from archetype.inspection.experts import mixture_paths
 from archetype.inspection.lens import LensView, answering_stack, lens_layers, lens_of_layers, read_out, residual_names
 from archetype.inspection.names import stacks
 from archetype.inspection.recurrent import RecurrentView, has_recurrent_view, recurrent_parts, view_of_series
 from archetype.inspection.residual import ResidualView
 from archetype.inspection.trace import Trace
-from archetype.parts.experts.module import MixtureOfExperts
 
 T = TypeVar("T")
 MAX_BYTES = 2**28  # of all captures
 SECONDS = 1800.0  # for which a capture stays that nobody looks at
 TOP = 10  # answers of the lens
-OF_EXPERTS = ("chosen", "weights", "router_logits")
 
 
 class Capture:
@@ -72,7 +71,7 @@ class Capture:
         self.maps = _pooled([view.maps[0] for view in heads])
         possible = {
             "attention": bool(paths), "lens": self._last is not None, "residual": bool(norms),
-            "experts": any(isinstance(module, MixtureOfExperts) for module in trace.model.modules()),
+            "experts": bool(mixture_paths(trace)),
             "recurrent": await run(lambda: has_recurrent_view(trace)),
         }  # fmt: skip
         inputs, stack = trace.inputs, next(iter(norms), "")
@@ -224,15 +223,15 @@ def _residual_stacks(trace: Trace) -> list[str | None]:
 
 def _needed(trace: Trace) -> Iterator[str]:
     """The activations that a view still to be computed reads."""
-    attending = set(attention_paths(trace))
+    with_views = {*attention_paths(trace), *mixture_paths(trace)}
     for name in trace:
         path, _, last = name.rpartition(".")
-        if path in attending:
+        if path in with_views:
             needed = last not in ("in", "out", "heads")
         elif path.endswith(".mixer"):
             needed = True
         else:
-            needed = last in OF_EXPERTS or (last in ("in", "out") and path.rpartition(".")[2].isdecimal()) or not path
+            needed = not path or (last in ("in", "out") and path.rpartition(".")[2].isdecimal())
         if needed:
             yield name
 

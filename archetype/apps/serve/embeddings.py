@@ -51,7 +51,7 @@ async def classify(models: Models, exchange: Exchange) -> None:
         inputs = [body.input] if isinstance(body.input, str) else list(body.input)
         _check_inputs(inputs)
         count = 0
-        if isinstance(model.lm.model, VisionEncoder):
+        if model.lm.spec.reads_images:
             urls = [one.image_url.url if isinstance(one, ImagePart) else str(one) for one in inputs]
             batch: Tensor | list[str] = await model.worker.text(
                 lambda: torch.stack([picture(model, url) for url in urls])

@@ -18,8 +18,6 @@ from archetype.errors import ArchetypeError
 from archetype.inspection import Inspection
 from archetype.inspection.attention import AttentionHead
 from archetype.inspection.experts import ExpertsView
-from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.models.vision.module import VisionEncoder
 
 MAX_TOKENS = 2048  # of a text
 MAX_SIDE = 1024  # of a map, unless the request says otherwise
@@ -136,7 +134,7 @@ async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -
         message = "text: one of ids, text, messages, source or image says what to read; give one of them"
         raise ApiError("invalid_value", message, named[1] if named else "text")
     field, worker = named[0], model.worker
-    if (field == "image") != isinstance(model.lm.model, VisionEncoder):
+    if (field == "image") != model.lm.spec.reads_images:
         kind = model.lm.spec.kind
         raise ApiError("invalid_value", f"{field}: is not what {model.name} of kind {kind} reads", field)
     if body.image is not None:
@@ -147,7 +145,7 @@ async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -
     else:
         text = body.ids or body.text or body.source or ""
         ids = await worker.text(lambda: encode(model, text))
-    if not isinstance(model.lm.model, EncoderDecoder):
+    if not model.lm.spec.reads_source:
         if body.target is not None:
             raise ApiError("invalid_value", f"target: {model.name} is no encoder-decoder; leave it out", "target")
         return ids + (await _continuation(model, metrics, ids, body.generate) if body.generate else []), None

@@ -12,7 +12,6 @@ from archetype.estimate.report import cost_report, total_parameters
 from archetype.io.files import MAX_CONFIG_BYTES, read_bytes, read_json
 from archetype.io.yaml import read_mapping
 from archetype.models.file import read
-from archetype.models.vision.spec import VisionEncoder
 from archetype.runs.extensions import check_extensions
 from archetype.runs.listing import AXES, MetricsFile, differences_of_runs, downsampled, is_training, run_folders
 from archetype.spec.edit import leaves
@@ -147,7 +146,7 @@ def _architecture(folder: Path, changed: float) -> dict[str, Any]:
 def _flops_per_target(folder: Path, changed: float) -> float:
     """FLOPs of training for each token or image."""
     spec, length = read(folder / "spec.yaml"), read_mapping(folder / "recipe.yaml").get("sequence_length")
-    length = None if isinstance(spec, VisionEncoder) else length  # an image is one target
+    length = None if spec.reads_images else length  # an image is one target
     return cost_report(spec, 1, length).flops["train"] / (length or 1)
 
 

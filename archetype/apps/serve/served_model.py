@@ -14,10 +14,6 @@ from archetype.generate import Engine, Sampling
 from archetype.io.text import read_text
 from archetype.language_model import LanguageModel
 from archetype.models.build import GenerativeModel
-from archetype.models.causal import CausalModel
-from archetype.models.encoder.module import Encoder
-from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.models.vision.module import VisionEncoder
 from archetype.spec.base import fingerprint
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
@@ -55,19 +51,17 @@ class ServedModel:
     @property
     def translates(self) -> bool:
         """Whether it is an encoder-decoder."""
-        return isinstance(self.lm.model, EncoderDecoder)
+        return self.lm.spec.reads_source
 
     @property
     def context_length(self) -> int | None:
         """Tokens of a text at most; None for a model of images."""
-        return None if isinstance(self.lm.model, VisionEncoder) else self.lm.model.spec.context_length
+        return None if self.lm.spec.reads_images else self.lm.model.spec.context_length
 
     @property
     def vocab_size(self) -> int:
         """Tokens that it can read; 0 for a model of images."""
-        if isinstance(self.lm.model, EncoderDecoder):
-            return self.lm.model.spec.source_vocab_size or self.lm.model.spec.vocab_size
-        return 0 if isinstance(self.lm.model, VisionEncoder) else self.lm.model.spec.vocab_size
+        return self.lm.spec.input_vocab_size
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -109,11 +103,10 @@ class ServedModel:
         """
         model = self.lm.model
         classifies = getattr(model, "classifier", None) is not None
-        embeds = isinstance(model, Encoder) or (isinstance(model, CausalModel) and hasattr(model, "blocks"))
         able = {
             "completions": self.generates,
             "chat completions": self.generates and not self.translates,
-            "embeddings": embeds,
+            "embeddings": self.lm.spec.embeds_tokens,
             "classes": classifies,
         }
         if not able[task]:

@@ -29,7 +29,6 @@ from archetype.io.yaml import mapping_to_yaml, yaml_value
 from archetype.machine.hardware import DEVICES
 from archetype.models.file import json_schema, parse
 from archetype.models.spec import ModelSpec
-from archetype.models.stack.spec import Stack
 from archetype.spec.base import Spec, fingerprint
 from archetype.spec.edit import assign, differences, index_text
 from archetype.spec.serialize import to_yaml
@@ -262,7 +261,7 @@ def form(spec: ModelSpec) -> list[dict[str, Any]]:
             value = block.dump(full=True)
             groups.append({"path": path, "definition": type(block).__name__, "layers": len(layers), "value": value})
     for name, value in whole.items():
-        if isinstance(getattr(spec, name), Stack):
+        if isinstance(value, dict) and "layers" in value:
             whole[name] = {key: inner for key, inner in value.items() if key != "layers"}
     whole.pop("layers", None)
     return [{"path": "", "definition": type(spec).__name__, "layers": 0, "value": whole}, *groups]

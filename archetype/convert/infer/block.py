@@ -19,7 +19,7 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool) -> Fe
     if layer.sparse:
         return _experts(info, layer)
     names = layer.network
-    if not names and layer.kind != "attention":
+    if not names and layer.reader.stands_alone:
         return NoFeedForward()
     if "down.weight" not in names:
         raise info.missing(layer.prefix, "a layer without a feed-forward part that is known")

@@ -20,8 +20,8 @@ from archetype.errors import CheckpointError
 from archetype.families.config import ACTIVATIONS, Config
 from archetype.parts.activation.spec import Activation
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.roles.checkpoint import Shape
 
-Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]  # by the names of the file
 
 
@@ -121,7 +121,7 @@ class CheckpointInfo:
         eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
         if self.quirks.norm is not None:
             norm = self.quirks.norm.replace(eps=eps)
-            return norm.replace(bias=bias) if isinstance(norm, LayerNorm) else norm
+            return norm.replace(bias=bias) if hasattr(norm, "bias") else norm
         if bias or (key is not None and key.startswith("layer")):
             return LayerNorm(eps=eps, bias=bias, weight=weight)
         if key is None:

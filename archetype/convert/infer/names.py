@@ -1,8 +1,8 @@
-"""The roles of tensors by their names in published files. Data, and one function."""
+"""The roles of tensors outside mixers by their names in published files. Data, and one function."""
 
 import re
 
-Table = tuple[tuple[str, str], ...]
+from archetype.roles.checkpoint import NameTable
 
 # Tensors that a decoder of text has no use for: what looks at a source, what sees or hears, and tables of numbers.
 LEFT_OUT = re.compile(
@@ -15,7 +15,7 @@ MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
 # Of what has no use, tables of whole numbers, which every library makes for itself.
 TABLES = re.compile(rf"{MASK.pattern}|(.*\.)?position_ids")
 
-OUTER: Table = (
+OUTER: NameTable = (
     (r"(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings|token_embedding|tokens_embed|"
      r"embeddings\.word_embeddings|w)", "embedding.token"),
     (r"(?:embed_positions|wpe|position_embeddings|positions_embed|position_embedding)", "embedding.position"),
@@ -32,59 +32,9 @@ OUTER: Table = (
      r"lm_head\.decoder|decoder)", "lm_head"),
 )  # fmt: skip
 
-ATTENTION = (
-    r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention)\."
-    r"(?:self\.|attention\.)?"
-)
 NETWORK = r"(?:(?:\w+\.)*?(?:mlp|feed_forward|ffn|feedforward|intermediate|output|block_sparse_moe|moe)\.)?"
-MIXER: Table = (
-    (rf"{ATTENTION}(?:q_norm|q_layernorm|query_layernorm|q_ln|query_norm)", "q_norm"),
-    (rf"{ATTENTION}(?:k_norm|k_layernorm|key_layernorm|k_ln|key_norm)", "k_norm"),
-    (rf"{ATTENTION}(?:q_proj|query|wq|Wq|q_lin|query_proj|q)", "q"),
-    (rf"{ATTENTION}(?:k_proj|key|wk|Wk|k_lin|key_proj|k)", "k"),
-    (rf"{ATTENTION}(?:v_proj|value|wv|Wv|v_lin|value_proj|v)", "v"),
-    (rf"{ATTENTION}(?:qkv_proj|query_key_value|c_attn|Wqkv|qkv|W_pack|in_proj)", "qkv"),
-    (rf"{ATTENTION}(?:o_proj|out_proj|dense|c_proj|wo|out_lin|out|o|output\.dense|linear_out)", "o"),
-    (rf"{ATTENTION}(?:gate_proj|g_proj)", "gate"),
-    # of latent attention
-    (rf"{ATTENTION}q_a_proj", "q_down"),
-    (rf"{ATTENTION}q_a_layernorm", "q_norm"),
-    (rf"{ATTENTION}q_b_proj", "q_up"),
-    (rf"{ATTENTION}kv_a_proj_with_mqa", "kv_down"),
-    (rf"{ATTENTION}kv_a_layernorm", "kv_norm"),
-    (rf"{ATTENTION}kv_b_proj", "kv_up"),
-)
-# Numbers without a `.weight` or `.bias`.
-STATE = r"(?:\w+\.)*?(?:mamba|mixer|linear_attn)\."
-PARAMETERS: Table = (
-    (rf"{ATTENTION}(?:sinks|softmax_offset)", "sinks"),
-    *((rf"{STATE}{name}", name) for name in ("A_log", "D", "dt_bias")),
-)
-# Of mixers that are no attention: what shows each (with the axes of that tensor), and what its tensors are.
-SIGNS: tuple[tuple[str, int, str], ...] = (
-    (r"linear_attn\.A_log", 1, "gated_delta_net"),
-    (r"(?:mamba|mixer)\.A_log", 2, "mamba"),
-    (r"(?:mamba|mixer)\.A_log", 1, "mamba2"),
-    (r"conv\.conv\.weight", 3, "short_convolution"),
-)
-IN_AND_OUT: Table = ((rf"{STATE}in_proj", "in_proj"), (rf"{STATE}conv1d", "conv"), (rf"{STATE}out_proj", "out_proj"))
-MIXERS: dict[str, Table] = {
-    "attention": MIXER,
-    "mamba": (
-        *IN_AND_OUT, (rf"{STATE}x_proj", "x_proj"), (rf"{STATE}dt_proj", "dt_proj"),
-        *((rf"{STATE}{name}_layernorm", f"{name}_norm") for name in ("dt", "b", "c")),
-    ),
-    "mamba2": (*IN_AND_OUT, (rf"{STATE}norm", "norm")),
-    "gated_delta_net": (
-        (rf"{STATE}in_proj_qkvz", "qkvz"), (rf"{STATE}in_proj_ba", "ba"), (rf"{STATE}in_proj_qkv", "qkv"),
-        *((rf"{STATE}{name}_proj", name) for name in "qkvab"), (rf"{STATE}(?:in_proj_z|g_proj)", "gate"),
-        (rf"{STATE}in_proj_a", "a"), (rf"{STATE}in_proj_b", "b"), (rf"{STATE}conv1d", "conv"),
-        (rf"{STATE}o?_?norm", "norm"), (rf"{STATE}(?:out_proj|o_proj)", "o"),
-    ),
-    "short_convolution": tuple((rf"conv\.{name}", name) for name in ("in_proj", "conv", "out_proj")),
-}  # fmt: skip
 # Within a layer with experts, before what stands in NETWORKS.
-EXPERTS: Table = (
+EXPERTS: NameTable = (
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:gate_proj|w1)", "experts.gate"),
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:up_proj|w3)", "experts.up"),
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:down_proj|w2)", "experts.down"),
@@ -102,7 +52,7 @@ EXPERTS: Table = (
     (rf"{NETWORK}(?:(?:gate|router|moe_statics|experts)\.)?(?:e_score_correction_bias|expert_bias)", "correction"),
 )
 SPARSE = re.compile(rf"{NETWORK}(?:experts\.(?:\d+\..*|fc1\..*|gate_up_proj)|input_linear\..*)")
-NETWORKS: Table = (
+NETWORKS: NameTable = (
     (rf"{NETWORK}(?:gate_up_proj|dense_h_to_8h)", "gate_up"),
     (rf"{NETWORK}(?:gate_proj|w1|wi_0|linear_gate|gate_linear)", "gate"),
     (rf"{NETWORK}(?:up_proj|w3|wi_1|c_fc|fc1|fc_in|dense_h_to_4h|lin1|linear_in|intermediate\.dense|0)", "up"),
@@ -126,7 +76,7 @@ AFTER_ATTENTION = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm", "
                    "post_attention_layernorm")  # fmt: skip
 
 
-def read_name(table: Table, path: str) -> tuple[str, int | None] | None:
+def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:
     """Our name of what stands at a path, and which expert's it is; None where the table has none for it."""
     for pattern, param in table:
         if match := re.fullmatch(pattern, path):

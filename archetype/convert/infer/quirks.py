@@ -9,10 +9,9 @@ from typing import Literal
 from archetype.parts.activation.spec import Activation
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.position.spec import Sinusoidal
+from archetype.roles.checkpoint import MixerQuirks
 
 # Sizes and settings in config.json.
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "attention_heads")
-HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
 CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
 EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon", "norm_epsilon", "norm_eps",
        "rms_norm_epsilon")  # fmt: skip
@@ -26,7 +25,6 @@ LAYER_KINDS = ("layer_types", "attention_layers")
 FULL_EVERY = ("sliding_window_pattern", "_sliding_window_pattern")  # every so many layers, one has full attention
 EMBEDDING_SCALE = ("embedding_multiplier", "scale_emb", "embedding_scale")
 HEAD_SCALE = ("logit_scale", "lm_head_multiplier")
-SCORE_SCALE = ("attention_multiplier", "softmax_scale")
 INITIAL_STD = ("initializer_range", "init_std", "init_method_std")
 PARALLEL = ("use_parallel_residual", "parallel_residual", "parallel_attn")
 NORMS_FIRST = ("do_layer_norm_before", "normalize_before")
@@ -58,11 +56,10 @@ NEUTRAL = (
 
 
 @dataclass(frozen=True)
-class FamilyQuirks:
-    """The settings that the code of one family fixes.
+class FamilyQuirks(MixerQuirks):
+    """The settings that the code of one family fixes, beside those of its mixers.
 
     Attributes:
-        interleaved: rotary pairs are neighbours.
         reversed: rotary pairs are rotated the other way.
         positions_after_padding: positions are counted from the number after padding's.
         full_layers_without_rope: layers with full attention have no positions, where others have a window.
@@ -73,24 +70,16 @@ class FamilyQuirks:
         norm: the kind of all norms, where tensors cannot show it.
         embedding_norm: a norm without weights after the embedding.
         scaled_embedding: token vectors are multiplied by the root of their width.
-        unscaled_scores: scores are not divided by the root of the head's width.
         added_position: positions that are added to token vectors, and computed.
         inclusive_waves: the exponents of their waves run from 0 to 1 inclusive (tensor2tensor).
         rope: queries and keys are rotated, though no key says so.
-        qk_norm: a norm of queries and keys without weights.
-        qk_norm_after_rope: queries and keys are normalized after they are rotated.
         rope_when_named: queries and keys are rotated only where `position_embedding_type` says so.
-        gate_in_queries: a gate on attention's result lies beside each head's query.
-        gate_activation: of such a gate.
         norm_first: the embedding's norm stands before positions are added.
         expert_bias_on: what the bias of the experts' choice is added to.
-        mixer_eps: of the norm in a delta network, where it is not that of the others.
-        fused_order: the order of queries, keys and values in one tensor, and in how many parts they follow each other.
         renames: patterns of tensor names and what they are read as.
         computed: pattern of tensors that follow from sizes, and are not read.
     """
 
-    interleaved: bool = False
     reversed: bool = False
     positions_after_padding: bool = False
     full_layers_without_rope: bool = False
@@ -101,19 +90,12 @@ class FamilyQuirks:
     norm: LayerNorm | RMSNorm | None = None
     embedding_norm: bool = False
     scaled_embedding: bool = False
-    unscaled_scores: bool = False
     added_position: Sinusoidal | None = None
     inclusive_waves: bool = False
     rope: bool = False
-    qk_norm: bool = False
-    qk_norm_after_rope: bool = False
     rope_when_named: bool = False
-    gate_in_queries: bool = False
-    gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
     norm_first: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
-    mixer_eps: float | None = None
-    fused_order: tuple[str, int] | None = None
     renames: tuple[tuple[str, str], ...] = ()
     computed: str | None = None
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from archetype.convert.infer.attention import ModelDims, read_mixer
 from archetype.convert.infer.block import read_feedforward, read_wiring
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
+from archetype.convert.infer.mixer import InferredMixer, ModelDims
 from archetype.convert.infer.quirks import CONTEXT, EMBEDDING_SCALE, HEAD_SCALE, INITIAL_STD, NEUTRAL
-from archetype.convert.infer.tensors import GroupedTensors, group_tensors, inferred_rules
+from archetype.convert.infer.rules import inferred_rules
+from archetype.convert.infer.tensors import GroupedTensors, group_tensors
 from archetype.errors import CheckpointError
 from archetype.families.as_read import family_as_read
 from archetype.families.config import BOOKKEEPING, Config
@@ -78,7 +79,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     blocks = tuple(
         Block(
             wiring=wiring,
-            mixer=read_mixer(info, layer, dims),
+            mixer=layer.reader.read(InferredMixer(info, layer, dims)),
             feedforward=read_feedforward(info, layer, tensors.transposed),
             residual_scale=scale,
         )

@@ -1,7 +1,6 @@
-"""The tensors of a file, grouped by what they are, and the weight rules of the specification that follows."""
+"""The tensors of a file, grouped by what they are."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
@@ -9,27 +8,17 @@ from archetype.convert.infer.names import (
     EXPERTS,
     LEFT_OUT,
     MASK,
-    MIXERS,
     NETWORKS,
     OUTER,
-    PARAMETERS,
-    SIGNS,
     SPARSE,
     read_name,
 )
 from archetype.errors import CheckpointError
-from archetype.families.rules import Rule, rule
-from archetype.models.block.spec import Block
-from archetype.models.decoder.spec import Decoder
-from archetype.models.spec import ModelSpec
-from archetype.parts.attention.spec import Attention
-from archetype.parts.gated_delta_net.spec import GatedDeltaNet
+from archetype.roles.checkpoint import MixerReader, NameTable
 from archetype.roles.mixer import Mixer
+from archetype.spec.registry import providers
 
 Names = dict[str, str]  # the name of a parameter with its kind (weight, bias) -> the file's name
-
-# The name of tensors in which queries, keys and values lie head by head.
-HEAD_BY_HEAD = "query_key_value"
 
 
 @dataclass
@@ -39,8 +28,8 @@ class Layer:
     Attributes:
         number: of the layer.
         prefix: of the file's names.
+        reader: of its mixer's kind.
         sparse: whether it has experts.
-        kind: of its mixer.
         mixer: by our names below `mixer`.
         network: by our names below `feedforward`.
         norms: by the file's names below the layer.
@@ -49,8 +38,8 @@ class Layer:
 
     number: int
     prefix: str
-    sparse: bool
-    kind: str = "attention"
+    reader: MixerReader
+    sparse: bool = False
     mixer: Names = field(default_factory=dict)
     network: Names = field(default_factory=dict)
     norms: Names = field(default_factory=dict)
@@ -89,7 +78,10 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     used = [name for name in info.shapes if name not in set(left_out)]
     prefix, numbers = _numbered_layers(info, used)
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")
-    layers = {number: Layer(number, f"{prefix}.{number}", False) for number in numbers}
+    readers = [reader for kind, reader in providers("infer") if issubclass(kind, Mixer)]
+    usual = next(reader for reader in readers if reader.sign is None)
+    parameters = tuple(name for reader in readers for name in reader.parameters)
+    layers = {number: Layer(number, f"{prefix}.{number}", usual) for number in numbers}
     outside = []
     for name in used:
         if (match := in_layer.fullmatch(name)) is None:
@@ -97,12 +89,12 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
             continue
         layer = layers[int(match[1])]
         layer.sparse |= SPARSE.fullmatch(match[2]) is not None
-        for sign, axes, kind in SIGNS:
-            if re.fullmatch(sign, match[2]) and len(info.shapes[name]) == axes:
-                layer.kind = kind
+        for reader in readers:
+            if reader.sign and re.fullmatch(reader.sign[0], match[2]) and len(info.shapes[name]) == reader.sign[1]:
+                layer.reader = reader
     for name in used:
         if match := in_layer.fullmatch(name):
-            _add_to_layer(info, layers[int(match[1])], match[2], name)
+            _add_to_layer(info, layers[int(match[1])], match[2], name, parameters)
     ordered = [layers[number] for number in numbers]
     return GroupedTensors(_outer(info, outside), ordered, left_out, _transposed(info.shapes, ordered[0]))
 
@@ -152,14 +144,22 @@ def _tails(path: str) -> list[str]:
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
-def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> None:
-    """Put one tensor where it belongs; `inner` is its name below the layer."""
+def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str, parameters: NameTable) -> None:
+    """Put one tensor where it belongs.
+
+    Args:
+        info: of the checkpoint.
+        layer: that has it.
+        inner: its name below the layer.
+        name: its name in the file.
+        parameters: of mixers, without `.weight` and `.bias`.
+    """
     inner = _rename(info, inner)
     path, _, kind = inner.rpartition(".")
     if layer.sparse and (match := read_name(EXPERTS, inner)):
         _add_once(info, layer.network, match[0], name)
         return
-    if match := read_name(PARAMETERS, inner):
+    if match := read_name(parameters, inner):
         _add_once(info, layer.mixer, match[0], name)
         return
     if kind not in ("weight", "bias"):
@@ -170,7 +170,7 @@ def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str) -> 
             layer.experts.append((f"{param}.{kind}", expert, name))
         else:
             _add_once(info, layer.network, f"{param}.{kind}", name)
-    elif match := read_name(MIXERS[layer.kind], path):
+    elif match := read_name(layer.reader.names, path):
         _add_once(info, layer.mixer, f"{match[0]}.{kind}", name)
     elif match := read_name(NETWORKS, path):
         _add_once(info, layer.network, f"{match[0]}.{kind}", name)
@@ -201,84 +201,3 @@ def _transposed(shapes: Shapes, layer: Layer) -> bool:
             if bias is not None and len(shape) == 2 and shape[0] != shape[1]:
                 return shapes[bias] == (shape[1],)
     return False
-
-
-def inferred_rules(
-    info: CheckpointInfo, tensors: GroupedTensors, norms: list[Names], model: ModelSpec
-) -> tuple[Rule, ...]:
-    """The weight rules of a file, for a specification that the user may have changed.
-
-    Args:
-        info: of the checkpoint.
-        tensors: all of the file's.
-        norms: of each layer, by our names.
-        model: the specification.
-
-    Raises:
-        CheckpointError: the specification has another number of layers.
-    """
-    if not isinstance(model, Decoder) or model.num_layers != len(tensors.layers):
-        cause = f"the file has {len(tensors.layers)} layers"
-        raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
-    rules = [rule(name, param) for param, name in tensors.outer.items()]
-    for layer, names, block in zip(tensors.layers, norms, model.layers, strict=True):
-        rules += [rule(name, f"blocks.{layer.number}.{param}") for param, name in names.items()]
-        rules += _mixer_rules(info, layer, block, tensors.transposed)
-        rules += _feedforward_rules(info, layer, tensors.transposed)
-    return tuple(rules)
-
-
-def _mixer_rules(info: CheckpointInfo, layer: Layer, block: Block, transposed: bool) -> list[Rule]:
-    rules, below = [], f"blocks.{layer.number}.mixer"
-    for param, name in layer.mixer.items():
-        path, _, kind = param.rpartition(".")
-        matrix = transposed and len(info.shapes[name]) == 2
-        if (joint := _joint(info, layer, path, name, block.mixer)) is not None:
-            parts, heads = joint
-            rules.append(rule(name, *(f"{below}.{part}.{kind}" for part in parts), transposed=matrix, heads=heads))
-        else:
-            rules.append(rule(name, f"{below}.{param}", transposed=matrix))
-    return rules
-
-
-def _joint(info: CheckpointInfo, layer: Layer, path: str, name: str, mixer: Mixer) -> tuple[Iterable[str], int] | None:
-    """The parts that lie in one tensor, and how many times they follow each other; None where it is one part."""
-    if isinstance(mixer, GatedDeltaNet):
-        parts = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
-        return (parts[path], 1 if path == "qkv" else mixer.key_heads) if path in parts else None
-    if path == "q" and isinstance(mixer, Attention) and mixer.gate is not None and "gate.weight" not in layer.mixer:
-        return ("q", "gate"), mixer.num_heads
-    if path != "qkv":
-        return None
-    if info.quirks.fused_order is not None:
-        return info.quirks.fused_order
-    if HEAD_BY_HEAD in name and isinstance(mixer, Attention):
-        return "qkv", mixer.num_kv_heads or mixer.num_heads
-    return "qkv", 1
-
-
-def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> list[Rule]:
-    below = f"blocks.{layer.number}.feedforward"
-    # one rule for the tensors of all experts
-    places = {
-        re.sub(rf"\bexperts\.{number}\.", "experts.{e}.", name): f"{below}.{param.removesuffix('.weight')}"
-        for param, number, name in layer.experts
-    }
-    rules = [rule(name, param) for name, param in places.items()]
-    for param, name in layer.network.items():
-        path, kind = param.rsplit(".", 1) if "." in param else (param, "")
-        shape = info.shapes[name]
-        if param == "correction":
-            rules.append(rule(name, f"{below}.correction", shape=shape))
-        elif path == "experts.gate_up":  # of each expert, its gate before its up
-            params = (f"{below}.experts.{part}" for part in ("gate", "up"))
-            rules.append(rule(name, *params, heads=shape[0], shape=shape, transposed=layer.experts_transposed(info)))
-        elif path == "experts.down":
-            rules.append(rule(name, f"{below}.experts.down", transposed=layer.experts_transposed(info)))
-        elif path.endswith("gate_up"):
-            parent = path.removesuffix("gate_up")
-            params = (f"{below}.{parent}{part}.{kind}" for part in ("gate", "up"))
-            rules.append(rule(name, *params, transposed=transposed and len(shape) == 2))
-        else:
-            rules.append(rule(name, f"{below}.{param}", transposed=transposed and len(shape) == 2))
-    return rules

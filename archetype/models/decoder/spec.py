@@ -33,6 +33,7 @@ class Decoder(EndsWithNorm, CausalSpec):
         initialization: how weights are drawn.
     """
 
+    embeds_tokens: ClassVar[bool] = True
     can_classify: ClassVar[bool] = True
     shares_positions: ClassVar[bool] = True
     kind: Literal["decoder"] = "decoder"

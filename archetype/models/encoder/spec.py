@@ -36,6 +36,7 @@ class Encoder(EndsWithNorm, ModelSpec):
         initialization: how weights are drawn.
     """
 
+    embeds_tokens: ClassVar[bool] = True
     can_classify: ClassVar[bool] = True
     shares_positions: ClassVar[bool] = True
     kind: Literal["encoder"] = "encoder"

@@ -67,6 +67,11 @@ class EncoderDecoder(ModelSpec):
             StackView("decoder.", decoder.layers, decoder.final_norm, self.d_model, True, True, decoder.residual),
         )
 
+    @property
+    def input_vocab_size(self) -> int:
+        """Tokens of the source's vocabulary."""
+        return self.source_vocab_size or self.vocab_size
+
     @model_validator(mode="after")
     def _source_is_seen(self) -> "EncoderDecoder":
         if self.source_vocab_size is not None and self.embedding.shared:

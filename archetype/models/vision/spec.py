@@ -45,6 +45,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
 
     renamed: ClassVar[dict[str, str]] = {"channels": "num_channels"}
     letters: ClassVar[Mapping[str, str]] = {"T": "positions of an image", "J": "pixels of a patch's side"}
+    reads_images: ClassVar[bool] = True
     can_classify: ClassVar[bool] = True
     kind: Literal["vision_encoder"] = "vision_encoder"
     image_size: Size

@@ -11,7 +11,6 @@ from archetype.nn.context import Vectors
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm
 from archetype.parts.attention import spec
-from archetype.parts.norm.spec import NoNorm
 from archetype.parts.pattern.scores import ScoreFunction
 from archetype.weights.linear import Linear
 
@@ -52,7 +51,7 @@ class MultiHeadProjection(nn.Module):
 
     def _norm(self, features: int) -> nn.Module | None:
         """The norm of queries or keys: over each head, or over all `features` together."""
-        if isinstance(self.spec.qk_norm, NoNorm):
+        if self.spec.qk_norm.is_absent:
             return None
         return build_norm(self.spec.qk_norm, self.sizes.head_dim if self.spec.qk_norm_over == "head" else features)
 

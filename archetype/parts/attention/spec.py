@@ -153,7 +153,7 @@ class Attention(Mixer):
             if not isinstance(self.pattern, Full):
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
         if self.qk_norm_after_rope and (
-            not isinstance(self.position, Rotary) or isinstance(self.qk_norm, NoNorm) or self.qk_norm_over == "all"
+            not isinstance(self.position, Rotary) or self.qk_norm.is_absent or self.qk_norm_over == "all"
         ):
             cause = "needs rotary positions and a qk_norm of each head"
             invalid("qk_norm_after_rope", cause, "leave it out, or give both")
@@ -193,6 +193,10 @@ class Attention(Mixer):
         head_dim = self.head_dim or d_model // self.num_heads
         rotary_dim = (self.position.dim or head_dim) if isinstance(self.position, Rotary) else 0
         return AttentionSizes(self.num_heads, self.num_kv_heads or self.num_heads, head_dim, rotary_dim)
+
+    def attention_sizes(self, width: int) -> AttentionSizes:
+        """All sizes, as for `sizes`."""
+        return self.sizes(width)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:

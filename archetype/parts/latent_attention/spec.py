@@ -108,6 +108,10 @@ class LatentAttention(Mixer):
         """Heads and features, as rotary positions take them."""
         return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, self.qk_rope_head_dim)
 
+    def attention_sizes(self, width: int) -> AttentionSizes:
+        """Heads and features, whatever the width."""
+        return self.sizes
+
     def absorbs(self, queries: int, keys: int) -> bool:
         """Whether it is cheaper to attend to the latents themselves than to expand them to keys and values.
 

@@ -78,6 +78,14 @@ def yarn_attention_factor(scaling: spec.YarnScaling) -> float:
     return temperature(1.0)
 
 
+def yarn_score_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None:
+    """The factor of scores where YaRN's falls on all of query and key, rotated or not (DeepSeek-V2); None without."""
+    if not isinstance(scaling, spec.YarnScaling) or scaling.mscale_all_dim is None:
+        return None
+    factor = 0.1 * scaling.mscale_all_dim * math.log(scaling.factor) + 1.0
+    return factor * factor / math.sqrt(head_dim)
+
+
 def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
     """How large the score of two vectors can be at a distance: mean |sum of the first rotations| (Su 2021, 3.4.3).
 

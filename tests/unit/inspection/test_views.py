@@ -13,11 +13,12 @@ from archetype.errors import ArchetypeError, SpecError
 from archetype.families import preset
 from archetype.inspection.attention import AttentionHead, AttentionView, head_statistics
 from archetype.inspection.names import layer_path
-from archetype.inspection.recurrent import gates, state_norms
+from archetype.inspection.recurrent import state_norms
 from archetype.inspection.view import SUFFIXES
 from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.nn.context import ForwardContext
+from archetype.parts.recurrent.inspect import gates
 from archetype.tokenizers.bytes import ByteTokenizer
 from tests.helpers.cases import case
 from tests.helpers.combinations import combined
@@ -139,7 +140,7 @@ def test_gates_are_those_of_the_cell(kind: str) -> None:
     model = randomize(build(combined({"mixer": kind})))
     trace = inspection(model).trace
     path, x, y = "blocks.0.mixer", trace["blocks.0.mixer.in"], trace["blocks.0.mixer.out"]
-    cell, of = model.get_submodule(path).cell, gates(trace, path)
+    cell, of = model.get_submodule(path).cell, gates(trace.part(path))
     h = c = torch.zeros_like(y[:, 0])
     for place in range(x.shape[1]):
         inner, outer = x[:, place] @ cell.weight_ih_l0.T + cell.bias_ih_l0, h @ cell.weight_hh_l0.T + cell.bias_hh_l0

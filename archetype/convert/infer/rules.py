@@ -1,0 +1,82 @@
+"""The weight rules of a specification that was inferred."""
+
+import re
+
+from archetype.convert.infer.checkpoint_info import CheckpointInfo
+from archetype.convert.infer.mixer import InferredMixer, ModelDims
+from archetype.convert.infer.tensors import GroupedTensors, Layer, Names
+from archetype.errors import CheckpointError
+from archetype.families.rules import Rule, rule
+from archetype.models.decoder.spec import Decoder
+from archetype.models.spec import ModelSpec
+from archetype.roles.checkpoint import MixerReader
+from archetype.roles.mixer import Mixer
+from archetype.spec.registry import provided
+
+
+def inferred_rules(
+    info: CheckpointInfo, tensors: GroupedTensors, norms: list[Names], model: ModelSpec
+) -> tuple[Rule, ...]:
+    """The weight rules of a file, for a specification that the user may have changed.
+
+    Args:
+        info: of the checkpoint.
+        tensors: all of the file's.
+        norms: of each layer, by our names.
+        model: the specification.
+
+    Raises:
+        CheckpointError: the specification has another number of layers.
+    """
+    if not isinstance(model, Decoder) or model.num_layers != len(tensors.layers):
+        cause = f"the file has {len(tensors.layers)} layers"
+        raise CheckpointError("num_layers", cause, "leave it as it is; a trained model has all its layers")
+    dims = ModelDims(model.d_model, model.context_length, tensors.transposed)
+    rules = [rule(name, param) for param, name in tensors.outer.items()]
+    for layer, names, block in zip(tensors.layers, norms, model.layers, strict=True):
+        rules += [rule(name, f"blocks.{layer.number}.{param}") for param, name in names.items()]
+        rules += _mixer_rules(InferredMixer(info, layer, dims), block.mixer)
+        rules += _feedforward_rules(info, layer, tensors.transposed)
+    return tuple(rules)
+
+
+def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
+    rules, below = [], f"blocks.{tensors.layer.number}.mixer"
+    reader: MixerReader | None = provided("infer", type(mixer))  # of a mixer that the user may have changed
+    for param, name in tensors.layer.mixer.items():
+        path, _, kind = param.rpartition(".")
+        matrix = tensors.transposed and len(tensors.shapes[param]) == 2
+        joint = reader.joint(mixer, tensors, path, name) if reader is not None else None
+        if joint is not None:
+            parts = (f"{below}.{part}.{kind}" for part in joint.parts)
+            rules.append(rule(name, *parts, transposed=matrix, heads=joint.times))
+        else:
+            rules.append(rule(name, f"{below}.{param}", transposed=matrix))
+    return rules
+
+
+def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> list[Rule]:
+    below = f"blocks.{layer.number}.feedforward"
+    # one rule for the tensors of all experts
+    places = {
+        re.sub(rf"\bexperts\.{number}\.", "experts.{e}.", name): f"{below}.{param.removesuffix('.weight')}"
+        for param, number, name in layer.experts
+    }
+    rules = [rule(name, param) for name, param in places.items()]
+    for param, name in layer.network.items():
+        path, kind = param.rsplit(".", 1) if "." in param else (param, "")
+        shape = info.shapes[name]
+        if param == "correction":
+            rules.append(rule(name, f"{below}.correction", shape=shape))
+        elif path == "experts.gate_up":  # of each expert, its gate before its up
+            params = (f"{below}.experts.{part}" for part in ("gate", "up"))
+            rules.append(rule(name, *params, heads=shape[0], shape=shape, transposed=layer.experts_transposed(info)))
+        elif path == "experts.down":
+            rules.append(rule(name, f"{below}.experts.down", transposed=layer.experts_transposed(info)))
+        elif path.endswith("gate_up"):
+            parent = path.removesuffix("gate_up")
+            params = (f"{below}.{parent}{part}.{kind}" for part in ("gate", "up"))
+            rules.append(rule(name, *params, transposed=transposed and len(shape) == 2))
+        else:
+            rules.append(rule(name, f"{below}.{param}", transposed=transposed and len(shape) == 2))
+    return rules

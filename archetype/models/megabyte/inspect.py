@@ -1,0 +1,13 @@
+"""The contexts of the patches of a recorded pass."""
+
+from archetype.models.megabyte.spec import MegaByte
+from archetype.nn.inspect import PartTrace, Series, Shown
+from archetype.spec.registry import provides
+
+
+def series(model: PartTrace) -> list[Series]:
+    """The norm of each patch's context."""
+    return [Series("patches", "norm of context", model.activations["contexts"][0].float().norm(dim=-1))]
+
+
+provides("inspect", MegaByte)(Shown(series=series))

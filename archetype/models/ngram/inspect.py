@@ -1,0 +1,25 @@
+"""How much each of the n tokens of a recorded pass moves the first hidden layer."""
+
+from collections.abc import Iterator
+
+import torch
+
+from archetype.models.ngram.spec import NGram
+from archetype.nn.inspect import PartTrace, Series, Shown
+from archetype.spec.registry import provides
+
+
+def series(model: PartTrace) -> Iterator[Series]:
+    """The norm of each slot's share of the first layer's sum; nothing where there is no hidden layer."""
+    if "hidden.0.in" not in model.activations:
+        return
+    n = model.module.spec.n
+    slots = model.activations["hidden.0.in"][0].unflatten(-1, (n, -1))  # (T, n, D)
+    weight = model.module.hidden[0].weight.unflatten(1, (n, -1))  # (F, n, D)
+    norms = torch.einsum("tnd,fnd->tnf", slots, weight).float().norm(dim=-1)
+    for place, values in enumerate(norms.unbind(1)):
+        back = n - 1 - place
+        yield Series("slots", "newest token" if back == 0 else f"{back} back", values)
+
+
+provides("inspect", NGram)(Shown(series=series))

@@ -1,0 +1,135 @@
+"""Attention of a family that is not registered, by the names and shapes of its tensors."""
+
+from math import gcd
+from typing import Literal
+
+from archetype.parts.attention.spec import Attention, OutputGate, QueryScale
+from archetype.parts.norm.spec import NoNorm
+from archetype.roles.checkpoint import CheckpointMixer, Joint, MixerReader, NameTable
+from archetype.roles.norm import VectorNorm
+from archetype.spec.base import MAX_LENGTH
+from archetype.spec.registry import provides
+
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "attention_heads")
+HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
+SCORE_SCALE = ("attention_multiplier", "softmax_scale")
+USUAL_HEAD_DIM = 64  # where nothing says how many heads there are
+HEAD_BY_HEAD = "query_key_value"  # the name of tensors in which queries, keys and values lie head by head
+
+PREFIX = (
+    r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention)\."
+    r"(?:self\.|attention\.)?"
+)
+NAMES: NameTable = (
+    (rf"{PREFIX}(?:q_norm|q_layernorm|query_layernorm|q_ln|query_norm)", "q_norm"),
+    (rf"{PREFIX}(?:k_norm|k_layernorm|key_layernorm|k_ln|key_norm)", "k_norm"),
+    (rf"{PREFIX}(?:q_proj|query|wq|Wq|q_lin|query_proj|q)", "q"),
+    (rf"{PREFIX}(?:k_proj|key|wk|Wk|k_lin|key_proj|k)", "k"),
+    (rf"{PREFIX}(?:v_proj|value|wv|Wv|v_lin|value_proj|v)", "v"),
+    (rf"{PREFIX}(?:qkv_proj|query_key_value|c_attn|Wqkv|qkv|W_pack|in_proj)", "qkv"),
+    (rf"{PREFIX}(?:o_proj|out_proj|dense|c_proj|wo|out_lin|out|o|output\.dense|linear_out)", "o"),
+    (rf"{PREFIX}(?:gate_proj|g_proj)", "gate"),
+)
+
+
+def read(tensors: CheckpointMixer) -> Attention:
+    """The heads follow from keys and shapes, most else from which tensors there are."""
+    config, quirks = tensors.config, tensors.quirks
+    heads, head_dim = num_heads(tensors), tensors.size(HEAD_DIM)
+    rows = 1 if tensors.transposed else 0
+    if "qkv.weight" in tensors.shapes:
+        head_dim = head_dim or max(tensors.d_model // heads, 1)
+        num_kv_heads = (tensors.sides("qkv.weight")[rows] // head_dim - heads) // 2
+    else:
+        head_dim = tensors.sides("q.weight")[rows] // (2 if quirks.gate_in_queries else 1) // heads
+        num_kv_heads = tensors.sides("k.weight")[rows] // max(head_dim, 1)
+    if min(head_dim, num_kv_heads) < 1 or heads % num_kv_heads:
+        raise tensors.missing(f"attention with {heads} heads and the shapes of its tensors")
+    biased = {name: "qkv.bias" in tensors.shapes or f"{name}.bias" in tensors.shapes for name in "qkv"}
+    norm, over = _query_norm(tensors, head_dim)
+    return Attention(
+        num_heads=heads,
+        num_kv_heads=None if num_kv_heads == heads else num_kv_heads,
+        head_dim=None if head_dim * heads == tensors.d_model else head_dim,
+        bias=biased | {"o": "o.bias" in tensors.shapes},
+        scale=_score_scale(tensors, head_dim),
+        softcap=config.optional_positive("attn_logit_softcapping"),
+        clip_qkv=config.optional_positive("clip_qkv"),
+        qk_norm=norm,
+        qk_norm_over=over,
+        qk_norm_after_rope=quirks.qk_norm_after_rope,
+        sinks="sinks" in tensors.shapes,
+        gate=_gate(tensors, heads),
+        query_scale=_query_scale(tensors),
+        position=tensors.position(head_dim),
+        pattern=tensors.pattern(),
+    )
+
+
+def num_heads(tensors: CheckpointMixer) -> int:
+    """As a key says; else as many as have the usual width, or the widest below it that tensors allow."""
+    if (count := tensors.size(HEADS)) is not None:
+        return count
+    rows = 1 if tensors.transposed else 0
+    widths = [tensors.sides(name)[rows] for name in ("q.weight", "k.weight") if name in tensors.shapes]
+    q_width, common = (widths[0], gcd(*widths)) if widths else (tensors.d_model, tensors.d_model)
+    head_dim = tensors.size(HEAD_DIM) or next(n for n in range(min(USUAL_HEAD_DIM, common), 0, -1) if common % n == 0)
+    count = max(q_width // head_dim, 1)
+    tensors.assume("num_heads", count, f"no key names it, and heads often have {USUAL_HEAD_DIM} features")
+    return count
+
+
+def _query_norm(tensors: CheckpointMixer, head_dim: int) -> tuple[VectorNorm, Literal["head", "all"]]:
+    """The norm of queries and keys, and whether of each head or of all together."""
+    if tensors.quirks.qk_norm:
+        return tensors.norm(bias=False, weight=False), "head"
+    if "q_norm.weight" not in tensors.shapes:
+        return NoNorm(), "head"
+    norm = tensors.norm(bias="q_norm.bias" in tensors.shapes)
+    return norm, "head" if tensors.shapes["q_norm.weight"] == (head_dim,) else "all"
+
+
+def _query_scale(tensors: CheckpointMixer) -> QueryScale | None:
+    """The growth of queries with their position, which is said among rotary positions."""
+    key = "rope_parameters" if tensors.config.get("rope_parameters") else "rope_scaling"
+    values = tensors.config.get(key)
+    if not isinstance(values, dict) or not values.get("llama_4_scaling_beta"):
+        return None
+    section = tensors.config.section(key)
+    assert section is not None
+    length = section.size("original_max_position_embeddings", None, MAX_LENGTH)
+    return QueryScale(beta=section.positive("llama_4_scaling_beta"), length=length)
+
+
+def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
+    """The gate on attention's result, which may lie beside the queries."""
+    if "gate.weight" not in tensors.shapes:
+        return OutputGate() if tensors.quirks.gate_in_queries else None
+    per_head = tensors.shapes["gate.weight"][0] == heads
+    return OutputGate(per="head" if per_head else "feature", activation=tensors.quirks.gate_activation)
+
+
+def _score_scale(tensors: CheckpointMixer, head_dim: int) -> float | None:
+    """The factor of scores, where it is not the usual root."""
+    config = tensors.config
+    if (width := config.optional_positive("query_pre_attn_scalar")) is not None:
+        return None if width == head_dim else width**-0.5
+    for key in SCORE_SCALE:
+        if (scale := config.optional_positive(key)) is not None:
+            return scale
+    return 1.0 if tensors.quirks.unscaled_scores or config.get("scale_attn_weights") is False else None
+
+
+def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
+    """A gate beside each head's query; queries, keys and values one after the other, or head by head."""
+    if path == "q" and mixer.gate is not None and "gate.weight" not in tensors.shapes:
+        return Joint(("q", "gate"), mixer.num_heads)
+    if path != "qkv":
+        return None
+    if tensors.quirks.fused_order is not None:
+        return Joint(*tensors.quirks.fused_order)
+    return Joint("qkv", (mixer.num_kv_heads or mixer.num_heads) if HEAD_BY_HEAD in name else 1)
+
+
+SINKS = (rf"{PREFIX}(?:sinks|softmax_offset)", "sinks")
+provides("infer", Attention)(MixerReader(NAMES, read, parameters=(SINKS,), stands_alone=False, joint=_joint))

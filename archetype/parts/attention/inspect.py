@@ -1,0 +1,68 @@
+"""Scores, masked scores and weights of a recorded pass, recomputed from queries and keys as the part computes them."""
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from archetype.nn.cache import CrossKVCache
+from archetype.nn.inspect import AttentionSteps, PartTrace, Shown
+from archetype.parts.attention.cross import CrossAttention
+from archetype.parts.attention.spec import Attention
+from archetype.parts.pattern.scores import MASKED, ScoreFunction, present_keys
+from archetype.spec.registry import provides
+
+
+def attention(part: PartTrace) -> AttentionSteps:
+    """All heads of self-attention or cross-attention."""
+    module = part.module
+    q, k, v = (part.activations[name] for name in "qkv")
+    if isinstance(module, CrossAttention):
+        assert isinstance(part.state, CrossKVCache)
+        return attention_steps(module.score_function, q, k, v, padding_mask(part.state.num_tokens, k))
+    assert part.context is not None
+    steps = attention_steps(module.score_function, q, k, v, module.mask(part.context, part.context.shared_positions))
+    if "q_global" in part.activations:
+        _replace_global(steps, part)
+    return steps
+
+
+def _replace_global(steps: AttentionSteps, part: PartTrace) -> None:
+    """Put in the rows of global tokens what their own projections give."""
+    module = part.module
+    assert part.context is not None
+    q, k, v = (part.activations[f"{name}_global"] for name in "qkv")
+    count = min(module.spec.pattern.num_global_tokens, q.shape[2])
+    bias, positions = module.bias(part.context), part.context.shared_positions
+    added = None if bias is None else bias(positions[:, :count], positions)
+    own = attention_steps(module.score_function, q[:, :, :count], k, v, added)
+    for whole, rows in ((steps.scores, own.scores), (steps.masked, own.masked), (steps.weights, own.weights)):
+        whole[:, :, :count] = rows
+    steps.global_values = v, count
+
+
+def attention_steps(score: ScoreFunction, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionSteps:
+    """The steps from queries and keys to weights.
+
+    Args:
+        score: how scores are made.
+        q: queries (B, H, T, P).
+        k: keys (B, K, S, P).
+        v: values (B, K, S, Q).
+        mask: (b, h, T, S), true where a pair is allowed, or numbers that are added to scores (None: all are allowed).
+    """
+    scores = score.scores(q, k)
+    if mask is None:
+        masked = scores.clone()
+    elif mask.dtype == torch.bool:
+        masked = scores.masked_fill(~mask, -torch.inf)
+    else:
+        masked = scores + mask
+    return AttentionSteps(scores, masked, score.softmax(masked.clamp(min=MASKED)), v)
+
+
+def padding_mask(num_tokens: Tensor | None, k: Tensor) -> Bool[Tensor, "B 1 1 S"] | None:
+    """Which keys are no padding; None where none is."""
+    return None if num_tokens is None else present_keys(num_tokens, torch.arange(k.shape[2], device=k.device))
+
+
+provides("inspect", Attention)(Shown(attention=attention))

@@ -1,0 +1,40 @@
+"""A gated delta network of a family that is not registered, by the names and shapes of its tensors."""
+
+from archetype.parts.gated_delta_net.spec import GatedDeltaNet
+from archetype.parts.mamba.infer import PARAMETERS, PREFIX
+from archetype.roles.checkpoint import CheckpointMixer, Joint, MixerReader, NameTable
+from archetype.spec.registry import provides
+
+NAMES: NameTable = (
+    (rf"{PREFIX}in_proj_qkvz", "qkvz"), (rf"{PREFIX}in_proj_ba", "ba"), (rf"{PREFIX}in_proj_qkv", "qkv"),
+    *((rf"{PREFIX}{name}_proj", name) for name in "qkvab"), (rf"{PREFIX}(?:in_proj_z|g_proj)", "gate"),
+    (rf"{PREFIX}in_proj_a", "a"), (rf"{PREFIX}in_proj_b", "b"), (rf"{PREFIX}conv1d", "conv"),
+    (rf"{PREFIX}o?_?norm", "norm"), (rf"{PREFIX}(?:out_proj|o_proj)", "o"),
+)  # fmt: skip
+JOINT = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
+
+
+def read(tensors: CheckpointMixer) -> GatedDeltaNet:
+    """The sizes follow from the rates, the norm and the convolution; heads of keys are a key."""
+    (num_heads,), (v_head_dim,) = tensors.shape("A_log"), tensors.shape("norm.weight")
+    channels, _, kernel = tensors.shape("conv.weight")
+    key_heads = tensors.size(("linear_num_key_heads",)) or num_heads
+    return GatedDeltaNet(
+        num_heads=num_heads,
+        num_key_heads=None if key_heads == num_heads else key_heads,
+        head_dim=(channels - num_heads * v_head_dim) // (2 * key_heads),
+        v_head_dim=v_head_dim,
+        conv_kernel=kernel,
+        negative_eigenvalues=tensors.config.flag("linear_allow_neg_eigval", False),
+        eps=tensors.quirks.mixer_eps or tensors.eps,
+    )
+
+
+def _joint(mixer: GatedDeltaNet, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
+    """Head by head, but for queries, keys and values without a gate."""
+    return Joint(JOINT[path], 1 if path == "qkv" else mixer.key_heads) if path in JOINT else None
+
+
+provides("infer", GatedDeltaNet)(
+    MixerReader(NAMES, read, sign=(r"linear_attn\.A_log", 1), parameters=PARAMETERS, joint=_joint)
+)

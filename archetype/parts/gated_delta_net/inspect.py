@@ -1,0 +1,7 @@
+"""How much each token of a recorded pass corrects the memory, and how much of it stays."""
+
+from archetype.nn.inspect import Shown, mean_series
+from archetype.parts.gated_delta_net.spec import GatedDeltaNet
+from archetype.spec.registry import provides
+
+provides("inspect", GatedDeltaNet)(Shown(series=lambda part: mean_series(part, "rate", "log_decay")))

@@ -1,0 +1,23 @@
+"""Scores, masked scores and weights of a recorded pass, recomputed in the plain form, of every latent expanded."""
+
+import torch
+
+from archetype.nn.inspect import AttentionSteps, PartTrace, Shown
+from archetype.parts.attention.inspect import attention_steps, padding_mask
+from archetype.parts.latent_attention.spec import LatentAttention
+from archetype.parts.pattern.scores import ScoreFunction, causal_pairs
+from archetype.spec.registry import provides
+
+
+def attention(part: PartTrace) -> AttentionSteps:
+    """All heads."""
+    module, context, own = part.module, part.context, part.activations
+    assert context is not None
+    q = torch.cat((own["q_nope"], own["q_rope"]), dim=-1)
+    k, v = module.keys_and_values((own["latent"], own["k_rope"]))
+    positions = context.shared_positions
+    mask = causal_pairs(positions, positions) if module.causal else padding_mask(context.num_tokens, k)
+    return attention_steps(ScoreFunction(module.scale), q, k, v, mask)
+
+
+provides("inspect", LatentAttention)(Shown(attention=attention))

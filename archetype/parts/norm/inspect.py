@@ -1,0 +1,44 @@
+"""Norms with the statistics of one vector held: a linear map and a constant, so that a logit is a sum over parts."""
+
+import torch
+from torch import Tensor
+
+from archetype.nn.inspect import FrozenNorm, Shown
+from archetype.parts.norm import module, spec
+from archetype.spec.registry import provides
+
+
+def _none(norm: module.NoNorm, x: Tensor) -> FrozenNorm:
+    return FrozenNorm(lambda y: y, _zero(x))
+
+
+def _rms(norm: module.RMSNorm, x: Tensor) -> FrozenNorm:
+    scale = torch.rsqrt(x.double().square().mean() + norm.eps) * _weight(norm)
+    return FrozenNorm(lambda y: y * scale, _zero(x))
+
+
+def _layer(norm: module.LayerNorm, x: Tensor) -> FrozenNorm:
+    scale = torch.rsqrt(x.double().var(correction=0) + norm.eps) * _weight(norm)
+    return FrozenNorm(lambda y: (y - y.mean()) * scale, _zero(x) if norm.bias is None else norm.bias.double())
+
+
+def _batch(norm: module.BatchNorm, x: Tensor) -> FrozenNorm:
+    scale = torch.rsqrt(norm.running_var.double() + norm.spec.eps) * norm.weight.double()
+    return FrozenNorm(lambda y: y * scale, norm.bias.double() - norm.running_mean.double() * scale)
+
+
+def _weight(norm: module.RMSNorm | module.LayerNorm) -> Tensor | float:
+    if norm.weight is None:
+        return 1.0
+    weight = norm.weight.double()
+    return 1 + weight if norm.unit_offset else weight
+
+
+def _zero(x: Tensor) -> Tensor:
+    return torch.zeros_like(x, dtype=torch.float64)
+
+
+provides("inspect", spec.NoNorm)(Shown(frozen=_none))
+provides("inspect", spec.RMSNorm)(Shown(frozen=_rms))
+provides("inspect", spec.LayerNorm)(Shown(frozen=_layer))
+provides("inspect", spec.BatchNorm)(Shown(frozen=_batch))

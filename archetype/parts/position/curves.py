@@ -1,0 +1,120 @@
+"""How positions are drawn over a text: waves, the decay of scores, slopes and buckets, as plain data."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from archetype.parts.position.frequencies import (
+    alibi_slopes,
+    frequencies,
+    relative_bucket,
+    rotary_decay,
+    scaled_frequencies,
+    yarn_attention_factor,
+)
+from archetype.parts.position.spec import (
+    Alibi,
+    DynamicScaling,
+    Learned,
+    LinearScaling,
+    Llama3Scaling,
+    NoScaling,
+    RelativeBias,
+    Rotary,
+    RotaryScaling,
+    Sinusoidal,
+    YarnScaling,
+)
+from archetype.roles.position import AttentionSizes, EmbeddingPosition, MixerPosition
+from archetype.spec.registry import provided, provides
+
+NUM_POINTS = 192  # of a curve, at most
+NUM_WAVES = 6
+POINTS_OF_A_TURN = 8  # of a wave that can be drawn
+Curves = Mapping[str, Any]
+
+
+class Place(NamedTuple):
+    """Where positions stand, and the text over which they are drawn."""
+
+    length: int  # of the text
+    context_length: int  # of the model
+    width: int  # of the vectors that they are added to, D
+    sizes: AttentionSizes | None = None  # of the attention that knows them
+    causal: bool = True
+
+
+def curves(position: EmbeddingPosition | MixerPosition, place: Place) -> Curves | None:
+    """The drawing of positions by their kind; None for a kind that has none."""
+    draw = provided("curves", type(position))
+    return None if draw is None else draw(position, place)
+
+
+def points(length: int) -> list[int]:
+    """Distances or lengths from 0 to a length, evenly."""
+    steps = min(length, NUM_POINTS - 1)
+    return [round(step * length / steps) for step in range(steps + 1)]
+
+
+@provides("curves", Sinusoidal)
+def _sinusoidal(position: Sinusoidal, place: Place) -> Curves:
+    angles = frequencies(position.theta, place.width)
+    return {"kind": "sinusoidal", "offset": position.offset} | _waves(angles, place.length)
+
+
+@provides("curves", Learned)
+def _learned(position: Learned, place: Place) -> Curves:
+    return {"kind": "learned", "offset": position.offset, "positions": place.context_length}
+
+
+@provides("curves", Alibi)
+def _alibi(position: Alibi, place: Place) -> Curves:
+    assert place.sizes is not None
+    return {"kind": "alibi", "slopes": alibi_slopes(place.sizes.num_heads)}
+
+
+@provides("curves", RelativeBias)
+def _relative_bias(position: RelativeBias, place: Place) -> Curves:
+    reach = min(place.length - 1, 2 * position.max_distance)
+    ahead = range(-reach, 1 if place.causal else reach + 1)
+    buckets = [relative_bucket(position, place.causal, one) for one in ahead]
+    return {"kind": "relative_bias", "num_buckets": position.num_buckets, "ahead": list(ahead), "buckets": buckets}
+
+
+@provides("curves", Rotary)
+def _rotary(position: Rotary, place: Place) -> Curves:
+    """The waves of the specification, and how scores decay with this scaling, and with each other kind."""
+    assert place.sizes is not None
+    dim, length, own = place.sizes.rotary_dim, place.length, position.scaling
+    factor = getattr(own, "factor", 4.0)
+    original = getattr(own, "original_context_length", max(1, round(length / factor)))
+    kinds: list[RotaryScaling] = [
+        NoScaling(), LinearScaling(factor=factor),
+        DynamicScaling(factor=factor, original_context_length=original),
+        YarnScaling(factor=factor, original_context_length=original),
+        Llama3Scaling(factor=factor, original_context_length=original, low_frequency_factor=1.0,
+                           high_frequency_factor=4.0),
+    ]  # fmt: skip
+    scalings, own_angles = [], scaled_frequencies(position, dim, length)
+    for kind in (own if own.kind == one.kind else one for one in kinds):
+        angles = own_angles if kind is own else scaled_frequencies(position.replace(scaling=kind), dim, length)
+        scalings.append({"kind": kind.kind, "own": kind is own, "scaling": kind.dump(full=True), "angles": angles,
+                         "decay": rotary_decay(angles, points(length))})  # fmt: skip
+    scale = yarn_attention_factor(own) if isinstance(own, YarnScaling) else 1.0
+    sizes = {"kind": "rotary", "dim": dim, "theta": position.theta, "attention_factor": scale}
+    return sizes | {"curves": scalings} | _waves(own_angles, length)
+
+
+def _waves(angles: list[float], length: int) -> dict[str, Any]:
+    """The cosines of some pairs over a text, fast ones first; of those whose turns are too short to draw, none."""
+    places = points(length)
+    shortest = POINTS_OF_A_TURN * length / len(places)
+    drawn = [pair for pair, angle in enumerate(angles) if 2 * math.pi / angle >= shortest] or [len(angles) - 1]
+    count = min(NUM_WAVES, len(drawn))
+    pairs = sorted({drawn[round(number * (len(drawn) - 1) / max(1, count - 1))] for number in range(count)})
+    waves = [
+        {"pair": pair, "angle": angles[pair], "wavelength": 2 * math.pi / angles[pair],
+         "cos": [math.cos(point * angles[pair]) for point in places]}
+        for pair in pairs
+    ]  # fmt: skip
+    return {"points": places, "waves": waves, "angles": angles}

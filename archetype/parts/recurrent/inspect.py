@@ -1,0 +1,47 @@
+"""The gates of an LSTM or a GRU, which its kernel does not show, from what it read and gave."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.nn.inspect import PartTrace, Series, Shown
+from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.spec.registry import provides
+
+GATES = {nn.LSTM: ("input", "forget", None, "output"), nn.GRU: ("reset", "update", None)}
+
+
+def gates(part: PartTrace) -> dict[str, Float[Tensor, "B T h"]]:
+    """Each gate by its name; of two directions, one after the other. None of a plain RNN."""
+    cell, x, y = part.module.cell, part.activations["in"], part.activations["out"]
+    names = next((names for kind, names in GATES.items() if isinstance(cell, kind)), ())
+    size = cell.hidden_size
+    directions = []
+    for number in range(part.module.directions):
+        suffix = "_reverse" if number else ""
+        ih, hh, b, c = (
+            getattr(cell, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        own = y[..., number * size : (number + 1) * size]
+        first = torch.zeros_like(own[:, :1])
+        if part.state is not None:
+            first = part.state.hidden[:, None, number * size : (number + 1) * size].to(own)  # type: ignore[attr-defined]
+        before = torch.cat((own[:, 1:], first), 1) if number else torch.cat((first, own[:, :-1]), 1)
+        sums = nn.functional.linear(x, ih, b) + nn.functional.linear(before, hh, c)
+        directions.append(sums.sigmoid().split(size, dim=-1))
+    return {
+        name: torch.cat([parts[place] for parts in directions], -1)
+        for place, name in enumerate(names)
+        if name is not None
+    }
+
+
+def series(part: PartTrace) -> Iterator[Series]:
+    """The mean of each gate over its features."""
+    for name, gate in gates(part).items():
+        yield Series(part.path, f"{name} gate", gate[0].float().mean(-1))
+
+
+provides("inspect", RNN, LSTM, GRU)(Shown(series=series))

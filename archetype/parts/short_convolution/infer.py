@@ -1,0 +1,15 @@
+"""A short convolution of a family that is not registered, by the names and shapes of its tensors."""
+
+from archetype.parts.short_convolution.spec import ShortConvolution
+from archetype.roles.checkpoint import CheckpointMixer, MixerReader, NameTable
+from archetype.spec.registry import provides
+
+NAMES: NameTable = tuple((rf"conv\.{name}", name) for name in ("in_proj", "conv", "out_proj"))
+
+
+def read(tensors: CheckpointMixer) -> ShortConvolution:
+    """The kernel is the last axis of the convolution."""
+    return ShortConvolution(conv_kernel=tensors.shape("conv.weight")[2], bias="in_proj.bias" in tensors.shapes)
+
+
+provides("infer", ShortConvolution)(MixerReader(NAMES, read, sign=(r"conv\.conv\.weight", 3)))
