@@ -13,6 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from archetype import families, spec
+from archetype.checking.decoding import (
+    chunks_are_whole,
+    padding_leaves_states,
+    rows_join_and_leave,
+    state_changes_nothing,
+)
+from archetype.checking.subject import Subject
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder
 from archetype.nn.cache import State
@@ -64,28 +71,13 @@ def sized(lengths: list[int]) -> Tensor:
     return torch.tensor(lengths)
 
 
+@pytest.mark.shapes
 @pytest.mark.parametrize("drawn", GRID + OTHERS)
 def test_with_state_as_without(drawn: spec.CausalSpec) -> None:
-    """A chunk, a token, a chunk, tokens, past every window; and padded rows: one rests while the other goes on."""
-    model = model_of(drawn)
-    tokens = text(2, CONTEXT)
-    chunked_logits, state = in_chunks(model, tokens, model.new_state(2), [5, 6, 13, 14, 15])
-    assert distance(chunked_logits, model(tokens).logits) < EXACT
-    assert state.lengths.tolist() == [CONTEXT, CONTEXT]
-    rows = rows_of([13, 4])
-    _, state = forward_step(model, padded([rows[0][:9], rows[1][:2]]), model.new_state(2), sized([9, 2]))
-    logits, state = forward_step(model, padded([rows[0][9:9], rows[1][2:]]), state, sized([0, 2]))
-    assert distance(logits[1], model(rows[1][None]).logits[0, 2:]) < EXACT
-    logits, state = forward_step(model, padded([rows[0][9:], rows[1][:0]]), state, sized([4, 0]))
-    assert distance(logits[0], model(rows[0][None]).logits[0, 9:]) < EXACT
-    assert state.lengths.tolist() == [13, 4]
-    writing.goes_on(model, state, [row[None] for row in rows])
-
-
-@pytest.mark.shapes
-@pytest.mark.parametrize("drawn", OTHERS)
-def test_rows_join_and_leave(drawn: spec.CausalSpec) -> None:
-    writing.rows_join_and_leave(model_of(drawn), 11)
+    """Whole, in chunks, token by token, past every window; in padded rows that rest; among rows that join and leave."""
+    subject = Subject(drawn).exact
+    for check in (state_changes_nothing, chunks_are_whole, padding_leaves_states, rows_join_and_leave):
+        check(subject)
 
 
 @pytest.mark.parametrize(

@@ -93,22 +93,6 @@ def test_counting_a_mixer_of_a_file_leaves_other_threads_alone(monkeypatch: pyte
     assert len(hooked) > 1 and not any(hooked)
 
 
-def test_a_mixer_of_a_file_keeps_the_invariants() -> None:
-    model = randomize(archetype.build(linear_attention(), dtype=torch.float64)).eval()
-    tokens = torch.randint(0, 256, (2, 12), generator=torch.Generator().manual_seed(0))
-    whole, state = model(tokens).logits, model.new_state(2, 64)
-    pieces = []
-    for start, end in ((0, 5), (5, 6), (6, 12)):
-        logits, state = forward_step(model, tokens[:, start:end], state)
-        pieces.append(logits)
-    assert distance(torch.cat(pieces, 1), whole) < EXACT  # with a state as without, chunks as whole
-    padded = model(tokens, num_tokens=torch.tensor([12, 7])).logits
-    assert distance(padded[1, :7], model(tokens[1:, :7]).logits[0]) < EXACT  # a batch as single rows
-    changed = tokens.clone()
-    changed[:, 8:] += 1
-    assert distance(model(changed % 256).logits[:, :8], whole[:, :8]) < EXACT  # the future changes nothing
-
-
 def test_a_mixer_of_a_file_is_looked_at_and_changed() -> None:
     """Its input, output and state need nothing from it."""
     model = randomize(archetype.build(linear_attention()))

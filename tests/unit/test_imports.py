@@ -24,7 +24,7 @@ LAYERS = (
     "errors", "distribution", "legend", "dtypes", "table", "io", "machine", "spec", "roles", "native", "cost", "nn",
     "weights", "parts", "models", "estimate", "families", "diagram", "tokenizers", "convert", "runs", "data",
     "training", "generate", "inspection", "language_model", "measured_cost", "extension", "loading", "evaluation",
-    "api", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
+    "checking", "api", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = (

@@ -29,6 +29,7 @@ VERBS = {
     "show": ("specs", "show", "Print a specification as the file that would describe it."),
     "diff": ("specs", "diff", "Print every field in which two specifications differ."),
     "set": ("specs", "set_", "Print a changed copy of a specification, checked again."),
+    "check": ("check", "check", "Check what must hold of a part, and print a table of what does."),
     "explain": ("explain", "explain", "Print what a kind is, its fields, and what one consists of and costs."),
     "schema": ("specs", "schema", "Print the JSON Schema of specification files, for editors."),
     "cost": ("cost", "cost", "Print what a specification costs, by module and with formulas."),

@@ -1,12 +1,11 @@
 """Parameters: the counted ones are the built ones, module by module, and the published ones."""
 
-import re
-
 import pytest
 from hypothesis import given
 
 from archetype import cost, families, spec
-from archetype.models.build import build_on_meta
+from archetype.checking.construction import layers_of, parameters_are_counted
+from archetype.checking.subject import Subject
 from archetype.models.stack.cost import label
 from tests.helpers.examples import examples
 from tests.helpers.specs import ALL, GATED, block, decoder, experts
@@ -31,43 +30,9 @@ PUBLISHED = {
 }
 
 
-def places(label: str) -> list[int]:
-    """The layers that `0-4,6` or `0,2..8` names."""
-    if ".." in label:
-        first, second, last = map(int, re.split(r",|\.\.", label))
-        return list(range(first, last + 1, second - first))
-    ends = [list(map(int, part.split("-"))) for part in label.split(",")]
-    return [place for run in ends for place in range(run[0], run[-1] + 1)]
-
-
-def modules_of(row: cost.Row) -> list[str]:
-    """The names of all modules of a row."""
-    named = re.fullmatch(r"(.*blocks\.)([\d,.-]+)(\..*)", row.module)
-    return [f"{named[1]}{place}{named[3]}" for place in places(named[2])] if named else [row.module]
-
-
 def agrees(counted: spec.ModelSpec) -> None:
-    """Hold every counted module, and the total, against the model built without storage.
-
-    A parameter belongs to the row with the longest name that its own begins with; none may be left over.
-    """
-    model = build_on_meta(counted)
-    length = None if isinstance(counted, spec.VisionEncoder) else min(counted.context_length, 64)
-    rows = cost.cost_report(counted, length=length).rows
-    owner = {module: row for row in rows for module in modules_of(row)}
-    assert sum(len(modules_of(row)) for row in rows) == len(owner), "two rows have one name"
-    num_parameters = dict.fromkeys(owner, 0)
-    for name, parameter in model.named_parameters():
-        steps = name.split(".")
-        above = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
-        module = next((module for module in above if module in owner), None)
-        assert module is not None, f"{name} is counted nowhere"
-        num_parameters[module] += parameter.numel()
-    for row in rows:
-        own = [number for module in modules_of(row) if (number := num_parameters[module])]  # not another layer's again
-        assert sum(own) == row.parameters and len(set(own)) <= 1, row.module
-        assert len(modules_of(row)) == row.layers
-    assert sum(num_parameters.values()) == cost.total_parameters(counted)
+    """Hold every counted module against the model built without storage."""
+    parameters_are_counted(Subject(counted))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -135,7 +100,7 @@ def test_places_are_told_in_short() -> None:
         ("0-4,6-10", [*range(5), *range(6, 11)]),
     ):
         assert label(list(told_places)) == told
-        assert places(told) == list(told_places)
+        assert layers_of(told) == list(told_places)
 
 
 def test_a_token_meets_the_router_its_experts_and_the_shared_one() -> None:

@@ -1,0 +1,85 @@
+"""The verb that checks a part against the invariants of its role."""
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from archetype.apps.cli.options import Json
+from archetype.apps.cli.output import print_json
+
+if TYPE_CHECKING:
+    from archetype.checking.kinds import Kind
+    from archetype.checking.run import Report
+
+WIDTH = 100  # characters of a heading's line
+
+
+def check(
+    part: Annotated[
+        str,
+        typer.Argument(metavar="FILE.py|KIND", help="A file that registers parts, or the name of a kind, such as gru."),
+    ],
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the part that every example has."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check what must hold of a part, and print a table of what does.
+
+    The part is put into small models of random weights: with its defaults, in an encoder too where it can stand there,
+    with small sizes, and with each of its fields changed. Exit status 1 where something does not hold.
+    """
+    import torch
+
+    from archetype.checking.kinds import kinds_named, kinds_of_file
+    from archetype.checking.run import check_kind
+
+    torch.set_num_threads(1)  # small models are faster so
+    kinds = kinds_of_file(Path(part)) if part.endswith(".py") else kinds_named(part)
+    fields = _fields(assignments or [], kinds)
+    reports = []
+    for role, kind in kinds:
+        own = {name: value for name, value in fields.items() if name in kind.model_fields}
+        reports.append(check_kind(role, kind, own))
+    if as_json:
+        print_json({"kinds": [_as_data(report) for report in reports]})
+    else:
+        print("\n\n".join(map(_as_text, reports)))
+    if not all(report.holds for report in reports):
+        raise typer.Exit(1)
+
+
+def _fields(assignments: list[str], kinds: "list[Kind]") -> dict[str, Any]:
+    """The fields that are set, each of which one of the kinds has."""
+    from archetype.errors import SpecError, nearest
+    from archetype.io.yaml import yaml_value
+
+    known = {name for _, kind in kinds for name in kind.model_fields if name != "kind"}
+    fields = {}
+    for assignment in assignments:
+        name, is_given, value = assignment.partition("=")
+        if not is_given:
+            raise SpecError(f"--set {assignment}", "has no value", "write FIELD=VALUE, such as num_heads=2")
+        if name not in known:
+            remedy = nearest(name, sorted(known)) if known else "leave it out"
+            raise SpecError(f"--set {name}", "the part has no such field", remedy)
+        fields[name] = yaml_value(value, f"--set {name}")
+    return fields
+
+
+def _as_text(report: "Report") -> str:
+    """The heading of a kind, and its rows."""
+    from archetype.table import Table
+
+    heading = f"{report.role} {report.kind}, {len(report.examples)} models: {', '.join(report.examples)}"
+    return (
+        f"{textwrap.fill(heading, WIDTH)}\n\n{Table(('invariant', 'result', 'finding'), report.rows, text_columns=3)}"
+    )
+
+
+def _as_data(report: "Report") -> dict[str, Any]:
+    rows = [row._asdict() for row in report.rows]
+    return {"role": report.role, "kind": report.kind, "examples": list(report.examples), "rows": rows}

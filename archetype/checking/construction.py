@@ -1,0 +1,110 @@
+"""What a specification is written as, built to, counted as and drawn as."""
+
+import json
+import re
+from xml.etree import ElementTree
+
+from archetype.checking.subject import SOURCE_LENGTH, Inapplicable, Subject, Violated
+from archetype.diagram.architecture import draw
+from archetype.diagram.svg import svg
+from archetype.estimate.report import CostReport, cost_report
+from archetype.estimate.rows import Row
+from archetype.io.yaml import yaml_value
+from archetype.models.build import build_on_meta
+from archetype.models.file import parse
+from archetype.spec.serialize import to_json, to_yaml
+
+BATCH = 2
+
+
+def round_trip(subject: Subject) -> None:
+    """The specification is the same after it was written as YAML or JSON and read again."""
+    texts = {"YAML": yaml_value(to_yaml(subject.spec), "YAML"), "JSON": json.loads(to_json(subject.spec))}
+    for name, data in texts.items():
+        if parse(data) != subject.spec:
+            raise Violated(f"{name} reads back as another specification")
+
+
+def is_built(subject: Subject) -> None:
+    """A module is built from the specification, which it keeps as it is."""
+    if build_on_meta(subject.spec).spec != subject.spec:
+        raise Violated("the module has another specification than it was built from")
+    subject.model  # noqa: B018  # with storage
+
+
+def parameters_are_counted(subject: Subject) -> None:
+    """The cost counts as many parameters as are built, in every module that it names, and leaves none out.
+
+    A parameter belongs to the row with the longest name that its own begins with.
+    """
+    report = _report(subject)
+    owner: dict[str, Row] = {}
+    for row in report.rows:
+        modules = modules_of(row)
+        if len(modules) != row.layers or owner.keys() & set(modules):
+            raise Violated(f"the rows of the cost name {row.module} twice, or other than {row.layers} modules")
+        owner |= dict.fromkeys(modules, row)
+    built = dict.fromkeys(owner, 0)
+    for name, parameter in build_on_meta(subject.spec).named_parameters():
+        steps = name.split(".")
+        above = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
+        if (module := next((module for module in above if module in owner), None)) is None:
+            raise Violated(f"{name} is counted nowhere")
+        built[module] += parameter.numel()
+    for row in report.rows:
+        own = [built[module] for module in modules_of(row) if built[module]]  # others have an earlier layer's weights
+        if sum(own) != row.parameters or len(set(own)) > 1:
+            raise Violated(f"the cost of {row.module} counts {row.parameters:,} parameters and it has {sum(own):,}")
+    if (total := report.parameters["total"]) != sum(built.values()):
+        raise Violated(f"the cost counts {total:,} parameters together and the module has {sum(built.values()):,}")
+
+
+def modules_of(row: Row) -> list[str]:
+    """The modules of a row of the report, which stands for those of several layers: blocks.0,2-4.mixer.q."""
+    named = re.fullmatch(r"(.*blocks\.)([\d,.-]+)(\..*)", row.module)
+    return [f"{named[1]}{layer}{named[3]}" for layer in layers_of(named[2])] if named else [row.module]
+
+
+def layers_of(label: str) -> list[int]:
+    """The layers that `0-4,6` or `0,2..8` names."""
+    if ".." in label:
+        first, second, last = map(int, re.split(r",|\.\.", label))
+        return list(range(first, last + 1, second - first))
+    ends = [list(map(int, part.split("-"))) for part in label.split(",")]
+    return [layer for run in ends for layer in range(run[0], run[-1] + 1)]
+
+
+def state_is_counted(subject: Subject) -> None:
+    """The cost counts as many bytes of state as are allocated, for a text below the context and for the context."""
+    if not subject.writes:
+        raise Inapplicable("reads whole inputs, without a state")
+    has_source = "source" in subject.parameters
+    for length in (SOURCE_LENGTH,) if has_source else (SOURCE_LENGTH, subject.spec.context_length):
+        counted = cost_report(subject.spec, BATCH, length, "float32").state["bytes"]
+        built = subject.new_state(range(BATCH), length).nbytes
+        if counted != built:
+            raise Violated(f"at {length} tokens the cost counts {counted:,} bytes and the state has {built:,}")
+
+
+def is_drawn(subject: Subject) -> None:
+    """The diagram's boxes hold every parameter and FLOP that is counted, and each is in the picture once."""
+    report = _report(subject)
+    drawn = draw(report)
+    sums = {
+        "parameters": (sum(box.cost.parameters for box in drawn.boxes), report.parameters["total"]),
+        "FLOPs": (sum(box.cost.flops for box in drawn.boxes), report.flops["forward"]),
+    }
+    for name, (shown, counted) in sums.items():
+        if shown != counted:
+            raise Violated(f"boxes show {shown:,} {name} and the cost counts {counted:,}")
+    ids = [box.id for box in drawn.boxes] + [container.id for container in drawn.containers]
+    if twice := {name for name in ids if ids.count(name) > 1}:
+        raise Violated(f"two items are called {min(twice)}")
+    marks = {element.get("data-id") for element in ElementTree.fromstring(svg(drawn)).iter()}
+    if missing := {box.id for box in drawn.boxes} - marks:
+        raise Violated(f"{min(missing)} is not in the picture")
+
+
+def _report(subject: Subject) -> CostReport:
+    length = None if subject.reads_images else subject.length  # an image has its own
+    return cost_report(subject.spec, BATCH, length, "float32")

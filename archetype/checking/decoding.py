@@ -1,0 +1,99 @@
+"""What holds of a state: it changes no result, wherever a text is cut, and whoever else is in the batch."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from archetype.checking.passes import EXACT
+from archetype.checking.subject import Inapplicable, Subject, Violated
+from archetype.checking.tensors import distance
+from archetype.nn.cache import State
+
+
+def state_changes_nothing(subject: Subject) -> None:
+    """A whole text gives the same with a state as without."""
+    _check_writes(subject)
+    tokens = subject.tokens(2, subject.length)
+    with_state, state = subject.step(tokens, subject.new_state(range(2), subject.length))
+    if (difference := distance(with_state, subject.read(tokens))) > EXACT:
+        raise Violated(f"with a state the results differ by {difference:.0e}")
+    if state.lengths.tolist() != 2 * [subject.length]:
+        raise Violated(f"after {subject.length} tokens the state has read {state.lengths.tolist()}")
+
+
+def chunks_are_whole(subject: Subject) -> None:
+    """A text in pieces, each with what the state holds of those before it, gives what the whole text gives."""
+    _check_writes(subject)
+    tokens, length = subject.tokens(2, subject.length), subject.length
+    whole = subject.read(tokens)
+    for cuts in ([5, 6, 13, 14, 15], list(range(1, length))):
+        state, start = subject.new_state(range(2), length), 0
+        for start, end in pairwise([0, *(cut for cut in cuts if cut < length), length]):
+            piece, state = subject.step(tokens[:, start:end], state.narrow(end))
+            if (difference := distance(piece, whole[:, start:end])) > EXACT:
+                raise Violated(f"positions {start} to {end - 1} after {start} in the state differ by {difference:.0e}")
+
+
+def padding_leaves_states(subject: Subject) -> None:
+    """Rows that have ended, or rest while others go on, have the state that they would have alone."""
+    _check_writes(subject)
+    length = subject.length - 1
+    sizes = [length, 4]
+    rows = [subject.tokens(1, size, size)[0] for size in sizes]
+    whole = [subject.read(row[None], rows=[index])[0] for index, row in enumerate(rows)]
+    state, read = subject.new_state(range(2), subject.length), [0, 0]
+    for counts in ([length - 4, 2], [0, 2], [4, 0]):
+        pieces = [row[start : start + count] for row, start, count in zip(rows, read, counts, strict=True)]
+        padded = torch.stack([pad(piece, (0, max(counts) - len(piece)), value=7) for piece in pieces])
+        results, state = subject.step(padded, state, counts)
+        for index, count in enumerate(counts):
+            expected = whole[index][read[index] : read[index] + count]
+            if count and (difference := distance(results[index, :count], expected)) > EXACT:
+                raise Violated(
+                    f"after {read[index]} tokens beside a row of another length it differs by {difference:.0e}"
+                )
+        read = [before + count for before, count in zip(read, counts, strict=True)]
+    if state.lengths.tolist() != sizes:
+        raise Violated(f"after {sizes} tokens the state has read {state.lengths.tolist()}")
+    _go_on(subject, state, rows, [0, 1])
+
+
+def rows_join_and_leave(subject: Subject) -> None:
+    """Rows that stay, are copied, or are replaced by others of another length and a smaller buffer, go on as alone."""
+    _check_writes(subject)
+    length = subject.length - 2
+    rows = [subject.tokens(1, size, size)[0] for size in (length, length - 3, 2)]
+    state = _state_of(subject, rows, [0, 1, 2], subject.length)
+    _go_on(subject, state.select(torch.tensor([2, 0, 2])), [rows[2], rows[0], rows[2]], [2, 0, 2])
+    others = [subject.tokens(1, size, 50 + size)[0] for size in (length - 1, 1)]
+    state.insert(torch.tensor([2, 0]), _state_of(subject, others, [3, 4], length))
+    _go_on(subject, state, [others[1], rows[1], others[0]], [4, 1, 3])
+
+
+def _check_writes(subject: Subject) -> None:
+    if not subject.writes:
+        raise Inapplicable("reads whole inputs, without a state")
+    if subject.spec.follows_length:
+        tokens, half = subject.tokens(1, subject.length), subject.length // 2
+        if distance(subject.read(tokens)[:, :half], subject.read(tokens[:, :half])) > EXACT:
+            raise Inapplicable("rotations follow the length of a text, which must be read whole")
+
+
+def _state_of(subject: Subject, rows: list[Tensor], names: list[int], capacity: int) -> State:
+    """The state of rows of different lengths after they were read."""
+    lengths = [len(row) for row in rows]
+    padded = torch.stack([pad(row, (0, max(lengths) - len(row))) for row in rows])
+    return subject.step(padded, subject.new_state(names, capacity), lengths)[1]
+
+
+def _go_on(subject: Subject, state: State, rows: list[Tensor], names: list[int]) -> None:
+    """One token more for each row of a state gives what it gives after the texts that they have read."""
+    newest = subject.tokens(len(rows), 1, 7)
+    results, _ = subject.step(newest, state)
+    for index, row in enumerate(rows):
+        expected = subject.read(torch.cat((row, newest[index]))[None], rows=names[index : index + 1])
+        if (difference := distance(results[index, -1], expected[0, -1])) > EXACT:
+            cause = f"row {index} of {len(rows)}, after {len(row)} tokens, goes on otherwise than alone"
+            raise Violated(f"{cause}, by {difference:.0e}")

@@ -1,0 +1,115 @@
+"""The smallest sensible models of a part, by its role: with its defaults, and with one field changed at a time."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from archetype.checking.values import ATTENTION, BLOCK, NORM, SIZES, Change, changes, instances
+from archetype.errors import SpecError
+from archetype.models.spec import ModelSpec
+from archetype.roles.feedforward import FeedForward
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import Norm
+from archetype.roles.pattern import Pattern
+from archetype.roles.position import EmbeddingPosition, MixerPosition
+from archetype.roles.wiring import Wiring
+from archetype.spec.base import Spec
+from archetype.spec.kinds import Part
+
+BLOCKS = 2  # equal layers of a model: what one shares with the other by mistake shows
+
+
+class Example(NamedTuple):
+    """A model of a part.
+
+    Attributes:
+        name: what is special about it, in words.
+        model: the specification.
+    """
+
+    name: str
+    model: ModelSpec
+
+
+def _layers(**contents: Any) -> dict[str, Any]:
+    return {"layers": BLOCKS * [BLOCK | contents], "final_norm": NORM}
+
+
+# Where a member of each role stands: fields of a decoder, or of an encoder.
+PLACES: dict[type[Part], Any] = {
+    Mixer: lambda part: _layers(mixer=part),
+    FeedForward: lambda part: _layers(feedforward=part),
+    Norm: lambda part: _layers(wiring={"kind": "pre_norm", "norm": part}) | {"final_norm": part},
+    Wiring: lambda part: _layers(wiring=part),
+    EmbeddingPosition: lambda part: _layers() | {"embedding": {"position": part}},
+    MixerPosition: lambda part: _layers(mixer=ATTENTION | {"position": part}),
+    Pattern: lambda part: _layers(mixer=ATTENTION | {"pattern": part}),
+}
+AROUND = ("decoder", "encoder")  # kinds of model that parts are put into
+
+
+def examples(role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None = None) -> list[Example]:
+    """Models of a kind: its defaults, in an encoder too, then small sizes and every change of one field.
+
+    Args:
+        role: in which the kind is looked at.
+        kind: the class.
+        fixed: values of some fields, which stay as they are (absent: none).
+
+    Raises:
+        SpecError: no values are accepted for the fields that the kind requires; the last refusal.
+    """
+    fixed = dict(fixed or {})
+    part, models = _first(role, kind, fixed)
+    listed = [Example("defaults", models[0]), *(Example("in an encoder", model) for model in models[1:])]
+    for change in changes(part):
+        if change.field not in fixed:
+            listed += islice(_changed(role, part, change, fixed), 1)
+    return listed
+
+
+def _changed(role: type[Part], part: Part, change: Change, fixed: dict[str, Any]) -> Iterator[Example]:
+    """The models of a part after one change, by its options in turn; one that does not agree with the rest is none."""
+    options = iter(change.options)
+    while True:
+        try:
+            value, fields = next(options)
+            model = next(_models(role, part.replace(**fields | fixed)), None)
+        except SpecError:
+            continue
+        except StopIteration:
+            return
+        if model is not None:
+            yield Example(_label(change.field, value), model)
+
+
+def _first(role: type[Part], kind: type[Part], fixed: Mapping[str, Any]) -> tuple[Part, list[ModelSpec]]:
+    """The first part whose fields agree with each other and with a model, and its models."""
+    for part in instances(kind, fixed):
+        if models := list(_models(role, part)):
+            return part, models
+    return part, [_model(role, part, AROUND[0])]  # raises what is wrong
+
+
+def _models(role: type[Part], part: Part) -> Iterator[ModelSpec]:
+    """The models that a part can stand in; a kind of model is one itself."""
+    for around in AROUND if role in PLACES else ("",):
+        try:
+            yield _model(role, part, around)
+        except SpecError:
+            continue
+
+
+def _model(role: type[Part], part: Part, around: str) -> ModelSpec:
+    if isinstance(part, ModelSpec):
+        return part
+    return ModelSpec.parse_kind({"kind": around, **SIZES} | PLACES[role](part))  # type: ignore[return-value]
+
+
+def _label(field: str, value: Any) -> str:
+    """A change in words: sinks=true, gate=OutputGate, position.scaling=yarn."""
+    if isinstance(value, Spec):
+        value = getattr(value, "kind", type(value).__name__)
+    if isinstance(value, bool):
+        value = str(value).lower()
+    return field if value is None else f"{field}={value}"

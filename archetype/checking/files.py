@@ -1,0 +1,46 @@
+"""What holds of a model that is written and read again."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from archetype.checking.passes import EXACT
+from archetype.checking.subject import Inapplicable, Subject, Violated, vectors
+from archetype.checking.tensors import distance
+from archetype.convert.hf_folder import compare, write_model
+from archetype.errors import MAX_LINE, ArchetypeError
+from archetype.families.registry import family_for
+from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
+
+
+def run_keeps_bits(subject: Subject) -> None:
+    """A run directory gives back the specification and every tensor to the bit."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(Path(folder))
+        write_run_spec(run, subject.spec)
+        write_weights(run, subject.model)
+        again = read_run_model(run)
+        if again.spec != subject.spec:
+            raise Violated("spec.yaml reads back as another specification")
+        tensors = again.state_dict()
+        for name, tensor in subject.model.state_dict().items():
+            if name not in tensors or not torch.equal(tensor, tensors[name]):
+                raise Violated(f"{name} reads back as other numbers")
+        inputs = subject.inputs()
+        # equal tensors at other addresses may be multiplied in another order
+        if distance(vectors(again(**inputs)), vectors(subject.model(**inputs))) > EXACT:
+            raise Violated("the model that was read gives other results, so that something is not saved")
+
+
+def export_is_honest(subject: Subject) -> None:
+    """A published format keeps every tensor to the bit, or refuses the model in one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            family = family_for(subject.spec)
+            write_model(subject.model, family, Path(folder))
+        except ArchetypeError as error:
+            if "\n" in str(error) or len(str(error)) > MAX_LINE:
+                raise Violated("the refusal is longer than a line") from None
+            raise Inapplicable("no published format can express it, which is said in one line") from None
+        compare(subject.model, family, Path(folder))

@@ -1,0 +1,76 @@
+"""What holds while a model learns: gradients are finite, and reach every parameter."""
+
+import torch
+from torch import Tensor
+
+from archetype.checking.passes import WRONG
+from archetype.checking.subject import Inapplicable, Subject, Violated, vectors
+from archetype.checking.tensors import distance
+from archetype.models.build import Model
+
+LEAST = 1e-7  # of the largest gradient of all; a router that is not trained had 2e-11
+# The softmax over keys sees differences of scores only, and what all keys have in common is in none of them.
+COMMON_TO_ALL_KEYS = ("mixer.k.bias", "mixer.k_global.bias", "mixer.k_norm.bias")
+
+
+@torch.enable_grad()
+def autocast_is_finite(subject: Subject) -> None:
+    """A pass forward and backward under autocast to bfloat16 gives finite numbers and gradients."""
+    model = subject.built().train()
+    with torch.autocast("cpu", torch.bfloat16):
+        output = model(**subject.inputs())
+    loss = vectors(output).float().square().mean()
+    (loss if output.aux_loss is None else loss + output.aux_loss).backward()
+    if not loss.isfinite():
+        raise Violated(f"the loss is {loss.item()}")
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and not parameter.grad.isfinite().all():
+            raise Violated(f"the gradient of {name} has infinite numbers or NaN")
+
+
+@torch.enable_grad()
+def every_parameter_learns(subject: Subject) -> None:
+    """Every parameter gets a gradient that is no mere rounding, in training or in evaluation.
+
+    In evaluation, because a batch norm's mean takes a bias away; in float64, in which more is no rounding.
+    """
+    model = subject.built(torch.float64)
+    if not any(True for _ in model.parameters()):
+        raise Inapplicable("has no parameters")
+    unreached = _without_gradient(subject, model.train())
+    if unreached and (unreached := unreached & _without_gradient(subject, model.eval())):
+        others = f", nor do {len(unreached) - 1} others" if len(unreached) > 1 else ""
+        raise Violated(f"{min(unreached)} gets no gradient{others}")
+
+
+def _without_gradient(subject: Subject, model: Model) -> set[str]:
+    """The parameters whose gradient is zero, or so small that it is rounding, which changes with the loss's unit."""
+    gradients, tripled = _gradients(subject, model, 1.0), _gradients(subject, model, 3.0)
+    largest = max(float(gradient.abs().max()) for gradient in gradients.values())
+    small = {name for name, gradient in gradients.items() if gradient.abs().max() <= LEAST * largest}
+    return {
+        name
+        for name in small
+        if not name.endswith(COMMON_TO_ALL_KEYS)
+        if not gradients[name].any() or distance(tripled[name] / 3, gradients[name]) > WRONG
+    }
+
+
+def _gradients(subject: Subject, model: Model, scale: float) -> dict[str, Tensor]:
+    """The gradient of each parameter by a pass over whole inputs, of a loss times `scale`; zeros where it has none."""
+    model.zero_grad()
+    output = model(**{name: _double(value) for name, value in subject.inputs().items()})
+    answers = [output.hidden if output.logits is None else output.logits]
+    if (pooled := getattr(model, "pooled", None)) is not None:
+        answers.append(pooled(output.hidden))
+    torch.manual_seed(0)
+    losses = [(answer * torch.randn_like(answer)).square().mean() for answer in answers if answer is not None]
+    losses += [] if output.aux_loss is None else [output.aux_loss]
+    (scale * torch.stack(losses).sum()).backward()
+    parameters = dict(model.named_parameters())
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in parameters.items()}
+
+
+def _double(value: Tensor) -> Tensor:
+    """Pictures in float64; tokens as they are."""
+    return value.double() if value.is_floating_point() else value

@@ -1,0 +1,53 @@
+"""Which kinds are to be checked: those that a file registers, or those of a name."""
+
+from pathlib import Path
+
+from archetype.checking.examples import PLACES
+from archetype.errors import SpecError
+from archetype.extension import load_extension
+from archetype.models.spec import ModelSpec
+from archetype.spec.kinds import Part, load_all_kinds
+from archetype.spec.synonyms import nearest_kind
+
+Kind = tuple[type[Part], type[Part]]  # a role, and a member of it
+
+
+def checked_roles() -> tuple[type[Part], ...]:
+    """The roles whose invariants are known: those of parts of a model, and of models."""
+    return (*PLACES, ModelSpec)
+
+
+def all_kinds() -> list[Kind]:
+    """Every kind of every role that is checked."""
+    load_all_kinds()
+    return [(role, kind) for role in checked_roles() for kind in role.kinds.values()]
+
+
+def kinds_of_file(file: Path) -> list[Kind]:
+    """Run a Python file, and return the kinds that it registers.
+
+    Raises:
+        ArchetypeError: it cannot be run, or registers no part of a model.
+    """
+    if not file.is_file():
+        raise SpecError(str(file), "there is no such file", "give a Python file that registers parts, or a kind's name")
+    before = set(all_kinds())
+    load_extension(file)
+    if not (kinds := [kind for kind in all_kinds() if kind not in before]):
+        roles = ", ".join(role.role_name() for role in checked_roles())
+        raise SpecError(str(file), "registers no part of a model", f"call archetype.register with a {roles}")
+    return kinds
+
+
+def kinds_named(name: str) -> list[Kind]:
+    """The kinds of a name, one for each role that has it.
+
+    Raises:
+        SpecError: there is none.
+    """
+    by_name: dict[str, list[Kind]] = {}
+    for role, kind in all_kinds():
+        by_name.setdefault(str(kind.model_fields["kind"].default), []).append((role, kind))
+    if name not in by_name:
+        raise SpecError(name, "there is no such kind of a part", nearest_kind(name, list(by_name)))
+    return by_name[name]

@@ -1,0 +1,89 @@
+"""What holds of passes over whole inputs: finite, blind to the future, each row for itself, compiled as eager."""
+
+import warnings
+
+import torch
+
+from archetype.checking.subject import Inapplicable, Subject, Violated, vectors
+from archetype.checking.tensors import distance
+from archetype.errors import SpecError
+from archetype.training.block_execution import blocks_of, compile_blocks
+
+EXACT = 1e-5  # of the largest magnitude, in float32
+WRONG = 1e-3  # what every mistake exceeds
+COMPILED_LENGTH = 4  # tokens of the text whose program is compiled: a loop over positions becomes as long
+BITS = 1e-12  # of the largest magnitude, in float64: what no rounding reaches that is none of float32's
+
+
+def is_finite(subject: Subject) -> None:
+    """A pass gives finite numbers only."""
+    if not vectors(subject.model(**subject.inputs())).isfinite().all():
+        raise Violated("there are infinite numbers or NaN among its results")
+
+
+def future_changes_nothing(subject: Subject) -> None:
+    """Later tokens change nothing of what comes before them, and a token changes what is computed at its place."""
+    if not subject.writes:
+        raise Inapplicable("every position of an encoder may see every other")
+    tokens = subject.tokens(2, subject.length)
+    before, vocab_size = subject.read(tokens), subject.vocab_size
+    for seen in range(1, subject.length):
+        changed = torch.cat((tokens[:, :seen], (tokens[:, seen:] + 1) % vocab_size), 1)
+        after = subject.read(changed)
+        if not torch.equal(before[:, :seen], after[:, :seen]):
+            # a product of another shape, as experts compute it, rounds otherwise: in float64 nothing must be left
+            exact = [subject.exact.read(some)[:, :seen] for some in (tokens, changed)]
+            if (leak := distance(*exact)) > BITS:
+                place = int((exact[0] - exact[1]).abs().amax((0, 2)).argmax())
+                raise Violated(f"tokens from position {seen} on change position {place} by {leak:.0e}")
+        if distance(before[:, seen], after[:, seen]) < WRONG:
+            raise Violated(f"the token at position {seen} changes nothing there")
+
+
+def batch_is_single(subject: Subject) -> None:
+    """A row of a batch gives what it gives alone."""
+    inputs = subject.inputs()
+    together = vectors(subject.model(**inputs))
+    for row in range(len(together)):
+        alone = vectors(subject.model(**{name: value[row : row + 1] for name, value in inputs.items()}))
+        if (difference := distance(together[row], alone[0])) > EXACT:
+            raise Violated(f"row {row} of {len(together)} differs from the same row alone by {difference:.0e}")
+
+
+def padding_is_nothing(subject: Subject) -> None:
+    """Rows of different lengths give what each gives alone, whatever stands in the padding."""
+    if subject.reads_images:
+        raise Inapplicable("pictures have one size")
+    length = subject.length
+    lengths = [length, 1, length - 3, length // 2]
+    rows = [subject.tokens(1, size, size) for size in lengths]
+    for filler in (7, 8):
+        padded = torch.cat([torch.nn.functional.pad(row, (0, length - row.shape[1]), value=filler) for row in rows])
+        together = subject.read(padded, lengths)
+        for index, (row, size) in enumerate(zip(rows, lengths, strict=True)):
+            alone = subject.read(row, rows=[index])[0]
+            if not together[index, :size].isfinite().all() or distance(together[index, :size], alone) > EXACT:
+                difference = distance(together[index, :size], alone)
+                raise Violated(
+                    f"a row of {size} tokens padded to {length} differs from itself alone by {difference:.0e}"
+                )
+
+
+def compiled_is_eager(subject: Subject) -> None:
+    """Blocks that torch.compile makes programs of give what they give without."""
+    model = subject.built().requires_grad_(False)
+    if not blocks_of(model):
+        raise Inapplicable("has no blocks")
+    inputs = subject.inputs(rows=1)
+    if not subject.reads_images:
+        inputs = {name: value[:, :COMPILED_LENGTH] for name, value in inputs.items()}
+    eager = vectors(model(**inputs))
+    with warnings.catch_warnings(action="ignore"):  # of torch's compiler, about itself
+        torch.compiler.reset()  # of programs of earlier models, whose number is limited
+        try:
+            compile_blocks(model)
+        except SpecError as error:
+            raise Inapplicable(error.cause) from None
+        compiled = vectors(model(**inputs))
+    if (difference := distance(compiled, eager)) > EXACT:
+        raise Violated(f"compiled blocks give results that differ by {difference:.0e}")

@@ -1,0 +1,159 @@
+"""Every invariant on every example of a kind, as rows of a table."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from archetype.checking import construction, decoding, files, gradients, passes, splitting
+from archetype.checking.examples import Example, examples
+from archetype.checking.subject import Inapplicable, Subject, Violated
+from archetype.errors import one_line
+from archetype.spec.kinds import Part
+
+Result = Literal["holds", "fails", "-"]
+Check = Callable[[Subject], None]
+MAX_FINDING = 200  # characters
+
+
+class Invariant(NamedTuple):
+    """Something that must hold of every model.
+
+    Attributes:
+        name: in words.
+        check: raises `Violated` or `Inapplicable`; any other exception is a failure, too.
+        needs: what must hold, or not be asked, for it to say something of its own.
+        of_defaults_only: whether it is asked of the first example alone, because it takes long.
+    """
+
+    name: str
+    check: Check
+    needs: tuple[Check, ...] = (construction.is_built,)
+    of_defaults_only: bool = False
+
+
+class Row(NamedTuple):
+    """What became of an invariant.
+
+    Attributes:
+        invariant: its name.
+        result: whether it holds; `-` where it is not asked.
+        finding: what was seen where it fails, why it is not asked; else empty.
+    """
+
+    invariant: str
+    result: Result
+    finding: str = ""
+
+
+class Report(NamedTuple):
+    """The rows of one kind.
+
+    Attributes:
+        role: in words.
+        kind: its name.
+        examples: what is special about each model that was checked.
+        rows: one for each invariant.
+    """
+
+    role: str
+    kind: str
+    examples: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether no row fails."""
+        return all(row.result != "fails" for row in self.rows)
+
+
+READ_IN_PARTS = (passes.padding_is_nothing, decoding.chunks_are_whole)
+# In order. Each is asked where what it needs holds, so that one mistake fails one row.
+INVARIANTS = (
+    Invariant("YAML and JSON round trip", construction.round_trip, ()),
+    Invariant("a module is built", construction.is_built, ()),
+    Invariant("parameters as counted", construction.parameters_are_counted),
+    Invariant("state bytes as counted", construction.state_is_counted),
+    Invariant("a diagram shows all that is counted", construction.is_drawn),
+    Invariant("finite numbers", passes.is_finite),
+    Invariant("later tokens change nothing", passes.future_changes_nothing, (passes.is_finite,)),
+    Invariant("a batch as single rows", passes.batch_is_single, (passes.future_changes_nothing,)),
+    Invariant("padded rows as each alone", passes.padding_is_nothing, (passes.batch_is_single,)),
+    Invariant("with a state as without", decoding.state_changes_nothing, (passes.future_changes_nothing,)),
+    Invariant("in chunks as whole", decoding.chunks_are_whole, (decoding.state_changes_nothing,)),
+    Invariant(
+        "padding leaves states alone",
+        decoding.padding_leaves_states,
+        (passes.padding_is_nothing, decoding.chunks_are_whole),
+    ),
+    Invariant("rows join and leave", decoding.rows_join_and_leave, (decoding.padding_leaves_states,)),
+    Invariant("bfloat16 autocast is finite", gradients.autocast_is_finite, (passes.is_finite,)),
+    Invariant("every parameter gets a gradient", gradients.every_parameter_learns, (passes.is_finite,)),
+    Invariant("compiled blocks as eager", passes.compiled_is_eager, of_defaults_only=True),
+    Invariant("saved and read to the bit", files.run_keeps_bits),
+    Invariant("exported exactly or refused", files.export_is_honest),
+    Invariant("tensor parallel shares sum", splitting.shares_sum_to_whole),
+)
+
+
+def check_kind(
+    role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None = None, without: Collection[Check] = ()
+) -> Report:
+    """Ask every invariant of every example of a kind.
+
+    Args:
+        role: in which the kind is looked at.
+        kind: the class.
+        fixed: values of its fields that no example changes (absent: none).
+        without: checks that are left out.
+
+    Raises:
+        SpecError: no example of the kind is accepted.
+    """
+    chosen = examples(role, kind, fixed)
+    asked = [invariant for invariant in INVARIANTS if invariant.check not in without]
+    results = [check_example(example, asked, is_first=example is chosen[0]) for example in chosen]
+    rows = (_joined([example.name for example in chosen], rows) for rows in zip(*results, strict=True))
+    name = str(kind.model_fields["kind"].default)
+    return Report(role.role_name(), name, tuple(example.name for example in chosen), tuple(rows))
+
+
+def check_example(example: Example, asked: Collection[Invariant] = INVARIANTS, is_first: bool = True) -> list[Row]:
+    """Ask invariants of one model, in order; what needs another that fails is not asked."""
+    subject, rows, cause = Subject(example.model), [], dict[Check, str]()  # why what needs a check is not asked
+    for invariant in asked:
+        if invariant.of_defaults_only and not is_first:
+            rows.append(Row(invariant.name, "-", "asked of the defaults alone"))
+        elif failed := [cause[check] for check in invariant.needs if check in cause]:
+            rows.append(Row(invariant.name, "-", f"needs: {failed[0]}"))
+            cause[invariant.check] = failed[0]
+        else:
+            rows.append(_ask(invariant, subject))
+            if rows[-1].result == "fails":
+                cause[invariant.check] = invariant.name
+    return rows
+
+
+@torch.no_grad()
+def _ask(invariant: Invariant, subject: Subject) -> Row:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            invariant.check(subject)
+    except Inapplicable as reason:
+        return Row(invariant.name, "-", str(reason))
+    except Violated as violation:
+        return Row(invariant.name, "fails", str(violation))
+    except Exception as error:  # whatever a stranger's part raises is what was seen
+        return Row(invariant.name, "fails", one_line(f"{type(error).__name__}: {error}", MAX_FINDING))
+    return Row(invariant.name, "holds")
+
+
+def _joined(examples: list[str], rows: tuple[Row, ...]) -> Row:
+    """One row for all examples: the first that fails, else one that holds, else why none is asked."""
+    failing = [(name, row) for name, row in zip(examples, rows, strict=True) if row.result == "fails"]
+    if failing:
+        name, row = failing[0]
+        others = f" (and {len(failing) - 1} of {len(rows) - 1} others)" if len(failing) > 1 else ""
+        return row._replace(finding=f"{name}: {row.finding}{others}")
+    return next((row for row in rows if row.result == "holds"), rows[0])

@@ -1,0 +1,80 @@
+"""What holds of a part whose tensors are shared among processes."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archetype.checking.passes import EXACT
+from archetype.checking.subject import Inapplicable, Subject, Violated
+from archetype.checking.tensors import distance
+from archetype.nn.context import ForwardContext
+from archetype.roles.parallel import Cut, SplitPlan, TablePlan, Whole, plans_of
+
+PROCESSES = 2
+
+
+def shares_sum_to_whole(subject: Subject) -> None:
+    """A plan for tensor parallelism names every parameter, and what the shares compute sums to the whole."""
+    modules = dict(subject.model.named_modules())
+    planned = {path: module for path, module in modules.items() if isinstance(_plan(module), SplitPlan)}
+    calls = _calls(subject, planned)
+    is_split = False
+    for path, (arguments, whole) in calls.items():
+        results: list[Tensor] = []
+        gathers = False
+        for rank in range(PROCESSES):
+            module = copy.deepcopy(planned[path])
+            plan = _plan(module)
+            if not isinstance(plan, SplitPlan):
+                break
+            if left := {name for name, _ in module.named_parameters()} - set(plan.parameters):
+                raise Violated(f"the plan of {path} leaves {min(left)} out")
+            for name, parameter in module.named_parameters():
+                parameter.data = _share(parameter.data, plan.parameters[name], rank)
+            plan.resize(rank)
+            gathers = plan.gathered is not None
+            results.append(module(*map(_alone, copy.deepcopy(arguments))))
+        if len(results) == PROCESSES:
+            is_split = True
+            joined = torch.cat(results, -1) if gathers else sum(results[1:], results[0])
+            if (difference := distance(joined, whole)) > EXACT:
+                raise Violated(f"the shares of {path} sum to what differs from the whole by {difference:.0e}")
+    if not is_split:
+        raise Inapplicable("no plan is given: every process computes it whole")
+
+
+def _plan(module: nn.Module) -> SplitPlan | TablePlan | None:
+    return plans_of(module).tensor(PROCESSES)
+
+
+def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[Any, Tensor]]:
+    """What each module is called with in a pass, and what it gives."""
+    calls: dict[str, tuple[Any, Tensor]] = {}
+    handles = []
+    for path, module in modules.items():
+
+        def keep(module: nn.Module, arguments: Any, result: Tensor, path: str = path) -> None:
+            calls[path] = copy.deepcopy(arguments), result.clone()
+
+        handles.append(module.register_forward_hook(keep))
+    try:
+        subject.model(**subject.inputs())
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def _alone(argument: Any) -> Any:
+    """What a module is called with; of a context without what other modules, which have all heads, have left in it."""
+    return replace(argument, shared={}) if isinstance(argument, ForwardContext) else argument
+
+
+def _share(tensor: Tensor, share: Cut | Whole, rank: int) -> Tensor:
+    """The share of one process: a piece, all of it, or of what is added once an equal part."""
+    if isinstance(share, Cut):
+        return torch.chunk(tensor, PROCESSES, share.dim)[rank].clone()
+    return tensor / PROCESSES if share is Whole.ONCE else tensor

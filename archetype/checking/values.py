@@ -1,0 +1,153 @@
+"""Example values of a specification's fields, derived from their types."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice, product
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from archetype.errors import SpecError
+from archetype.models.block.spec import Block
+from archetype.spec.base import Spec
+from archetype.spec.kinds import ByKind
+
+# The sizes of every model that is checked: 24 features have many divisors, and each head's can be paired.
+SIZES = {"vocab_size": 31, "context_length": 24, "d_model": 24}
+NORM = {"kind": "rms"}
+ATTENTION = {"kind": "attention", "num_heads": 4}
+# A block as a Llama has it, which published formats can express.
+BLOCK: dict[str, Any] = {
+    "wiring": {"kind": "pre_norm", "norm": NORM},
+    "mixer": ATTENTION | {"position": {"kind": "rotary"}},
+    "feedforward": {"kind": "gated", "d_ff": 20, "activation": "silu"},
+}
+WHOLE = (4, 2, 6, 3, 1)  # divisors of the width; fields in turn begin with another one, so that sizes differ
+REAL = (2.0, 1.0, 0.5, 4.0)
+MOST = 500  # combinations of required fields that are tried
+LARGE = 8  # defaults above it are replaced in the example of small sizes
+SMALL = 4  # by this one
+NAMES = ("kind", "version", "name")  # fields that change no number
+
+
+class Change(NamedTuple):
+    """Other values of one field.
+
+    Attributes:
+        field: its path, or what is changed in words.
+        options: a value of it, and with that the fields of the whole; the first that is accepted will do.
+    """
+
+    field: str
+    options: Iterable[tuple[Any, dict[str, Any]]]
+
+
+def instances(kind: type[Spec], fixed: Mapping[str, Any] | None = None) -> Iterator[Any]:
+    """Specifications of a class with values for all fields that are required, as many as its checks accept.
+
+    Args:
+        kind: the class.
+        fixed: values of some fields (absent: none).
+
+    Raises:
+        SpecError: why the last combination was refused, where no combination is accepted.
+    """
+    around = SIZES | {"final_norm": NORM}
+    fixed = {name: value for name, value in around.items() if name in kind.model_fields} | dict(fixed or {})
+    required = {name: field for name, field in kind.model_fields.items() if field.is_required() and name not in fixed}
+    options = [values(field, turn) for turn, field in enumerate(required.values())]
+    refusal = SpecError(kind.__name__, "a field has a type without example values", "give it by --set FIELD=VALUE")
+    is_any = False
+    for chosen in islice(product(*options), MOST):
+        try:
+            instance = kind.parse(dict(zip(required, chosen, strict=True)) | fixed)
+        except SpecError as error:
+            refusal = error
+            continue
+        is_any = True
+        yield instance
+    if not is_any:
+        raise refusal
+
+
+def values(annotation: Any, turn: int = 0) -> list[Any]:
+    """Values that a type allows, or may allow: what reads them has the last word.
+
+    Args:
+        annotation: a type, or a field with its metadata.
+        turn: the field's place among those of its class.
+    """
+    if isinstance(annotation, FieldInfo):
+        if (role := by_kind(annotation)) is not None:
+            kinds = (kind for kind in role.kinds().values() if not kind.is_absent)
+            return [instance for kind in kinds for instance in islice(instances(kind), 1)]
+        return values(annotation.annotation, turn)
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return values(inner[0], turn)
+    if origin in (Union, UnionType):
+        return list(chain(*(values(member, turn) for member in inner if member is not NoneType)))
+    if origin is Literal:
+        return list(inner)
+    if origin is tuple:
+        return [(value,) for value in values(inner[0], turn)]
+    if annotation is bool:
+        return [False, True]
+    if annotation is int:
+        return [*WHOLE[turn % len(WHOLE) :], *WHOLE[: turn % len(WHOLE)]]
+    if annotation is float:
+        return [*REAL[turn % len(REAL) :], *REAL[: turn % len(REAL)]]
+    if annotation is str:
+        return ["example"]
+    if isinstance(annotation, type) and issubclass(annotation, Block):
+        return [Block.parse(BLOCK), Block.parse(BLOCK | {"cross_attention": ATTENTION})]
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        return list(islice(instances(annotation), 2))
+    return []
+
+
+def by_kind(field: FieldInfo) -> ByKind | None:
+    """The open set that a field's values belong to; None for a field of another type."""
+    return next((metadata for metadata in field.metadata if isinstance(metadata, ByKind)), None)
+
+
+def changes(spec: Spec) -> Iterator[Change]:
+    """Every change of one field: small sizes, flags the other way, each other choice, and what is absent given."""
+    fields = {name: field for name, field in type(spec).model_fields.items() if name not in NAMES}
+    large = {name: getattr(spec, name) for name in fields if name not in SIZES}
+    small = {name: SMALL for name, value in large.items() if type(value) is int and value > LARGE}
+    if small:
+        yield Change("small sizes", [(None, small)])
+    for name, field in fields.items():
+        value = getattr(spec, name)
+        if value is None or value == () or getattr(value, "is_absent", False):
+            yield Change(name, ((other, {name: other}) for other in values(field)))
+        elif isinstance(value, bool):
+            yield Change(name, [(not value, {name: not value})])
+        elif by_kind(field) is None:
+            yield from _other_members(name, field, value)
+
+
+def _other_members(name: str, field: FieldInfo, value: Any) -> Iterator[Change]:
+    """Each other word or class that may stand in a field, and changes within the class that stands there."""
+    for member in _members(field.annotation):
+        if get_origin(member) is Literal:
+            yield from (Change(name, [(word, {name: word})]) for word in get_args(member) if word != value)
+        elif isinstance(member, type) and issubclass(member, Spec) and not isinstance(value, member):
+            yield Change(name, ((other, {name: other}) for other in values(member)))
+    if isinstance(value, Spec):
+        whole = {inner: getattr(value, inner) for inner in type(value).model_fields}
+        for change in changes(value):
+            options = ((other, {name: whole | fields}) for other, fields in change.options)
+            yield Change(f"{name}.{change.field}", options)
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    """The members of a union, however deep; a type alone is its own."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from _members(inner[0])
+    elif origin in (Union, UnionType):
+        yield from chain(*map(_members, inner))
+    else:
+        yield annotation

@@ -1,0 +1,31 @@
+"""What `archetype check` asks holds of every kind of every role, and no class that a file can name is left out."""
+
+import pytest
+
+from archetype import spec
+from archetype.checking.examples import examples
+from archetype.checking.kinds import Kind, all_kinds
+from archetype.checking.passes import compiled_is_eager
+from archetype.checking.run import check_kind
+from tests.unit.test_coverage import held, nameable
+
+KINDS = {f"{role.role_name()} {kind.model_fields['kind'].default}": (role, kind) for role, kind in all_kinds()}
+# Their examples would need a field that belongs to another one; test_encoder_decoders.py has it.
+ELSEWHERE = {spec.StateBridge}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_holds_what_its_role_asks(name: str) -> None:
+    """Not under a compiler, which would go through the checks of shapes: tests.helpers.compiled is a program."""
+    report = check_kind(*KINDS[name], without=(compiled_is_eager,))
+    assert [row for row in report.rows if row.result == "fails"] == []
+    assert sum(row.result == "holds" for row in report.rows) >= 9
+
+
+def test_every_class_stands_in_an_example() -> None:
+    classes = {cls for kind in KINDS.values() for model in models(kind) for cls in held(model)}
+    assert nameable() - classes == ELSEWHERE
+
+
+def models(kind: Kind) -> list[spec.ModelSpec]:
+    return [example.model for example in examples(*kind)]

@@ -1,0 +1,105 @@
+"""`archetype check`: the parts of a file or of a name, as a table or as JSON, and what it refuses."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from archetype import spec
+from archetype.apps.cli import main
+from archetype.checking.passes import compiled_is_eager
+from archetype.checking.run import INVARIANTS
+
+LINEAR_ATTENTION = Path(__file__).parents[3] / "helpers" / "linear_attention.py"
+WRONG = """
+import archetype
+from typing import Literal
+from torch import nn
+
+class Shifted(archetype.spec.FeedForward):
+    kind: Literal["shifted"] = "shifted"
+
+class Module(nn.Module):
+    def __init__(self, feedforward, d_model):
+        super().__init__()
+        self.up = nn.Linear(d_model, d_model)
+
+    def forward(self, x, context):
+        return self.up(x).roll(-1, 1)
+
+archetype.register(Shifted, module=Module)
+"""
+
+
+@pytest.fixture(autouse=True)
+def kinds_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No compiler, which would go through the checks of shapes; what a test registers is gone after it."""
+    asked = tuple(invariant for invariant in INVARIANTS if invariant.check is not compiled_is_eager)
+    monkeypatch.setattr("archetype.checking.run.INVARIANTS", asked)
+    kinds = [(role, dict(role.kinds)) for role in (spec.Mixer, spec.FeedForward)]
+    yield
+    for role, before in kinds:
+        role.kinds = before
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int | str | None, str, str]:
+    """The exit status of a command, its output, and its line on standard error."""
+    monkeypatch.setattr(sys, "argv", ["archetype", "check", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    return end.value.code, *capsys.readouterr()
+
+
+def test_a_file_is_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, error = run(monkeypatch, capsys, str(LINEAR_ATTENTION), "--set", "num_heads=2")
+    assert (status, error) == (0, "")
+    heading, _, names, *rows = out.splitlines()
+    assert heading == "mixer gated_linear_attention, 2 models: defaults, in an encoder"
+    assert names.split() == ["invariant", "result", "finding"]
+    assert len(rows) == len(INVARIANTS) - 1 and "in chunks as whole                   holds" in rows
+
+
+def test_what_fails_is_said_in_its_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "shifted.py"
+    file.write_text(WRONG)
+    status, out, error = run(monkeypatch, capsys, str(file), "--json")
+    (kind,) = json.loads(out)["kinds"]
+    assert (status, error, kind["role"], kind["kind"]) == (1, "", "feed forward", "shifted")
+    failing = {row["invariant"]: row["finding"] for row in kind["rows"] if row["result"] == "fails"}
+    finding = "defaults: tokens from position 1 on change position 0 by "
+    assert failing["later tokens change nothing"].startswith(finding)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gruu",), "gruu: there is no such kind of a part; did you mean gru?"),
+        (("part.py",), "part.py: there is no such file; give a Python file that registers parts, or a kind's name"),
+        (("gru", "--set", "size=2"), "--set size: the part has no such field; use one of bidirectional"),
+        (("gru", "--set", "size"), "--set size: has no value; write FIELD=VALUE, such as num_heads=2"),
+        (("window", "--set", "size=0"), "size: 0 is too small; use more than 0"),
+        (("gru", "--set", "bidirectional=1"), "bidirectional: 1 is neither true nor false; use true or false"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_in_one_line(
+    arguments: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(monkeypatch, capsys, *arguments) == (2, "", f"archetype: {message}\n")
+
+
+def test_a_file_without_parts_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "nothing.py"
+    file.write_text("")
+    status, out, error = run(monkeypatch, capsys, str(file))
+    assert (status, out) == (2, "") and error.startswith(f"archetype: {file}: registers no part of a model; call ")
