@@ -34,7 +34,6 @@ from archetype.models.build import Model, build
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.models.vision.spec import VisionEncoder
 from archetype.nn.parameter_names import names_matching
 from archetype.runs.directory import Run, read_adapter, read_run_model
 from archetype.runs.origin import read_origin
@@ -186,7 +185,7 @@ def export(
         hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
         if isinstance(lm.model, CausalModel | EncoderDecoder):
             atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling))
-        if isinstance(lm.spec, VisionEncoder):
+        if lm.spec.reads_images:
             atomic.write_json(temporary / IMAGE_PROCESSOR, lm.image_processor or pictures_as_they_are(lm.spec))
         if lm.tokenizer is not None:
             lm.tokenizer.save(temporary)

@@ -54,7 +54,8 @@ def parameters_are_counted(subject: Subject) -> None:
     for row in report.rows:
         own = [built[module] for module in modules_of(row) if built[module]]  # others have an earlier layer's weights
         if sum(own) != row.parameters or len(set(own)) > 1:
-            raise Violated(f"the cost of {row.module} counts {row.parameters:,} parameters and it has {sum(own):,}")
+            counted, number = row.parameters // max(1, len(own)), max(own, default=0)
+            raise Violated(f"the cost of {modules_of(row)[0]} counts {counted:,} parameters and it has {number:,}")
     if (total := report.parameters["total"]) != sum(built.values()):
         raise Violated(f"the cost counts {total:,} parameters together and the module has {sum(built.values()):,}")
 

@@ -114,6 +114,7 @@ class MixerCost(ContentCost):
 
     complexity: Complexity
     differs_by_layer = False  # whether equal mixers of two layers compute other pairs
+    divides_state = False  # whether processes that share its heads share its state
 
     @abstractmethod
     def flops(self, work: Work) -> Counts:

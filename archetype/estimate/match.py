@@ -7,7 +7,6 @@ from typing import NamedTuple
 from archetype.errors import SpecError
 from archetype.estimate.report import cost_report, total_parameters
 from archetype.models.spec import ModelSpec
-from archetype.parts.attention.spec import Attention
 from archetype.spec.edit import assign, value_at
 
 MEASURES = ("parameters", "active", "flops", "state")
@@ -72,7 +71,7 @@ def amount(model: ModelSpec, measure: str, length: int) -> int:
 def _usual_path(model: ModelSpec, measure: str) -> str:
     """The field that changes the measure and nothing of the model's form."""
     layers = getattr(model, "layers", ())
-    if measure == "state" and layers and all(isinstance(block.mixer, Attention) for block in layers):
+    if measure == "state" and layers and all("num_kv_heads" in type(block.mixer).model_fields for block in layers):
         return "layers[*].mixer.num_kv_heads"
     widths = [getattr(block.feedforward, "d_ff", None) for block in layers]
     if measure != "state" and widths and all(isinstance(width, int) for width in widths):

@@ -27,11 +27,7 @@ from archetype.errors import SpecError
 from archetype.estimate.memory import compute_dtype
 from archetype.estimate.report import cost_report
 from archetype.machine.hardware import Device
-from archetype.models.decoder.spec import Decoder
-from archetype.models.encoder.spec import Encoder
 from archetype.models.spec import ModelSpec
-from archetype.parts.attention.spec import Attention
-from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.table import Table, size
 
 NODE = 8  # devices of a machine that are joined by links of their own
@@ -281,16 +277,14 @@ class Planner:
         numbers = 0.0
         for stack in self.report.memory_cost.cost.stacks:
             for group in stack.groups:
-                cut = layout.tensor if isinstance(group.cost.mixer.part, Attention) else 1
+                cut = layout.tensor if group.cost.mixer.divides_state else 1
                 numbers += len(group.layers) * group.cost.mixer.state(1) / cut
         return numbers * self.length * self.itemsize
 
     def _contexts(self, devices: int) -> list[int]:
         """How many devices may share the positions of a row."""
         mixers = [block.mixer for stack in self.model.stacks for block in stack.layers]
-        if not isinstance(self.model, Decoder | Encoder) or not all(
-            isinstance(mixer, Attention | LatentAttention) for mixer in mixers
-        ):
+        if not self.model.shares_positions or any(mixer.needs_whole_rows for mixer in mixers):
             return [1]
         return [number for number in _divisors(devices) if number == 1 or self.length % (2 * number) == 0]
 
@@ -345,8 +339,8 @@ def _heads(model: ModelSpec) -> set[int]:
         heads
         for stack in model.stacks
         for block in stack.layers
-        if isinstance(block.mixer, Attention)
-        for heads in block.mixer.sizes(stack.d_model)[:2]
+        if (sizes := block.mixer.attention_sizes(stack.d_model)) is not None
+        for heads in sizes[:2]
     }
 
 

@@ -1,12 +1,11 @@
 """A model made wider so that the learning rate of a narrow one holds (muP)."""
 
+from typing import Any
+
 from archetype.errors import SpecError
 from archetype.models.block.spec import Block
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import MuPInitialization
-from archetype.parts.attention.spec import Attention
-from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
-from archetype.parts.head.spec import LanguageModelHead
 
 __all__ = ["widen"]
 
@@ -25,21 +24,17 @@ def widen(model: Decoder, factor: int, std: float = 0.02) -> Decoder:
     Raises:
         SpecError: a layer has other parts.
     """
-    if not isinstance(model.head, LanguageModelHead):
+    head: Any = model.head
+    if head.classifies:
         raise SpecError("head", "only a head of tokens is widened", "write the wider specification yourself")
     layers = tuple(_wider(block, factor, f"layers[{index}]") for index, block in enumerate(model.layers))
     scheme = MuPInitialization(std=std, base_width=model.d_model)
-    head = model.head.replace(scale=model.head.scale / factor)
+    head = head.replace(scale=head.scale / factor)
     return model.replace(d_model=factor * model.d_model, layers=layers, head=head, initialization=scheme)
 
 
 def _wider(block: Block, factor: int, place: str) -> Block:
-    mixer, feedforward = block.mixer, block.feedforward
-    if not isinstance(mixer, Attention) or not isinstance(feedforward, MLP | GatedMLP | NoFeedForward):
+    mixer, feedforward = block.mixer.widened(factor), block.feedforward.widened(factor)
+    if mixer is None or feedforward is None:
         raise SpecError(place, "only attention and MLPs are widened", "write the wider specification yourself")
-    heads = {"num_heads": factor * mixer.num_heads}
-    if mixer.num_kv_heads is not None:
-        heads["num_kv_heads"] = factor * mixer.num_kv_heads
-    if not isinstance(feedforward, NoFeedForward) and isinstance(feedforward.d_ff, int):
-        feedforward = feedforward.replace(d_ff=factor * feedforward.d_ff)  # eight thirds follow d_model themselves
-    return block.replace(mixer=mixer.replace(**heads), feedforward=feedforward)
+    return block.replace(mixer=mixer, feedforward=feedforward)

@@ -11,7 +11,7 @@ from archetype.cost.registry import cost_class
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
-from archetype.models.stack.cost import StackCost
+from archetype.models.stack.cost import StackCost, StatePart
 from archetype.parts.embedding.cost import EmbeddingCost
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.cost import HeadCost
@@ -60,6 +60,10 @@ class ModelCost(ABC):
     def state(self, length: int) -> tuple[int, int]:
         """How many numbers and how many integers are in the state of one row with room for `length` tokens."""
         return 0, 0
+
+    def state_parts(self, length: int, source: int) -> list[StatePart]:
+        """The state of one row by what holds it; arguments as of `archetype.estimate.state.state_parts`."""
+        return [part for stack in self.decoding_stacks for part in stack.state_parts(length, source)]
 
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 from archetype.roles.parallel import InLayout, NeedsWholeRows
-from archetype.roles.position import AttentionSizes
+from archetype.roles.position import AttentionSizes, MixerPosition
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["Mixer"]
@@ -24,6 +24,11 @@ class Mixer(InLayout, Part):
     def keys_follow_length(self) -> bool:
         """Whether what it keeps of a position changes as the sequence grows, so that a text must be read whole."""
         return False
+
+    @property
+    def stack_bias(self) -> tuple[MixerPosition, int] | None:
+        """The positions, and the number of heads, of a table of biases that all layers of its stack share."""
+        return None
 
     def each(self) -> "Iterator[Mixer]":
         """The mixers that it is made of: itself, or its parts where it stands for several."""

@@ -6,7 +6,51 @@ folder; for users all of them can be imported from here: `from archetype.spec im
 
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds the list against the folders
+    from archetype.estimate.width import *
+    from archetype.models.block.spec import *
+    from archetype.models.decoder.spec import *
+    from archetype.models.encoder.spec import *
+    from archetype.models.encoder_decoder.spec import *
+    from archetype.models.file import *
+    from archetype.models.initialization_spec import *
+    from archetype.models.megabyte.spec import *
+    from archetype.models.ngram.spec import *
+    from archetype.models.spec import *
+    from archetype.models.stack.layers import *
+    from archetype.models.stack.spec import *
+    from archetype.models.vision.spec import *
+    from archetype.parts.activation.spec import *
+    from archetype.parts.adapter.spec import *
+    from archetype.parts.attention.spec import *
+    from archetype.parts.embedding.spec import *
+    from archetype.parts.experts.spec import *
+    from archetype.parts.feedforward.spec import *
+    from archetype.parts.gated_delta_net.spec import *
+    from archetype.parts.head.spec import *
+    from archetype.parts.latent_attention.spec import *
+    from archetype.parts.mamba.spec import *
+    from archetype.parts.mamba2.spec import *
+    from archetype.parts.norm.spec import *
+    from archetype.parts.pattern.spec import *
+    from archetype.parts.position.spec import *
+    from archetype.parts.recurrent.spec import *
+    from archetype.parts.short_convolution.spec import *
+    from archetype.parts.together.spec import *
+    from archetype.roles.feedforward import *
+    from archetype.roles.mixer import *
+    from archetype.roles.norm import *
+    from archetype.roles.pattern import *
+    from archetype.roles.position import *
+    from archetype.roles.residual import *
+    from archetype.roles.wiring import *
+    from archetype.spec.base import *
+    from archetype.spec.edit import *
+    from archetype.spec.kinds import *
+    from archetype.spec.repeats import *
+    from archetype.spec.serialize import *
 
 
 @cache
@@ -27,10 +71,12 @@ def _modules_in(package: str) -> Any:
     return iter_modules(import_module(package).__path__)
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("__") or name not in _public():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_public()[name]), name)
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("__") or name not in _public():
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_public()[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, ValidationError
 from pydantic.json_schema import JsonSchemaValue
@@ -31,6 +31,10 @@ class Part(Spec):
         super().__pydantic_init_subclass__(**options)
         if Part in cls.__bases__:
             cls.kinds = {}
+
+    def widened(self, factor: int) -> Self | None:
+        """The part for vectors `factor` times as wide (muP); None where it does not say how."""
+        return self if self.is_absent else None
 
     @classmethod
     def role_name(cls) -> str:

@@ -47,15 +47,15 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         [("scores.masked_fill(~mask, MASKED) if", "scores if")],
     ),
     "models/block/module.py": (
-        ("unit/models/test_block.py", "unit/models", "parity/test_decoders.py"),
+        ("unit/models", "parity/test_decoders.py"),
         [
-            ("x + self.branch(y) + self.branch(self.feedforward(feedforward_input, context))",
-             "x + self.branch(y) + dropout(self.feedforward(feedforward_input, context), self.dropout, self.training)"),
+            ('return self.write("feedforward", x, self.output("feedforward", g, context, state), context)',
+             'return x + self.output("feedforward", g, context, state)'),
             ("z if self.residual_scale == 1.0 else z * self.residual_scale", "z"),
-            ("mixer_input if self.shared_norm else self.feedforward_norm(x, context)", "mixer_input"),
-            ("self.branch(self.mixer_post_norm(y, context))", "self.branch(y)"),
-            ("normalize_stream(self.feedforward_norm, x + self.branch(y), context)",
-             "x + self.branch(self.feedforward_norm(y, context))"),
+            ('h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)', "h"),
+            ('getattr(self, f"{content}_post_norm")(self.output(content, h, context, state), context)',
+             "self.output(content, h, context, state)"),
+            ("normalize_stream(self.norm(content), x + y, context)", "x + self.norm(content)(y, context)"),
         ],
     ),
     "nn/cache.py": (

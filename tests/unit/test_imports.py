@@ -13,6 +13,7 @@ import pytest
 import archetype
 import archetype.cost
 import archetype.estimate.report
+import archetype.spec
 
 PACKAGE = Path(archetype.__file__).parent
 MODULES = {
@@ -32,7 +33,7 @@ WITHOUT_TORCH = (
 )  # fmt: skip
 FILES_WITHOUT_TORCH = ("__init__", "spec", "cost", "rule", "diagram", "infer", "curves")  # of parts and models
 ROOTS = ("archetype", "archetype.__main__")  # the front doors, which import on demand
-FACADES = ("archetype.cost",)  # where users find names of a higher layer, imported on demand
+FACADES = ("archetype.cost", "archetype.spec")  # where users find names of a higher layer, imported on demand
 
 
 def layer(module: str) -> str:
@@ -108,6 +109,11 @@ def test_imports_point_one_way() -> None:
 
 def test_the_claims_use_the_package_and_not_the_other_way_round() -> None:
     assert not [module for module in MODULES if any(f"{name}.".startswith("claims.") for name in imported(module))]
+
+
+def test_a_type_checker_finds_every_public_name_of_specifications() -> None:
+    modules = {name.removesuffix(".*") for name in imported("archetype.spec") if name.endswith(".*")}
+    assert modules == set(archetype.spec._public().values())
 
 
 def test_facades_are_for_users() -> None:

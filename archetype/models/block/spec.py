@@ -141,6 +141,10 @@ class NoMixer(Mixer):
         """Nothing goes from one position to another."""
         return True
 
+    @property
+    def needs_whole_rows(self) -> None:
+        """Never: it reads no row."""
+
 
 class Block(Spec):
     """One layer. `cross_attention` attends to an encoder's output.

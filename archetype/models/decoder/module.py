@@ -12,11 +12,9 @@ from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
 from archetype.nn.registry import module_for
 from archetype.nn.shared_rows import PositionShares
-from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.module import Embedding
 from archetype.parts.head.module import Classifier, LanguageModelHead
 from archetype.parts.head.spec import ClassificationHead
-from archetype.roles.pattern import pattern_rule
 
 
 def check_documents_are_separate(
@@ -36,8 +34,7 @@ def check_documents_are_separate(
         raise SpecError(field, f"texts of one row are not kept apart by a model of kind {model.kind}", remedy)
     for index, block in enumerate(model.stacks[0].layers):
         mixer = block.mixer
-        follows_length = isinstance(mixer, Attention) and pattern_rule(mixer.pattern).depends_on_length
-        if follows_length or not mixer.separates_documents:
+        if not mixer.separates_documents:
             kind = getattr(mixer, "kind", "a mixer")
             cause = f"what {kind} computes of a document depends on the others of its row"
             remedy = f"{remedy}, or use full attention or a window in every layer"

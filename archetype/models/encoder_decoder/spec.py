@@ -8,7 +8,6 @@ from archetype.models.initialization_spec import GPT2Initialization, Initializat
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import Stack, StackView
 from archetype.parts.embedding.spec import PairEmbedding
-from archetype.parts.feedforward.spec import NoFeedForward
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
@@ -94,9 +93,9 @@ class EncoderDecoder(ModelSpec):
         """A bridge alone hands over states: what only the encoder's last vectors pass would never be trained."""
         last, place = self.encoder.layers[-1], f"encoder.layers[{len(self.encoder.layers) - 1}]"
         cause, remedy = "the decoder reads the encoder's states alone", "or give a block of the decoder cross_attention"
-        if not isinstance(self.encoder.final_norm, NoNorm):
+        if not self.encoder.final_norm.is_absent:
             invalid("encoder.final_norm", f"{cause}, so this is never trained", f"use kind none, {remedy}")
-        if not isinstance(last.feedforward, NoFeedForward):
+        if not last.feedforward.is_absent:
             invalid(f"{place}.feedforward", f"{cause}, so this is never trained", f"leave it out, {remedy}")
-        if last.wiring.normalizes_output and not isinstance(getattr(last.wiring, "norm", NoNorm()), NoNorm):
+        if last.wiring.normalizes_output and not getattr(last.wiring, "norm", NoNorm()).is_absent:
             invalid(f"{place}.wiring.norm", f"{cause}, so this is never trained", f"use plain or pre_norm, {remedy}")

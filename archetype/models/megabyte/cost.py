@@ -5,7 +5,7 @@ from archetype.cost.registry import cost_of, linear
 from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.models.cost import ModelCost
 from archetype.models.megabyte import spec
-from archetype.models.stack.cost import StackCost
+from archetype.models.stack.cost import StackCost, StatePart
 from archetype.parts.head.cost import LanguageModelHeadCost
 
 
@@ -61,6 +61,12 @@ class MegaByteCost(ModelCost):
     def state_names(self) -> list[str]:
         """What the global model keeps, and the patch that is being written."""
         return [*super().state_names, "open patch"]
+
+    def state_parts(self, length: int, source: int) -> list[StatePart]:
+        """The global layers, and the patch that is being written."""
+        layers = self.decoding_stacks[0].state_parts(length // self.patch_size + 1)
+        count = len(self.stacks[0].stack.layers)
+        return [*layers, StatePart("open patch", "patch", (count,), self.global_d.value, self.patch_size)]
 
     def state(self, length: int) -> tuple[int, int]:
         """The start and every complete patch, the global model's newest output, and the bytes of one patch."""

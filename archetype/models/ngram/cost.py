@@ -7,6 +7,7 @@ from archetype.cost.registry import cost_of, linear
 from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.models.cost import ModelCost
 from archetype.models.ngram import spec
+from archetype.models.stack.cost import StatePart
 from archetype.parts.head.cost import LanguageModelHeadCost
 
 
@@ -38,6 +39,10 @@ class NGramCost(ModelCost):
     def state_names(self) -> list[str]:
         """The newest tokens; a bigram model keeps none."""
         return ["newest tokens"] * (self.n > 1)
+
+    def state_parts(self, length: int, source: int) -> list[StatePart]:
+        """The newest tokens."""
+        return [StatePart("newest tokens", "ngram", (0,), 0, self.state(length)[1])]
 
     def state(self, length: int) -> tuple[int, int]:
         """The tokens that are read again with the next one."""

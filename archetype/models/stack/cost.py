@@ -1,12 +1,12 @@
 """The cost of a stack of blocks. Equal layers are counted once."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from archetype.cost.formula import Counts, Formula, constant, prefixed, symbol
 from archetype.cost.registry import NormCost
-from archetype.cost.work import FLOAT32, TrainingWork
+from archetype.cost.work import FLOAT32, INT64, TrainingWork
 from archetype.models.block.cost import BlockCost
 from archetype.models.block.spec import Block
 from archetype.models.stack import spec
@@ -35,6 +35,28 @@ class LayerGroup(NamedTuple):
     def label(self) -> str:
         """The places in short: `0-11`, `0,2..24`, `0-4,6-10`."""
         return label(self.layers)
+
+
+class StatePart(NamedTuple):
+    """The state of some equal layers.
+
+    Attributes:
+        name: the layers in short, or a state beside layers.
+        kind: of their mixer.
+        layers: their places among the state's parts.
+        numbers: in the type of the state.
+        integers: beside them, in 64 bits.
+    """
+
+    name: str
+    kind: str
+    layers: tuple[int, ...]
+    numbers: int
+    integers: int = 0
+
+    def nbytes(self, itemsize: int) -> int:
+        """Bytes, where a number has `itemsize`."""
+        return self.numbers * itemsize + self.integers * INT64
 
 
 class StackActivations(NamedTuple):
@@ -66,6 +88,14 @@ class StackCost:
     def state(self, length: int, source: int = 0) -> int:
         """Numbers in the state of one row with room for `length` tokens, which looks at `source` tokens."""
         return sum(len(group.layers) * group.cost.state(length, source) for group in self.groups)
+
+    def state_parts(self, length: int, source: int = 0) -> Iterator[StatePart]:
+        """The state of one row, by groups of equal layers; arguments as of `state`."""
+        for group in self.groups:
+            count, crosses = len(group.layers), group.cost.cross is not None
+            kind = str(getattr(group.cost.block.mixer, "kind", "")) + (" and cross-attention" if crosses else "")
+            numbers = count * group.cost.state(length, source)
+            yield StatePart(f"layers {group.label}", kind, group.layers, numbers, count * crosses)
 
     def saved_activations(self, work: TrainingWork) -> StackActivations:
         """Bytes saved for the backward pass."""

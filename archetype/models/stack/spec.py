@@ -1,15 +1,13 @@
 """Layers one after the other, what must hold between them, and the norm at their end."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import model_validator
 
 from archetype.models.block.spec import Block
 from archetype.models.stack.layers import Layers
-from archetype.parts.attention.spec import Attention
 from archetype.parts.norm.spec import NoNorm
-from archetype.parts.position.spec import RelativeBias
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, Residual, ResidualSum
 from archetype.roles.wiring import Wiring
@@ -34,7 +32,8 @@ class EndsWithNorm(Spec):
 
     def _needs_norm(self) -> bool:
         wiring: Wiring = getattr(self, "layers")[-1].wiring  # noqa: B009
-        return wiring.normalizes_input and not isinstance(getattr(wiring, "norm", None), NoNorm)
+        norm = getattr(wiring, "norm", None)
+        return wiring.normalizes_input and (norm is None or not norm.is_absent)
 
 
 class Stack(EndsWithNorm):
@@ -73,7 +72,7 @@ class StackView(NamedTuple):
     residual: Residual = ResidualSum()
 
     @property
-    def relative_bias(self) -> tuple[RelativeBias, int] | None:
+    def relative_bias(self) -> tuple[Any, int] | None:
         """The table of position biases that its layers share, and the number of heads."""
         return next(iter(_relative_biases(self.layers)), None)
 
@@ -115,11 +114,11 @@ class StackView(NamedTuple):
             invalid(place, cause, "make them equal")
 
 
-def _relative_biases(layers: Sequence[Block]) -> list[tuple[RelativeBias, int]]:
+def _relative_biases(layers: Sequence[Block]) -> list[tuple[Any, int]]:
     """Every distinct table of position biases that the layers ask for."""
-    biases: dict[tuple[RelativeBias, int], None] = {}
+    biases: dict[tuple[Any, int], None] = {}
     for block in layers:
         for mixer in block.mixer.each():
-            if isinstance(mixer, Attention) and isinstance(mixer.position, RelativeBias):
-                biases[mixer.position, mixer.num_heads] = None
+            if (bias := mixer.stack_bias) is not None:
+                biases[bias] = None
     return list(biases)

@@ -19,6 +19,8 @@ class AttentionCost(MixerCost):
     An additive score counts its product with w, not its tanh.
     """
 
+    divides_state = True
+
     part: spec.Attention
     state_name = "KV cache"
 

@@ -7,11 +7,11 @@ from pydantic import BeforeValidator, PlainSerializer, model_validator
 
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
-from archetype.parts.position.spec import Alibi, NoPosition, Rotary
+from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
-from archetype.roles.pattern import AnyPattern
+from archetype.roles.pattern import AnyPattern, pattern_rule
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec, invalid
 from archetype.spec.kinds import part
@@ -188,6 +188,16 @@ class Attention(Mixer):
             cause = "the first tokens of a text that is being written see nothing that is not near"
             invalid("pattern.global_projections", cause, "leave it out, or use an encoder")
 
+    @property
+    def stack_bias(self) -> tuple[RelativeBias, int] | None:
+        """Relative biases have one table for all layers."""
+        return (self.position, self.num_heads) if isinstance(self.position, RelativeBias) else None
+
+    def widened(self, factor: int) -> "Attention":
+        """More heads of the same width, whose scores keep their scale."""
+        kv_heads = None if self.num_kv_heads is None else factor * self.num_kv_heads
+        return self.replace(num_heads=factor * self.num_heads, num_kv_heads=kv_heads)
+
     def sizes(self, d_model: int) -> AttentionSizes:
         """All sizes, for a model of width `d_model`."""
         head_dim = self.head_dim or d_model // self.num_heads
@@ -216,7 +226,9 @@ class Attention(Mixer):
 
     @property
     def separates_documents(self) -> bool:
-        """By a mask, unless rotations follow the length of a text, or global tokens have their own projections."""
+        """By a mask, unless something follows the length of a text, or global tokens have their own projections."""
+        if pattern_rule(self.pattern).depends_on_length:
+            return False
         is_global = isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections
         return not (is_global or self.keys_follow_length)
 

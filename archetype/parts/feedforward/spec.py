@@ -1,6 +1,6 @@
 """The part of a block that works on each position alone."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -38,6 +38,10 @@ class _Projected(FeedForward):
     d_ff: Width
     activation: Activation
     bias: Flag = False
+
+    def widened(self, factor: int) -> Self:
+        """More hidden features; eight thirds follow d_model themselves."""
+        return self.replace(d_ff=factor * self.d_ff) if isinstance(self.d_ff, int) else self
 
     def width(self, d_model: int) -> int:
         """F, for a model of width `d_model`."""

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from archetype.roles.feedforward import AnyFeedForward, FeedForward
 from archetype.roles.mixer import AnyMixer, Mixer
+from archetype.roles.parallel import NeedsWholeRows
 from archetype.spec.base import Finite, inside, invalid
 from archetype.spec.kinds import Part, part
 
@@ -39,6 +40,11 @@ class MixersTogether(Mixer):
     def separates_documents(self) -> bool:
         """Where all of them do."""
         return all(mixer.separates_documents for mixer in self.parts)
+
+    @property
+    def needs_whole_rows(self) -> NeedsWholeRows | None:
+        """Why one of them does."""
+        return next((cause for mixer in self.parts if (cause := mixer.needs_whole_rows) is not None), None)
 
     @property
     def keys_follow_length(self) -> bool:

@@ -16,6 +16,7 @@ from archetype.cost.formula import Counts, Formula, constant
 from archetype.cost.registry import Complexity, MixerCost, NormCost
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
 from archetype.spec.base import invalid
 from archetype.spec.kinds import Part
 from archetype.spec.registry import PROVIDED
@@ -59,8 +60,9 @@ class Sum(spec.Mixer):
 class SumModule(nn.Module):
     """Right; each mistake below is one method of another class."""
 
-    def __init__(self, mixer: Sum, d_model: int, causal: bool, layer: int) -> None:
+    def __init__(self, mixer: Sum, place: Place) -> None:
         super().__init__()
+        d_model = place.d_model
         self.o = nn.Linear(d_model, d_model, bias=False)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> SumState:

@@ -22,11 +22,11 @@ class Shifted(archetype.spec.FeedForward):
     kind: Literal["shifted"] = "shifted"
 
 class Module(nn.Module):
-    def __init__(self, feedforward, d_model):
+    def __init__(self, feedforward, place):
         super().__init__()
-        self.up = nn.Linear(d_model, d_model)
+        self.up = nn.Linear(place.d_model, place.d_model)
 
-    def forward(self, x, context):
+    def forward(self, x, context, state=None):
         return self.up(x).roll(-1, 1)
 
 archetype.register(Shifted, module=Module)
