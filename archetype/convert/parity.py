@@ -276,7 +276,7 @@ def _run(model: Model, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def _run_reference(family: Family, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    if family.name == "longformer":  # no file says which tokens are global
+    if family.format is not None and family.format.marks_global_tokens:
         mask = torch.zeros_like(inputs["input_ids"])
         mask[:, 0] = 1
         inputs = inputs | {"global_attention_mask": mask}

@@ -25,7 +25,6 @@ from archetype.spec.edit import differences
 SHOWN = 60  # characters of a value, in an error
 TRAINING_ONLY = ("name", "initialization", "dropout")
 OF_CLASSES = "ForSequenceClassification"  # how transformers calls a decoder with a head for classes
-WITHOUT_CLASSES = ("mamba", "mamba2")  # formats whose decoders have no such head there
 
 
 class Keys(Protocol):
@@ -53,6 +52,9 @@ class Format:
         prefix: what all tensor names but the head's start with; absent in files saved without the head.
         ignored: patterns of tensors that files hold though this model has no use for them.
         copies: tensors that a file may repeat although the model has them once, and the parameter that each repeats.
+        marks_global_tokens: whether transformers is told with every text which tokens are global.
+        has_class_heads: whether transformers has a head for classes of these decoders.
+        class_architecture: the class with that head (absent: named as all others are).
     """
 
     model_type: str
@@ -62,6 +64,9 @@ class Format:
     prefix: str
     ignored: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "embedding.token.weight"})
+    marks_global_tokens: bool = False
+    has_class_heads: bool = True
+    class_architecture: str | None = None
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
         """The weight rules of a model; without a head, names lack the prefix."""
@@ -77,8 +82,7 @@ class Format:
         if callable(self.architecture):
             return self.architecture(model)
         if isinstance(model, Decoder) and isinstance(model.head, ClassificationHead):
-            name = re.sub("ForCausalLM|LMHeadModel", OF_CLASSES, self.architecture)
-            return name.replace("Gemma3For", "Gemma3TextFor")
+            return self.class_architecture or re.sub("ForCausalLM|LMHeadModel", OF_CLASSES, self.architecture)
         return self.architecture
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
@@ -117,7 +121,7 @@ class Format:
         if misfits := self.keys.misfits(model):
             return {}, misfits
         body, has_classes = model, isinstance(model, Decoder) and isinstance(model.head, ClassificationHead)
-        if has_classes and self.model_type in WITHOUT_CLASSES:
+        if has_classes and not self.has_class_heads:
             cause = f"the {self.model_type} format has no head for classes of decoders"
             return {}, [CheckpointError("head", cause, "keep the run directory")]
         if has_classes:  # what the keys of another head say is not read

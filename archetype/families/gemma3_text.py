@@ -118,4 +118,5 @@ FAMILY = Family("gemma3_text", {
         "gemma3-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, d_ff=256, head_dim=32, query_width=32,
             patterns=(Window(size=32), Full())),
     }),
-}, Format("gemma3_text", "Gemma3ForCausalLM", KEYS, (*RULES, *QK_NORMS), "model.", INV_FREQ))  # fmt: skip
+}, Format("gemma3_text", "Gemma3ForCausalLM", KEYS, (*RULES, *QK_NORMS), "model.", INV_FREQ,
+    class_architecture="Gemma3TextForSequenceClassification"))  # fmt: skip

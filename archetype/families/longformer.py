@@ -110,4 +110,5 @@ FAMILY = Family("longformer", {
     **tiny(longformer, {"longformer-tiny": dict(num_layers=2, num_heads=4, windows=(32,), vocab_size=257)}),
 }, Format("longformer", lambda model: architecture("Longformer", model), KEYS, rules, "longformer.",
     (r"(longformer\.)?embeddings\.position_ids", r"(longformer\.)?pooler\..*", r"lm_head\.bias"),
-    {"lm_head.decoder.weight": "embedding.token.weight", "lm_head.decoder.bias": "lm_head.bias"}))  # fmt: skip
+    {"lm_head.decoder.weight": "embedding.token.weight", "lm_head.decoder.bias": "lm_head.bias"},
+    marks_global_tokens=True))  # fmt: skip

@@ -8,12 +8,15 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 
+from archetype.convert.infer.quirks import QUIRKS
+from archetype.families import FAMILIES
 from tests.unit.test_imports import MODULES, PACKAGE, dotted, layer
 
 OUTSIDE = ("archetype.families.", "archetype.convert.gguf.", "archetype.studies.")
 CLASS_TESTS = ("isinstance", "issubclass")
 FACADE = "archetype.spec"
 # How many questions each file still asks.
+KINDS_TOO = {"mamba", "mamba2", "ngram", "megabyte", "transformer"}  # names of families that kinds have as well
 ALLOWED = {
     # a part about the members of its own fields
     "parts/attention/cost.py": 2,
@@ -141,3 +144,17 @@ def test_roles_are_asked_and_not_classes() -> None:
     modules = [module for module in MODULES if not module.startswith(OUTSIDE)]
     asked = {place(module): count for module in modules if (count := sum(1 for _ in questions(module)))}
     assert asked == ALLOWED
+
+
+def test_nothing_is_decided_by_the_name_of_a_family() -> None:
+    """A name is a key of a table of facts, as in `families` and in the quirks of what is inferred, or it is none."""
+    names = {*FAMILIES, *QUIRKS} - KINDS_TOO
+    compared = [
+        f"{place(module)}:{node.lineno}"
+        for module in MODULES
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Compare)
+        if names
+        & {leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str)}
+    ]
+    assert len(names) > 40 and compared == []

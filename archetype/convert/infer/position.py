@@ -32,7 +32,7 @@ def _interleaved(info: CheckpointInfo) -> bool:
 def read_position(info: CheckpointInfo, number: int, head_dim: int, context_length: int) -> MixerPosition:
     """The positions of a layer whose heads have so many features."""
     config = info.config
-    if config.get("alibi") or info.type in ("bloom", "mpt"):
+    if config.get("alibi") or info.quirks.alibi:
         return Alibi()
     if not (info.quirks.rope or ROTARY & set(config.values)) or _without_rope(info, number):
         return NoPosition()

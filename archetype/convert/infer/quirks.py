@@ -74,6 +74,7 @@ class FamilyQuirks(MixerQuirks):
         inclusive_waves: the exponents of their waves run from 0 to 1 inclusive (tensor2tensor).
         rope: queries and keys are rotated, though no key says so.
         rope_when_named: queries and keys are rotated only where `position_embedding_type` says so.
+        alibi: scores fall with the distance, which no key says.
         norm_first: the embedding's norm stands before positions are added.
         expert_bias_on: what the bias of the experts' choice is added to.
         renames: patterns of tensor names and what they are read as.
@@ -94,6 +95,7 @@ class FamilyQuirks(MixerQuirks):
     inclusive_waves: bool = False
     rope: bool = False
     rope_when_named: bool = False
+    alibi: bool = False
     norm_first: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     renames: tuple[tuple[str, str], ...] = ()
@@ -112,6 +114,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(
         ("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa", "aria_text"), FamilyQuirks(renormalize=True)
     ),
+    **dict.fromkeys(("bloom", "mpt"), FamilyQuirks(alibi=True)),
     "granitemoehybrid": FamilyQuirks(renormalize=True, rope_when_named=True),
     "hunyuan_v1_dense": FamilyQuirks(qk_norm_after_rope=True),
     "hunyuan_v1_moe": FamilyQuirks(qk_norm_after_rope=True, renormalize=True),
