@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,12 @@ from archetype.nn.context import ForwardContext
 from archetype.roles.parallel import Cut, SplitPlan, TablePlan, Whole, plans_of
 
 PROCESSES = 2
+
+
+class Table(NamedTuple):
+    """An argument that is a table of which each process has some rows, such as that of an embedding for a tied head."""
+
+    rows: Tensor
 
 
 def shares_sum_to_whole(subject: Subject) -> None:
@@ -35,7 +41,7 @@ def shares_sum_to_whole(subject: Subject) -> None:
                 parameter.data = _share(parameter.data, plan.parameters[name], rank)
             plan.resize(rank)
             gathers = plan.gathered is not None
-            results.append(module(*map(_alone, copy.deepcopy(arguments))))
+            results.append(module(*(_alone(one, rank) for one in copy.deepcopy(arguments))))
         if len(results) == PROCESSES:
             is_split = True
             joined = torch.cat(results, -1) if gathers else sum(results[1:], results[0])
@@ -52,11 +58,14 @@ def _plan(module: nn.Module) -> SplitPlan | TablePlan | None:
 def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[Any, Tensor]]:
     """What each module is called with in a pass, and what it gives."""
     calls: dict[str, tuple[Any, Tensor]] = {}
+    plans = ((module, _plan(module)) for module in subject.model.modules())
+    tables = [module.get_submodule(plan.table).weight for module, plan in plans if isinstance(plan, TablePlan)]
     handles = []
     for path, module in modules.items():
 
         def keep(module: nn.Module, arguments: Any, result: Tensor, path: str = path) -> None:
-            calls[path] = copy.deepcopy(arguments), result.clone()
+            inputs = (Table(one) if any(one is table for table in tables) else one for one in arguments)
+            calls[path] = copy.deepcopy(tuple(inputs)), result.clone()
 
         handles.append(module.register_forward_hook(keep))
     try:
@@ -67,8 +76,10 @@ def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[A
     return calls
 
 
-def _alone(argument: Any) -> Any:
-    """What a module is called with; of a context without what other modules, which have all heads, have left in it."""
+def _alone(argument: Any, rank: int) -> Any:
+    """What a module is called with in one process: its rows of a table; a context without what whole modules left."""
+    if isinstance(argument, Table):
+        return torch.chunk(argument.rows, PROCESSES)[rank]
     return replace(argument, shared={}) if isinstance(argument, ForwardContext) else argument
 
 

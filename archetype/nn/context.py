@@ -44,6 +44,8 @@ class ForwardContext:
             those that this process has.
         aux_losses: scalars that parts add to the training loss.
         shared: results that layers share, by key.
+        layer: index in its stack of the layer that runs, which may use an earlier one's weights.
+        left: what layers have left for later ones of their stack, by their index.
     """
 
     positions: Int[Tensor, "B T"]
@@ -55,6 +57,8 @@ class ForwardContext:
     rows: SharedRows | None = None
     aux_losses: list[Tensor] = field(default_factory=list)
     shared: dict[Hashable, Any] = field(default_factory=dict)
+    layer: int = 0
+    left: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -136,6 +140,19 @@ class ForwardContext:
             self.shared[key] = compute()
         result: T = self.shared[key]
         return result
+
+    def leave(self, value: Any) -> None:
+        """Leave a value of this pass, such as keys or values of its positions, for later layers of the stack.
+
+        A layer leaves one value. It is a result like the layer's vectors: gradients come back through it, and it is
+        gone after the pass; what later tokens need belongs in a state.
+        """
+        self.left[self.layer] = value
+
+    def left_by(self, layer: int) -> Any:
+        """What an earlier layer of the stack has left."""
+        assert layer in self.left, f"layer {layer} has left nothing for layer {self.layer}"
+        return self.left[layer]
 
     def before(self, state: S) -> S:
         """What a state held before this pass.

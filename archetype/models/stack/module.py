@@ -69,7 +69,7 @@ class Stack(nn.Module):
 
     def run(self, x: Vectors, context: ForwardContext, state: State | None = None) -> Vectors:
         """The vectors after all layers, before the final norm; the state's layers go on in place."""
-        context.position_bias = self.position_bias
+        context.position_bias, context.left = self.position_bias, {}
         read: dict[int | None, Tensor] = {}  # what layers read whose input comes again
         stream = enter(self.residual, x)
         states = state.layers if state else [None] * len(self.blocks)
@@ -83,7 +83,7 @@ class Stack(nn.Module):
 
     def run_block(self, index: int, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         """The residual stream after one layer."""
-        block = self.blocks[index]
+        block, context.layer = self.blocks[index], index
         if index < self.num_recomputed and state is None and block.training and torch.is_grad_enabled():
             return recomputed(block, x, context)
         y: Tensor = block(x, context, state)

@@ -12,7 +12,7 @@ from archetype.nn.context import ForwardContext, Vectors
 
 def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors:
     """The output of a block without a cache, of which only the input is held until backward; equal to the bit."""
-    shared, is_first = dict(context.shared), True
+    shared, left, layer, is_first = dict(context.shared), dict(context.left), context.layer, True
 
     def run(x: Vectors) -> Vectors:
         nonlocal is_first
@@ -22,7 +22,8 @@ def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors
             y = block(x, context, None)
             return y
         with _buffers_unchanged(block):  # such as a norm's running statistics, which have counted this batch
-            y = block(x, replace(context, shared=dict(shared), aux_losses=[]), None)
+            then = replace(context, shared=dict(shared), layer=layer, left=dict(left), aux_losses=[])
+            y = block(x, then, None)
             return y
 
     output: Tensor = checkpoint(run, x, use_reentrant=False)
