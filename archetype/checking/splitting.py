@@ -25,8 +25,7 @@ class Table(NamedTuple):
 def shares_sum_to_whole(subject: Subject) -> None:
     """Where there is a plan for tensor parallelism, what the shares compute sums to the whole."""
     modules = dict(subject.model.named_modules())
-    # of blocks alone: heads and tables are shared in one plan, which no call of one of them shows
-    planned = {path: one for path, one in modules.items() if "blocks." in path and isinstance(_plan(one), SplitPlan)}
+    planned = {path: module for path, module in modules.items() if isinstance(_plan(module), SplitPlan)}
     calls = _calls(subject, planned)
     is_split = False
     for path, (arguments, whole) in calls.items():
