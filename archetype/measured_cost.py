@@ -40,7 +40,6 @@ class MeasuredContentCost(PartCost):
     """A mixer or a feed-forward part, by its projections and by the products of one pass."""
 
     module: nn.Module
-    further_arguments: tuple[None, ...] = ()  # of its forward
 
     def parameters(self) -> Counts:
         """Parameters, by the module's children."""
@@ -50,14 +49,19 @@ class MeasuredContentCost(PartCost):
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes of what autograd saves in one pass."""
         x = torch.empty(work.rows, work.length, self.d.value, device=META)
-        return _saved(lambda: self.module(x, ForwardContext.of(x), *self.further_arguments), self.module, work)
+        return _saved(lambda: self.module(x, ForwardContext.of(x), None), self.module, work)
+
+    def state(self, length: int) -> int:
+        """Numbers in the state of one row, where the module keeps one."""
+        if (new_state := getattr(self.module, "new_state", None)) is None:
+            return 0
+        return int(new_state(1, length, torch.float32, META).nbytes) // torch.float32.itemsize
 
 
 class MeasuredMixerCost(MeasuredContentCost, MixerCost):
     """A mixer; decoding is run with a state."""
 
     complexity = Complexity(*["not declared"] * 3)
-    further_arguments = (None,)  # no state
 
     def __init__(self, part: Mixer, d: Formula) -> None:
         super().__init__(part, d)
@@ -71,10 +75,6 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
             lengths = torch.zeros(rows, dtype=torch.long, device=META)
         return {"products": _flops(lambda: self.module(x, ForwardContext.of(x, lengths), state), self.part)}
 
-    def state(self, length: int) -> int:
-        state = self.module.new_state(1, length, torch.float32, META)  # type: ignore[operator]
-        return int(state.nbytes) // torch.float32.itemsize
-
 
 class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):
     """The measured cost of a feed-forward part."""
@@ -86,7 +86,7 @@ class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):
     def flops(self, tokens: Formula) -> Counts:
         """The products of one pass together."""
         x = torch.empty(1, tokens.value, self.d.value, device=META)
-        return {"products": _flops(lambda: self.module(x, ForwardContext.of(x)), self.part)}
+        return {"products": _flops(lambda: self.module(x, ForwardContext.of(x), None), self.part)}
 
 
 class MeasuredNormCost(NormCost):

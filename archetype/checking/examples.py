@@ -12,6 +12,7 @@ from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import EmbeddingPosition, MixerPosition
+from archetype.roles.residual import Residual
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
 from archetype.spec.kinds import Part
@@ -35,12 +36,19 @@ def _layers(**contents: Any) -> dict[str, Any]:
     return {"layers": BLOCKS * [BLOCK | contents], "final_norm": NORM}
 
 
+def _with_mixer(part: Mixer) -> dict[str, Any]:
+    """Layers with a mixer; where it reads what another layer leaves, after some that read none."""
+    layers = _layers(mixer=part.own)
+    return layers if part.own == part else layers | {"layers": [*layers["layers"], BLOCK | {"mixer": part}]}
+
+
 # Where a member of each role stands: fields of a decoder, or of an encoder.
 PLACES: dict[type[Part], Any] = {
-    Mixer: lambda part: _layers(mixer=part),
+    Mixer: _with_mixer,
     FeedForward: lambda part: _layers(feedforward=part),
     Norm: lambda part: _layers(wiring={"kind": "pre_norm", "norm": part}) | {"final_norm": part},
     Wiring: lambda part: _layers(wiring=part),
+    Residual: lambda part: _layers() | {"residual": part},
     EmbeddingPosition: lambda part: _layers() | {"embedding": {"position": part}},
     MixerPosition: lambda part: _layers(mixer=ATTENTION | {"position": part}),
     Pattern: lambda part: _layers(mixer=ATTENTION | {"pattern": part}),

@@ -45,11 +45,19 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
         return Box(f"{place}.{name}", 0, 0, W, SLIM, "norm", title(norm), layer_costs.shape(name),
                    len(kind.layers), layer_costs.take(name), field=f"{field}.wiring")  # fmt: skip
 
+    def carry(*names: str) -> None:  # streams, on the rail before contents read them
+        for name in () if stack.stack.residual.is_sum else names:
+            own = f"{name}_residual"
+            rail.put(Box(f"{place}.{own}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
+                         "", len(kind.layers), layer_costs.take(own), field=f"{stack.prefix}residual"))  # fmt: skip
+
     if branch.parallel and len(laid_out) == 2 and (first := norm_of("mixer", branch.before)) is not None:
         second = None if branch.shared_norm else norm_of("feedforward", branch.before)
+        carry("mixer", "feedforward")
         rail.parallel(place, laid_out["mixer"], laid_out["feedforward"], (first, second))
         return
     for name, content in laid_out.items():
+        carry(name)
         before, after, behind = (norm_of(name, ending) for ending in (branch.before, branch.after, branch.behind))
         # what is read of an encoder is added to its query's vector by every wiring
         rail.branch(f"{place}.{name}", content, before, after, behind, branch.residual or name == "cross")

@@ -10,7 +10,7 @@ from torch import Tensor
 from archetype.errors import SpecError
 from archetype.inspection import figures
 from archetype.inspection.lens import Name, answering_stack, residual_names
-from archetype.inspection.names import join, layer_path, shown_parts
+from archetype.inspection.names import join, layer_path, shown_parts, stacks
 from archetype.inspection.residual import added_by
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View
@@ -107,6 +107,8 @@ def attribution_view(
     model, stack = trace.model, answering_stack(trace)
     if not isinstance(model, Decoder | Encoder | EncoderDecoder) or model.lm_head is None:
         raise SpecError("attribution", "is for heads over tokens", "look at the lens")
+    if not stacks(model)[stack].residual.is_sum:
+        raise SpecError("attribution", "the residual stream of this model is no sum", "look at the lens")
     assert trace.logits is not None
     length, vocab_size = trace.logits.shape[1:]
     if not -length <= position < length:

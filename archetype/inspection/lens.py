@@ -19,6 +19,7 @@ from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.megabyte.module import MegaByte
 from archetype.models.vision.module import VisionEncoder
 from archetype.nn.context import ForwardContext, last_tokens
+from archetype.nn.residual import leave
 from archetype.table import Table
 
 if TYPE_CHECKING:
@@ -50,9 +51,10 @@ def residual_names(trace: Trace, stack: str) -> dict[str, str]:
 
 
 @torch.no_grad()
-def read_out(trace: Trace, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T V"]:
     """The logits that the model's norm and head give for a residual stream; those of classes at one position."""
     model = trace.model
+    x = leave(stacks(model)[answering_stack(trace)].residual, x)
     if isinstance(model, EncoderDecoder):
         y = model.decoder.final_norm(x, ForwardContext.of(x))
         return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]

@@ -130,12 +130,15 @@ def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
     """
     if (state := _state_before(trace, path)) is None:
         return {}
-    module, x = trace.model.get_submodule(path), trace[f"{path}.in"]
+    module, x, call = trace.model.get_submodule(path), trace[f"{path}.in"], trace.calls[path].context
+    left = {} if call is None else {layer: value for layer, value in call.left.items() if isinstance(value, Tensor)}
     rows = torch.arange(x.shape[0], device=x.device)
     norms: dict[str, list[Tensor]] = {}
     for place in range(x.shape[1]):
         token = x[:, place : place + 1]
-        module(token, ForwardContext.of(token, torch.full_like(rows, place)), state)
+        context = ForwardContext.of(token, torch.full_like(rows, place))
+        context.left = {layer: value[:, place : place + 1] for layer, value in left.items()}
+        module(token, context, state)
         for _, name, tensor in state.tensors():
             if tensor.is_floating_point():
                 norms.setdefault(name, []).append(tensor.float().flatten(1).norm(dim=1))

@@ -15,6 +15,7 @@ from archetype.inspection.names import stacks
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
 from archetype.models.block.module import Block
+from archetype.nn.residual import leave
 from archetype.table import Table
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of a sum's parts, as a
 def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
     """The output of each content of a layer to the residual stream; None where its output is no such sum."""
     block = trace.model.get_submodule(path)
-    if not isinstance(block, Block) or block.added is None:
+    if not isinstance(block, Block) or block.added is None or not block.adds_up:
         return None
     present = [content for content in CONTENTS if getattr(block, content, None) is not None]
     parts = {content: trace[f"{path}.{content}{block.added}.out"] * block.residual_scale for content in present}
@@ -142,7 +143,8 @@ def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
     if stack not in stacks(trace.model):
         raise SpecError("stack", f"there is no {stack!r}", f"use one of {', '.join(stacks(trace.model))}")
     points = residual_names(trace, stack)
-    after = [trace[name][0].float() for name in points.values()]
+    wiring = stacks(trace.model)[stack].residual
+    after = [leave(wiring, trace[name])[0].float() for name in points.values()]
     norms = torch.stack([x.norm(dim=-1) for x in after])
     names = [name.removesuffix(".out") for name in [*points.values()][1:]]
     contents = [c for c in CONTENTS if any(f"{name}.{c}.out" in trace for name in names)]

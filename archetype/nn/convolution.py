@@ -44,10 +44,16 @@ class CausalConvolution(nn.Conv1d):
         self, x: Float[Tensor, "B T channels"], context: ForwardContext, conv: Float[Tensor, "B channels W"]
     ) -> tuple[Float[Tensor, "B T channels"], Float[Tensor, "B channels W"]]:
         """The convolution of the new positions, and the newest W inputs of each row that are not padding."""
-        x = x.transpose(1, 2)
-        inputs = torch.cat((conv.to(x.dtype), x), dim=2)
-        y = self(inputs).transpose(1, 2)
-        if context.num_tokens is None:
-            return y, inputs[:, :, x.shape[2] :].clone()  # no view, which would keep the whole text
-        places = context.num_tokens[:, None] + torch.arange(conv.shape[2], device=x.device)
-        return y, inputs.gather(2, places[:, None].expand(conv.shape))
+        inputs, newest = after_newest(x.transpose(1, 2), context, conv)
+        return self(inputs).transpose(1, 2), newest
+
+
+def after_newest(
+    x: Float[Tensor, "B channels T"], context: ForwardContext, conv: Float[Tensor, "B channels W"]
+) -> tuple[Float[Tensor, "B channels S"], Float[Tensor, "B channels W"]]:
+    """The new inputs behind the W before them, and the newest W inputs of each row that are not padding."""
+    inputs = torch.cat((conv.to(x.dtype), x), dim=2)
+    if context.num_tokens is None:
+        return inputs, inputs[:, :, x.shape[2] :].clone()  # no view, which would keep the whole text
+    places = context.num_tokens[:, None] + torch.arange(conv.shape[2], device=x.device)
+    return inputs, inputs.gather(2, places[:, None].expand(conv.shape))

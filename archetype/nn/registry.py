@@ -7,6 +7,7 @@ How a module is made, and called, follows from its role:
 | mixer              | `Module(spec, place)`                       | `(x, context, state) -> y`    |
 | feed-forward       | `Module(spec, place)`                       | `(x, context, state) -> y`    |
 | wiring             | `Module(block, place)`                      | `(x, context, state) -> y`    |
+| residual wiring    | `Module(spec, place)`                       | a `ResidualStream`            |
 | norm               | `Module(spec, features)`                    | `(x, context) -> y`           |
 | embedding position | `Module(spec, context_length, d_model)`     | `(positions) -> vectors`      |
 | mixer position     | `Module(spec, sizes)`                       | a `Rotation` or a `ScoreBias` |

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 
 from archetype.roles.parallel import InLayout, NeedsWholeRows
 from archetype.roles.position import AttentionSizes, MixerPosition
+from archetype.spec.base import invalid
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["Mixer"]
@@ -33,6 +34,24 @@ class Mixer(InLayout, Part):
     def each(self) -> "Iterator[Mixer]":
         """The mixers that it is made of: itself, or its parts where it stands for several."""
         yield self
+
+    def source(self, layer: int) -> int | None:
+        """The earlier layer of which it reads, as the mixer of `layer`, what that one leaves; None where it reads none.
+
+        It is asked for by `context.left_by`, and left by `context.leave`.
+        """
+        return None
+
+    @property
+    def own(self) -> "Mixer":
+        """The same as one that reads nothing of another layer."""
+        return self
+
+    def check_source(self, source: "Mixer", width: int) -> None:
+        """Refuse, by `invalid`, the mixer of another layer as the one of which it reads what that one leaves."""
+        if not isinstance(source, type(self)) or source.own != source:
+            remedy = f"name a layer of {getattr(self, 'kind', 'this mixer')} that reads none itself"
+            invalid("", "the mixer of the layer that it reads leaves nothing for it", remedy)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:

@@ -152,7 +152,7 @@ def inside(place: str) -> Iterator[None]:
         yield
     except PydanticCustomError as error:
         inner = error.context or {}
-        invalid(f"{place}.{inner['place']}", str(inner["cause"]), str(inner["remedy"]))
+        invalid(f"{place}.{inner['place']}".rstrip("."), str(inner["cause"]), str(inner["remedy"]))
 
 
 def explain(error: ValidationError, every: bool = True) -> SpecError:

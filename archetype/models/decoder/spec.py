@@ -54,8 +54,8 @@ class Decoder(EndsWithNorm, CausalSpec):
 
     @property
     def divides_into_stages(self) -> bool:
-        """Where the head has a table of its own."""
-        return isinstance(self.head, LanguageModelHead) and not self.head.tied
+        """Where the head has a table of its own, and no layer needs more than the one before it gives."""
+        return isinstance(self.head, LanguageModelHead) and not self.head.tied and self.stacks[0].divides
 
     def with_class_head(self, num_classes: int) -> Self:
         """A head of the last token's vector."""

@@ -107,7 +107,8 @@ class StackCost:
             largest = max(largest, one + group.cost.feedforward.hidden_gradient(work))
             shared |= group.cost.mixer.shared_activations(work)
         final_norm = self.final_norm.saved_activations(work.tokens)
-        inputs = len(self.stack.layers) * work.tokens * self.d.value * FLOAT32
+        streams = self.groups[0].cost.residual.streams
+        inputs = len(self.stack.layers) * work.tokens * streams * self.d.value * FLOAT32
         return StackActivations(sum(shared.values()) + final_norm, blocks, largest, inputs)
 
 

@@ -76,6 +76,12 @@ class StackView(NamedTuple):
         """The table of position biases that its layers share, and the number of heads."""
         return next(iter(_relative_biases(self.layers)), None)
 
+    @property
+    def divides(self) -> bool:
+        """Whether a layer needs nothing but the vectors of the one before it."""
+        alone = (block.weights_of is None and block.mixer.own == block.mixer for block in self.layers)
+        return self.residual.is_sum and all(alone)
+
     def check(self) -> None:
         """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
         for index, block in enumerate(self.layers):
@@ -88,6 +94,7 @@ class StackView(NamedTuple):
             for name, part in parts.items():
                 with inside(f"{place}.{name}"):
                     part.check(self.d_model, self.causal and name == "mixer")
+            self._check_source(index, block)
             if not (self.residual.is_sum or block.wiring.adds_to_stream):
                 cause = f"{self.residual.dump()['kind']} is written to by addition, and {place}.wiring does not add"
                 invalid(f"{self.prefix}residual", cause, "use pre_norm, sandwich, output_norm or parallel")
@@ -96,6 +103,15 @@ class StackView(NamedTuple):
             (first, heads), (other, other_heads) = tables[:2]
             cause = f"one table serves all layers, and {first.dump()} for {heads} heads differs from "
             invalid(f"{self.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
+
+    def _check_source(self, index: int, block: Block) -> None:
+        """A layer may read what an earlier one leaves."""
+        if (source := block.mixer.source(index)) is None:
+            return
+        with inside(f"{self.prefix}layers[{index}].mixer"):
+            if not 0 <= source < index:
+                invalid("", f"it reads layer {source}, which is not before layer {index}", "name an earlier layer")
+            block.mixer.check_source(self.layers[source].mixer, self.d_model)
 
     def _check_repetition(self, index: int, block: Block) -> None:
         """A layer may use the weights of an earlier one that is like it and has its own."""

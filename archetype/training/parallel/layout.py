@@ -151,7 +151,7 @@ class Parallel(Spec):
 
     def _check_pipeline(self, spec: ModelSpec, batch_size: int, micro_batch_size: int) -> None:
         if not spec.divides_into_stages:
-            cause = "stages are made of decoders whose head has a table of its own"
+            cause = "stages are made of decoders whose head has its own table, and whose layers share nothing"
             raise SpecError("parallel.pipeline", cause, "make it 1, or head.tied false")
         if self.shard > 1 or self.expert > 1:
             cause = "stages are not cut into shards"
