@@ -29,7 +29,7 @@ def test_a_type_has_its_size(name: str) -> None:
 def test_a_state_takes_what_is_counted(drawn: spec.Decoder, batch: int, length: int, dtype: str) -> None:
     state = build(drawn).new_state(batch, length, DTYPES[dtype])
     assert state.nbytes == cost.cost_report(drawn, batch, length, dtype).state["bytes"]
-    held = [tensor for layer in state.layers for tensor in vars(layer).values() if isinstance(tensor, torch.Tensor)]
+    held = [tensor for layer in state.layers for _, _, tensor in layer.tensors()]
     assert state.nbytes == sum(tensor.untyped_storage().nbytes() for tensor in held)
 
 
