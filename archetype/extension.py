@@ -33,8 +33,8 @@ def register(
 
     Args:
         kind: a subclass of a role of `archetype.spec` (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition,
-            Wiring, Residual, Pattern), of `archetype.training` (ObjectiveConfig, Optimizer, Schedule, Data), or of
-            `archetype.tokenizers.Tokenizer`; its `kind` is its name in files.
+            Wiring, Residual, Pattern, KeySelection), of `archetype.training` (ObjectiveConfig, Optimizer, Schedule,
+            Data), or of `archetype.tokenizers.Tokenizer`; its `kind` is its name in files.
         module: what computes a part of a specification; `archetype/nn/registry.py` says how each role's is made.
         cost: what counts it; absent, its module is counted on the meta device.
         rule: of a pattern, which positions see each other.
@@ -125,6 +125,7 @@ def _computed_roles() -> tuple[type[Part], ...]:
     from archetype.roles.norm import Norm
     from archetype.roles.position import EmbeddingPosition, MixerPosition
     from archetype.roles.residual import Residual
+    from archetype.roles.selection import KeySelection
     from archetype.roles.wiring import Wiring
 
-    return (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition, Wiring, Residual)
+    return (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition, KeySelection, Wiring, Residual)

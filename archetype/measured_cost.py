@@ -16,20 +16,24 @@ from archetype.cost.registry import (
     NormCost,
     PartCost,
     ResidualCost,
+    SelectionCost,
     WiringCost,
     set_fallback,
 )
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
+from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import build_feedforward, build_mixer, build_norm, build_position, module_class
+from archetype.nn.selection import build_selection
 from archetype.parts.position.cost import PositionCost
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import AttentionSizes, EmbeddingPosition, MixerPosition
 from archetype.roles.residual import Residual
+from archetype.roles.selection import KeySelection
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
 
@@ -43,8 +47,7 @@ class MeasuredContentCost(PartCost):
 
     def parameters(self) -> Counts:
         """Parameters, by the module's children."""
-        counts = {name: _total(child) for name, child in self.module.named_children()}
-        return counts | {name: constant(p.numel()) for name, p in self.module.named_parameters(recurse=False)}
+        return _parameters(self.module)
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes of what autograd saves in one pass."""
@@ -146,6 +149,43 @@ class MeasuredResidualCost(ResidualCost):
         return _total(_on_meta(lambda: module_class(self.part)(self.part, Place(self.d.value, residual=self.part))))
 
 
+class MeasuredSelectionCost(SelectionCost):
+    """A key selection, by its projections and by the products of one pass; it may leave out no key."""
+
+    def __init__(self, part: KeySelection, d: Formula, query: Formula) -> None:
+        super().__init__(part, d, query)
+        self.module = _on_meta(lambda: build_selection(part, Place(d.value), query.value))
+
+    def parameters(self) -> Counts:
+        """Parameters, by the module's children."""
+        return _parameters(self.module)
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of choosing among all keys."""
+        keys = self._state(work.rows.value, work.length.value) if work.phase == "decode" else None
+        run = self._pass(work.rows.value, work.queries.value, work.length.value, keys)
+        return {"products": _flops(run, self.part)}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves in one pass."""
+        return _saved(self._pass(work.rows, work.length, work.length, None), self.module, work)
+
+    def state(self, length: int) -> int:
+        """Numbers that are own of one row."""
+        own = self._state(1, length)
+        return 0 if own is None else own.nbytes // torch.float32.itemsize
+
+    def _state(self, rows: int, length: int) -> LayerState | None:
+        own: LayerState | None = self.module.new_state(rows, length, torch.float32, META)  # type: ignore[operator]
+        return own
+
+    def _pass(self, rows: int, queries: int, keys: int, own: LayerState | None) -> Callable[[], Any]:
+        x, inputs = (torch.empty(rows, queries, size.value, device=META) for size in (self.d, self.query))
+        allowed = torch.ones(rows, 1, queries, keys, dtype=torch.bool, device=META)
+        lengths = None if own is None else torch.zeros(rows, dtype=torch.long, device=META)
+        return lambda: self.module(x, inputs, allowed, ForwardContext.of(x, lengths), own)
+
+
 ROLES: dict[type[Spec], type[PartCost]] = {
     Mixer: MeasuredMixerCost,
     FeedForward: MeasuredFeedForwardCost,
@@ -154,13 +194,14 @@ ROLES: dict[type[Spec], type[PartCost]] = {
     Residual: MeasuredResidualCost,
     EmbeddingPosition: MeasuredPositionCost,
     MixerPosition: MeasuredPositionCost,
+    KeySelection: MeasuredSelectionCost,
 }
 
 
-def measured(part: Spec, d: Formula) -> PartCost | None:
+def measured(part: Spec, d: Formula, *further: Formula) -> PartCost | None:
     """The cost of a part for which no class is registered; None for what is not a part of a layer."""
     cost = next((cost for role, cost in ROLES.items() if isinstance(part, role)), None)
-    return None if cost is None else cost(part, d)
+    return None if cost is None else cost(part, d, *further)
 
 
 set_fallback(measured)
@@ -171,6 +212,11 @@ def _on_meta(build: Callable[[], nn.Module | None]) -> nn.Module:
         module = build()
     assert module is not None
     return module
+
+
+def _parameters(module: nn.Module) -> Counts:
+    counts = {name: _total(child) for name, child in module.named_children()}
+    return counts | {name: constant(p.numel()) for name, p in module.named_parameters(recurse=False)}
 
 
 def _total(module: nn.Module) -> Formula:

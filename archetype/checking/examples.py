@@ -13,6 +13,7 @@ from archetype.roles.norm import Norm
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import EmbeddingPosition, MixerPosition
 from archetype.roles.residual import Residual
+from archetype.roles.selection import KeySelection
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
 from archetype.spec.kinds import Part
@@ -52,6 +53,7 @@ PLACES: dict[type[Part], Any] = {
     EmbeddingPosition: lambda part: _layers() | {"embedding": {"position": part}},
     MixerPosition: lambda part: _layers(mixer=ATTENTION | {"position": part}),
     Pattern: lambda part: _layers(mixer=ATTENTION | {"pattern": part}),
+    KeySelection: lambda part: _layers(mixer=ATTENTION | {"index": part}),
 }
 AROUND = ("decoder", "encoder")  # kinds of model that parts are put into
 

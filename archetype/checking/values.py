@@ -78,13 +78,11 @@ def values(annotation: Any, turn: int = 0) -> list[Any]:
         turn: the field's place among those of its class.
     """
     if isinstance(annotation, FieldInfo):
-        if (role := by_kind(annotation)) is not None:
-            kinds = (kind for kind in role.kinds().values() if not kind.is_absent)
-            return [instance for kind in kinds for instance in islice(instances(kind), 1)]
-        return values(annotation.annotation, turn)
+        return members(role) if (role := by_kind(annotation)) else values(annotation.annotation, turn)
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return values(inner[0], turn)
+        role = next((metadata for metadata in inner[1:] if isinstance(metadata, ByKind)), None)
+        return members(role) if role else values(inner[0], turn)
     if origin in (Union, UnionType):
         return list(chain(*(values(member, turn) for member in inner if member is not NoneType)))
     if origin is Literal:
@@ -104,6 +102,12 @@ def values(annotation: Any, turn: int = 0) -> list[Any]:
     if isinstance(annotation, type) and issubclass(annotation, Spec):
         return list(islice(instances(annotation), 2))
     return []
+
+
+def members(role: ByKind) -> list[Any]:
+    """One member of each kind of an open set."""
+    kinds = (kind for kind in role.kinds().values() if not kind.is_absent)
+    return [instance for kind in kinds for instance in islice(instances(kind), 1)]
 
 
 def by_kind(field: FieldInfo) -> ByKind | None:

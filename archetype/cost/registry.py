@@ -36,14 +36,19 @@ class PartCost:
         self.part, self.d = part, d
 
     @classmethod
-    def of(cls, part: Spec, d: Formula) -> Self:
+    def of(cls, part: Spec, d: Formula, *further: Formula) -> Self:
         """The cost of a part, by the class that is registered for its kind.
+
+        Args:
+            part: the specification.
+            d: features of the vectors that it reads and gives.
+            further: sizes that the costs of its role take beside it.
 
         Raises:
             SpecError: nothing is registered for it, and no fallback counts it.
         """
         registered = cost_class(type(part))
-        cost = registered(part, d) if registered else _fallback and _fallback(part, d)
+        cost = registered(part, d, *further) if registered else _fallback and _fallback(part, d, *further)
         if not isinstance(cost, cls):
             name = type(part).__name__
             raise SpecError("cost", f"no {cls.__name__} is registered for {name}", f"write one, with @cost_of({name})")
@@ -179,7 +184,54 @@ class ResidualCost(PartCost):
         return 0
 
 
-Fallback = Callable[[Spec, Formula], PartCost | None]
+class SelectionCost(PartCost, ABC):
+    """The cost of choosing the keys that each query of an attention sees.
+
+    Args:
+        part: the specification.
+        d: features of the attention's vectors.
+        query: features of the vectors from which it makes its queries.
+    """
+
+    def __init__(self, part: Any, d: Formula, query: Formula) -> None:
+        super().__init__(part, d)
+        self.query = query
+
+    @abstractmethod
+    def parameters(self) -> Counts:
+        """Parameters, by projection."""
+
+    @abstractmethod
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of one pass, by product."""
+
+    @abstractmethod
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved for the backward pass."""
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection."""
+        return {}
+
+    def state(self, length: int) -> int:
+        """Numbers that are kept of one row with room for `length` tokens."""
+        return 0
+
+    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Bytes saved once for all layers of a stack, by what is shared."""
+        return {}
+
+    def saved_mask(self, work: TrainingWork) -> int:
+        """Bytes that the attention saves of the pairs that are left, as numbers that are added to its scores."""
+        leaves_out = self.most_keys(work.length) < work.length
+        return leaves_out * work.tokens * work.length * work.itemsize
+
+    def most_keys(self, length: int) -> int:
+        """The most keys that one query of a text of `length` tokens sees."""
+        return length
+
+
+Fallback = Callable[..., PartCost | None]  # as PartCost.of
 Cost = TypeVar("Cost", bound=type[Any])
 
 _fallback: Fallback | None = None

@@ -16,6 +16,7 @@ from archetype.inspection.view import View, rounded
 from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.inspect import Series
+from archetype.nn.selection import IndexedKVCache
 from archetype.table import Table
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _state_before(trace: Trace, path: str) -> LayerState | None:
     module: Any = trace.model.get_submodule(path)
     if getattr(module, "directions", 1) > 1 or not hasattr(module, "new_state"):
         return None
-    if isinstance(module.new_state(1, 1, trace.model.dtype, trace.model.device), KVCache):
+    if isinstance(module.new_state(1, 1, trace.model.dtype, trace.model.device), KVCache | IndexedKVCache):
         return None
     x, cache = trace[f"{path}.in"], trace.calls[path].cache
     state: LayerState = module.new_state(x.shape[0], x.shape[1], x.dtype, x.device)

@@ -62,7 +62,12 @@ class LayerState:
 
     def to(self: S, dtype: torch.dtype) -> S:
         """The same with floating-point numbers in another type."""
-        return replace(self, **{name: value.to(dtype) for name, value in self._values() if value.is_floating_point()})
+        cast = {
+            name: value.to(dtype)
+            for name, value in self._values()
+            if isinstance(value, LayerState) or value.is_floating_point()
+        }
+        return replace(self, **cast)
 
     def narrow(self, slots: int) -> "LayerState":
         """A view of the first `slots` places; whole where the state's size does not follow the length."""

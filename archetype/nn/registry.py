@@ -11,6 +11,7 @@ How a module is made, and called, follows from its role:
 | norm               | `Module(spec, features)`                    | `(x, context) -> y`           |
 | embedding position | `Module(spec, context_length, d_model)`     | `(positions) -> vectors`      |
 | mixer position     | `Module(spec, sizes)`                       | a `Rotation` or a `ScoreBias` |
+| key selection      | `Module(spec, place, query_features)`       | a `KeySelector`               |
 
 A content that carries something from token to token, a mixer or a feed-forward part, has
 `new_state(batch, capacity, dtype, device)`, which gives a `LayerState`; its `forward` reads the state and leaves in it

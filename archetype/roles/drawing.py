@@ -6,6 +6,7 @@ is not its concern: a box shows the cost of the module that has its name.
 | role                | decorator    | is given                               | gives     |
 |---------------------|--------------|----------------------------------------|-----------|
 | mixer, feed-forward | `inside_of`  | the part, modules that its cost counts | `Inside`  |
+| key selection       | `inside_of`  | the part, modules that its cost counts | `Inside`  |
 | wiring              | `branch_of`  | the wiring                             | `Branch`  |
 | head                | `steps_of`   | the head, its width, its tied table    | `Step`s   |
 | model               | `streams_of` | the model, its cost, `text` of formulas | `Streams` |
@@ -18,9 +19,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from archetype.spec.base import Spec
 from archetype.spec.kinds import Part
-from archetype.spec.registry import provides
+from archetype.spec.registry import provided, provides
 
 X, SOURCE = "x", "source"  # inputs of a content: the vectors it reads, and an encoder's output
+QUERIES = "queries"  # input of a key selection: the vectors from which its attention makes queries
 
 
 class Cell(NamedTuple):
@@ -188,6 +190,34 @@ def inside_of(*parts: type[Spec]) -> Callable[[I], I]:
     It takes the part and the names of the modules that its cost counts, and gives an `Inside`.
     """
     return provides("diagram", *parts)
+
+
+def selection_inside(selection: Part, modules: frozenset[str], queries: str, column: float, row: int = 0) -> Inside:
+    """Return the cells of a key selection inside its attention, in a container of their own.
+
+    Args:
+        selection: the specification.
+        modules: that the cost of the attention counts; the selection's begin with `index.`.
+        queries: the cell or input from which the attention makes its queries.
+        column: in which its cells begin.
+        row: of the lowest of them, above that of `queries`.
+    """
+    own = frozenset(name.removeprefix("index.") for name in modules if name.startswith("index."))
+    function = provided("diagram", type(selection))
+    drawn = function(selection, own) if function else Inside((Cell("keys", 0, 0, (X,), rows=tuple(own)),), "keys")
+    names = {cell.name: f"index.{cell.name}" for cell in drawn.cells} | {QUERIES: queries}
+    cells = tuple(
+        cell._replace(
+            name=names[cell.name],
+            column=cell.column + column,
+            row=cell.row + row,
+            inputs=tuple(names.get(name, name) for name in cell.inputs),
+            label=cell.label or cell.name,
+            rows=tuple(f"index.{row}" for row in cell.rows or (cell.name,)),
+        )
+        for cell in drawn.cells
+    )
+    return Inside(cells, names.get(drawn.output, ""), (Group(title(selection), tuple(cell.name for cell in cells)),))
 
 
 def branch_of(*wirings: type[Part]) -> Callable[[B], B]:

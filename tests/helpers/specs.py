@@ -70,6 +70,7 @@ LATENT = {
     "qk_rope_head_dim": 4,
     "v_head_dim": 5,
 }
+INDEX = {"kind": "lightning", "num_heads": 3, "head_dim": 4, "top_k": 5, "position": {"kind": "rotary", "dim": 2}}
 RECURRENT_PAIR = {
     "wiring": {"kind": "plain"},
     "mixer": {"kind": "lstm"},
@@ -110,6 +111,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "global window": attending(pattern={"kind": "global_window", "size": 4}),
     "latent": mixed(**LATENT),
     "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
+    "index": attending(index=INDEX, sinks=True),
+    "latent, index": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, index=INDEX),
     "rnn": mixed(kind="rnn"),
     "lstm": mixed(kind="lstm"),
     "gru": mixed(kind="gru"),

@@ -251,6 +251,23 @@ def query_scales(wild: bool = False) -> SearchStrategy[spec.QueryScale]:
 
 @cache
 @st.composite
+def key_selections(draw: DrawFn, wild: bool = False) -> spec.KeySelection:
+    """Every choice of keys. Tame heads have three features at least: of two, LayerNorm leaves two vectors of all."""
+    head_dim = draw(counts(3, 6, wild))
+    scaling = draw(fixed_scalings(wild))
+    rotary = spec.Rotary(theta=draw(st.floats(10.0, 1e6)), dim=2, interleaved=draw(st.booleans()), scaling=scaling)
+    return spec.LightningIndex(
+        top_k=draw(counts(1, CONTEXT, wild)),
+        num_heads=draw(counts(1, 3, wild)),
+        head_dim=head_dim,
+        position=draw(st.sampled_from([None, rotary] if head_dim > 1 else [None])),
+        norm=draw(vector_norms(wild)),
+        loss_weight=draw(st.just(0.0) | positive(0.1, 1.0, wild)),
+    )
+
+
+@cache
+@st.composite
 def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = False) -> spec.Attention:
     """Attention that fits a place; to a source, without positions and patterns."""
     d_model = place.d_model
@@ -276,6 +293,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     follows = isinstance(position, spec.Rotary) and isinstance(position.scaling, spec.DynamicScaling)
     if isinstance(pattern, spec.GlobalWindow) and follows:
         pattern = pattern.replace(global_projections=False)
+    chooses = not cross and score == "dot" and isinstance(pattern, spec.Full)
     return spec.Attention(
         num_heads=num_heads,
         num_kv_heads=draw(st.none() | st.sampled_from([k for k in range(1, num_heads + 1) if num_heads % k == 0])),
@@ -293,6 +311,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         query_scale=None if cross else draw(st.none() | query_scales(wild)),
         position=position,
         pattern=pattern,
+        index=draw(st.none() | key_selections(wild)) if chooses else None,
         dropout=draw(probabilities()),
     )
 
@@ -314,6 +333,7 @@ def latent_attentions(draw: DrawFn, wild: bool = False) -> spec.LatentAttention:
         norm=draw(vector_norms(wild)),
         bias=draw(st.booleans()),
         scale=draw(st.none() | positive(0.1, 1.5, wild)),
+        index=draw(st.none() | key_selections(wild)),
         dropout=draw(probabilities()),
     )  # fmt: skip
 

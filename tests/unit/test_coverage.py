@@ -32,9 +32,10 @@ def _classes(annotation: Any) -> Iterator[type[spec.Spec]]:
     """The classes within an annotation, however it wraps them."""
     if isinstance(annotation, FieldInfo):
         for metadata in annotation.metadata:
-            if isinstance(metadata, spec.ByKind):
-                yield from metadata.kinds().values()
+            yield from _classes(metadata)
         annotation = annotation.annotation
+    if isinstance(annotation, spec.ByKind):
+        yield from annotation.kinds().values()
     if isinstance(annotation, type) and issubclass(annotation, spec.Spec):
         yield annotation
     for part in get_args(annotation):

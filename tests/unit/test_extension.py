@@ -20,6 +20,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import module_class
+from archetype.nn.selection import Choice, KeySelector
 from archetype.parts.position.module import ScoreBias
 from archetype.roles.pattern import MaskContext, PatternRule, pattern_rule
 from archetype.runs.extensions import FILE, check_extensions, extensions_of, write_extensions
@@ -208,6 +209,43 @@ def test_every_role_is_open() -> None:
     with pytest.raises(SpecError, match="the last norm, ScaledModule, is no sum over parts"):
         shown.attribution()
     assert distance(built.blocks[0].mixer.score_bias.slopes, built.blocks[1].mixer.score_bias.slopes) > EXACT
+
+
+class EverySecond(spec.KeySelection):
+    kind: Literal["every_second"] = "every_second"
+
+
+class EverySecondModule(KeySelector):
+    def __init__(self, selection: EverySecond, place: Place, query_features: int) -> None:
+        super().__init__()
+
+    def forward(
+        self, x: Tensor, queries: Tensor, allowed: Tensor, context: ForwardContext, state: LayerState | None = None
+    ) -> Choice:
+        return Choice(allowed & (torch.arange(allowed.shape[3], device=x.device) % 2 == 0))
+
+
+@pytest.mark.parametrize("latent", [False, True])
+def test_a_choice_of_keys_from_outside_is_computed_counted_and_drawn(latent: bool) -> None:
+    register(EverySecond, module=EverySecondModule)
+    mixer: dict[str, Any] = {"kind": "attention", "num_heads": 4}
+    if latent:
+        sizes = {"kv_lora_rank": 8, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5}
+        mixer |= {"kind": "latent", **sizes}
+    model = with_mixer(**mixer, index={"kind": "every_second"})
+    assert spec.parse(model.dump()) == model and "every_second" in json.dumps(spec.json_schema())
+    built, report = randomize(archetype.build(model, dtype=torch.float64)), archetype.cost_report(model, 2, 12)
+    assert report.parameters["total"] == sum(p.numel() for p in built.parameters())
+    assert "Every second" in {container.label for container in archetype.draw(model).scene.containers}
+    tokens = torch.arange(12)[None]
+    whole, state = built(tokens).logits, built.new_state(1, 24)
+    for piece, expected in zip(tokens.split((4, *[1] * 8), 1), whole.split((4, *[1] * 8), 1), strict=True):
+        logits, state = forward_step(built, piece, state)
+        assert distance(logits, expected) < EXACT
+    module, x = built.blocks[0].mixer, torch.randn(1, 6, model.d_model, dtype=torch.float64)
+    y, context = module(x, ForwardContext.of(x)), ForwardContext.of(x)
+    odd = module(x.index_fill(1, torch.tensor([3]), 9.0), context)  # no other position sees it
+    assert distance(odd[:, 4:], y[:, 4:]) < EXACT < distance(odd[:, 3], y[:, 3])
 
 
 @pytest.mark.parametrize(

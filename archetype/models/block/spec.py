@@ -212,4 +212,6 @@ class Block(Spec):
                 invalid("cross_attention.query_scale", cause, "leave it out")
             if not isinstance(self.cross_attention.pattern, Full):
                 invalid("cross_attention.pattern", "cross-attention sees the whole source", "leave it out")
+            if self.cross_attention.index is not None:
+                invalid("cross_attention.index", "cross-attention sees the whole source", "leave it out")
         return self

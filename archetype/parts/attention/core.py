@@ -51,14 +51,25 @@ def attend(
             scale=score.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
+    weights = dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype)
+    return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
+
+
+def attention_weights(
+    q: Float[Tensor, "B H T P"],
+    k: Float[Tensor, "B K S P"],
+    score: ScoreFunction,
+    mask: Tensor | None = None,
+    causal: bool = False,
+) -> Float[Tensor, "B H T S"]:
+    """softmax(scores), before dropout; arguments as of `attend`."""
     scores = score.scores(q, k)
     if causal and mask is None:
         mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
         masked = scores.masked_fill(~mask, MASKED) if mask.dtype == torch.bool else scores + mask
         scores = masked.clamp(min=MASKED)
-    weights = dropout(score.softmax(scores), score.dropout).to(q.dtype)
-    return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
+    return score.softmax(scores)
 
 
 def attend_few(

@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable, Mapping
 
-from archetype.cost.formula import ZERO, Counts, Formula, Symbol, symbol
-from archetype.cost.registry import Linear, MixerCost, NormCost, cost_of
+from archetype.cost.formula import ZERO, Counts, Formula, Symbol, prefixed, symbol
+from archetype.cost.registry import Linear, MixerCost, NormCost, SelectionCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.attention import spec
 from archetype.parts.pattern.cost import COMPLEXITIES, PatternCost
@@ -33,6 +33,7 @@ class AttentionCost(MixerCost):
         self.kv_features = self.q_features if kv_heads == heads else symbol("K", kv_heads) * self.head_dim
         self.pattern = PatternCost.of(part.pattern, d)
         self.position = PositionCost.of(part.position, d)
+        self.index = None if part.index is None else SelectionCost.of(part.index, d, d)
         self.differs_by_layer = self.pattern.differs_by_layer
         q, kv, bias, pattern = self.q_features, self.kv_features, part.bias, part.pattern
         qkv = {"q": Linear(d, q, bias.q), "k": Linear(d, kv, bias.k), "v": Linear(d, kv, bias.v)}
@@ -45,8 +46,8 @@ class AttentionCost(MixerCost):
 
     @property
     def symbols(self) -> set[Symbol]:
-        """The sizes of attention and of its pattern."""
-        return super().symbols | self.pattern.symbols
+        """The sizes of attention, of its pattern and of its index."""
+        return super().symbols | self.pattern.symbols | (self.index.symbols if self.index else set())
 
     def parameters(self) -> Counts:
         """Projections, norms of queries and keys, the vector w of an additive score."""
@@ -57,25 +58,36 @@ class AttentionCost(MixerCost):
             counts["score_bias"] = own
         if self.part.score == "additive":
             counts["score"] = self.q_features
-        return counts | ({"sinks": self.heads} if self.part.sinks else {})
+        counts |= {"sinks": self.heads} if self.part.sinks else {}
+        return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         """Inputs and outputs of each projection."""
-        return {name: sizes[:2] for name, sizes in self.projections.items()}
+        index = self.index.projection_sizes() if self.index else {}
+        own = {name: sizes[:2] for name, sizes in self.projections.items()}
+        return own | {f"index.{name}": sizes for name, sizes in index.items()}
 
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""
-        pairs, pattern = work.rows * self.q_features * self.pattern.pair_flops(work), self.part.pattern
+        pairs, pattern = work.rows * self.q_features * self._pair_flops(work), self.part.pattern
         if isinstance(pattern, GlobalWindow) and pattern.global_projections and work.attention == "computed":
             # rows of global queries are computed twice, and the second result counts
             global_tokens = symbol("g", min(pattern.num_global_tokens, work.length.value))
             pairs = pairs + 2 * work.rows * self.q_features * global_tokens * work.length
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
-        return counts | {"scores": pairs, "mixture": pairs}
+        counts |= {"scores": pairs, "mixture": pairs}
+        return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
+
+    def _pair_flops(self, work: Work) -> Formula:
+        """FLOPs of one feature of one head of one row, over the pairs of the pattern or those that are chosen."""
+        length = work.length.value
+        most = length if self.index is None else self.index.most_keys(length)
+        return self.pattern.chosen_pair_flops(work, most) if most < length else self.pattern.pair_flops(work)
 
     def state(self, length: int) -> int:
-        """Keys and values of the positions that are remembered."""
-        return 2 * self.pattern.cache_length(length) * self.kv_features.value
+        """Keys and values of the positions that are remembered, and what an index keeps of them."""
+        own = 2 * self.pattern.cache_length(length) * self.kv_features.value
+        return own + (self.index.state(length) if self.index else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Inputs, norms, angles, and what the products over pairs save."""
@@ -89,12 +101,15 @@ class AttentionCost(MixerCost):
             saved += self.position.layer_activations(heads, rotary_dim, work)
         if gate := self.projections.get("gate"):  # the numbers, and the heads that they multiply
             saved += work.tokens * (gate.outputs.value + heads * head_dim) * work.itemsize
+        if self.index is not None:
+            saved += self.index.saved_activations(work) + self.index.saved_mask(work)
         shapes = self.pattern.tile_shapes(work)
         return saved + (self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length))
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         """Tables of positions."""
-        return self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)
+        own = self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)
+        return {**own, **(self.index.shared_activations(work) if self.index else {})}
 
     def _qk_norms(self) -> tuple[NormCost, NormCost]:
         """The norms of queries and of keys: each of all heads together, or of each head."""

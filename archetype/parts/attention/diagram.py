@@ -2,7 +2,7 @@
 
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import Alibi, RelativeBias, Rotary
-from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of
+from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of, selection_inside
 
 
 @inside_of(Attention)
@@ -41,6 +41,10 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
             below = dict.fromkeys(below, "rope")
         row += 1
     inputs = tuple(dict.fromkeys(below.values()))
+    index = Inside(()) if part.index is None else selection_inside(part.index, modules, X, width + 0.5)
+    if index.output:
+        row = max(row, 1 + max(cell.row for cell in index.cells))
+        inputs = (*inputs, index.output)
     own = ("scores", "score", "score_bias", "sinks")
     cells.append(Cell("scores", 0, row, inputs, 2, _scores(part), own, shape="(B, H, T, S)"))
     cells.append(Cell("mixture", 0, row + 1, ("scores", "v", *further), 3 + len(further), "weights · v",
@@ -53,7 +57,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         cells.append(Cell("gated", 0, row, (last, "gate"), width, label, slim=True, kind="operation"))
         last, row = "gated", row + 1
     cells.append(Cell("o", 1, row, (last,)))
-    return Inside(tuple(cells), "o")
+    return Inside((*cells, *index.cells), "o", index.groups)
 
 
 def _scores(part: Attention) -> str:

@@ -20,7 +20,8 @@ def attention(part: PartTrace) -> AttentionSteps:
         assert isinstance(part.state, CrossKVCache)
         return attention_steps(module.score_function, q, k, v, padding_mask(part.state.num_tokens, k))
     assert part.context is not None
-    steps = attention_steps(module.score_function, q, k, v, module.mask(part.context, part.context.shared_positions))
+    mask = module.mask(part.context, part.context.shared_positions, part.activations.get("index.chosen"))
+    steps = attention_steps(module.score_function, q, k, v, mask)
     if "q_global" in part.activations:
         _replace_global(steps, part)
     return steps

@@ -17,9 +17,10 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_class, module_for
+from archetype.nn.selection import EVERY_KEY, build_selection, gather_chosen, indexed, learn, without_index
 from archetype.nn.shared_rows import SharedRows
 from archetype.parts.attention import spec
-from archetype.parts.attention.core import attend, attend_tiles
+from archetype.parts.attention.core import attend, attend_tiles, attention_weights
 from archetype.parts.attention.projections import Heads, KeyHeads, MultiHeadProjection
 from archetype.parts.pattern.scores import allowed_pairs, present_keys
 from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
@@ -53,6 +54,7 @@ class Attention(MultiHeadProjection):
                 self.rotary = module
             else:
                 self.score_bias = _score_bias(module)
+        self.index = build_selection(attention.index, place, place.d_model)
         # words, for a compiler looks no object of ours up in a table
         self.rule = pattern_rule(pattern)
         self.pairs_key = (fingerprint(pattern), place.layer if self.rule.depends_on_layer else 0)
@@ -64,30 +66,59 @@ class Attention(MultiHeadProjection):
                 Linear(own.in_features, own.out_features, bias=own.bias is not None) for own in (self.q, self.k, self.v)
             )
 
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         """Empty keys and values for `capacity` positions, or for as many as the pattern will look back to."""
         slots = self.rule.cache_length(capacity)
         kind = RingKVCache if slots < capacity else KVCache
-        return kind.empty(batch, self.sizes.num_kv_heads, slots, (self.sizes.head_dim,) * 2, dtype, device)
+        cache = kind.empty(batch, self.sizes.num_kv_heads, slots, (self.sizes.head_dim,) * 2, dtype, device)
+        index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
+        return indexed(cache, index)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
         q = self.apply_rope(self.queries(x), context.positions, context, self.q_norm)  # (B, H, T, P)
         q = self.scale_queries(q, context.positions)
         k, v = self.keys_and_values(x)  # (B, K, T, P) each
-        y: Heads | None
         if cache is None:
             k = self.apply_rope(k, context.positions, context, self.k_norm)
-            y = self.full_sequence(probe(self, "q", q), probe(self, "k", k), probe(self, "v", v), context)
+            q, k, v = probe(self, "q", q), probe(self, "k", k), probe(self, "v", v)
+            sees_all = self.index is None
+            y = self.full_sequence(q, k, v, context) if sees_all else self.chosen_keys(q, k, v, x, context)
             y = y if self.q_global is None else self.attend_globally(y, x, context)
         else:
-            y = recorded(attend_to_cache, self, q, k, v, context, cache)
-            if y is None:
-                k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
-                causal = self.sees_all_before(context, k.shape[2])
-                mask = None if causal and k.shape[2] == q.shape[2] else self.mask(context, positions)
-                y = attend(q, k, v, self.score_function, mask, causal)
+            y = self.cached_keys(q, k, v, x, context, cache)
         return self.merge_heads(self.apply_gate(y, x))
+
+    def cached_keys(
+        self, q: Heads, k: KeyHeads, v: KeyHeads, x: Vectors, context: ForwardContext, state: LayerState
+    ) -> Heads:
+        """Append keys and values to the cache, and attend to all that it holds, or to those that are chosen."""
+        cache, own = without_index(state)
+        choice = EVERY_KEY
+        if self.index is not None:
+            places = torch.arange(cache.keys.shape[2], device=x.device)[None]
+            choice = self.index(x, x, self.allowed(context, places), context, own)
+        if choice.keys is None:
+            y = recorded(attend_to_cache, self, q, k, v, context, cache)
+            if y is not None:
+                return y
+        k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
+        chosen, causal = choice.keys, choice.keys is None and self.sees_all_before(context, k.shape[2])
+        if choice.can_be_gathered(q.shape[2]):
+            chosen, positions, (k, v) = gather_chosen(choice, k, v)
+        mask = None if causal and k.shape[2] == q.shape[2] else self.mask(context, positions, chosen)
+        return attend(q, k, v, self.score_function, mask, causal)
+
+    def chosen_keys(self, q: Heads, k: KeyHeads, v: KeyHeads, x: Vectors, context: ForwardContext) -> Heads:
+        """Attend within texts that are complete, each query to the keys that are chosen for it."""
+        assert self.index is not None
+        positions = context.shared_positions
+        choice = self.index(x, x, self.allowed(context, positions), context)
+        mask = self.mask(context, positions, choice.keys)
+        learn(self.index, choice, lambda: attention_weights(q, k, self.score_function, mask), context)
+        if choice.keys is None:
+            return self.full_sequence(q, k, v, context)
+        return attend(q, k, v, self.score_function, mask)
 
     def sees_all_before(self, context: ForwardContext, num_keys: int) -> bool:
         """Whether the new tokens are the last of the keys, in every row, and each sees all that stand before it."""
@@ -142,21 +173,33 @@ class Attention(MultiHeadProjection):
             y[rows, :, :length] = self.full_sequence(queries, keys, values, alone)
         return y
 
-    def mask(self, context: ForwardContext, keys: Tensor) -> Tensor:
-        """Which pairs are allowed, (b, 1, T, S); with a position bias, its numbers and minus infinity elsewhere."""
+    def mask(self, context: ForwardContext, keys: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """Which pairs are allowed, (b, 1, T, S); with a position bias, its numbers and minus infinity elsewhere.
+
+        Args:
+            context: of the pass.
+            keys: positions of the keys, (b, S).
+            chosen: the pairs that are left of those that are allowed (None: all of these).
+        """
         bias, queries = self.bias(context), context.shared_positions
+        allowed = self.allowed(context, keys) if chosen is None else chosen
+        if bias is None:
+            return allowed
+        if chosen is not None:
+            return _biased(bias, queries, keys, chosen)
+        return context.cached(self.bias_key, lambda: _biased(bias, queries, keys, allowed))
+
+    def allowed(self, context: ForwardContext, keys: Tensor) -> Tensor:
+        """Which pairs of new positions and keys, (b, 1, T, S), the pattern has and are of one document."""
 
         def pairs() -> Tensor:
             where = MaskContext(self.causal, keys.shape[1], self.layer)
-            allowed = allowed_pairs(self.rule, where, queries, keys)
+            allowed = allowed_pairs(self.rule, where, context.shared_positions, keys)
             if not self.causal and context.num_tokens is not None:
                 allowed = allowed & present_keys(context.num_tokens, keys[0])
             return context.within_documents(allowed)
 
-        allowed = context.cached(self.pairs_key, pairs)
-        if bias is None:
-            return allowed
-        return context.cached(self.bias_key, lambda: _biased(bias, queries, keys, allowed))
+        return context.cached(self.pairs_key, pairs)
 
     def bias(self, context: ForwardContext) -> nn.Module | None:
         """The position bias of scores: the stack's table, or this mixer's own."""
@@ -168,10 +211,9 @@ class Attention(MultiHeadProjection):
         return norm(y) if norm is not None and self.spec.qk_norm_after_rope else y
 
     def update_cache(
-        self, k: KeyHeads, v: KeyHeads, context: ForwardContext, cache: LayerState
+        self, k: KeyHeads, v: KeyHeads, context: ForwardContext, cache: KVCache
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Append keys and values; keys are stored rotated, except where the rotation follows the request's length."""
-        assert isinstance(cache, KVCache)
         if self.spec.keys_follow_length:
             k, v, positions = cache.append(k, v, context)
             return self.apply_rope(k, positions, context, self.k_norm), v, positions
@@ -197,7 +239,7 @@ class Attention(MultiHeadProjection):
 
 def attend_to_cache(
     recorder: Recorder, attention: Attention, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext,
-    cache: LayerState,
+    cache: KVCache,
 ) -> Heads | None:  # fmt: skip
     """Record: append to the cache, and attend to its filled places alone, or to the newest in a window."""
     pattern, score, bias = attention.spec.pattern, attention.score_function, attention.bias(context)
@@ -205,7 +247,7 @@ def attend_to_cache(
         return None
     if not attention.causal:
         return None
-    if not isinstance(cache, KVCache) or attention.spec.keys_follow_length or score.additive is not None:
+    if attention.spec.keys_follow_length or score.additive is not None:
         return None
     is_ring, slots = isinstance(cache, RingKVCache), cache.keys.shape[2]
     if is_ring and (bias is not None or q.shape[2] > 1):

@@ -14,11 +14,13 @@ class AttentionPlans(Plans[Attention]):
     """Some heads for each process."""
 
     def tensor(self, size: int) -> SplitPlan | None:
-        """Heads are divided, unless something is learned for, or computed over, all of them together."""
+        """Heads are divided, unless something is learned for, from, or computed over all of them together."""
         own, sizes = self.module.spec, self.module.sizes
         is_biased = isinstance(own.position, RelativeBias) or not isinstance(self.module.score_bias, Alibi | None)
         is_normed = own.qk_norm_over == "all" and not own.qk_norm.is_absent
         if sizes.num_heads % size or sizes.num_kv_heads % size or is_biased or is_normed or self.module.q_global:
+            return None
+        if self.module.index is not None:
             return None
         columns = ("q.weight", "k.weight", "v.weight", "q.bias", "k.bias", "v.bias", "gate.weight", "sinks", "score")
         norms = (f"{norm}.{name}" for norm in ("q_norm", "k_norm") for name in ("weight", "bias"))

@@ -13,6 +13,7 @@ from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.pattern import AnyPattern, pattern_rule
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
+from archetype.roles.selection import AnyKeySelection
 from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec, invalid
 from archetype.spec.kinds import part
 
@@ -107,6 +108,7 @@ class Attention(Mixer):
         query_scale: how queries grow with their position (absent: they do not).
         position: how attention itself knows positions.
         pattern: which pairs of positions are seen.
+        index: what chooses, among these, the keys that each query sees (absent: it sees all).
         dropout: of the attention weights, while training.
     """
 
@@ -129,6 +131,7 @@ class Attention(Mixer):
     query_scale: QueryScale | None = None
     position: AnyMixerPosition = NoPosition()
     pattern: AnyPattern = Full()
+    index: AnyKeySelection | None = None
     dropout: Probability = 0.0
 
     @model_validator(mode="after")
@@ -143,6 +146,7 @@ class Attention(Mixer):
 
     @model_validator(mode="after")
     def _choices_agree(self) -> "Attention":
+        is_full = isinstance(self.pattern, Full)
         if self.score == "additive":
             for name, value in (("scale", self.scale), ("softcap", self.softcap)):
                 if value is not None:
@@ -150,8 +154,13 @@ class Attention(Mixer):
             if isinstance(self.position, Rotary):
                 cause = "turning queries and keys means something in their product only"
                 invalid("position", cause, "use relative_bias or alibi, or score dot")
-            if not isinstance(self.pattern, Full):
+            if self.index is not None:
+                invalid("index", "additive scores are computed of all keys", "leave index out, or use score dot")
+            if not is_full:
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
+        if self.index is not None and not is_full:
+            cause = f"keys are chosen among all before a query, and pattern {self.pattern.dump()['kind']} has others"
+            invalid("index", cause, "leave index out, or use pattern full")
         if self.qk_norm_after_rope and (
             not isinstance(self.position, Rotary) or self.qk_norm.is_absent or self.qk_norm_over == "all"
         ):
@@ -217,7 +226,12 @@ class Attention(Mixer):
         if isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections:
             cause = "global tokens with projections of their own stand in one process, and all must see them"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")
-        return None
+        return None if self.index is None else self.index.needs_whole_rows
+
+    @property
+    def adds_to_loss(self) -> bool:
+        """Where its index learns by a loss of its own."""
+        return self.index is not None and self.index.adds_to_loss
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable, Mapping
 
-from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, Linear, MixerCost, NormCost, cost_of
+from archetype.cost.formula import Counts, Formula, Symbol, prefixed, symbol
+from archetype.cost.registry import Complexity, Linear, MixerCost, NormCost, SelectionCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.latent_attention import spec
 from archetype.parts.pattern.cost import PatternCost
@@ -38,6 +38,12 @@ class LatentAttentionCost(MixerCost):
             "kv_up": Linear(self.latent, self.heads * (self.nope + self.value)),
             "o": Linear(self.heads * self.value, d, bias),
         }
+        self.index = None if part.index is None else SelectionCost.of(part.index, d, self.rank or d)
+
+    @property
+    def symbols(self) -> set[Symbol]:
+        """The sizes of attention and of its index."""
+        return super().symbols | (self.index.symbols if self.index else set())
 
     def parameters(self) -> Counts:
         """Projections down and up, and norms behind those that go down."""
@@ -47,30 +53,42 @@ class LatentAttentionCost(MixerCost):
             if name in ("q_down", "kv_down"):
                 rank = self.latent if name == "kv_down" else projection.outputs
                 counts[name.replace("down", "norm")] = NormCost.of(self.part.norm, rank).parameters()
-        return counts
+        return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         """Inputs and outputs of each projection."""
-        return {name: sizes[:2] for name, sizes in self.projections.items()}
+        index = self.index.projection_sizes() if self.index else {}
+        own = {name: sizes[:2] for name, sizes in self.projections.items()}
+        return own | {f"index.{name}": sizes for name, sizes in index.items()}
 
     def flops(self, work: Work) -> Counts:
         """Products of one pass."""
-        pairs = work.rows * self.heads * PatternCost.of(Full(), self.d).pair_flops(work)
+        length, pattern = work.length, PatternCost.of(Full(), self.d)
+        most = length.value if self.index is None else self.index.most_keys(length.value)
+        chosen = most < length.value
+        pair_flops = pattern.chosen_pair_flops(work, most) if chosen else pattern.pair_flops(work)
+        if chosen and work.phase == "decode":  # the latents of other positions are not looked at
+            length = symbol("S", most)
+        pairs = work.rows * self.heads * pair_flops
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
-        absorbed = self.part.absorbs(work.queries.value, work.length.value)
+        absorbed = self.part.absorbs(work.queries.value, length.value)
         if not absorbed:  # every latent is expanded to a key and a value
-            counts["kv_up"] = self.projections["kv_up"].flops(work.rows * work.length)
+            counts["kv_up"] = self.projections["kv_up"].flops(work.rows * length)
         keys, values = (self.latent, self.latent) if absorbed else (self.nope, self.value)
-        return counts | {"scores": pairs * (keys + self.rope), "mixture": pairs * values}
+        counts |= {"scores": pairs * (keys + self.rope), "mixture": pairs * values}
+        return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def state(self, length: int) -> int:
-        """The latent and the rotary part of every position."""
-        return length * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
+        """The latent and the rotary part of every position, and what an index keeps of it."""
+        own = length * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
+        return own + (self.index.state(length) if self.index else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
         """With the latents expanded."""
         part, tokens = self.part, work.tokens
         saved = work.input_bytes(self.d.value)
+        if self.index is not None:
+            saved += self.index.saved_activations(work) + self.index.saved_mask(work)
         for rank in filter(None, (self.latent, self.rank)):
             saved += NormCost.of(part.norm, rank).saved_activations(tokens) + work.input_bytes(rank.value)
         # the kernel takes queries, keys, values and the result in one width
@@ -83,4 +101,5 @@ class LatentAttentionCost(MixerCost):
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
         """Tables of angles."""
         position, num_heads, rotary_dim = self.part.position, self.part.num_heads, self.part.qk_rope_head_dim
-        return PositionCost.of(position, self.d).shared_activations(num_heads, rotary_dim, work)
+        own = PositionCost.of(position, self.d).shared_activations(num_heads, rotary_dim, work)
+        return {**own, **(self.index.shared_activations(work) if self.index else {})}

@@ -1,7 +1,7 @@
 """How latent attention is drawn."""
 
 from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
-from archetype.roles.drawing import Cell, Inside, X, inside_of
+from archetype.roles.drawing import Cell, Inside, X, inside_of, selection_inside
 
 
 @inside_of(LatentAttention)
@@ -22,10 +22,16 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
     else:
         cells.append(Cell("q", 0, 0, (X,)))
     query = cells[-1].name
+    index, row = Inside(()), 4
+    if part.index is not None:
+        queries, above = ("q_norm", 2) if isinstance(part.query, LowRankQuery) else (X, 0)
+        index = selection_inside(part.index, modules, queries, 3.5, above)
+        row = max(row, 1 + max(cell.row for cell in index.cells))
+    chosen = (index.output,) if index.output else ()
     cells += [
         Cell("rope_q", 0, 3, (query,), label="rotate q", kind="position", slim=True),
-        Cell("scores", 0, 4, ("rope_q", "rope_k", "kv_up"), 3, "softmax(q kᵀ) v", ("scores", "mixture"),
+        Cell("scores", 0, row, ("rope_q", "rope_k", "kv_up", *chosen), 3, "softmax(q kᵀ) v", ("scores", "mixture"),
              shape="(B, H, T, S)"),
-        Cell("o", 1, 5, ("scores",)),
+        Cell("o", 1, row + 1, ("scores",)),
     ]  # fmt: skip
-    return Inside(tuple(cells), "o")
+    return Inside((*cells, *index.cells), "o", index.groups)

@@ -17,7 +17,7 @@ def attention(part: PartTrace) -> AttentionSteps:
     k, v = module.keys_and_values((own["latent"], own["k_rope"]))
     positions = context.shared_positions
     mask = causal_pairs(positions, positions) if module.causal else padding_mask(context.num_tokens, k)
-    return attention_steps(ScoreFunction(module.scale), q, k, v, mask)
+    return attention_steps(ScoreFunction(module.scale), q, k, v, own.get("index.chosen", mask))
 
 
 provides("inspect", LatentAttention)(Shown(attention=attention))

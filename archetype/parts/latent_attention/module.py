@@ -16,8 +16,9 @@ from archetype.nn.dropout import dropout
 from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
+from archetype.nn.selection import EVERY_KEY, build_selection, gather_chosen, indexed, learn, without_index
 from archetype.nn.shared_rows import SharedRows
-from archetype.parts.attention.core import attend
+from archetype.parts.attention.core import attend, attention_weights
 from archetype.parts.latent_attention import spec
 from archetype.parts.pattern.scores import MASKED, ScoreFunction, causal_pairs, present_keys
 from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
@@ -67,26 +68,25 @@ class LatentAttention(nn.Module):
         self.kv_up = nn.Linear(latent, heads * (mixer.qk_nope_head_dim + mixer.v_head_dim), bias=False)
         self.o = Linear(heads * mixer.v_head_dim, d_model, bias=mixer.bias)
         self.rotary = Rotary(mixer.position, mixer.sizes)
+        self.index = build_selection(mixer.index, place, mixer.query_features(d_model))
 
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
         """Empty latents and rotated keys for `capacity` positions: C + R numbers each."""
         sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
-        return KVCache.empty(batch, 1, capacity, sizes, dtype, device)
+        cache = KVCache.empty(batch, 1, capacity, sizes, dtype, device)
+        index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
+        return indexed(cache, index)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
         """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
-        queries, latents = self._queries(x, context), self._latents(x, context)
-        y: Tensor | None
+        inputs = x if self._is_direct else self.q_norm(self.q_down(x))
+        queries, latents = self._queries(inputs, context), self._latents(x, context)
         if context.rows is not None:
             y = self.attend_in_shared_rows(queries, latents, context, context.rows)
-        elif cache is None:
-            # then no mask says more than the direction
-            complete = (self.causal or context.num_tokens is None) and context.document_ids is None
-            y = self.attend(queries, latents, None if complete else self._allowed(context, context.shared_positions))
+        elif cache is not None:
+            y = self.attend_to_cache(queries, latents, x, inputs, context, cache)
         else:
-            assert isinstance(cache, KVCache)
-            y = recorded(attend_to_latents, self, queries, latents, context, cache)
-            y = self.attend_to_cache(queries, latents, context, cache) if y is None else y
+            y = self.attend_within(queries, latents, x, inputs, context)
         z: Tensor = self.o(probe(self, "heads", y).transpose(1, 2).flatten(2))
         return z
 
@@ -94,6 +94,34 @@ class LatentAttention(nn.Module):
         """Attend in the cheaper of the two forms."""
         absorbs = self.spec.absorbs(queries[0].shape[2], latents[0].shape[2])
         return (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
+
+    def attend_within(
+        self, queries: Queries, latents: Latents, x: Vectors, inputs: Tensor, context: ForwardContext
+    ) -> Float[Tensor, "B H T Q"]:
+        """Attend within texts that are complete, each query to all keys that it may see or to those that are chosen.
+
+        Args:
+            queries: of each head.
+            latents: of each position.
+            x: vectors of the positions.
+            inputs: what queries are made from.
+            context: of the pass.
+        """
+        # then no mask says more than the direction
+        is_complete = (self.causal or context.num_tokens is None) and context.document_ids is None
+        allowed = None if is_complete else self._allowed(context, context.shared_positions)
+        if self.index is None:
+            return self.attend(queries, latents, allowed)
+        choice = self.index(x, inputs, self._allowed(context, context.shared_positions), context)
+        allowed = allowed if choice.keys is None else choice.keys
+
+        def weights() -> Tensor:
+            keys, score = self.keys_and_values(latents)[0], ScoreFunction(self.scale)
+            causal = self.causal and allowed is None
+            return attention_weights(torch.cat(queries, dim=-1), keys, score, allowed, causal)
+
+        learn(self.index, choice, weights, context)
+        return self.attend(queries, latents, allowed)
 
     def attend_in_shared_rows(
         self, queries: Queries, latents: Latents, context: ForwardContext, rows: SharedRows
@@ -108,16 +136,31 @@ class LatentAttention(nn.Module):
         return torch.cat(outputs, dim=2)
 
     def attend_to_cache(
-        self, queries: Queries, latents: Latents, context: ForwardContext, cache: KVCache
+        self, queries: Queries, latents: Latents, x: Vectors, inputs: Tensor, context: ForwardContext, state: LayerState
     ) -> Float[Tensor, "B H T Q"]:
-        """Append the latents to the cache, and attend to all that it holds."""
+        """Append the latents to the cache, and attend to all that it holds, or to those that are chosen."""
+        cache, own = without_index(state)
+        choice = EVERY_KEY
+        if self.index is not None:
+            places = torch.arange(cache.keys.shape[2], device=x.device)[None]
+            choice = self.index(x, inputs, self._allowed(context, places), context, own)
+        if choice.keys is None:
+            y = recorded(attend_to_latents, self, queries, latents, context, cache)
+            if y is not None:
+                return y
         latent, key, positions = cache.append(*latents, context)
+        allowed = self._allowed(context, positions) if choice.keys is None else choice.keys
+        if choice.can_be_gathered(queries[0].shape[2]):
+            allowed, _, (latent, key) = gather_chosen(choice, latent, key)
         dtype = queries[0].dtype  # a cache may have fewer bits
-        return self.attend(queries, (latent.to(dtype), key.to(dtype)), self._allowed(context, positions))
+        return self.attend(queries, (latent.to(dtype), key.to(dtype)), allowed)
 
-    def _queries(self, x: Vectors, context: ForwardContext) -> Queries:
-        direct = isinstance(self.spec.query, spec.DirectQuery)
-        q = self.q(x) if direct else self.q_up(self.q_norm(self.q_down(x)))
+    @property
+    def _is_direct(self) -> bool:
+        return isinstance(self.spec.query, spec.DirectQuery)
+
+    def _queries(self, inputs: Tensor, context: ForwardContext) -> Queries:
+        q = self.q(inputs) if self._is_direct else self.q_up(inputs)
         heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
         plain, turned = heads.split((self.spec.qk_nope_head_dim, self.spec.qk_rope_head_dim), dim=-1)
         turned = self.rotary(turned, context.positions, context)
@@ -133,8 +176,9 @@ class LatentAttention(nn.Module):
         if self.causal:
             queries = context.shared_positions
             return context.cached("latent causal", lambda: context.within_documents(causal_pairs(queries, keys)))
-        assert context.num_tokens is not None
-        return present_keys(context.num_tokens, keys[0])
+        if context.num_tokens is not None:
+            return present_keys(context.num_tokens, keys[0])
+        return torch.ones(1, 1, 1, keys.shape[1], dtype=torch.bool, device=keys.device)
 
     def _plain(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
         """Every latent expanded to each head's key and value."""

@@ -10,9 +10,9 @@ class LatentAttentionPlans(Plans[LatentAttention]):
     """Some heads for each process; the latents are the same for all."""
 
     def tensor(self, size: int) -> SplitPlan | None:
-        """Heads are divided; what makes the latents stays whole."""
+        """Heads are divided; what makes the latents stays whole. An index learns from all heads together."""
         module, num_heads = self.module, self.module.spec.num_heads
-        if num_heads % size:
+        if num_heads % size or module.index is not None:
             return None
 
         def resize(number: int) -> None:

@@ -11,6 +11,7 @@ from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AttentionSizes
+from archetype.roles.selection import AnyKeySelection
 from archetype.spec.base import Flag, Named, Positive, Probability, Size, Spec, invalid
 from archetype.spec.kinds import part
 
@@ -56,6 +57,7 @@ class LatentAttention(Mixer):
         norm: of the latent, and of a low-rank query.
         bias: whether the down projections and the output projection add a bias.
         scale: factor of scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
+        index: what chooses the keys that each query sees (absent: it sees all).
         dropout: of the attention weights, while training.
     """
 
@@ -75,6 +77,7 @@ class LatentAttention(Mixer):
     norm: VectorNorm = RMSNorm(eps=1e-6)
     bias: Flag = False
     scale: Positive | None = None
+    index: AnyKeySelection | None = None
     dropout: Probability = 0.0
 
     @model_validator(mode="after")
@@ -90,8 +93,13 @@ class LatentAttention(Mixer):
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Never: latents are gathered."""
-        return None
+        """Never, for latents are gathered, but where keys are chosen."""
+        return None if self.index is None else self.index.needs_whole_rows
+
+    @property
+    def adds_to_loss(self) -> bool:
+        """Where its index learns by a loss of its own."""
+        return self.index is not None and self.index.adds_to_loss
 
     @property
     def separates_documents(self) -> bool:
@@ -107,6 +115,10 @@ class LatentAttention(Mixer):
     def sizes(self) -> AttentionSizes:
         """Heads and features, as rotary positions take them."""
         return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, self.qk_rope_head_dim)
+
+    def query_features(self, d_model: int) -> int:
+        """Features of the vectors from which queries are made, in a model of width `d_model`."""
+        return self.query.rank if isinstance(self.query, LowRankQuery) else d_model
 
     def attention_sizes(self, width: int) -> AttentionSizes:
         """Heads and features, whatever the width."""

@@ -65,6 +65,20 @@ class PatternCost(PartCost):
             return T * T + T
         return 2 * (T * T if pairs == length**2 else symbol("A", pairs))
 
+    @staticmethod
+    def chosen_pair_flops(work: Work, most: int) -> Formula:
+        """The same where each query sees at most `most` keys, fewer than there are, chosen among all.
+
+        One query is computed with its own keys, all queries of a text with every key under a mask.
+        """
+        T, length = work.length, work.length.value
+        if work.phase == "decode":
+            return 2 * symbol("S", most)
+        if work.attention == "computed":
+            return 2 * T * T
+        pairs = most * (most + 1) // 2 + (length - most) * most if work.causal else length * most
+        return 2 * symbol("A", pairs)
+
     def cache_length(self, length: int) -> int:
         """Positions of a text of `length` tokens that the state holds."""
         return self.rule.cache_length(length)

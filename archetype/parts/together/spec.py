@@ -51,6 +51,11 @@ class MixersTogether(Mixer):
         """Where one of them does."""
         return any(mixer.keys_follow_length for mixer in self.parts)
 
+    @property
+    def adds_to_loss(self) -> bool:
+        """Where one of them does."""
+        return any(mixer.adds_to_loss for mixer in self.parts)
+
     def each(self) -> Iterator[Mixer]:
         """The mixers that stand side by side."""
         for mixer in self.parts:
@@ -82,6 +87,11 @@ class FeedForwardsTogether(FeedForward):
     def _one_scale_a_part(self) -> "FeedForwardsTogether":
         _check(self.parts, self.scales, self.input_scales)
         return self
+
+    @property
+    def adds_to_loss(self) -> bool:
+        """Where one of them does."""
+        return any(feedforward.adds_to_loss for feedforward in self.parts)
 
 
 def _check(parts: Sequence[Part], scales: Scales | None, input_scales: Scales | None) -> None:

@@ -1,0 +1,69 @@
+"""The cost of the lightning index (DeepSeek-AI 2025)."""
+
+from collections.abc import Hashable, Mapping
+
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import Linear, NormCost, SelectionCost, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.lightning_index import spec
+from archetype.parts.position.cost import PositionCost
+
+
+@cost_of(spec.LightningIndex)
+class LightningIndexCost(SelectionCost):
+    """Three projections, and a product over all pairs of positions; in a text without more than `top_k` tokens none.
+
+    Of the loss the FLOPs are left out: it computes the attention's weights once more.
+    """
+
+    part: spec.LightningIndex
+
+    def __init__(self, part: spec.LightningIndex, d: Formula, query: Formula) -> None:
+        super().__init__(part, d, query)
+        self.heads, self.head_dim = symbol("H", part.num_heads, part), symbol("P", part.head_dim, part)
+        self.norm = NormCost.of(part.norm, self.head_dim)
+        self.projections = {
+            "q": Linear(query, self.heads * self.head_dim),
+            "k": Linear(d, self.head_dim),
+            "weights": Linear(d, self.heads),
+        }
+
+    def parameters(self) -> Counts:
+        """Projections, and the norm of keys."""
+        counts = {name: projection.parameters for name, projection in self.projections.items()}
+        return counts | {"k_norm": self.norm.parameters()}
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection."""
+        return {name: sizes[:2] for name, sizes in self.projections.items()}
+
+    def flops(self, work: Work) -> Counts:
+        """Products of one pass; of a text in which nothing is left out, those of its keys alone."""
+        counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
+        if work.length.value <= self.part.top_k:
+            return {"k": counts["k"]}
+        return counts | {"scores": 2 * work.tokens * work.length * self.heads * self.head_dim}
+
+    def state(self, length: int) -> int:
+        """A key of every position."""
+        return length * self.part.head_dim
+
+    def most_keys(self, length: int) -> int:
+        """No more than `top_k`."""
+        return min(self.part.top_k, length)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """What the loss needs: queries, keys, relevances by head, both distributions, and two masks; else nothing."""
+        if not self.part.adds_to_loss:
+            return 0
+        part, tokens, pairs = self.part, work.tokens, work.tokens * work.length
+        saved = self.norm.saved_activations(tokens) + tokens * (part.num_heads + 1) * part.head_dim * work.itemsize
+        saved += (tokens * (part.num_heads + 1) + pairs * (part.num_heads + 2)) * FLOAT32
+        return saved + work.length**2 + (pairs if self.most_keys(work.length) < work.length else 0)
+
+    def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Tables of angles, where queries and keys are turned and learn."""
+        if self.part.position is None or not self.part.adds_to_loss:
+            return {}
+        heads, _, _, rotary_dim = self.part.sizes
+        return PositionCost.of(self.part.position, self.d).shared_activations(heads, rotary_dim, work)

@@ -1,0 +1,111 @@
+"""Scores of queries and keys by a small attention of its own, and the best keys of each query."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from archetype.nn.cache import LayerState, write_places
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.place import Place
+from archetype.nn.probe import probe
+from archetype.nn.registry import build_norm, module_for
+from archetype.nn.selection import EVERY_KEY, Choice, KeySelector
+from archetype.parts.lightning_index import spec
+from archetype.parts.pattern.scores import MASKED, at_least_float32
+from archetype.parts.position.module import Rotary
+from archetype.weights.linear import Linear
+
+
+@dataclass
+class IndexKeys(LayerState):
+    """The index's own key of every position: place s holds position s."""
+
+    keys: Float[Tensor, "B 1 S P"]
+
+    @property
+    def can_shorten(self) -> bool:
+        """Each place holds a position of its own."""
+        return True
+
+    def narrow(self, slots: int) -> "IndexKeys":
+        return IndexKeys(self.keys[:, :, :slots])
+
+
+@module_for(spec.LightningIndex)
+class LightningIndex(KeySelector):
+    """Choose the keys with the largest sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) (DeepSeek-AI 2025)."""
+
+    def __init__(self, index: spec.LightningIndex, place: Place, query_features: int) -> None:
+        super().__init__()
+        self.spec = index
+        self.q = Linear(query_features, index.num_heads * index.head_dim, bias=False)
+        self.k = Linear(place.d_model, index.head_dim, bias=False)
+        self.k_norm = None if index.norm.is_absent else build_norm(index.norm, index.head_dim)
+        self.weights = Linear(place.d_model, index.num_heads, bias=False)
+        self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
+
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys:
+        """Keys of zeros for `capacity` positions."""
+        return IndexKeys(torch.zeros(batch, 1, capacity, self.spec.head_dim, dtype=dtype, device=device))
+
+    def forward(
+        self, x: Vectors, queries: Float[Tensor, "B T r"], allowed: Bool[Tensor, "b 1 t S"], context: ForwardContext,
+        state: LayerState | None = None,
+    ) -> Choice:  # fmt: skip
+        x, queries = x.detach(), queries.detach()  # its loss trains the index and nothing else
+        keys = self._keys(x, context)
+        if state is not None:
+            assert isinstance(state, IndexKeys)
+            write_places(state.keys, keys, context)
+            keys = state.keys.to(x.dtype)
+        learns = self.training and self.spec.adds_to_loss
+        leaves_out = keys.shape[2] > self.spec.top_k
+        if not (learns or leaves_out):
+            return EVERY_KEY
+        scores = self._scores(x, queries, keys, context).masked_fill(~allowed[:, 0], MASKED)
+        chosen = None
+        if leaves_out:
+            chosen = probe(self, "chosen", allowed & best_keys(scores.detach(), self.spec.top_k)[:, None])
+            scores = scores.masked_fill(~chosen[:, 0], MASKED)
+        return Choice(chosen, self.spec.top_k, scores if learns else None)
+
+    def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
+        """KL(attended || softmax of scores), its mean over all queries that are no padding, times its weight."""
+        assert choice.scores is not None
+        divergence = nn.functional.kl_div(choice.scores.log_softmax(-1), attended, reduction="none").sum(-1)  # (B, T)
+        valid = torch.ones_like(divergence) if context.valid is None else context.valid.to(divergence.dtype)
+        mean: Tensor = (divergence * valid).sum() / valid.sum().clamp(min=1)
+        return self.spec.loss_weight * mean
+
+    def _keys(self, x: Vectors, context: ForwardContext) -> Float[Tensor, "B 1 T P"]:
+        keys = self.k(x) if self.k_norm is None else self.k_norm(self.k(x))
+        return self._rotated(keys[:, None], context)
+
+    def _scores(
+        self, x: Vectors, queries: Float[Tensor, "B T r"], keys: Float[Tensor, "B 1 S P"], context: ForwardContext
+    ) -> Float[Tensor, "B T S"]:
+        heads, size = self.spec.num_heads, self.spec.head_dim
+        q = self._rotated(self.q(queries).unflatten(-1, (heads, size)).transpose(1, 2), context)  # (B, H, T, P)
+        products = q.flatten(1, 2) @ keys[:, 0].transpose(1, 2)  # (B, HT, S)
+        relevances = at_least_float32(products).relu().unflatten(1, (heads, -1))
+        weights = at_least_float32(self.weights(x)).transpose(1, 2)[..., None] / math.sqrt(heads * size)
+        scores: Tensor = (weights * relevances).sum(1)
+        return scores
+
+    def _rotated(self, x: Float[Tensor, "B H T P"], context: ForwardContext) -> Float[Tensor, "B H T P"]:
+        return x if self.rotary is None else self.rotary(x, context.positions, context)
+
+
+def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S"]:
+    """True for the keys with the largest scores of each query; of equal ones for the first.
+
+    Many scores are equal, to zero: those of keys that no head finds relevant. Which of these `topk` returns depends on
+    the number of keys, so that a text in chunks would be another one.
+    """
+    least = scores.topk(count).values[..., -1:]
+    above, equal = scores > least, scores == least
+    room = count - above.sum(-1, keepdim=True)
+    return above | (equal & (equal.cumsum(-1) <= room))
