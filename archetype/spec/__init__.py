@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
     from archetype.parts.gated_delta_net.spec import *
     from archetype.parts.head.spec import *
     from archetype.parts.latent_attention.spec import *
+    from archetype.parts.lightning_index.spec import *
     from archetype.parts.mamba.spec import *
     from archetype.parts.mamba2.spec import *
     from archetype.parts.norm.spec import *
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
     from archetype.roles.pattern import *
     from archetype.roles.position import *
     from archetype.roles.residual import *
+    from archetype.roles.selection import *
     from archetype.roles.wiring import *
     from archetype.spec.base import *
     from archetype.spec.edit import *
