@@ -16,6 +16,7 @@ from archetype.cost.registry import (
     NormCost,
     PartCost,
     ResidualCost,
+    RouterCost,
     WiringCost,
     set_fallback,
 )
@@ -30,6 +31,7 @@ from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import AttentionSizes, EmbeddingPosition, MixerPosition
 from archetype.roles.residual import Residual
+from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
 
@@ -118,6 +120,30 @@ class MeasuredPositionCost(PositionCost):
         return _total(_on_meta(lambda: module_class(self.part)(self.part, sizes)))
 
 
+class MeasuredRouterCost(RouterCost):
+    """A router, by its parameters and by the products of one pass."""
+
+    def __init__(self, part: Router, d: Formula, num_experts: Formula) -> None:
+        super().__init__(part, d, num_experts)
+        self.module = _on_meta(lambda: module_class(part)(part, num_experts.value, Place(d.value)))
+
+    def parameters(self) -> Formula:
+        return _total(self.module)
+
+    def flops(self, tokens: Formula) -> Formula:
+        return _flops(lambda: self._affinities(1, tokens.value), self.part)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves of logits and affinities, and those of which the chosen are taken."""
+        return _saved(lambda: self._affinities(work.rows, work.length), self.module, work)
+
+    def _affinities(self, rows: int, length: int) -> Tensor:
+        x = torch.empty(rows, length, self.d.value, device=META)
+        logits = self.module(x.flatten(0, 1), ForwardContext.of(x))
+        affinities: Tensor = self.module.affinities(logits)  # type: ignore[operator]
+        return affinities
+
+
 class MeasuredWiringCost(WiringCost):
     """A wiring, by the norms that its module has for each content."""
 
@@ -150,6 +176,7 @@ ROLES: dict[type[Spec], type[PartCost]] = {
     Mixer: MeasuredMixerCost,
     FeedForward: MeasuredFeedForwardCost,
     Norm: MeasuredNormCost,
+    Router: MeasuredRouterCost,
     Wiring: MeasuredWiringCost,
     Residual: MeasuredResidualCost,
     EmbeddingPosition: MeasuredPositionCost,
@@ -157,10 +184,10 @@ ROLES: dict[type[Spec], type[PartCost]] = {
 }
 
 
-def measured(part: Spec, d: Formula) -> PartCost | None:
+def measured(part: Spec, d: Formula, *sizes: Any) -> PartCost | None:
     """The cost of a part for which no class is registered; None for what is not a part of a layer."""
     cost = next((cost for role, cost in ROLES.items() if isinstance(part, role)), None)
-    return None if cost is None else cost(part, d)
+    return None if cost is None else cost(part, d, *sizes)
 
 
 set_fallback(measured)

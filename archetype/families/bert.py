@@ -13,7 +13,6 @@ from archetype.models.block.spec import PostNorm
 from archetype.models.encoder.spec import Encoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.models.spec import ModelSpec
-from archetype.parts.activation.spec import Activation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.feedforward.spec import MLP
@@ -21,6 +20,7 @@ from archetype.parts.head.spec import ClassificationHead, EncoderHead, MaskedLan
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import Learned
+from archetype.roles.activation import Activation
 from archetype.roles.pattern import Pattern
 from archetype.spec.base import Spec
 from archetype.spec.repeats import cycle
@@ -35,8 +35,8 @@ def bert(
     vocab_size: int = 30_522,
     context_length: int = 512,
     num_token_types: int = 2,
-    activation: Activation = "gelu",
-    head_activation: Activation | None = None,
+    activation: Activation | str = "gelu",
+    head_activation: Activation | str | None = None,
     eps: float = 1e-12,
     position: Learned = Learned(),
     patterns: tuple[Pattern, ...] = (Full(),),

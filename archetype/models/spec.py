@@ -23,6 +23,7 @@ class ModelSpec(Part):
         name: what the model is called; it changes no number.
     """
 
+    needs: ClassVar[str] = "module"
     is_causal: ClassVar[bool] = False  # whether it writes text token by token, each from those before alone
     reads_source: ClassVar[bool] = False  # whether it reads a text beside the one that it writes
     reads_images: ClassVar[bool] = False  # and no tokens

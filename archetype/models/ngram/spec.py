@@ -6,8 +6,9 @@ from pydantic import model_validator
 
 from archetype.models.initialization_spec import GPT2Initialization, Initialization
 from archetype.models.spec import CausalSpec
-from archetype.parts.activation.spec import Activation
+from archetype.parts.activation.spec import Tanh
 from archetype.parts.head.spec import LanguageModelHead
+from archetype.roles.activation import AnyActivation
 from archetype.spec.base import Length, Size, WideSize, invalid
 from archetype.spec.kinds import part
 
@@ -37,7 +38,7 @@ class NGram(CausalSpec):
     n: Size
     d_model: Size
     hidden: tuple[WideSize, ...] = ()
-    activation: Activation = "tanh"
+    activation: AnyActivation = Tanh()
     head: LanguageModelHead = LanguageModelHead(bias=True)
     initialization: Initialization = GPT2Initialization()
 

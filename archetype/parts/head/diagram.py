@@ -1,8 +1,7 @@
 """How heads are drawn: boxes at the end of a stream."""
 
-from archetype.parts.activation.diagram import activation_name
-from archetype.parts.activation.spec import Activation
 from archetype.parts.head.spec import ClassificationHead, LanguageModelHead, MaskedLanguageModelHead, NoHead
+from archetype.roles.activation import Activation
 from archetype.roles.drawing import Step, pill, steps_of, title
 from archetype.roles.norm import Norm
 from archetype.spec.base import Spec
@@ -59,6 +58,6 @@ def _logits(tied: bool, width: str, table: str) -> Step:
 
 
 def _transform(activation: Activation, norm: Norm, width: str) -> tuple[Step, ...]:
-    label = f"dense, {activation_name(activation)}"
+    label = f"dense, {title(activation)}"
     dense = Step("lm_head.dense", label, f"{width} → {width}", "head", "head")
     return (dense,) if norm.is_absent else (dense, Step("lm_head.norm", title(norm), width, "norm", "head", slim=True))

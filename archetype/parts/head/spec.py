@@ -4,8 +4,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from archetype.parts.activation.spec import Activation
+from archetype.parts.activation.spec import GELU
 from archetype.parts.norm.spec import NoNorm
+from archetype.roles.activation import AnyActivation
 from archetype.roles.norm import AnyNorm
 from archetype.spec.base import Flag, Named, Positive, Probability, Size, Spec
 
@@ -23,7 +24,7 @@ class HeadTransform(Spec):
         norm: of what it gives.
     """
 
-    activation: Activation = "gelu"
+    activation: AnyActivation = GELU()
     norm: AnyNorm = NoNorm()
 
 
@@ -66,7 +67,7 @@ class MaskedLanguageModelHead(Head):
     """
 
     kind: Literal["masked_language_model"] = "masked_language_model"
-    activation: Activation = "gelu"
+    activation: AnyActivation = GELU()
     norm: AnyNorm = NoNorm()
     tied: Flag = True
     bias: Flag = True
