@@ -24,9 +24,11 @@ from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.nn.registry import build_feedforward, build_mixer, build_norm, build_position, module_class
+from archetype.nn.registry import build_feedforward, build_head, build_mixer, build_norm, build_position, module_class
+from archetype.parts.head.cost import HeadCost
 from archetype.parts.position.cost import PositionCost
 from archetype.roles.feedforward import FeedForward
+from archetype.roles.head import Head
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import AttentionSizes, EmbeddingPosition, MixerPosition
@@ -144,6 +146,41 @@ class MeasuredRouterCost(RouterCost):
         return affinities
 
 
+class MeasuredHeadCost(HeadCost):
+    """A head, by its parameters and by the products of one pass."""
+
+    def __init__(self, part: Head, d: Formula, vocab_size: int) -> None:
+        super().__init__(part, d, vocab_size)
+        self.module = _on_meta(lambda: build_head(part, vocab_size, d.value))
+        self.tied, self.num_answers = part.shares_table, getattr(part, "num_classes", vocab_size)
+        self.further_arguments = () if part.classifies else (torch.empty(vocab_size, d.value, device=META),)
+
+    def parameters(self) -> Counts:
+        """All of the module's together."""
+        return {self._name: _total(self.module)}
+
+    def flops(self, work: Work) -> Counts:
+        tokens = work.rows if self.part.classifies else work.answered_tokens
+        return {self._name: _flops(lambda: self._logits(1, tokens.value), self.part)}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves in one pass."""
+        length = 1 if self.part.classifies else work.length
+        return _saved(lambda: self._logits(work.rows, length), self.module, work)
+
+    def num_logits(self, rows: int, tokens: int) -> int:
+        return self.num_answers * (rows if self.part.classifies else tokens)
+
+    @property
+    def _name(self) -> str:
+        return "classifier" if self.part.classifies else "lm_head"
+
+    def _logits(self, rows: int, length: int) -> Tensor:
+        x = torch.empty(rows, length, self.d.value, device=META)
+        logits: Tensor = self.module(x[:, 0] if self.part.classifies else x, *self.further_arguments)
+        return logits
+
+
 class MeasuredWiringCost(WiringCost):
     """A wiring, by the norms that its module has for each content."""
 
@@ -177,6 +214,7 @@ ROLES: dict[type[Spec], type[PartCost]] = {
     FeedForward: MeasuredFeedForwardCost,
     Norm: MeasuredNormCost,
     Router: MeasuredRouterCost,
+    Head: MeasuredHeadCost,
     Wiring: MeasuredWiringCost,
     Residual: MeasuredResidualCost,
     EmbeddingPosition: MeasuredPositionCost,

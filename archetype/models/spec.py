@@ -36,9 +36,6 @@ class ModelSpec(Part):
     if TYPE_CHECKING:  # what every kind has, as a field or as a property
 
         @property
-        def kind(self) -> str: ...
-
-        @property
         def context_length(self) -> int: ...
 
         @property

@@ -1,6 +1,6 @@
 """The role of activations: functions of single numbers, between the projections of a network."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from archetype.spec.kinds import ByKind, Part
 
@@ -20,11 +20,6 @@ class Activation(Part):
     is_word: ClassVar[bool] = True
     num_saved: ClassVar[int] = 1  # tensors as large as x that autograd keeps beside y; 0 where y gives the derivative
     gate_kernel: ClassVar[str] = ""  # name of the operation that computes f(gate) * up; empty where torch's own do
-
-    if TYPE_CHECKING:
-
-        @property
-        def kind(self) -> str: ...
 
 
 AnyActivation = Annotated[Activation, ByKind(Activation)]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, ValidationError
 from pydantic.json_schema import JsonSchemaValue
@@ -27,6 +27,11 @@ class Part(Spec):
     is_word: ClassVar[bool] = False  # whether a member that says nothing but its kind is written as that word
     is_absent: ClassVar[bool] = False  # whether it stands for nothing: no norm, no feed-forward part
     title: ClassVar[str] = ""  # what readers call the kind; empty where its `kind` in words says it
+
+    if TYPE_CHECKING:  # what every member has as a field
+
+        @property
+        def kind(self) -> str: ...
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:

@@ -12,6 +12,7 @@ from archetype.parts.feedforward.spec import NoFeedForward
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.roles.head import NextTokenHead
 from archetype.spec.base import Length, Size, Spec, WideSize, invalid
 from archetype.spec.kinds import part
 
@@ -55,7 +56,7 @@ class EncoderDecoder(ModelSpec):
     encoder: Stack
     decoder: Stack
     state_bridge: StateBridge | None = None
-    head: LanguageModelHead = LanguageModelHead()
+    head: NextTokenHead = LanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 
     @property

@@ -9,6 +9,7 @@ from archetype.models.spec import CausalSpec
 from archetype.parts.activation.spec import Tanh
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.roles.activation import AnyActivation
+from archetype.roles.head import NextTokenHead
 from archetype.spec.base import Length, Size, WideSize, invalid
 from archetype.spec.kinds import part
 
@@ -39,7 +40,7 @@ class NGram(CausalSpec):
     d_model: Size
     hidden: tuple[WideSize, ...] = ()
     activation: AnyActivation = Tanh()
-    head: LanguageModelHead = LanguageModelHead(bias=True)
+    head: NextTokenHead = LanguageModelHead(bias=True)
     initialization: Initialization = GPT2Initialization()
 
     @property
@@ -49,7 +50,7 @@ class NGram(CausalSpec):
 
     @model_validator(mode="after")
     def _head_fits(self) -> "NGram":
-        if self.head.tied and self.width != self.d_model:
+        if self.head.shares_table and self.width != self.d_model:
             cause = f"the head reads {self.width} features and the embedding has {self.d_model}"
             invalid("head.tied", cause, f"end hidden with {self.d_model}, or leave tied out")
         return self
