@@ -16,6 +16,7 @@ from archetype.cost.registry import (
     NormCost,
     PartCost,
     ResidualCost,
+    RouterCost,
     SelectionCost,
     WiringCost,
     set_fallback,
@@ -25,14 +26,17 @@ from archetype.errors import SpecError
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.nn.registry import build_feedforward, build_mixer, build_norm, build_position, module_class
+from archetype.nn.registry import build_feedforward, build_head, build_mixer, build_norm, build_position, module_class
 from archetype.nn.selection import build_selection
+from archetype.parts.head.cost import HeadCost
 from archetype.parts.position.cost import PositionCost
 from archetype.roles.feedforward import FeedForward
+from archetype.roles.head import Head
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import AttentionSizes, EmbeddingPosition, MixerPosition
 from archetype.roles.residual import Residual
+from archetype.roles.router import Router
 from archetype.roles.selection import KeySelection
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
@@ -121,6 +125,65 @@ class MeasuredPositionCost(PositionCost):
         return _total(_on_meta(lambda: module_class(self.part)(self.part, sizes)))
 
 
+class MeasuredRouterCost(RouterCost):
+    """A router, by its parameters and by the products of one pass."""
+
+    def __init__(self, part: Router, d: Formula, num_experts: Formula) -> None:
+        super().__init__(part, d, num_experts)
+        self.module = _on_meta(lambda: module_class(part)(part, num_experts.value, Place(d.value)))
+
+    def parameters(self) -> Formula:
+        return _total(self.module)
+
+    def flops(self, tokens: Formula) -> Formula:
+        return _flops(lambda: self._affinities(1, tokens.value), self.part)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves of logits and affinities, and those of which the chosen are taken."""
+        return _saved(lambda: self._affinities(work.rows, work.length), self.module, work)
+
+    def _affinities(self, rows: int, length: int) -> Tensor:
+        x = torch.empty(rows, length, self.d.value, device=META)
+        logits = self.module(x.flatten(0, 1), ForwardContext.of(x))
+        affinities: Tensor = self.module.affinities(logits)  # type: ignore[operator]
+        return affinities
+
+
+class MeasuredHeadCost(HeadCost):
+    """A head, by its parameters and by the products of one pass."""
+
+    def __init__(self, part: Head, d: Formula, vocab_size: int) -> None:
+        super().__init__(part, d, vocab_size)
+        self.module = _on_meta(lambda: build_head(part, vocab_size, d.value))
+        self.tied, self.num_answers = part.shares_table, getattr(part, "num_classes", vocab_size)
+        self.further_arguments = () if part.classifies else (torch.empty(vocab_size, d.value, device=META),)
+
+    def parameters(self) -> Counts:
+        """All of the module's together."""
+        return {self._name: _total(self.module)}
+
+    def flops(self, work: Work) -> Counts:
+        tokens = work.rows if self.part.classifies else work.answered_tokens
+        return {self._name: _flops(lambda: self._logits(1, tokens.value), self.part)}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves in one pass."""
+        length = 1 if self.part.classifies else work.length
+        return _saved(lambda: self._logits(work.rows, length), self.module, work)
+
+    def num_logits(self, rows: int, tokens: int) -> int:
+        return self.num_answers * (rows if self.part.classifies else tokens)
+
+    @property
+    def _name(self) -> str:
+        return "classifier" if self.part.classifies else "lm_head"
+
+    def _logits(self, rows: int, length: int) -> Tensor:
+        x = torch.empty(rows, length, self.d.value, device=META)
+        logits: Tensor = self.module(x[:, 0] if self.part.classifies else x, *self.further_arguments)
+        return logits
+
+
 class MeasuredWiringCost(WiringCost):
     """A wiring, by the norms that its module has for each content."""
 
@@ -190,6 +253,8 @@ ROLES: dict[type[Spec], type[PartCost]] = {
     Mixer: MeasuredMixerCost,
     FeedForward: MeasuredFeedForwardCost,
     Norm: MeasuredNormCost,
+    Router: MeasuredRouterCost,
+    Head: MeasuredHeadCost,
     Wiring: MeasuredWiringCost,
     Residual: MeasuredResidualCost,
     EmbeddingPosition: MeasuredPositionCost,
@@ -198,10 +263,10 @@ ROLES: dict[type[Spec], type[PartCost]] = {
 }
 
 
-def measured(part: Spec, d: Formula, *further: Formula) -> PartCost | None:
+def measured(part: Spec, d: Formula, *sizes: Any) -> PartCost | None:
     """The cost of a part for which no class is registered; None for what is not a part of a layer."""
     cost = next((cost for role, cost in ROLES.items() if isinstance(part, role)), None)
-    return None if cost is None else cost(part, d, *further)
+    return None if cost is None else cost(part, d, *sizes)
 
 
 set_fallback(measured)

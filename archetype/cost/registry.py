@@ -36,19 +36,19 @@ class PartCost:
         self.part, self.d = part, d
 
     @classmethod
-    def of(cls, part: Spec, d: Formula, *further: Formula) -> Self:
+    def of(cls, part: Spec, d: Formula, *sizes: Any) -> Self:
         """The cost of a part, by the class that is registered for its kind.
 
         Args:
             part: the specification.
-            d: features of the vectors that it reads and gives.
-            further: sizes that the costs of its role take beside it.
+            d: features of the vectors that it reads.
+            sizes: what the costs of its role are told beside these.
 
         Raises:
             SpecError: nothing is registered for it, and no fallback counts it.
         """
         registered = cost_class(type(part))
-        cost = registered(part, d, *further) if registered else _fallback and _fallback(part, d, *further)
+        cost = registered(part, d, *sizes) if registered else _fallback and _fallback(part, d, *sizes)
         if not isinstance(cost, cls):
             name = type(part).__name__
             raise SpecError("cost", f"no {cls.__name__} is registered for {name}", f"write one, with @cost_of({name})")
@@ -154,6 +154,37 @@ class NormCost(PartCost, ABC):
         """Bytes saved of some vectors: input, statistics, and what the weight multiplies where that is a step apart."""
 
 
+class RouterCost(PartCost, ABC):
+    """The cost of a router.
+
+    Args:
+        part: the specification.
+        d: features of the vectors that it reads.
+        num_experts: among which tokens choose.
+    """
+
+    def __init__(self, part: Any, d: Formula, num_experts: Formula) -> None:
+        super().__init__(part, d)
+        self.num_experts = num_experts
+
+    @property
+    def projection(self) -> Linear | None:
+        """The projection to logits; None for a router without one."""
+        return None
+
+    @abstractmethod
+    def parameters(self) -> Formula:
+        """Parameters."""
+
+    @abstractmethod
+    def flops(self, tokens: Formula) -> Formula:
+        """FLOPs of the logits of some tokens."""
+
+    @abstractmethod
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved for the backward pass of logits, affinities and weights."""
+
+
 class WiringCost(PartCost, ABC):
     """The cost of the norms around a block's contents."""
 
@@ -251,7 +282,8 @@ def set_fallback(fallback: Fallback | None) -> None:
     """Let a function count the parts for which nothing is registered.
 
     Args:
-        fallback: from a part and its width to the cost of its role, such as a `MixerCost`; None for no fallback.
+        fallback: from a part, its width and further sizes to the cost of its role, such as a `MixerCost`; None for no
+            fallback.
     """
     global _fallback
     _fallback = fallback

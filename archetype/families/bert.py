@@ -6,21 +6,22 @@ from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
-from archetype.families.keys import ConfigTable, Converted, Expected, Key, Row, Values, expect_kind, ignored
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Row, Values, expect_kind, ignored, wrong_kind
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.families.standard_block import standard_block
 from archetype.models.block.spec import PostNorm
 from archetype.models.encoder.spec import Encoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.models.spec import ModelSpec
-from archetype.parts.activation.spec import Activation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.feedforward.spec import MLP
-from archetype.parts.head.spec import ClassificationHead, EncoderHead, MaskedLanguageModelHead, NoHead
+from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, NoHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import Learned
+from archetype.roles.activation import Activation
+from archetype.roles.head import Head
 from archetype.roles.pattern import Pattern
 from archetype.spec.base import Spec
 from archetype.spec.repeats import cycle
@@ -35,14 +36,14 @@ def bert(
     vocab_size: int = 30_522,
     context_length: int = 512,
     num_token_types: int = 2,
-    activation: Activation = "gelu",
-    head_activation: Activation | None = None,
+    activation: Activation | str = "gelu",
+    head_activation: Activation | str | None = None,
     eps: float = 1e-12,
     position: Learned = Learned(),
     patterns: tuple[Pattern, ...] = (Full(),),
     qkv_bias: bool = True,
     embedding_scale: float = 1.0,
-    head: EncoderHead | None = None,
+    head: Head | None = None,
     tied: bool = True,
     dropout: float = 0.0,
     attention_dropout: float | None = None,
@@ -133,6 +134,8 @@ def architecture(prefix: str, model: ModelSpec) -> str:
             return f"{prefix}ForSequenceClassification"
         case NoHead():
             return f"{prefix}Model"
+        case head:
+            raise wrong_kind(MaskedLanguageModelHead, head, "head")
 
 
 # Embeddings and layers, which all formats of BERT's kind name alike below their own prefix.

@@ -10,10 +10,11 @@ from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_
 from archetype.families.rules import Rule, weight_rules
 from archetype.models.encoder.spec import Encoder
 from archetype.models.spec import ModelSpec
-from archetype.parts.activation.spec import Activation
+from archetype.parts.activation.spec import Tanh
 from archetype.parts.attention.spec import Attention
 from archetype.parts.head.spec import ClassificationHead
 from archetype.parts.pattern.spec import BigBird, Full
+from archetype.roles.activation import Activation
 from archetype.roles.pattern import Pattern
 
 
@@ -22,7 +23,7 @@ def bigbird(
     pattern: Pattern = BigBird(dense_up_to_blocks=11),
     vocab_size: int = 50_358,
     context_length: int = 4096,
-    activation: Activation = "gelu_tanh",
+    activation: Activation | str = "gelu_tanh",
     **design: Any,
 ) -> Encoder:
     """An encoder of BigBird's design (ITC: the global tokens are among the text's own); `design` is as in `bert`."""
@@ -37,7 +38,7 @@ def _read_pattern(config: Config, values: Values) -> Values:
     Which blocks are drawn at random is not in the weights. transformers draws them for each head, from numpy's
     generator; here they are drawn for each layer, so that texts that are not seen whole give other numbers there.
     """
-    if isinstance(values.get("head"), ClassificationHead) and values["activation"] != "tanh":
+    if isinstance(values.get("head"), ClassificationHead) and values["activation"] != Tanh():
         raise config.error("architectures", "a pooler with another activation than tanh is not known here")
     kind = config.get("attention_type", "block_sparse")
     block, random = config.size("block_size", 64), config.size("num_random_blocks", 3)

@@ -3,7 +3,8 @@
 from typing import Any
 
 from archetype.errors import CheckpointError
-from archetype.parts.activation.spec import Activation, Swish
+from archetype.parts.activation.spec import GELU, GELUTanh, ReLU, ReLU2, Sigmoid, SiLU, Swish, Tanh
+from archetype.roles.activation import Activation
 from archetype.spec.base import MAX_SIZE
 
 # Keys that say nothing about the architecture: bookkeeping of the library that wrote the file, and its outputs.
@@ -23,15 +24,15 @@ BOOKKEEPING = frozenset({
 })  # fmt: skip
 
 ACTIVATIONS: dict[str, Activation] = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "relu2": "relu2",
+    "relu": ReLU(),
+    "gelu": GELU(),
+    "gelu_new": GELUTanh(),
+    "gelu_pytorch_tanh": GELUTanh(),
+    "silu": SiLU(),
+    "swish": SiLU(),
+    "tanh": Tanh(),
+    "sigmoid": Sigmoid(),
+    "relu2": ReLU2(),
     "quick_gelu": Swish(beta=1.702),
 }
 
@@ -41,7 +42,7 @@ def activation_name(activation: Activation) -> str:
     for name, known in ACTIVATIONS.items():
         if known == activation:
             return name
-    raise CheckpointError("activation", f"the format has no name for {activation!r}", "use another activation")
+    raise CheckpointError("activation", f"the format has no name for {activation.kind!r}", "use another activation")
 
 
 class Config:

@@ -12,13 +12,14 @@ from archetype.families.rules import weight_rules
 from archetype.families.standard_block import decoder
 from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
-from archetype.parts.activation.spec import Activation
-from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts, SoftmaxRouter
+from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.latent_attention.spec import DirectQuery, LatentAttention, LowRankQuery
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.frequencies import yarn_score_scale
 from archetype.parts.position.spec import Rotary, YarnScaling
+from archetype.parts.router.spec import SoftmaxRouter
+from archetype.roles.activation import Activation
 from archetype.spec.base import Spec
 
 # 4,096 tokens stretched to 40 times as many (section 3.1.4)
@@ -45,7 +46,7 @@ def deepseek_v2(
     qk_nope_head_dim: int = 128,
     qk_rope_head_dim: int = 64,
     position: Rotary = LONG,
-    activation: Activation = "silu",
+    activation: Activation | str = "silu",
     eps: float = 1e-6,
     attention_bias: bool = False,
     mlp_bias: bool = False,

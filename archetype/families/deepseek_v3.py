@@ -15,9 +15,10 @@ from archetype.families.llama import INV_FREQ
 from archetype.families.rope import read_rotary
 from archetype.families.rules import weight_rules
 from archetype.models.decoder.spec import Decoder
-from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts, SigmoidRouter
+from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.position.spec import Rotary, YarnScaling
+from archetype.parts.router.spec import SigmoidRouter
 
 # 4,096 tokens stretched to 40 times as many (section 4.3)
 LONG = Rotary(

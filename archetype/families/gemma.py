@@ -8,11 +8,12 @@ from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Row, Values
 from archetype.families.llama import INV_FREQ, PARTS, RULES, design_keys, llama
 from archetype.models.decoder.spec import Decoder
-from archetype.parts.activation.spec import Activation
+from archetype.parts.activation.spec import GELU, GELUTanh
 from archetype.parts.embedding.spec import Embedding
+from archetype.roles.activation import Activation
 
 
-def gemma(*, d_model: int, activation: Activation = "gelu_tanh", eps: float = 1e-6, **design: Any) -> Decoder:
+def gemma(*, d_model: int, activation: Activation | str = "gelu_tanh", eps: float = 1e-6, **design: Any) -> Decoder:
     """A decoder of Gemma's design: Llama with norms around one, GeGLU, embeddings scaled by sqrt(d_model) and tied."""
     defaults = {"head_dim": 256, "vocab_size": 256_000, "context_length": 8192, "tied": True}
     return llama(
@@ -27,7 +28,7 @@ def gemma(*, d_model: int, activation: Activation = "gelu_tanh", eps: float = 1e
 
 def _read_activation(config: Config, values: Values) -> Values:
     activation = config.activation("hidden_act", "gelu_pytorch_tanh")
-    activation = "gelu_tanh" if activation == "gelu" else activation  # what the first files meant
+    activation = GELUTanh() if activation == GELU() else activation  # what the first files meant
     if config.get("hidden_activation") is not None and config.activation("hidden_activation", "") != activation:
         raise config.error("hidden_activation", "contradicts hidden_act", "remove the wrong one")
     return {"activation": activation}

@@ -11,12 +11,12 @@ from archetype.families.standard_block import standard_decoder
 from archetype.models.block.spec import PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import GPT2Initialization
-from archetype.parts.activation.spec import Activation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.feedforward.spec import MLP
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Learned
+from archetype.roles.activation import Activation
 
 
 def gpt2(
@@ -24,7 +24,7 @@ def gpt2(
     eps: float = 1e-5,
     vocab_size: int = 50_257,
     context_length: int = 1024,
-    activation: Activation = "gelu_tanh",
+    activation: Activation | str = "gelu_tanh",
     embedding_dropout: float = 0.0,
     std: float = 0.02,
     **design: Any,

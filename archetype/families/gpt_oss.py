@@ -15,10 +15,11 @@ from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import Swish
-from archetype.parts.experts.spec import MixtureOfExperts, SoftmaxRouter
+from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Rotary, YarnScaling
+from archetype.parts.router.spec import SoftmaxRouter
 from archetype.roles.pattern import Pattern
 
 # 4,096 tokens stretched to 32 times as many

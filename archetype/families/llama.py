@@ -14,12 +14,12 @@ from archetype.families.rules import weight_rules
 from archetype.families.standard_block import ALL_BIASES, decoder
 from archetype.models.block.spec import Block, PreNorm, SandwichNorm
 from archetype.models.decoder.spec import Decoder
-from archetype.parts.activation.spec import Activation
 from archetype.parts.attention.spec import Attention, ProjectionBiases
 from archetype.parts.feedforward.spec import EightThirds, GatedMLP
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import Llama3Scaling, Rotary
+from archetype.roles.activation import Activation
 from archetype.roles.pattern import Pattern
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
@@ -36,7 +36,7 @@ def llama(
     vocab_size: int = 32_000,
     context_length: int = 4096,
     patterns: tuple[Pattern, ...] = (Full(),),
-    activation: Activation = "silu",
+    activation: Activation | str = "silu",
     eps: float = 1e-5,
     unit_offset: bool = False,
     sandwich: bool = False,

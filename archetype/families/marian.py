@@ -13,13 +13,13 @@ from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import Stack
-from archetype.parts.activation.spec import Activation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import PairEmbedding
 from archetype.parts.feedforward.spec import MLP
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Sinusoidal
+from archetype.roles.activation import Activation
 from archetype.spec.repeats import repeat
 
 
@@ -34,7 +34,7 @@ def marian(
     decoder_d_ff: int | None = None,
     shared: bool = True,
     scaled: bool = True,
-    activation: Activation = "silu",
+    activation: Activation | str = "silu",
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     std: float = 0.02,

@@ -11,9 +11,10 @@ from archetype.families.mistral import mistral, window_size
 from archetype.families.rules import weight_rules
 from archetype.families.standard_block import with_experts
 from archetype.models.decoder.spec import Decoder
-from archetype.parts.experts.spec import MixtureOfExperts, SoftmaxRouter
+from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP
 from archetype.parts.position.spec import Rotary
+from archetype.parts.router.spec import SoftmaxRouter
 
 
 def mixtral(

@@ -3,8 +3,8 @@
 from archetype.families.family import Family, tiny
 from archetype.models.initialization_spec import XavierInitialization
 from archetype.models.ngram.spec import NGram
-from archetype.parts.activation.spec import Activation
 from archetype.parts.head.spec import LanguageModelHead
+from archetype.roles.activation import Activation
 
 
 def ngram(
@@ -15,7 +15,7 @@ def ngram(
     hidden: tuple[int, ...],
     vocab_size: int,
     context_length: int,
-    activation: Activation = "tanh",
+    activation: Activation | str = "tanh",
 ) -> NGram:
     """A feed-forward model of the `n` newest tokens, without the direct connections that Bengio also tried."""
     return NGram(

@@ -11,8 +11,9 @@ from archetype.families.qwen3 import QK_NORMS, qwen3
 from archetype.families.rules import weight_rules
 from archetype.families.standard_block import with_experts
 from archetype.models.decoder.spec import Decoder
-from archetype.parts.experts.spec import MixtureOfExperts, SoftmaxRouter
+from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.router.spec import SoftmaxRouter
 
 
 def qwen3_moe(

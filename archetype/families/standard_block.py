@@ -5,13 +5,13 @@ from typing import Any
 from archetype.models.block.spec import Block, PreNorm
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
-from archetype.parts.activation.spec import Activation
 from archetype.parts.attention.spec import Attention, ProjectionBiases
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.pattern.spec import Full
+from archetype.roles.activation import Activation
 from archetype.roles.norm import Norm
 from archetype.roles.pattern import Pattern
 from archetype.roles.wiring import Wiring
@@ -25,7 +25,7 @@ def standard_block(
     wiring: Wiring,
     num_heads: int,
     d_ff: int,
-    activation: Activation,
+    activation: Activation | str,
     bias: bool = True,
     qkv_bias: bool | None = None,
     dropout: float = 0.0,

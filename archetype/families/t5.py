@@ -14,13 +14,13 @@ from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.spec import Stack
-from archetype.parts.activation.spec import Activation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import PairEmbedding
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import RelativeBias
+from archetype.roles.activation import Activation
 from archetype.spec.repeats import repeat
 
 
@@ -33,7 +33,7 @@ def t5(
     head_dim: int = 64,
     num_decoder_layers: int | None = None,
     gated: bool = False,
-    activation: Activation | None = None,
+    activation: Activation | str | None = None,
     tied: bool = True,
     scaled: bool | None = None,
     eps: float = 1e-6,

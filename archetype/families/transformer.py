@@ -5,13 +5,13 @@ from archetype.models.block.spec import Block, PostNorm
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.initialization_spec import XavierInitialization
 from archetype.models.stack.spec import Stack
-from archetype.parts.activation.spec import Activation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import PairEmbedding
 from archetype.parts.feedforward.spec import MLP
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Sinusoidal
+from archetype.roles.activation import Activation
 from archetype.spec.repeats import repeat
 
 
@@ -24,7 +24,7 @@ def transformer(
     d_ff: int,
     vocab_size: int = 37_000,
     context_length: int = 512,
-    activation: Activation = "relu",
+    activation: Activation | str = "relu",
     eps: float = 1e-6,
     dropout: float = 0.0,
 ) -> EncoderDecoder:

@@ -14,13 +14,13 @@ from archetype.models.block.spec import PreNorm
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.models.spec import ModelSpec
 from archetype.models.vision.spec import VisionEncoder
-from archetype.parts.activation.spec import Activation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.feedforward.spec import MLP
 from archetype.parts.head.spec import ClassificationHead, NoHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Learned
+from archetype.roles.activation import Activation
 from archetype.spec.repeats import repeat
 
 
@@ -33,7 +33,7 @@ def vit(
     num_channels: int = 3,
     num_classes: int | None = 1000,
     d_ff: int | None = None,
-    activation: Activation = "gelu",
+    activation: Activation | str = "gelu",
     eps: float = 1e-12,
     qkv_bias: bool = True,
     dropout: float = 0.0,

@@ -1,6 +1,7 @@
 """The base of all models, which knows where their weights are, and the output of a forward pass."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -8,7 +9,9 @@ from torch import Tensor, nn
 
 from archetype.nn.cache import State
 from archetype.nn.context import Vectors
+from archetype.nn.registry import build_head
 from archetype.parts.embedding.module import Embedding
+from archetype.roles.head import Head
 from archetype.weights.packed import PackedMatrix, Weight
 
 
@@ -30,7 +33,21 @@ class Output:
 
 
 class BaseModel(nn.Module):
-    """Base of all models."""
+    """Base of all models: `lm_head` of those that predict tokens gives their logits, `classifier` those of classes."""
+
+    lm_head: Any  # a module, or None
+    classifier: Any
+
+    def add_head(self, head: Head, vocab_size: int, features: int) -> None:
+        """Build the head under the name that says what it answers.
+
+        Args:
+            head: the specification.
+            vocab_size: tokens of the vocabulary.
+            features: of the vectors that it reads.
+        """
+        module = build_head(head, vocab_size, features)
+        self.lm_head, self.classifier = (None, module) if head.classifies else (module, None)
 
     @property
     def device(self) -> torch.device:
@@ -46,7 +63,7 @@ class BaseModel(nn.Module):
 
 
 class TokenModel(BaseModel):
-    """Base of models that read tokens; `lm_head` of those that predict them gives their logits."""
+    """Base of models that read tokens."""
 
     embedding: Embedding
 

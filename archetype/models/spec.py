@@ -23,6 +23,7 @@ class ModelSpec(Part):
         name: what the model is called; it changes no number.
     """
 
+    needs: ClassVar[str] = "module"
     is_causal: ClassVar[bool] = False  # whether it writes text token by token, each from those before alone
     reads_source: ClassVar[bool] = False  # whether it reads a text beside the one that it writes
     reads_images: ClassVar[bool] = False  # and no tokens
@@ -33,9 +34,6 @@ class ModelSpec(Part):
     name: str = ""
 
     if TYPE_CHECKING:  # what every kind has, as a field or as a property
-
-        @property
-        def kind(self) -> str: ...
 
         @property
         def context_length(self) -> int: ...

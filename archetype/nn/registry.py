@@ -12,6 +12,12 @@ How a module is made, and called, follows from its role:
 | embedding position | `Module(spec, context_length, d_model)`     | `(positions) -> vectors`      |
 | mixer position     | `Module(spec, sizes)`                       | a `Rotation` or a `ScoreBias` |
 | key selection      | `Module(spec, place, query_features)`       | a `KeySelector`               |
+| activation         | `Module(spec)`, or a function of the same   | `(x) -> y`                    |
+| router             | `Module(spec, num_experts, place)`          | `(x, context) -> logits`      |
+| residual wiring    | `Module(spec, place)`                       | a `ResidualStream`            |
+| token embedding    | `Module(spec, vocab_size, context_length, d_model)` | `(tokens, context, types) -> vectors` |
+| head               | `Module(spec, vocab_size, features)`        | `(x, table) -> logits`, or `(x) -> logits` |
+| model              | `Module(spec)`                              | `(tokens, ...) -> output`     |
 
 A content that carries something from token to token, a mixer or a feed-forward part, has
 `new_state(batch, capacity, dtype, device)`, which gives a `LayerState`; its `forward` reads the state and leaves in it
@@ -26,6 +32,7 @@ from torch import nn
 from archetype.errors import SpecError
 from archetype.nn.place import Place
 from archetype.roles.feedforward import FeedForward
+from archetype.roles.head import Head
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import EmbeddingPosition
@@ -70,3 +77,8 @@ def build_norm(norm: Norm, features: int) -> nn.Module:
 def build_position(position: EmbeddingPosition, context_length: int, d_model: int) -> nn.Module:
     """The module of positions that are added to embeddings."""
     return module_class(position)(position, context_length, d_model)
+
+
+def build_head(head: Head, vocab_size: int, features: int) -> nn.Module | None:
+    """The module of a head; None for a model that ends in its vectors."""
+    return None if head.is_absent else module_class(head)(head, vocab_size, features)

@@ -14,6 +14,7 @@ __all__ = ["Mixer"]
 class Mixer(InLayout, Part):
     """Base of all mixers."""
 
+    needs: ClassVar[str] = "module"
     sees_later: ClassVar[bool] = False  # whether a position sees later ones too, where its stack is not causal
 
     @property

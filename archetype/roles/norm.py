@@ -10,10 +10,11 @@ __all__ = ["Norm", "VectorNorm"]
 class Norm(Part):
     """Base of all norms."""
 
+    needs: ClassVar[str] = "module"
     per_vector: ClassVar[bool] = True  # whether it reads one vector alone, and so may stand inside a mixer
 
 
 AnyNorm = Annotated[Norm, ByKind(Norm)]
 
 
-VectorNorm = Annotated[Norm, ByKind(Norm, only="per_vector")]
+VectorNorm = Annotated[Norm, ByKind(Norm, "per_vector")]

@@ -24,6 +24,8 @@ __all__ = ["MaskContext", "Pattern", "PatternRule", "Piece", "Shape", "Tile", "p
 class Pattern(Part):
     """Base of all patterns."""
 
+    needs: ClassVar[str] = "rule"
+
 
 AnyPattern = Annotated[Pattern, ByKind(Pattern)]
 Positions = Any  # whole numbers: one, or an array of them

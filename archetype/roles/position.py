@@ -10,6 +10,7 @@ __all__ = ["AttentionSizes", "EmbeddingPosition", "MixerPosition"]
 class EmbeddingPosition(Part):
     """Base of positions that are added to the tokens' vectors."""
 
+    needs: ClassVar[str] = "module"
     limits_length: ClassVar[bool] = False  # whether there are positions for no more than the context
 
     def check(self, width: int) -> None:
@@ -18,6 +19,8 @@ class EmbeddingPosition(Part):
 
 class MixerPosition(Part):
     """Base of positions that attention itself knows."""
+
+    needs: ClassVar[str] = "module"
 
 
 AnyEmbeddingPosition = Annotated[EmbeddingPosition, ByKind(EmbeddingPosition)]

@@ -14,6 +14,7 @@ class Residual(Part):
     `archetype.nn.residual.ResidualStream`.
     """
 
+    needs: ClassVar[str] = "module"
     is_sum: ClassVar[bool] = False  # whether the stream is one vector for each position, the sum of all outputs
 
 

@@ -11,6 +11,7 @@ __all__ = ["Wiring"]
 class Wiring(Part):
     """Base of all wirings."""
 
+    needs: ClassVar[str] = "module"
     normalizes_input: ClassVar[bool] = False  # of each content, which leaves the sum of all as it is
     normalizes_output: ClassVar[bool] = False  # of the last content, or its sum with the residual
     adds_to_stream: ClassVar[bool] = False  # whether every content is added to a stream that nothing else changes

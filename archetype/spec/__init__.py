@@ -38,14 +38,18 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
     from archetype.parts.pattern.spec import *
     from archetype.parts.position.spec import *
     from archetype.parts.recurrent.spec import *
+    from archetype.parts.router.spec import *
     from archetype.parts.short_convolution.spec import *
     from archetype.parts.together.spec import *
+    from archetype.roles.activation import *
     from archetype.roles.feedforward import *
+    from archetype.roles.head import *
     from archetype.roles.mixer import *
     from archetype.roles.norm import *
     from archetype.roles.pattern import *
     from archetype.roles.position import *
     from archetype.roles.residual import *
+    from archetype.roles.router import *
     from archetype.roles.selection import *
     from archetype.roles.wiring import *
     from archetype.spec.base import *

@@ -23,7 +23,7 @@ TITLE = """\
 Written by `python -m archetype.spec.describe`; `archetype explain KIND` prints one of them.
 """
 ROLES = {  # of kinds that only one part or model has, by its folder
-    "position": "rotary scaling", "feedforward": "d_ff", "experts": "router", "latent_attention": "query projection",
+    "position": "rotary scaling", "feedforward": "d_ff", "latent_attention": "query projection",
     "models": "initialization", "encoder_decoder": "model",
 }  # fmt: skip
 OWN = tuple(f"archetype.{folder}." for folder in ("spec", "roles", "parts", "models"))

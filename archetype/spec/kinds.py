@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, ValidationError
 from pydantic.json_schema import JsonSchemaValue
@@ -23,8 +23,15 @@ class Part(Spec):
     """A member of an open set. Each direct subclass is a role (`Mixer`, `Norm`, ...) and holds its kinds by name."""
 
     kinds: ClassVar[dict[str, type["Part"]]]
+    needs: ClassVar[str] = ""  # the capability without which no member of the role is complete: module, or rule
+    is_word: ClassVar[bool] = False  # whether a member that says nothing but its kind is written as that word
     is_absent: ClassVar[bool] = False  # whether it stands for nothing: no norm, no feed-forward part
     title: ClassVar[str] = ""  # what readers call the kind; empty where its `kind` in words says it
+
+    if TYPE_CHECKING:  # what every member has as a field
+
+        @property
+        def kind(self) -> str: ...
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -104,17 +111,20 @@ class ByKind:
 
     Args:
         role: the open set.
-        only: the attribute that is true of the classes which may stand here (absent: all may).
+        only: attributes, one of which is true of each class that may stand here (absent: all may).
         default: the kind of a mapping without one (absent: it must say one).
+        is_said: whether the default kind is written.
     """
 
-    def __init__(self, role: type[Part], only: str | None = None, default: str | None = None) -> None:
-        self.role, self.only, self.default = role, only, default
+    def __init__(self, role: type[Part], *only: str, default: str | None = None, is_said: bool = True) -> None:
+        self.role, self.only, self.default, self.is_said = role, only, default, is_said
 
     def kinds(self) -> dict[str, type[Part]]:
         """The classes that may stand here, by name."""
         load_all_kinds()
-        return {k: cls for k, cls in self.role.kinds.items() if self.only is None or getattr(cls, self.only)}
+        if not self.only:
+            return self.role.kinds
+        return {kind: cls for kind, cls in self.role.kinds.items() if any(getattr(cls, name) for name in self.only)}
 
     def validate(self, value: Any) -> Part:
         """The part that a mapping describes; a part itself stays as it is."""
@@ -136,8 +146,17 @@ class ByKind:
         except ValidationError as error:
             raise with_known_keys(error, cls) from None
 
+    def dump(self, value: Part, info: SerializationInfo) -> dict[str, Any] | str:
+        """The part as plain data: a mapping, or its kind alone."""
+        data = value.model_dump(mode=info.mode, context=info.context)
+        if value.is_word and len(data) == 1:
+            return str(data["kind"])
+        if not self.is_said and data["kind"] == self.default:
+            del data["kind"]
+        return data
+
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        serializer = core_schema.plain_serializer_function_ser_schema(_dump, info_arg=True)
+        serializer = core_schema.plain_serializer_function_ser_schema(self.dump, info_arg=True)
         return core_schema.no_info_plain_validator_function(self.validate, serialization=serializer)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -168,7 +187,3 @@ class ByKind:
 def _has_defaults(cls: type[Part]) -> bool:
     """Whether its name alone says all of it."""
     return not any(field.is_required() for field in cls.model_fields.values())
-
-
-def _dump(value: Part, info: SerializationInfo) -> dict[str, Any]:
-    return value.model_dump(mode=info.mode, context=info.context)

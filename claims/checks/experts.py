@@ -8,8 +8,9 @@ import torch
 from archetype.estimate.report import cost_report
 from archetype.models.build import build_on_meta
 from archetype.models.decoder.spec import Decoder
-from archetype.parts.experts.spec import MixtureOfExperts, SigmoidRouter
+from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.router.spec import SigmoidRouter
 from archetype.studies.counted import counted_flops
 from archetype.studies.outcome import Axes, Control, Curve, Outcome
 from archetype.studies.registry import check

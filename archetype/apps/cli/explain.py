@@ -18,6 +18,8 @@ ASSIGNMENTS = {
     "batch": "layers[*].wiring.norm={kind: batch}",
     "parallel": "layers[*].wiring.kind=parallel",
     "dynamic": "layers[*].mixer.position.scaling={kind: dynamic, factor: 2.0, original_context_length: 8192}",
+    "relu2": "layers[*].feedforward.activation=relu2",
+    "tanh": "layers[*].feedforward.activation=tanh",
     "eight_thirds": "layers[*].feedforward.d_ff={kind: eight_thirds}",
 }
 

@@ -8,23 +8,24 @@ from archetype.convert.gguf import decoders, deepseek2, encoders
 from archetype.convert.gguf.decoders import decoder_keys, frequency_factors
 from archetype.convert.gguf.keys import Gguf, Value
 from archetype.errors import CheckpointError
+from archetype.parts.activation.spec import GELU, GELUTanh, SiLU
 
 __all__ = ["GGUF", "Gguf", "Value", "frequency_factors", "gguf_of"]
 
-LLAMA = decoder_keys(decoders.llama, "silu")
+LLAMA = decoder_keys(decoders.llama, SiLU())
 GGUF: dict[str, Gguf] = {
     "llama": Gguf("llama", LLAMA, decoders.APART, paired=True),
     "mistral": Gguf("llama", LLAMA, decoders.APART, paired=True),
     "mixtral": Gguf("llama", LLAMA, decoders.EXPERTS, paired=True),
-    "qwen2": Gguf("qwen2", decoder_keys(decoders.qwen2, "silu"), decoders.APART),
-    "gemma": Gguf("gemma", decoder_keys(decoders.gemma, "gelu_tanh", tied=True), decoders.APART, offset=1.0),
-    "gemma2": Gguf("gemma2", decoder_keys(decoders.gemma2, "gelu_tanh", tied=True), decoders.APART, offset=1.0),
-    "deepseek_v2": Gguf("deepseek2", decoder_keys(deepseek2.keys, "silu"), deepseek2.RULES),
-    "gpt2": Gguf("gpt2", decoder_keys(decoders.unscaled, "gelu_tanh"), decoders.FUSED),
-    "bloom": Gguf("bloom", decoder_keys(decoders.unscaled, "gelu_tanh"), decoders.FUSED),
+    "qwen2": Gguf("qwen2", decoder_keys(decoders.qwen2, SiLU()), decoders.APART),
+    "gemma": Gguf("gemma", decoder_keys(decoders.gemma, GELUTanh(), tied=True), decoders.APART, offset=1.0),
+    "gemma2": Gguf("gemma2", decoder_keys(decoders.gemma2, GELUTanh(), tied=True), decoders.APART, offset=1.0),
+    "deepseek_v2": Gguf("deepseek2", decoder_keys(deepseek2.keys, SiLU()), deepseek2.RULES),
+    "gpt2": Gguf("gpt2", decoder_keys(decoders.unscaled, GELUTanh()), decoders.FUSED),
+    "bloom": Gguf("bloom", decoder_keys(decoders.unscaled, GELUTanh()), decoders.FUSED),
     # as for BERT: llama.cpp's only gelu is the approximation, which its own converter takes for MPT's too
     "mpt": Gguf(
-        "mpt", decoder_keys(decoders.unscaled, "gelu"), decoders.FUSED, fixed={"attention.max_alibi_bias": 8.0}
+        "mpt", decoder_keys(decoders.unscaled, GELU()), decoders.FUSED, fixed={"attention.max_alibi_bias": 8.0}
     ),
     "mamba": Gguf("mamba", decoder_keys(decoders.mamba, None), decoders.STATES),
     "bert": Gguf("bert", encoders.bert_keys, encoders.BERT_RULES, fixed=encoders.BERT_FIXED),

@@ -8,7 +8,6 @@ from archetype.families.keys import expect_kind
 from archetype.families.rules import weight_rules
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
-from archetype.parts.activation.spec import Activation
 from archetype.parts.attention.spec import Attention
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
@@ -17,6 +16,7 @@ from archetype.parts.mamba.spec import Mamba
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.pattern.spec import Window
 from archetype.parts.position.spec import LinearScaling, Llama3Scaling, NoScaling, Rotary, RotaryScaling
+from archetype.roles.activation import Activation
 
 
 def decoder_keys(

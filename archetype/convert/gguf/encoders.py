@@ -11,6 +11,7 @@ from archetype.models.block.spec import PostNorm
 from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
+from archetype.parts.activation.spec import GELU, GELUTanh, ReLU
 from archetype.parts.attention.spec import Attention
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.head.spec import NoHead
@@ -30,7 +31,7 @@ def bert_keys(model: ModelSpec) -> Keys:
     if not isinstance(encoder.head, NoHead):
         raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, which is there for vectors of texts")
     # its only gelu is the approximation, which its own converter takes for BERT's exact one too
-    check_activations(encoder.layers, ("gelu", "gelu_tanh"))
+    check_activations(encoder.layers, (GELU(), GELUTanh()))
     return {
         **sizes(encoder, encoder.num_layers),
         "feed_forward_length": expect_kind(MLP, block.feedforward, "layers[0].feedforward").width(encoder.d_model),
@@ -66,7 +67,7 @@ def t5_keys(model: ModelSpec) -> Keys:
     # it tells the activation by whether there is a gate
     gated = isinstance(network, GatedMLP)
     for side, stack in (("encoder", pair.encoder), ("decoder", pair.decoder)):
-        check_activations(stack.layers, ("gelu_tanh" if gated else "relu",), f"{side}.layers[{{i}}]")
+        check_activations(stack.layers, (GELUTanh() if gated else ReLU(),), f"{side}.layers[{{i}}]")
     if position.max_distance != FARTHEST:
         raise unsupported(
             "encoder.layers[*].mixer.position.max_distance", f"{position.max_distance} here, only {FARTHEST}"

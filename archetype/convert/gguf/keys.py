@@ -10,9 +10,9 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
-from archetype.parts.activation.spec import Activation
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.roles.activation import Activation
 
 Value = str | int | float | bool
 Keys = dict[str, Value]
@@ -68,6 +68,6 @@ def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], pl
         part = block.feedforward
         network = part.expert if isinstance(part, MixtureOfExperts) else part
         if isinstance(network, MLP | GatedMLP) and network.activation not in known:
-            names = " or ".join(map(repr, known))
+            names = " or ".join(repr(activation.kind) for activation in known)
             field = f"{place.replace('{i}', str(index))}.feedforward.activation"
-            raise unsupported(field, f"{network.activation!r} here, only {names}")
+            raise unsupported(field, f"{network.activation.kind!r} here, only {names}")

@@ -9,10 +9,12 @@ from torch import Tensor
 from archetype.convert.apply import export_tensors
 from archetype.convert.gguf.architectures import Gguf, frequency_factors
 from archetype.convert.gguf.quantize import BLOCK, BLOCKS, dequantize, own_blocks, quantize
+from archetype.families.keys import expect_kind
 from archetype.families.rules import for_model
 from archetype.models.build import Model
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.parts.experts.module import Experts
+from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.weights.packed import PackedMatrix
 from archetype.weights.quantized import QuantizedMatrix
@@ -150,4 +152,4 @@ def _absorbed(model: Model, place: str, tensor: Tensor, blocks: str | None) -> I
 def _scaled_for_head(model: Model, norm: Tensor) -> Tensor:
     """A tied head reads shorter vectors, for which llama.cpp has no key: the norm before it makes them so."""
     assert isinstance(model.spec, EncoderDecoder)
-    return norm.float() * model.spec.head.scale
+    return norm.float() * expect_kind(LanguageModelHead, model.spec.head, "head").scale

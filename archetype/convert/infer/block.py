@@ -8,9 +8,11 @@ from archetype.convert.infer.quirks import EXPERTS_PER_TOKEN, NORMS_FIRST, PARAL
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
-from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts, Router, SigmoidRouter, SoftmaxRouter
+from archetype.parts.experts.spec import ExpertGroups, MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP, NoFeedForward
+from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter
 from archetype.roles.feedforward import FeedForward
+from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 
 

@@ -18,8 +18,8 @@ from archetype.convert.infer.quirks import (
 )
 from archetype.errors import CheckpointError
 from archetype.families.config import ACTIVATIONS, Config
-from archetype.parts.activation.spec import Activation
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import Shape
 
 Shapes = Mapping[str, Shape]  # by the names of the file

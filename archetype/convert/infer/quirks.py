@@ -6,9 +6,10 @@ Names are read in order: the commonest comes first.
 from dataclasses import dataclass
 from typing import Literal
 
-from archetype.parts.activation.spec import Activation
+from archetype.parts.activation.spec import GELUTanh, ReLU
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.parts.position.spec import Sinusoidal
+from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import MixerQuirks
 
 # Sizes and settings in config.json.
@@ -141,8 +142,8 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
-    "openai-gpt": FamilyQuirks(activation="gelu_tanh"),  # which it calls gelu
-    "ctrl": FamilyQuirks(activation="relu", scaled_embedding=True, added_position=Sinusoidal(interleaved=False)),
+    "openai-gpt": FamilyQuirks(activation=GELUTanh()),  # which it calls gelu
+    "ctrl": FamilyQuirks(activation=ReLU(), scaled_embedding=True, added_position=Sinusoidal(interleaved=False)),
     "xglm": FamilyQuirks(added_position=Sinusoidal(interleaved=False, offset=2), inclusive_waves=True),
     "biogpt": FamilyQuirks(eps=1e-5),
     "gpt_neo": FamilyQuirks(unscaled_scores=True),

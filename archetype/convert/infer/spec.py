@@ -23,6 +23,7 @@ from archetype.families.family import Family, InferenceReport
 from archetype.models.block.spec import Block
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
+from archetype.parts.activation.spec import GELU
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import HeadTransform, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
@@ -160,7 +161,7 @@ def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform |
     name = tensors.outer.get("lm_head.dense.weight")
     if name is None:
         return None
-    activation = "gelu" if name.startswith("lm_head.") else info.activation(gated=False)
+    activation = GELU() if name.startswith("lm_head.") else info.activation(gated=False)
     return HeadTransform(activation=activation, norm=_norm(info, tensors, "lm_head.norm"))
 
 

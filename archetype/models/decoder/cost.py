@@ -3,7 +3,7 @@
 from archetype.cost.registry import cost_of
 from archetype.models.cost import EmbeddedModelCost
 from archetype.models.decoder import spec
-from archetype.parts.head.cost import head_cost
+from archetype.parts.head.cost import HeadCost
 
 
 @cost_of(spec.Decoder)
@@ -12,7 +12,7 @@ class DecoderCost(EmbeddedModelCost):
 
     def __init__(self, model: spec.Decoder) -> None:
         super().__init__(model, model.vocab_size)
-        self.head = head_cost(model.head, self.d, model.vocab_size)
+        self.head = HeadCost.of(model.head, self.d, model.vocab_size)
 
     def state(self, length: int) -> tuple[int, int]:
         """The state of the stack."""

@@ -13,8 +13,6 @@ from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
 from archetype.nn.registry import module_for
 from archetype.nn.shared_rows import PositionShares
 from archetype.parts.embedding.module import Embedding
-from archetype.parts.head.module import Classifier, LanguageModelHead
-from archetype.parts.head.spec import ClassificationHead
 
 
 def check_documents_are_separate(
@@ -51,12 +49,7 @@ class Decoder(Stack, CausalModel):
         super().__init__(decoder.stacks[0])
         self.spec = decoder
         self.embedding = Embedding(decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model)
-        self.lm_head: LanguageModelHead | None = None
-        self.classifier: Classifier | None = None
-        if isinstance(decoder.head, ClassificationHead):
-            self.classifier = Classifier(decoder.head, decoder.d_model)
-        else:
-            self.lm_head = LanguageModelHead(decoder.head, decoder.vocab_size, decoder.d_model)
+        self.add_head(decoder.head, decoder.vocab_size, decoder.d_model)
 
     def forward(
         self,

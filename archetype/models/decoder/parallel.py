@@ -24,7 +24,7 @@ class Stage(nn.Module):
         if not self.is_first:
             model.embedding = nn.Identity()  # type: ignore[assignment]
         if not self.is_last:
-            model.final_norm = model.lm_head = nn.Identity()  # type: ignore[assignment]
+            model.final_norm = model.lm_head = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """The next stage's vectors, (B, T, D), of tokens or of the stage before; the last gives logits."""

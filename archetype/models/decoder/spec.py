@@ -7,8 +7,9 @@ from archetype.models.spec import CausalSpec
 from archetype.models.stack.layers import Layers
 from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import ClassificationHead, DecoderHead, LanguageModelHead
+from archetype.parts.head.spec import ClassificationHead, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
+from archetype.roles.head import DecoderHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
 from archetype.spec.base import Length, Size, WideSize
@@ -54,8 +55,9 @@ class Decoder(EndsWithNorm, CausalSpec):
 
     @property
     def divides_into_stages(self) -> bool:
-        """Where the head has a table of its own, and no layer needs more than the one before it gives."""
-        return isinstance(self.head, LanguageModelHead) and not self.head.tied and self.stacks[0].divides
+        """Where the head is a product with a table of its own, and no layer needs more than the one before it gives."""
+        has_own_table = self.head.predicts_next and self.head.is_product and not self.head.shares_table
+        return has_own_table and self.stacks[0].divides
 
     def with_class_head(self, num_classes: int) -> Self:
         """A head of the last token's vector."""

@@ -4,10 +4,10 @@ from typing import Any
 
 from archetype.cost.formula import Counts
 from archetype.cost.registry import cost_of, linear
-from archetype.cost.work import INT64, TrainingWork
+from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.models.cost import EmbeddedModelCost
 from archetype.models.encoder import spec
-from archetype.parts.head.cost import head_cost
+from archetype.parts.head.cost import HeadCost
 
 
 @cost_of(spec.Encoder)
@@ -19,12 +19,17 @@ class EncoderCost(EmbeddedModelCost):
     def __init__(self, model: Any) -> None:
         super().__init__(model, getattr(model, "vocab_size", 0))  # an encoder of pictures has no vocabulary
         self.pooler, self.token_types = model.pooler, model.embedding.num_token_types
-        self.head = head_cost(model.head, self.d, getattr(model, "vocab_size", 0), model.pooler)
+        self.head = HeadCost.of(model.head, self.d, getattr(model, "vocab_size", 0))
 
     def head_parameters(self) -> Counts:
         """Parameters of the pooler, which stands with any head, and of the head."""
         pooler = {"pooler": linear(self.d, self.d, bias=True)} if self.pooler else {}
         return pooler | super().head_parameters()
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of the head, and of the pooler where a head for classes reads what it gives."""
+        pooler = {"pooler": 2 * work.rows * self.d * self.d} if self.pooler and self.spec.head.classifies else {}
+        return pooler | super().flops(work)
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes that autograd saves of embedding and head, and the token types."""

@@ -10,9 +10,7 @@ from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors
 from archetype.nn.registry import module_for
 from archetype.nn.shared_rows import PositionShares
 from archetype.parts.embedding.module import Embedding
-from archetype.parts.head.module import Classifier, MaskedLanguageModelHead, Pooler
-from archetype.parts.head.spec import ClassificationHead
-from archetype.parts.head.spec import MaskedLanguageModelHead as MaskedLanguageModelHeadSpec
+from archetype.parts.head.module import Pooler
 
 
 @module_for(spec.Encoder)
@@ -24,12 +22,7 @@ class Encoder(Stack, TokenModel):
         self.spec = encoder
         self.embedding = Embedding(encoder.embedding, encoder.vocab_size, encoder.context_length, encoder.d_model)
         self.pooler = Pooler(encoder.d_model) if encoder.pooler else None
-        self.lm_head: MaskedLanguageModelHead | None = None
-        self.classifier: Classifier | None = None
-        if isinstance(encoder.head, MaskedLanguageModelHeadSpec):
-            self.lm_head = MaskedLanguageModelHead(encoder.head, encoder.vocab_size, encoder.d_model)
-        elif isinstance(encoder.head, ClassificationHead):
-            self.classifier = Classifier(encoder.head, encoder.d_model)
+        self.add_head(encoder.head, encoder.vocab_size, encoder.d_model)
 
     def pooled(self, hidden: Vectors) -> Float[Tensor, "B D"]:
         """The vector of each text: its first token's, through the pooler where there is one."""

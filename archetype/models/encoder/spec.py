@@ -7,8 +7,9 @@ from archetype.models.spec import ModelSpec
 from archetype.models.stack.layers import Layers
 from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import ClassificationHead, EncoderHead, MaskedLanguageModelHead
+from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead
 from archetype.parts.norm.spec import NoNorm
+from archetype.roles.head import EncoderHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
 from archetype.spec.base import Flag, Length, Size, WideSize
@@ -59,7 +60,7 @@ class Encoder(EndsWithNorm, ModelSpec):
     @property
     def fills_masks(self) -> bool:
         """With a head over the vocabulary."""
-        return not (self.head.classifies or self.head.is_absent)
+        return self.head.predicts_masked
 
     def with_class_head(self, num_classes: int) -> Self:
         """A head behind a pooler of the first token's vector."""

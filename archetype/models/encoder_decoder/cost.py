@@ -7,7 +7,7 @@ from archetype.models.cost import EmbeddedModelCost
 from archetype.models.encoder_decoder import spec
 from archetype.models.stack.cost import StackCost
 from archetype.parts.embedding.cost import EmbeddingCost
-from archetype.parts.head.cost import head_cost
+from archetype.parts.head.cost import HeadCost
 
 
 @cost_of(spec.EncoderDecoder)
@@ -16,7 +16,7 @@ class EncoderDecoderCost(EmbeddedModelCost):
 
     def __init__(self, model: spec.EncoderDecoder) -> None:
         super().__init__(model, model.vocab_size)
-        self.head = head_cost(model.head, self.d, model.vocab_size)
+        self.head = HeadCost.of(model.head, self.d, model.vocab_size)
         vocabulary = symbol("V_s", model.source_vocab_size or model.vocab_size)
         source = EmbeddingCost(model.embedding, vocabulary, model.context_length, self.d)
         self.source_embedding = None if model.embedding.shared else source

@@ -12,7 +12,6 @@ from archetype.nn.cache import State, with_source
 from archetype.nn.context import EncoderOutput, ForwardContext, Lengths, Tokens, last_tokens
 from archetype.nn.registry import module_for
 from archetype.parts.embedding.module import Embedding
-from archetype.parts.head.module import LanguageModelHead
 
 
 @module_for(spec.EncoderDecoder)
@@ -29,7 +28,7 @@ class EncoderDecoder(TokenModel):
             self.source_embedding = Embedding(model.embedding, vocab_size, model.context_length, model.d_model)
         encoder, decoder = model.stacks
         self.encoder, self.decoder = Stack(encoder), Stack(decoder)
-        self.lm_head = LanguageModelHead(model.head, model.vocab_size, model.d_model)
+        self.add_head(model.head, model.vocab_size, model.d_model)
 
     def encode(
         self, source: Int[Tensor, "B S"], context: ForwardContext

@@ -11,6 +11,7 @@ from archetype.parts.embedding.spec import PairEmbedding
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.roles.head import NextTokenHead
 from archetype.spec.base import Length, Size, Spec, WideSize, invalid
 from archetype.spec.kinds import part
 
@@ -54,7 +55,7 @@ class EncoderDecoder(ModelSpec):
     encoder: Stack
     decoder: Stack
     state_bridge: StateBridge | None = None
-    head: LanguageModelHead = LanguageModelHead()
+    head: NextTokenHead = LanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 
     @property

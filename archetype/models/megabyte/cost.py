@@ -6,7 +6,7 @@ from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.models.cost import ModelCost
 from archetype.models.megabyte import spec
 from archetype.models.stack.cost import StackCost, StatePart
-from archetype.parts.head.cost import LanguageModelHeadCost
+from archetype.parts.head.cost import HeadCost
 
 
 @cost_of(spec.MegaByte)
@@ -24,7 +24,7 @@ class MegaByteCost(ModelCost):
         self.positions = symbol("T_max", model.context_length)
         self.global_d, self.local_d = (stack.d for stack in self.stacks)
         self.byte_d = self.global_d / self.patch
-        self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.local_d)
+        self.head = HeadCost.of(model.head, self.local_d, model.vocab_size)
 
     def embedding_parameters(self) -> Counts:
         """Parameters of both models' embeddings, and of the projection between them."""

@@ -23,7 +23,6 @@ from archetype.nn.context import ForwardContext, Lengths, Tokens
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.embedding.module import check_positions_fit, table
-from archetype.parts.head.module import LanguageModelHead
 from archetype.parts.position.module import Learned
 from archetype.parts.position.spec import Learned as LearnedSpec
 from archetype.weights.linear import Linear
@@ -115,7 +114,7 @@ class MegaByte(CausalModel):
         self.global_model, self.local_model = (Stack(stack) for stack in model.stacks)
         d_model = model.local_model.d_model
         self.projection = Linear(model.global_model.d_model // model.patch_size, d_model)
-        self.lm_head = LanguageModelHead(model.head, model.vocab_size, d_model)
+        self.add_head(model.head, model.vocab_size, d_model)
 
     @property
     def token_table(self) -> Weight:

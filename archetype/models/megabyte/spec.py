@@ -9,6 +9,7 @@ from archetype.models.initialization_spec import GPT2Initialization, Initializat
 from archetype.models.spec import CausalSpec
 from archetype.models.stack.spec import SizedStack, StackView
 from archetype.parts.head.spec import LanguageModelHead
+from archetype.roles.head import NextTokenHead
 from archetype.spec.base import Length, Size, WideSize, invalid
 from archetype.spec.kinds import part
 
@@ -39,7 +40,7 @@ class MegaByte(CausalSpec):
     patch_size: Size
     global_model: SizedStack
     local_model: SizedStack
-    head: LanguageModelHead = LanguageModelHead()
+    head: NextTokenHead = LanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 
     @property

@@ -8,7 +8,7 @@ from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.models.cost import ModelCost
 from archetype.models.ngram import spec
 from archetype.models.stack.cost import StatePart
-from archetype.parts.head.cost import LanguageModelHeadCost
+from archetype.parts.head.cost import HeadCost
 
 
 @cost_of(spec.NGram)
@@ -22,7 +22,7 @@ class NGramCost(ModelCost):
         widths = [symbol("n", model.n) * d, *(multiple("w", features, d) for features in model.hidden)]
         self.hidden = list(pairwise(widths))
         self.width = widths[-1]  # features that the head reads
-        self.head = LanguageModelHeadCost(model.head, model.vocab_size, self.width)
+        self.head = HeadCost.of(model.head, self.width, model.vocab_size)
 
     def embedding_parameters(self) -> Counts:
         """Parameters of the token table and of hidden layers."""

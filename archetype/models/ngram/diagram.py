@@ -5,9 +5,8 @@ from collections.abc import Callable
 from archetype.cost.formula import Formula
 from archetype.models.ngram.cost import NGramCost
 from archetype.models.ngram.spec import NGram
-from archetype.parts.activation.diagram import activation_name
 from archetype.parts.head.diagram import head_steps
-from archetype.roles.drawing import Step, Stream, Streams, pill, streams_of
+from archetype.roles.drawing import Step, Stream, Streams, pill, streams_of, title
 
 
 @streams_of(NGram)
@@ -22,6 +21,6 @@ def ngram(model: NGram, cost: NGramCost, text: Callable[[Formula], str]) -> Stre
         shape = f"{text(inputs)} → {text(outputs)}"
         steps += [
             Step(f"hidden.{index}", f"hidden {index}", shape, "feedforward", f"hidden[{index}]"),
-            Step(f"hidden.{index}.act", activation_name(model.activation), "", "operation", "activation", slim=True),
+            Step(f"hidden.{index}.act", title(model.activation), "", "operation", "activation", slim=True),
         ]
     return Streams((Stream((*steps, *head_steps(model.head, text(cost.width))), is_residual=False),))

@@ -15,7 +15,6 @@ from archetype.nn.registry import module_for
 from archetype.parts.activation.module import activation
 from archetype.parts.embedding.module import Embedding
 from archetype.parts.embedding.spec import Embedding as EmbeddingSpec
-from archetype.parts.head.module import LanguageModelHead
 from archetype.weights.linear import Linear
 
 
@@ -39,7 +38,7 @@ class NGram(CausalModel):
         widths = (model.n * model.d_model, *model.hidden)
         self.hidden = nn.ModuleList(Linear(*pair) for pair in zip(widths, model.hidden, strict=False))
         self.activation = activation(model.activation)
-        self.lm_head = LanguageModelHead(model.head, model.vocab_size, model.width)
+        self.add_head(model.head, model.vocab_size, model.width)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
         """The newest tokens, whose number follows from n alone."""

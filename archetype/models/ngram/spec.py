@@ -6,8 +6,10 @@ from pydantic import model_validator
 
 from archetype.models.initialization_spec import GPT2Initialization, Initialization
 from archetype.models.spec import CausalSpec
-from archetype.parts.activation.spec import Activation
+from archetype.parts.activation.spec import Tanh
 from archetype.parts.head.spec import LanguageModelHead
+from archetype.roles.activation import AnyActivation
+from archetype.roles.head import NextTokenHead
 from archetype.spec.base import Length, Size, WideSize, invalid
 from archetype.spec.kinds import part
 
@@ -37,8 +39,8 @@ class NGram(CausalSpec):
     n: Size
     d_model: Size
     hidden: tuple[WideSize, ...] = ()
-    activation: Activation = "tanh"
-    head: LanguageModelHead = LanguageModelHead(bias=True)
+    activation: AnyActivation = Tanh()
+    head: NextTokenHead = LanguageModelHead(bias=True)
     initialization: Initialization = GPT2Initialization()
 
     @property
@@ -48,7 +50,7 @@ class NGram(CausalSpec):
 
     @model_validator(mode="after")
     def _head_fits(self) -> "NGram":
-        if self.head.tied and self.width != self.d_model:
+        if self.head.shares_table and self.width != self.d_model:
             cause = f"the head reads {self.width} features and the embedding has {self.d_model}"
             invalid("head.tied", cause, f"end hidden with {self.d_model}, or leave tied out")
         return self

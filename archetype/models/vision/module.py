@@ -12,8 +12,7 @@ from archetype.models.vision import spec
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
 from archetype.nn.registry import build_norm, build_position, module_for
-from archetype.parts.head.module import Classifier, Pooler
-from archetype.parts.head.spec import NoHead
+from archetype.parts.head.module import Pooler
 from archetype.parts.norm.module import normalize_stream
 from archetype.weights.linear import Linear
 
@@ -64,8 +63,7 @@ class VisionEncoder(Stack, BaseModel):
         self.spec = encoder
         self.embedding = PatchEmbedding(encoder)
         self.pooler = Pooler(encoder.d_model) if encoder.pooler else None
-        head = encoder.head
-        self.classifier = None if isinstance(head, NoHead) else Classifier(head, encoder.d_model)
+        self.add_head(encoder.head, 0, encoder.d_model)
 
     def pooled(self, hidden: Vectors) -> Float[Tensor, "B D"]:
         """The vector of each image: the class token's, or the patches' mean; through the pooler where there is one."""

@@ -10,9 +10,10 @@ from archetype.models.spec import ModelSpec
 from archetype.models.stack.layers import Layers
 from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import ClassificationHead, VisionHead
+from archetype.parts.head.spec import ClassificationHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.spec import Learned
+from archetype.roles.head import VisionHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
 from archetype.spec.base import Flag, Size, invalid

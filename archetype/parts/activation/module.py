@@ -1,16 +1,34 @@
-"""Nonlinearities, by name."""
+"""The functions that activations name."""
 
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 from torch import Tensor, nn, sigmoid, tanh
 
+from archetype.errors import SpecError
 from archetype.parts.activation import spec
+from archetype.roles.activation import Activation
+from archetype.spec.registry import provided, provides
+
+Function = Callable[[Tensor], Tensor]
 
 
-def activation(choice: spec.Activation) -> Callable[[Tensor], Tensor]:
-    """The elementwise function that a specification names."""
-    return partial(_swish, choice.beta) if isinstance(choice, spec.Swish) else FUNCTIONS[choice]
+def activation(choice: Activation) -> Function:
+    """The elementwise function of a specification.
+
+    Raises:
+        SpecError: none is registered for its kind.
+    """
+    if (make := provided("module", type(choice))) is not None:
+        return cast(Function, make(choice))
+    cause = f"nothing computes a {type(choice).__name__}"
+    raise SpecError("activation", cause, "register it: archetype.register(SPEC, module=FUNCTION)")
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU approximated by a tanh."""
+    return nn.functional.gelu(x, approximate="tanh")
 
 
 def _squared(x: Tensor) -> Tensor:
@@ -21,12 +39,25 @@ def _swish(beta: float, x: Tensor) -> Tensor:
     return x * sigmoid(beta * x)
 
 
-FUNCTIONS: dict[spec.ActivationName, Callable[[Tensor], Tensor]] = {
-    "relu": nn.functional.relu,
-    "gelu": nn.functional.gelu,  # x Phi(x), exact (Hendrycks 2016)
-    "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),  # as GPT-2 has it
-    "silu": nn.functional.silu,
-    "tanh": tanh,
-    "sigmoid": sigmoid,
-    "relu2": _squared,  # max(x, 0)^2 (So 2021)
-}
+@provides("module", spec.Swish)
+def swish(choice: spec.Swish) -> Function:
+    """X * sigmoid(beta * x)."""
+    return partial(_swish, choice.beta)
+
+
+def _computed_by(function: Function, kind: type[Activation]) -> None:
+    """Let one function compute a kind without fields."""
+
+    def make(choice: Activation) -> Function:
+        return function
+
+    provides("module", kind)(make)
+
+
+_computed_by(nn.functional.relu, spec.ReLU)
+_computed_by(nn.functional.gelu, spec.GELU)
+_computed_by(gelu_tanh, spec.GELUTanh)
+_computed_by(nn.functional.silu, spec.SiLU)
+_computed_by(tanh, spec.Tanh)
+_computed_by(sigmoid, spec.Sigmoid)
+_computed_by(_squared, spec.ReLU2)

@@ -1,23 +1,85 @@
 """The nonlinearities of the feed-forward part."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from archetype.spec.base import Positive, Spec
+from archetype.roles.activation import Activation
+from archetype.spec.base import Positive
+from archetype.spec.kinds import part
 
-__all__ = ["Activation", "ActivationName", "Swish"]
-
-ActivationName = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu2"]
+__all__ = ["GELU", "GELUTanh", "ReLU", "ReLU2", "SiLU", "Sigmoid", "Swish", "Tanh"]
 
 
-class Swish(Spec):
+@part
+class ReLU(Activation):
+    """max(x, 0)."""
+
+    title: ClassVar[str] = "ReLU"
+    num_saved: ClassVar[int] = 0
+    kind: Literal["relu"] = "relu"
+
+
+@part
+class GELU(Activation):
+    """x Phi(x), with the exact distribution function of the normal distribution (Hendrycks 2016)."""
+
+    title: ClassVar[str] = "GELU"
+    gate_kernel: ClassVar[str] = "gelu"
+    kind: Literal["gelu"] = "gelu"
+
+
+@part
+class GELUTanh(Activation):
+    """x Phi(x), approximated by a tanh (Hendrycks 2016), as GPT-2 has it."""
+
+    title: ClassVar[str] = "GELU"
+    gate_kernel: ClassVar[str] = "gelu_tanh"
+    kind: Literal["gelu_tanh"] = "gelu_tanh"
+
+
+@part
+class SiLU(Activation):
+    """x * sigmoid(x) (Hendrycks 2016; Elfwing 2017)."""
+
+    title: ClassVar[str] = "SiLU"
+    gate_kernel: ClassVar[str] = "silu"
+    kind: Literal["silu"] = "silu"
+
+
+@part
+class Tanh(Activation):
+    """The hyperbolic tangent of x."""
+
+    title: ClassVar[str] = "tanh"
+    num_saved: ClassVar[int] = 0
+    kind: Literal["tanh"] = "tanh"
+
+
+@part
+class Sigmoid(Activation):
+    """1 / (1 + exp(-x))."""
+
+    title: ClassVar[str] = "sigmoid"
+    num_saved: ClassVar[int] = 0
+    kind: Literal["sigmoid"] = "sigmoid"
+
+
+@part
+class ReLU2(Activation):
+    """max(x, 0)^2 (So 2021)."""
+
+    title: ClassVar[str] = "ReLU²"
+    kind: Literal["relu2"] = "relu2"
+
+
+@part
+class Swish(Activation):
     """x * sigmoid(beta * x) (Ramachandran 2017); beta = 1 is `silu`.
 
     Attributes:
         beta: steepness; 1 is `silu`.
     """
 
+    title: ClassVar[str] = "swish"
+    num_saved: ClassVar[int] = 2  # the factors of a product
     kind: Literal["swish"] = "swish"
     beta: Positive
-
-
-Activation = ActivationName | Swish

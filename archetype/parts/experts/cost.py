@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from archetype.cost.formula import Counts, Formula, prefixed, symbol
-from archetype.cost.registry import FeedForwardCost, cost_of, linear
-from archetype.cost.work import FLOAT32, TrainingWork
+from archetype.cost.registry import FeedForwardCost, RouterCost, cost_of
+from archetype.cost.work import TrainingWork
 from archetype.parts.experts import spec
 from archetype.parts.feedforward.cost import MLPCost
 
@@ -20,6 +20,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
         self.expert = MLPCost.of(part.expert, d)
         self.shared = MLPCost.of(part.shared, d) if part.shared else None
         self.num_experts = symbol("E", part.num_experts)
+        self.router = RouterCost.of(part.router, d, self.num_experts)
         self.experts_per_token = symbol("k", part.experts_per_token)
 
     def parameters(self) -> Counts:
@@ -31,32 +32,32 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return self._parameters(self.experts_per_token)
 
     def _parameters(self, experts: Formula) -> Counts:
-        counts = {"router": linear(self.d, self.num_experts, self.part.router.bias)}
+        counts = {"router": self.router.parameters()}
         counts |= {f"experts.{name}": experts * count for name, count in self.expert.tensors().items()}
         if self.shared is not None:
             counts |= prefixed("shared.", self.shared.parameters())
         return counts | ({"shared_gate": self.d} if self.part.shared_gate else {})
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of the router's projection, and of those of an expert."""
+        """Inputs and outputs of the router's projection, where it has one, and of those of an expert."""
         networks = {"experts": self.expert} | ({} if self.shared is None else {"shared": self.shared})
-        sizes = {"router": (self.d, self.num_experts)}
+        sizes = {} if (router := self.router.projection) is None else {"router": (router.inputs, router.outputs)}
         for prefix, network in networks.items():
             sizes |= {f"{prefix}.{name}": size for name, size in network.projection_sizes().items()}
         return sizes
 
     def flops(self, tokens: Formula) -> Counts:
         """Each token's experts, the shared one, and the router."""
-        counts = {"router": 2 * tokens * self.d * self.num_experts}
+        counts = {"router": self.router.flops(tokens)}
         counts |= prefixed("experts.", self.expert.flops(tokens * self.experts_per_token))
         if self.shared is not None:
             counts |= prefixed("shared.", self.shared.flops(tokens))
         return counts | ({"shared_gate": 2 * tokens * self.d} if self.part.shared_gate else {})
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Affinities twice; each expert's gathered tokens, and its output, which is multiplied by a weight."""
+        """The router's; each expert's gathered tokens, and its output, which is multiplied by a weight."""
         d, routed = self.d.value, work.tokens * self.part.experts_per_token
-        saved = work.input_bytes(d) + 2 * work.tokens * self.part.num_experts * FLOAT32
+        saved = self.router.saved_activations(work)
         saved += self.expert.saved_activations(work, routed) + routed * d * work.itemsize
         if self.shared is not None:
             saved += self.shared.saved_activations(work)

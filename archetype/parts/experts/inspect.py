@@ -10,7 +10,7 @@ from archetype.spec.registry import provides
 def routing(part: PartTrace) -> Routing:
     """The choices of all rows' tokens."""
     chosen, weights, logits = (part.activations[name] for name in ("chosen", "weights", "router_logits"))
-    affinities = part.module._affinities(logits)
+    affinities = part.module.router.affinities(logits)
     shares = affinities / affinities.sum(-1, keepdim=True)
     load = torch.bincount(chosen.flatten(), minlength=logits.shape[1]).float() / chosen.numel()
     return Routing(part.path, chosen, weights, load, torch.special.entr(shares).sum(-1))

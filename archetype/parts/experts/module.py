@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,7 +15,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.probe import probe
-from archetype.nn.registry import build_feedforward, module_for
+from archetype.nn.registry import build_feedforward, module_class, module_for
 from archetype.parts.activation.module import activation
 from archetype.parts.experts import spec
 from archetype.parts.feedforward.module import gated_product
@@ -40,7 +40,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         d_model = place.d_model
         self.spec = feedforward
-        self.router = nn.Linear(d_model, feedforward.num_experts, bias=feedforward.router.bias)
+        self.router: Any = module_class(feedforward.router)(feedforward.router, feedforward.num_experts, place)
         self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
         self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, place)
         self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
@@ -57,8 +57,8 @@ class MixtureOfExperts(nn.Module):
     ) -> Float[Tensor, "... D"]:
         """Mix the outputs of each token's experts; while training, the balance loss goes to `context.aux_losses`."""
         tokens = x.flatten(0, -2)
-        logits = probe(self, "router_logits", self._logits(tokens))
-        affinities = self._affinities(logits)
+        logits = probe(self, "router_logits", self.router(tokens, context))
+        affinities = self.router.affinities(logits)
         weights, chosen = self._choose(affinities, logits)
         weights, chosen = probe(self, "weights", weights), probe(self, "chosen", chosen)
         if self.training and self.spec.balance_loss > 0:
@@ -72,16 +72,6 @@ class MixtureOfExperts(nn.Module):
         assert self.shared is not None
         y: Tensor = self.shared(x, context)
         return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
-
-    def _logits(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N E"]:
-        """In float32 at least: rounding the logits of near experts would choose another one."""
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
-            bias = None if self.router.bias is None else self.router.bias.to(dtype)
-            return nn.functional.linear(x.to(dtype), self.router.weight.to(dtype), bias)
-
-    def _affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-        return logits.softmax(-1) if isinstance(self.spec.router, spec.SoftmaxRouter) else logits.sigmoid()
 
     def _choose(
         self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]

@@ -1,55 +1,18 @@
 """Mixtures of experts: which experts a token chooses, and what they are."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from archetype.parts.feedforward.spec import Expert
+from archetype.parts.router.spec import SoftmaxRouter
 from archetype.roles.feedforward import FeedForward
-from archetype.spec.base import Flag, Named, NotNegative, Positive, Size, Spec, invalid
+from archetype.roles.router import AnyRouter
+from archetype.spec.base import Flag, NotNegative, Size, Spec, invalid
 from archetype.spec.kinds import part
 
-__all__ = ["ExpertGroups", "MixtureOfExperts", "Router", "SigmoidRouter", "SoftmaxRouter"]
-
-
-class _Router(Spec):
-    """A token's experts are those with the largest affinities, which are their weights.
-
-    `renormalize` makes the chosen weights sum to one; then they are multiplied by `scale`. An `expert_bias` for each
-    expert is added where experts are chosen and nowhere else (DeepSeek-AI 2024b, equation 16), or to the
-    logits before (Kolibri); training leaves it.
-    A `bias` of the logits is an ordinary one (gpt-oss).
-
-    Attributes:
-        renormalize: whether the chosen weights are divided by their sum.
-        scale: factor of the weights.
-        expert_bias: whether a number for each expert is added where experts are chosen.
-        expert_bias_on: whether that number is added to affinities or to logits.
-        bias: whether the logits have a bias.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
-    renormalize: Flag = False
-    scale: Positive = 1.0
-    expert_bias: Flag = False
-    expert_bias_on: Literal["affinities", "logits"] = "affinities"
-    bias: Flag = False
-
-
-class SoftmaxRouter(_Router):
-    """A token's affinities are the softmax of its logits over all experts (Shazeer 2017)."""
-
-    kind: Literal["softmax"] = "softmax"
-
-
-class SigmoidRouter(_Router):
-    """A token's affinity to each expert is the sigmoid of its logit (DeepSeek-AI 2024b, equation 15)."""
-
-    kind: Literal["sigmoid"] = "sigmoid"
-
-
-Router = Annotated[SoftmaxRouter | SigmoidRouter, Field(discriminator="kind"), Named()]
+__all__ = ["ExpertGroups", "MixtureOfExperts"]
 
 
 class ExpertGroups(Spec):
@@ -98,7 +61,7 @@ class MixtureOfExperts(FeedForward):
     expert: Expert
     shared: Expert | None = None
     shared_gate: Flag = False
-    router: Router = SoftmaxRouter(renormalize=True)
+    router: AnyRouter = SoftmaxRouter(renormalize=True)
     groups: ExpertGroups | None = None
     balance_loss: NotNegative = 0.0
 

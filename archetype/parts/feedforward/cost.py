@@ -5,11 +5,7 @@ from collections.abc import Mapping
 from archetype.cost.formula import Counts, Formula, multiple
 from archetype.cost.registry import FeedForwardCost, cost_of, linear
 from archetype.cost.work import TrainingWork
-from archetype.parts.activation.spec import Swish
 from archetype.parts.feedforward import spec
-
-SAVES_OUTPUT = ("relu", "tanh", "sigmoid")  # their derivatives are functions of their outputs
-COMPUTED_AGAIN = ("silu", "gelu", "gelu_tanh")  # in the backward pass of a gate
 
 
 @cost_of(spec.MLP)
@@ -18,7 +14,7 @@ class MLPCost(FeedForwardCost):
 
     part: spec.MLP | spec.GatedMLP
     inputs: tuple[str, ...] = ("up",)  # projections that read the input
-    saved_inner = 1  # vectors of the inner width that are saved, beside the activation's input
+    saved_inner = 1  # vectors of the inner width that are saved, beside those of the activation
 
     def __init__(self, part: spec.MLP | spec.GatedMLP, d: Formula) -> None:
         super().__init__(part, d)
@@ -52,11 +48,11 @@ class MLPCost(FeedForwardCost):
         """
         number = work.tokens if tokens is None else tokens
         activation = self.part.activation
-        swish = isinstance(activation, Swish)  # a product of its input and a sigmoid
-        vectors = self.saved_inner + (activation not in SAVES_OUTPUT) + swish
+        vectors = self.saved_inner + activation.num_saved
         if isinstance(self.part, spec.GatedMLP):
             changed = self.part.limit is not None or self.part.unit_offset
-            vectors += 2 * (self.part.limit is not None) - (activation in COMPUTED_AGAIN and not changed)
+            is_computed_again = bool(activation.gate_kernel) and not changed  # by the backward pass
+            vectors += 2 * (self.part.limit is not None) - is_computed_again
         inputs = work.input_bytes(self.d.value, tokens=number)
         return inputs + number * self.inner.value * vectors * work.itemsize
 

@@ -1,8 +1,7 @@
 """How feed-forward networks are drawn, alone and as experts."""
 
-from archetype.parts.activation.diagram import activation_name
 from archetype.parts.feedforward.spec import MLP, GatedMLP
-from archetype.roles.drawing import Cell, Inside, X, inside_of
+from archetype.roles.drawing import Cell, Inside, X, inside_of, title
 
 
 @inside_of(MLP)
@@ -31,7 +30,7 @@ def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) ->
         column: of its left edge.
         row: of its input.
     """
-    act = activation_name(part.activation)
+    act = title(part.activation)
 
     def cell(name: str, column: float, row: int, inputs: tuple[str, ...]) -> Cell:
         rows = (f"{prefix}{name}", f"{prefix}{name}_bias")

@@ -14,8 +14,7 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
-from archetype.parts.activation.module import FUNCTIONS, activation
-from archetype.parts.activation.spec import ActivationName
+from archetype.parts.activation.module import activation, gelu_tanh
 from archetype.parts.feedforward import spec
 from archetype.weights.linear import Linear
 
@@ -64,8 +63,8 @@ class GatedMLP(nn.Module):
 def gated_product(feedforward: spec.GatedMLP) -> Callable[[Tensor, Tensor], Tensor]:
     """f(gate) * up: with a limit both are clamped before, with a unit offset it is f(gate) * (1 + up) (gpt-oss)."""
     choice, limit, unit_offset = feedforward.activation, feedforward.limit, feedforward.unit_offset
-    if isinstance(choice, str) and choice in GatedProduct.derivatives and limit is None and not unit_offset:
-        return partial(_gated_product, choice)
+    if choice.gate_kernel and limit is None and not unit_offset:
+        return partial(_gated_product, choice.gate_kernel)
     return partial(_gated, activation(choice), limit, unit_offset)
 
 
@@ -75,7 +74,7 @@ def _gated(f: Callable[[Tensor], Tensor], limit: float | None, unit_offset: bool
     return f(gate) * (1 + up if unit_offset else up)
 
 
-def _gated_product(name: ActivationName, gate: Tensor, up: Tensor) -> Tensor:
+def _gated_product(name: str, gate: Tensor, up: Tensor) -> Tensor:
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return GatedProduct.forward(gate, up, name)
     y: Tensor = GatedProduct.apply(gate, up, name)  # type: ignore[no-untyped-call]
@@ -97,6 +96,11 @@ class GatedProduct(torch.autograd.Function):
     """
 
     generate_vmap_rule = True
+    functions: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
+        "silu": nn.functional.silu,
+        "gelu": nn.functional.gelu,
+        "gelu_tanh": gelu_tanh,
+    }
     derivatives: ClassVar[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {  # of dy and x: dy * f'(x)
         "silu": _silu_backward,
         "gelu": torch.ops.aten.gelu_backward,
@@ -104,9 +108,9 @@ class GatedProduct(torch.autograd.Function):
     }
 
     @staticmethod
-    def forward(gate: Tensor, up: Tensor, name: ActivationName) -> Tensor:
+    def forward(gate: Tensor, up: Tensor, name: str) -> Tensor:
         y = fused.gated(name, gate, up)
-        return FUNCTIONS[name](gate) * up if y is None else y
+        return GatedProduct.functions[name](gate) * up if y is None else y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str], output: Tensor) -> None:
@@ -119,10 +123,10 @@ class GatedProduct(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         gradients = fused.gated_backward(ctx.name, dy, gate, up)
         if gradients is None:
-            gradients = GatedProduct.derivatives[ctx.name](dy * up, gate), dy * FUNCTIONS[ctx.name](gate)
+            gradients = GatedProduct.derivatives[ctx.name](dy * up, gate), dy * GatedProduct.functions[ctx.name](gate)
         return *gradients, None
 
     @staticmethod
     def jvp(ctx: Any, dgate: Tensor, dup: Tensor, _: None) -> Tensor:
         gate, up = ctx.saved_tensors
-        return GatedProduct.derivatives[ctx.name](dgate * up, gate) + FUNCTIONS[ctx.name](gate) * dup
+        return GatedProduct.derivatives[ctx.name](dgate * up, gate) + GatedProduct.functions[ctx.name](gate) * dup

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from archetype.parts.activation.spec import Activation
+from archetype.roles.activation import AnyActivation
 from archetype.roles.feedforward import FeedForward
 from archetype.spec.base import Flag, Named, Positive, Size, Spec, WideSize
 from archetype.spec.kinds import part
@@ -36,7 +36,7 @@ class _Projected(FeedForward):
     """
 
     d_ff: Width
-    activation: Activation
+    activation: AnyActivation
     bias: Flag = False
 
     def widened(self, factor: int) -> Self:

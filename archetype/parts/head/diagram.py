@@ -1,15 +1,14 @@
 """How heads are drawn: boxes at the end of a stream."""
 
-from archetype.parts.activation.diagram import activation_name
-from archetype.parts.activation.spec import Activation
 from archetype.parts.head.spec import ClassificationHead, LanguageModelHead, MaskedLanguageModelHead, NoHead
+from archetype.roles.activation import Activation
 from archetype.roles.drawing import Step, pill, steps_of, title
+from archetype.roles.head import Head
 from archetype.roles.norm import Norm
-from archetype.spec.base import Spec
 from archetype.spec.registry import provided
 
 
-def head_steps(head: Spec, width: str, table: str = "embedding.token") -> tuple[Step, ...]:
+def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[Step, ...]:
     """The boxes of a head.
 
     Args:
@@ -17,7 +16,7 @@ def head_steps(head: Spec, width: str, table: str = "embedding.token") -> tuple[
         width: features of the vectors that it reads, in letters.
         table: name of the embedding's box, whose table a tied head shares.
     """
-    steps: tuple[Step, ...] = (provided("diagram", type(head)) or no_head)(head, width, table)
+    steps: tuple[Step, ...] = (provided("diagram", type(head)) or unknown_head)(head, width, table)
     return steps
 
 
@@ -42,15 +41,22 @@ def masked_language_model_head(head: MaskedLanguageModelHead, width: str, table:
 def classification_head(head: ClassificationHead, width: str, table: str) -> tuple[Step, ...]:
     """Logits of classes."""
     classifier = Step("classifier", "classifier", f"{width} → Y", "head", "head")
-    return classifier, pill("classes", "classes", "(B, Y)", "output")
+    return classifier, CLASSES
 
 
 @steps_of(NoHead)
-def no_head(head: Spec, width: str, table: str) -> tuple[Step, ...]:
+def no_head(head: NoHead, width: str, table: str) -> tuple[Step, ...]:
     """The vectors themselves."""
     return (pill("vectors", "vectors", "(B, T, D)", "output"),)
 
 
+def unknown_head(head: Head, width: str, table: str) -> tuple[Step, ...]:
+    """One box; the modules inside a head from outside have no known place."""
+    answer = CLASSES if head.classifies else LOGITS
+    return Step("classifier" if head.classifies else "lm_head", title(head), "", "head", "head"), answer
+
+
+CLASSES = pill("classes", "classes", "(B, Y)", "output")
 LOGITS = pill("logits", "logits", "(B, T, V)", "output")
 
 
@@ -59,6 +65,6 @@ def _logits(tied: bool, width: str, table: str) -> Step:
 
 
 def _transform(activation: Activation, norm: Norm, width: str) -> tuple[Step, ...]:
-    label = f"dense, {activation_name(activation)}"
+    label = f"dense, {title(activation)}"
     dense = Step("lm_head.dense", label, f"{width} → {width}", "head", "head")
     return (dense,) if norm.is_absent else (dense, Step("lm_head.norm", title(norm), width, "norm", "head", slim=True))

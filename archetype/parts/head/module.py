@@ -8,13 +8,14 @@ from torch import Tensor, nn
 
 from archetype.nn.context import Vectors
 from archetype.nn.dropout import dropout
-from archetype.nn.registry import build_norm
+from archetype.nn.registry import build_norm, module_for
 from archetype.parts.activation.module import activation
 from archetype.parts.head import spec
 from archetype.weights.linear import Linear, project
 from archetype.weights.packed import Weight
 
 
+@module_for(spec.LanguageModelHead)
 class LanguageModelHead(nn.Module):
     """Logits over the vocabulary. A tied head has no table of its own and multiplies by the embedding's."""
 
@@ -47,20 +48,20 @@ class LanguageModelHead(nn.Module):
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
+@module_for(spec.MaskedLanguageModelHead)
 class MaskedLanguageModelHead(LanguageModelHead):
     """Logits of hidden tokens: f(dense(x)), its norm, then the vocabulary (Devlin 2018)."""
 
     def __init__(self, head: spec.MaskedLanguageModelHead, vocab_size: int, d_model: int) -> None:
-        transform = spec.HeadTransform(activation=head.activation, norm=head.norm)
-        equal = spec.LanguageModelHead(tied=head.tied, bias=head.bias, transform=transform)
-        super().__init__(equal, vocab_size, d_model)
+        super().__init__(head.as_language_model_head, vocab_size, d_model)
 
 
+@module_for(spec.ClassificationHead)
 class Classifier(nn.Linear):
     """Logits of classes from a pooled vector."""
 
-    def __init__(self, head: spec.ClassificationHead, d_model: int) -> None:
-        super().__init__(d_model, head.num_classes, bias=head.bias)
+    def __init__(self, head: spec.ClassificationHead, vocab_size: int, features: int) -> None:
+        super().__init__(features, head.num_classes, bias=head.bias)
         self.dropout = head.dropout
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B Y"]:

@@ -1,18 +1,16 @@
 """Heads: what a model computes from the vectors at its end."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
-
-from archetype.parts.activation.spec import Activation
+from archetype.parts.activation.spec import GELU
 from archetype.parts.norm.spec import NoNorm
+from archetype.roles.activation import AnyActivation
+from archetype.roles.head import Head
 from archetype.roles.norm import AnyNorm
-from archetype.spec.base import Flag, Named, Positive, Probability, Size, Spec
+from archetype.spec.base import Flag, Positive, Probability, Size, Spec
+from archetype.spec.kinds import part
 
-__all__ = [
-    "ClassificationHead", "DecoderHead", "EncoderHead", "HeadTransform", "LanguageModelHead", "MaskedLanguageModelHead",
-    "NoHead", "VisionHead",
-]  # fmt: skip
+__all__ = ["ClassificationHead", "HeadTransform", "LanguageModelHead", "MaskedLanguageModelHead", "NoHead"]
 
 
 class HeadTransform(Spec):
@@ -23,17 +21,11 @@ class HeadTransform(Spec):
         norm: of what it gives.
     """
 
-    activation: Activation = "gelu"
+    activation: AnyActivation = GELU()
     norm: AnyNorm = NoNorm()
 
 
-class Head(Spec):
-    """Base of all heads."""
-
-    is_absent: ClassVar[bool] = False  # whether the vectors themselves are the answer
-    classifies: ClassVar[bool] = False  # whether it answers for a whole text or image, and not for each token
-
-
+@part
 class LanguageModelHead(Head):
     """Logits over the vocabulary, perhaps of transformed vectors; `tied` multiplies by the embedding's own table.
 
@@ -47,6 +39,8 @@ class LanguageModelHead(Head):
         transform: a layer before the logits (absent: none).
     """
 
+    predicts_next: ClassVar[bool] = True
+    is_product: ClassVar[bool] = True
     kind: Literal["language_model"] = "language_model"
     tied: Flag = False
     bias: Flag = False
@@ -54,7 +48,13 @@ class LanguageModelHead(Head):
     softcap: Positive | None = None
     transform: HeadTransform | None = None
 
+    @property
+    def shares_table(self) -> bool:
+        """Where it is tied."""
+        return self.tied
 
+
+@part
 class MaskedLanguageModelHead(Head):
     """Logits of hidden tokens: a layer as wide as the model, its norm, then the vocabulary (Devlin 2018).
 
@@ -65,13 +65,27 @@ class MaskedLanguageModelHead(Head):
         bias: whether a bias is added to the logits.
     """
 
+    predicts_masked: ClassVar[bool] = True
+    is_product: ClassVar[bool] = True
     kind: Literal["masked_language_model"] = "masked_language_model"
-    activation: Activation = "gelu"
+    activation: AnyActivation = GELU()
     norm: AnyNorm = NoNorm()
     tied: Flag = True
     bias: Flag = True
 
+    @property
+    def shares_table(self) -> bool:
+        """Where it is tied."""
+        return self.tied
 
+    @property
+    def as_language_model_head(self) -> LanguageModelHead:
+        """A head of the other kind that computes the same."""
+        transform = HeadTransform(activation=self.activation, norm=self.norm)
+        return LanguageModelHead(tied=self.tied, bias=self.bias, transform=transform)
+
+
+@part
 class ClassificationHead(Head):
     """Logits of `num_classes` for a whole text or image, from its pooled vector; of one, a value that is estimated.
 
@@ -91,20 +105,9 @@ class ClassificationHead(Head):
     bias: Flag = True
 
 
+@part
 class NoHead(Head):
     """The vectors themselves."""
 
     is_absent: ClassVar[bool] = True
     kind: Literal["none"] = "none"
-
-
-def _default_kind(value: Any) -> Any:
-    """A decoder's head without a `kind` gives logits over the vocabulary."""
-    return {"kind": "language_model"} | value if isinstance(value, dict) else value
-
-
-DecoderHead = Annotated[
-    LanguageModelHead | ClassificationHead, Field(discriminator="kind"), BeforeValidator(_default_kind), Named()
-]
-EncoderHead = Annotated[MaskedLanguageModelHead | ClassificationHead | NoHead, Field(discriminator="kind"), Named()]
-VisionHead = Annotated[ClassificationHead | NoHead, Field(discriminator="kind"), Named()]

@@ -124,10 +124,12 @@ class Objective(ABC):
         return LossOutput(loss if output.aux_loss is None else loss + output.aux_loss, num_targets, num_correct)
 
 
-def head_to_chunk(model: nn.Module, num_targets: int) -> LanguageModelHead | None:
+def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
     """The model's head where the logits of so many tokens are large; None where they are not."""
     head: LanguageModelHead | None = getattr(model, "lm_head", None)
-    return head if head is not None and 4 * num_targets * head.vocab_size > LARGE_LOGITS else None
+    if head is None or not model.spec.head.is_product:
+        return None
+    return head if 4 * num_targets * head.vocab_size > LARGE_LOGITS else None
 
 
 def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:

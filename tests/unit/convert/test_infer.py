@@ -156,7 +156,7 @@ def test_what_no_key_says_is_assumed(folder: Path, left_out: str, assumed: str, 
     family, model_spec = read_hf_spec(folder, warn=False)
     assert any(item.startswith(f"{assumed}={value} (") for item in family.reading.assumed)
     first = model_spec.layers[0]
-    assert value in (first.mixer.num_heads, model_spec.context_length, first.feedforward.activation)
+    assert value in (first.mixer.num_heads, model_spec.context_length, first.feedforward.activation.kind)
 
 
 def test_a_tensor_that_nobody_understands_is_refused_by_its_name(folder: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_token_gives_alone_what_it_gives_among_others() -> None:
 def test_an_expert_that_nobody_chooses_is_not_computed() -> None:
     """Its weights are never looked at: not even no number in them shows. Its gradient is zero."""
     part = build()
-    _, chosen = part._choose(part._affinities(part._logits(X.flatten(0, 1)[:3])), part._logits(X.flatten(0, 1)[:3]))
+    _, chosen = part._choose(part.router.affinities(part.router(X.flatten(0, 1)[:3])), part.router(X.flatten(0, 1)[:3]))
     idle = [e for e in range(E) if e not in chosen]
     assert idle
     few = X[:1, :3]
@@ -172,7 +172,7 @@ def test_a_crowded_expert_drops_no_token() -> None:
         part.router.weight.zero_()
         part.router.weight[3] = 1.0
     x = X.abs()
-    _, chosen = part._choose(part._affinities(part._logits(x.flatten(0, 1))), part._logits(x.flatten(0, 1)))
+    _, chosen = part._choose(part.router.affinities(part.router(x.flatten(0, 1))), part.router(x.flatten(0, 1)))
     assert (chosen == 3).all()
     torch.testing.assert_close(part(x, context(x)), naive(part, x), rtol=1e-12, atol=1e-12)
 
@@ -186,7 +186,7 @@ def test_groups_are_ranked_by_their_best_expert() -> None:
 def test_weights_that_are_renormalized_sum_to_the_scale() -> None:
     for router in (spec.SoftmaxRouter(renormalize=True, scale=3.0), spec.SigmoidRouter(renormalize=True, scale=3.0)):
         part = build(router=router, groups=GROUPS)
-        weights, _ = part._choose(part._affinities(part._logits(X.flatten(0, 1))), part._logits(X.flatten(0, 1)))
+        weights, _ = part._choose(part.router.affinities(part.router(X.flatten(0, 1))), part.router(X.flatten(0, 1)))
         torch.testing.assert_close(weights.sum(-1), torch.full((B * T,), 3.0, dtype=torch.float64))
 
 
@@ -194,9 +194,9 @@ def test_weights_that_are_renormalized_sum_to_the_scale() -> None:
 def test_the_router_is_exact_when_the_rest_is_not(router: spec.Router) -> None:
     part = build(router=router).float()
     x = X.float()
-    exact = part._affinities(part._logits(x.flatten(0, 1)))
+    exact = part.router.affinities(part.router(x.flatten(0, 1)))
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(part._affinities(part._logits(x.flatten(0, 1))), exact)
+        assert torch.equal(part.router.affinities(part.router(x.flatten(0, 1))), exact)
         y = part(x, context(x))
     torch.testing.assert_close(y.float(), part(x, context(x)), rtol=0.05, atol=0.05)
     assert part.bfloat16()(x.bfloat16(), context(x)).dtype == torch.bfloat16
@@ -301,7 +301,7 @@ def test_a_correction_changes_who_is_chosen_and_no_weight() -> None:
     corrected.load_state_dict(plain.state_dict() | {"correction": torch.zeros(E).double()})
     assert torch.equal(corrected(X, context()), plain(X, context()))
     corrected.correction[3] = 10.0  # every token now has it
-    affinities = corrected._affinities(corrected._logits(X.flatten(0, 1)))
+    affinities = corrected.router.affinities(corrected.router(X.flatten(0, 1)))
     weights, chosen = corrected._choose(affinities, affinities.logit())
     assert (chosen == 3).any(-1).all()
     assert torch.equal(weights, affinities.gather(-1, chosen))
@@ -309,7 +309,7 @@ def test_a_correction_changes_who_is_chosen_and_no_weight() -> None:
 
 def test_a_correction_may_be_added_to_logits() -> None:
     part = build(router=spec.SigmoidRouter(expert_bias=True, expert_bias_on="logits"))
-    logits = part._logits(X.flatten(0, 1))
+    logits = part.router(X.flatten(0, 1))
     weights, chosen = part._choose(logits.sigmoid(), logits)
     assert torch.equal(chosen, (logits + part.correction).topk(part.spec.experts_per_token).indices)
     assert torch.equal(weights, logits.sigmoid().gather(-1, chosen))

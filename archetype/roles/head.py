@@ -1,0 +1,34 @@
+"""The role of heads: what a model computes from the vectors at its end."""
+
+from typing import Annotated, ClassVar
+
+from archetype.spec.kinds import ByKind, Part
+
+__all__ = ["DecoderHead", "EncoderHead", "Head", "NextTokenHead", "VisionHead"]
+
+
+class Head(Part):
+    """Base of all heads. What a head answers says which models may have it.
+
+    Its module is made as `Module(spec, vocab_size, features)`. That of a head over the vocabulary is called
+    `(x, table) -> logits`, with vectors (B, T, D) and the embedding's table (V, D), which it may multiply by, and gives
+    (B, T, V). That of a head which `classifies` has `num_classes` and is called `(x) -> logits`, with a vector of each
+    row (B, D), and gives (B, Y).
+    """
+
+    needs: ClassVar[str] = "module"
+    predicts_next: ClassVar[bool] = False  # whether it gives logits of the token after each position
+    predicts_masked: ClassVar[bool] = False  # whether it gives logits of the token at each position, some being hidden
+    classifies: ClassVar[bool] = False  # whether it answers for a whole text or image, and not for each token
+    is_product: ClassVar[bool] = False  # whether its module is a LanguageModelHead, whose logits may come in chunks
+
+    @property
+    def shares_table(self) -> bool:
+        """Whether its logits are products with the embedding's own table."""
+        return False
+
+
+NextTokenHead = Annotated[Head, ByKind(Head, "predicts_next", default="language_model")]
+DecoderHead = Annotated[Head, ByKind(Head, "predicts_next", "classifies", default="language_model")]
+EncoderHead = Annotated[Head, ByKind(Head, "predicts_masked", "classifies", "is_absent")]
+VisionHead = Annotated[Head, ByKind(Head, "classifies", "is_absent")]
