@@ -162,7 +162,7 @@ class SlopeModule(ScoreBias):
 
 
 class Index(spec.EmbeddingPosition):
-    kind: Literal["index"] = "index"
+    kind: Literal["numbered"] = "numbered"
 
 
 class IndexModule(nn.Module):
@@ -187,7 +187,7 @@ def test_every_role_is_open() -> None:
         "feedforward": {"kind": "squared"},
     }
     model = archetype.load_spec(
-        {"vocab_size": 32, "context_length": 24, "d_model": 8, "embedding": {"position": {"kind": "index"}}}
+        {"vocab_size": 32, "context_length": 24, "d_model": 8, "embedding": {"position": {"kind": "numbered"}}}
         | {"layers": [{"repeat": 2, "block": layer}], "final_norm": {"kind": "scaled"}}
     )
     built = randomize(archetype.build(model, dtype=torch.float64)).eval()

@@ -103,9 +103,10 @@ def test_other_types(models: dict[str, Model], dtype: torch.dtype) -> None:
             actual = result(converted, inputs)
             assert actual.dtype == dtype
             errors = (actual.float() - expected).abs().amax(-1) / expected.abs().max()
-            # for a token here and there a rounded score may choose another expert, and what a delta net reads may
-            # all but cancel (to 0.3 % of the median, at the first token) before the norm that makes it long again
-            assert (errors > tolerance).float().mean() < (0.1 if "experts" in name or "delta" in name else 1e-9)
+            # for a token here and there a rounded score may choose another expert or key, and what a delta net reads
+            # may all but cancel (to 0.3 % of the median, at the first token) before the norm that makes it long again
+            is_exempt = any(word in name for word in ("experts", "index", "delta"))
+            assert (errors > tolerance).float().mean() < (0.1 if is_exempt else 1e-9)
 
 
 def test_to_the_meta_device_and_back(models: dict[str, Model]) -> None:
