@@ -4,14 +4,19 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from archetype.checking.values import ATTENTION, BLOCK, NORM, SIZES, Change, changes, instances
+from archetype.checking.values import ATTENTION, BLOCK, EXPERTS, NORM, SIZES, Change, changes, instances
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
+from archetype.roles.activation import Activation
+from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.feedforward import FeedForward
+from archetype.roles.head import Head
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import EmbeddingPosition, MixerPosition
+from archetype.roles.residual import Residual
+from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
 from archetype.spec.kinds import Part
@@ -35,6 +40,12 @@ def _layers(**contents: Any) -> dict[str, Any]:
     return {"layers": BLOCKS * [BLOCK | contents], "final_norm": NORM}
 
 
+def _sides() -> dict[str, Any]:
+    """The fields of an encoder-decoder."""
+    decoder = _layers(cross_attention=ATTENTION)
+    return {"kind": "encoder_decoder", "encoder": _layers(), "decoder": decoder}
+
+
 # Where a member of each role stands: fields of a decoder, or of an encoder.
 PLACES: dict[type[Part], Any] = {
     Mixer: lambda part: _layers(mixer=part),
@@ -44,6 +55,11 @@ PLACES: dict[type[Part], Any] = {
     EmbeddingPosition: lambda part: _layers() | {"embedding": {"position": part}},
     MixerPosition: lambda part: _layers(mixer=ATTENTION | {"position": part}),
     Pattern: lambda part: _layers(mixer=ATTENTION | {"pattern": part}),
+    Activation: lambda part: _layers(feedforward={"kind": "gated", "d_ff": 20, "activation": part}),
+    Router: lambda part: _layers(feedforward=EXPERTS | {"router": part}),
+    Residual: lambda part: _layers() | {"residual": part},
+    TokenEmbedding: lambda part: (_layers() if part.embeds_text else _sides()) | {"embedding": part},
+    Head: lambda part: _layers() | {"head": part},
 }
 AROUND = ("decoder", "encoder")  # kinds of model that parts are put into
 
@@ -92,12 +108,16 @@ def _first(role: type[Part], kind: type[Part], fixed: Mapping[str, Any]) -> tupl
 
 
 def _models(role: type[Part], part: Part) -> Iterator[ModelSpec]:
-    """The models that a part can stand in; a kind of model is one itself."""
+    """The models that a part can stand in, each once; a kind of model is one itself."""
+    seen: list[ModelSpec] = []
     for around in AROUND if role in PLACES else ("",):
         try:
-            yield _model(role, part, around)
+            model = _model(role, part, around)
         except SpecError:
             continue
+        if model not in seen:
+            seen.append(model)
+            yield model
 
 
 def _model(role: type[Part], part: Part, around: str) -> ModelSpec:

@@ -10,10 +10,9 @@ from archetype.models.spec import ModelSpec
 from archetype.models.stack.module import Stack
 from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
-from archetype.nn.registry import module_for
+from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.shared_rows import PositionShares
 from archetype.parts.attention.spec import Attention
-from archetype.parts.embedding.module import Embedding
 from archetype.roles.pattern import pattern_rule
 
 
@@ -51,7 +50,7 @@ class Decoder(Stack, CausalModel):
     def __init__(self, decoder: DecoderSpec) -> None:
         super().__init__(decoder.stacks[0])
         self.spec = decoder
-        self.embedding = Embedding(decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model)
+        self.embedding = build_embedding(decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model)
         self.add_head(decoder.head, decoder.vocab_size, decoder.d_model)
 
     def forward(
