@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from archetype.errors import ArchetypeError, SpecError
 from archetype.spec.kinds import Part, part
+from archetype.spec.registry import provides
 
 if TYPE_CHECKING:
     from torch import nn
 
     from archetype.cost.registry import PartCost
+    from archetype.models.cost import ModelCost
     from archetype.roles.pattern import PatternRule
     from archetype.tokenizers import Tokenizer
 
 T = TypeVar("T", bound="type[Part] | type[Tokenizer]")
+INCOMPLETE = {"module": "a part of a specification needs a module", "rule": "a pattern needs a rule"}
 
 
 def register(
     kind: T,
     *,
-    module: type[nn.Module] | None = None,
-    cost: type[PartCost] | None = None,
+    module: type[nn.Module] | Callable[..., Any] | None = None,
+    cost: type[PartCost] | type[ModelCost] | None = None,
     rule: type[PatternRule[Any]] | None = None,
 ) -> T:
     """Add a kind of part, so that specifications and recipes can name it and every verb takes it.
 
     Args:
-        kind: a subclass of a role of `archetype.spec` (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition,
-            Wiring, Residual, Pattern, KeySelection), of `archetype.training` (ObjectiveConfig, Optimizer, Schedule,
-            Data), or of `archetype.tokenizers.Tokenizer`; its `kind` is its name in files.
+        kind: a subclass of a role of `archetype.spec` (Mixer, FeedForward, Norm, Activation, Router, EmbeddingPosition,
+            MixerPosition, Pattern, KeySelection, Wiring, Residual, TokenEmbedding, Head, ModelSpec), of
+            `archetype.training` (ObjectiveConfig, Optimizer, Schedule, Data), or of `archetype.tokenizers.Tokenizer`;
+            its `kind` is its name in files.
         module: what computes a part of a specification; `archetype/nn/registry.py` says how each role's is made.
         cost: what counts it; absent, its module is counted on the meta device.
         rule: of a pattern, which positions see each other.
@@ -49,27 +53,14 @@ def register(
         from archetype.tokenizers import register_tokenizer
 
         return register_tokenizer(kind)
-    from archetype.roles.pattern import Pattern
-
-    is_pattern, is_computed = issubclass(kind, Pattern), issubclass(kind, _computed_roles())
-    if is_pattern and rule is None:
-        raise SpecError(kind.__name__, "a pattern needs a rule", "register(..., rule=RULE)")
-    if is_computed and module is None:
-        raise SpecError(kind.__name__, "a part of a specification needs a module", "register(..., module=MODULE)")
+    capabilities = {"module": module, "cost": cost, "rule": rule}
+    if kind.needs and capabilities[kind.needs] is None:
+        raise SpecError(kind.__name__, INCOMPLETE[kind.needs], f"register(..., {kind.needs}={kind.needs.upper()})")
     cls: Any = part(kind)  # refuses before anything else is registered
-    if rule is not None and is_pattern:
-        from archetype.roles.pattern import rule_for
-
-        rule_for(cls)(rule)
-    if module is not None:
-        from archetype.nn.registry import module_for
-
-        module_for(cls)(module)
-    if cost is not None:
-        from archetype.cost.registry import cost_of
-
-        cost_of(cls)(cost)
-    elif is_pattern or is_computed:
+    for name, capability in capabilities.items():
+        if capability is not None:
+            provides(name, cls)(capability)
+    if cost is None and kind.needs:
         from archetype import measured_cost  # noqa: F401  # counts what declares no cost
     return kind
 
@@ -117,15 +108,3 @@ def one_line_failure(file: Path, remedy: str) -> Iterator[None]:
             trace = trace.tb_next
         line = error.lineno or line if isinstance(error, SyntaxError) else line
         raise SpecError(f"{file}:{line}", f"{type(error).__name__}: {error}", remedy) from error
-
-
-def _computed_roles() -> tuple[type[Part], ...]:
-    from archetype.roles.feedforward import FeedForward
-    from archetype.roles.mixer import Mixer
-    from archetype.roles.norm import Norm
-    from archetype.roles.position import EmbeddingPosition, MixerPosition
-    from archetype.roles.residual import Residual
-    from archetype.roles.selection import KeySelection
-    from archetype.roles.wiring import Wiring
-
-    return (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition, KeySelection, Wiring, Residual)

@@ -26,10 +26,20 @@ from archetype.errors import SpecError
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.nn.registry import build_feedforward, build_head, build_mixer, build_norm, build_position, module_class
+from archetype.nn.registry import (
+    build_embedding,
+    build_feedforward,
+    build_head,
+    build_mixer,
+    build_norm,
+    build_position,
+    module_class,
+)
 from archetype.nn.selection import build_selection
+from archetype.parts.embedding.cost import TokenEmbeddingCost
 from archetype.parts.head.cost import HeadCost
 from archetype.parts.position.cost import PositionCost
+from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.head import Head
 from archetype.roles.mixer import Mixer
@@ -51,7 +61,7 @@ class MeasuredContentCost(PartCost):
 
     def parameters(self) -> Counts:
         """Parameters, by the module's children."""
-        return _parameters(self.module)
+        return _by_child(self.module)
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes of what autograd saves in one pass."""
@@ -149,6 +159,31 @@ class MeasuredRouterCost(RouterCost):
         return affinities
 
 
+class MeasuredEmbeddingCost(TokenEmbeddingCost):
+    """A token embedding, by its parameters and by the products of one pass."""
+
+    def __init__(self, part: TokenEmbedding, d: Formula, vocabulary: Formula, context_length: int) -> None:
+        super().__init__(part, d, vocabulary, context_length)
+        self.module = _on_meta(lambda: build_embedding(part, vocabulary.value, context_length, d.value))
+
+    def parameters(self) -> Counts:
+        return _by_child(self.module)
+
+    def flops(self, work: Work) -> Counts:
+        """All on the table of tokens, whose vectors the products read."""
+        return {"token": _flops(lambda: self._vectors(1, work.tokens.value), self.part)}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of indices, and of what autograd saves in one pass."""
+        saved = _saved(lambda: self._vectors(work.rows, work.length), self.module, work)
+        return super().saved_activations(work) + saved
+
+    def _vectors(self, rows: int, length: int) -> Tensor:
+        ids = torch.zeros(rows, length, dtype=torch.long, device=META)
+        vectors: Tensor = self.module(ids, ForwardContext.of(ids))
+        return vectors
+
+
 class MeasuredHeadCost(HeadCost):
     """A head, by its parameters and by the products of one pass."""
 
@@ -221,7 +256,7 @@ class MeasuredSelectionCost(SelectionCost):
 
     def parameters(self) -> Counts:
         """Parameters, by the module's children."""
-        return _parameters(self.module)
+        return _by_child(self.module)
 
     def flops(self, work: Work) -> Counts:
         """FLOPs of choosing among all keys."""
@@ -255,6 +290,7 @@ ROLES: dict[type[Spec], type[PartCost]] = {
     Norm: MeasuredNormCost,
     Router: MeasuredRouterCost,
     Head: MeasuredHeadCost,
+    TokenEmbedding: MeasuredEmbeddingCost,
     Wiring: MeasuredWiringCost,
     Residual: MeasuredResidualCost,
     EmbeddingPosition: MeasuredPositionCost,
@@ -279,7 +315,7 @@ def _on_meta(build: Callable[[], nn.Module | None]) -> nn.Module:
     return module
 
 
-def _parameters(module: nn.Module) -> Counts:
+def _by_child(module: nn.Module) -> Counts:
     counts = {name: _total(child) for name, child in module.named_children()}
     return counts | {name: constant(p.numel()) for name, p in module.named_parameters(recurse=False)}
 

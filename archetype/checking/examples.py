@@ -4,15 +4,19 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from archetype.checking.values import ATTENTION, BLOCK, NORM, SIZES, Change, changes, instances
+from archetype.checking.values import ATTENTION, BLOCK, EXPERTS, NORM, SIZES, Change, changes, instances
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
+from archetype.roles.activation import Activation
+from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.feedforward import FeedForward
+from archetype.roles.head import Head
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import EmbeddingPosition, MixerPosition
 from archetype.roles.residual import Residual
+from archetype.roles.router import Router
 from archetype.roles.selection import KeySelection
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
@@ -43,6 +47,12 @@ def _with_mixer(part: Mixer) -> dict[str, Any]:
     return layers if part.own == part else layers | {"layers": [*layers["layers"], BLOCK | {"mixer": part}]}
 
 
+def _sides() -> dict[str, Any]:
+    """The fields of an encoder-decoder."""
+    decoder = _layers(cross_attention=ATTENTION)
+    return {"kind": "encoder_decoder", "encoder": _layers(), "decoder": decoder}
+
+
 # Where a member of each role stands: fields of a decoder, or of an encoder.
 PLACES: dict[type[Part], Any] = {
     Mixer: _with_mixer,
@@ -54,6 +64,10 @@ PLACES: dict[type[Part], Any] = {
     MixerPosition: lambda part: _layers(mixer=ATTENTION | {"position": part}),
     Pattern: lambda part: _layers(mixer=ATTENTION | {"pattern": part}),
     KeySelection: lambda part: _layers(mixer=ATTENTION | {"index": part}),
+    Activation: lambda part: _layers(feedforward={"kind": "gated", "d_ff": 20, "activation": part}),
+    Router: lambda part: _layers(feedforward=EXPERTS | {"router": part}),
+    TokenEmbedding: lambda part: (_layers() if part.embeds_text else _sides()) | {"embedding": part},
+    Head: lambda part: _layers() | {"head": part},
 }
 AROUND = ("decoder", "encoder")  # kinds of model that parts are put into
 
@@ -102,12 +116,16 @@ def _first(role: type[Part], kind: type[Part], fixed: Mapping[str, Any]) -> tupl
 
 
 def _models(role: type[Part], part: Part) -> Iterator[ModelSpec]:
-    """The models that a part can stand in; a kind of model is one itself."""
+    """The models that a part can stand in, each once; a kind of model is one itself."""
+    seen: list[ModelSpec] = []
     for around in AROUND if role in PLACES else ("",):
         try:
-            yield _model(role, part, around)
+            model = _model(role, part, around)
         except SpecError:
             continue
+        if model not in seen:
+            seen.append(model)
+            yield model
 
 
 def _model(role: type[Part], part: Part, around: str) -> ModelSpec:

@@ -11,6 +11,7 @@ from archetype.families.rules import Rule, weight_rules
 from archetype.models.encoder.spec import Encoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead
 from archetype.parts.pattern.spec import GlobalWindow
 from archetype.parts.position.spec import Learned
@@ -58,7 +59,8 @@ def _read_positions(config: Config, values: Values) -> Values:
 
 
 def _write_positions(model: Encoder) -> dict[str, Any]:
-    offset = expect_kind(Learned, model.embedding.position, "embedding.position").offset
+    embedding = expect_kind(Embedding, model.embedding, "embedding")
+    offset = expect_kind(Learned, embedding.position, "embedding.position").offset
     return {"max_position_embeddings": model.context_length + offset, "pad_token_id": offset - 1}
 
 

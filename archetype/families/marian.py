@@ -86,7 +86,7 @@ def _write_vocabularies(model: EncoderDecoder) -> dict[str, Any]:
     return {
         "vocab_size": model.source_vocab_size or model.vocab_size,
         "decoder_vocab_size": model.vocab_size,
-        "share_encoder_decoder_embeddings": model.embedding.shared,
+        "share_encoder_decoder_embeddings": model.embedding.is_shared,
     }
 
 
@@ -125,7 +125,7 @@ def rules(model: ModelSpec) -> tuple[Rule, ...]:
     """Two tables of vectors, or one for both sides."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     return (
-        rule("model.shared.weight" if pair.embedding.shared else TARGET, "embedding.token.weight"),
+        rule("model.shared.weight" if pair.embedding.is_shared else TARGET, "embedding.token.weight"),
         rule(SOURCE, "source_embedding.token.weight"),
         *weight_rules("""
             model.{encoder,decoder}.layers.{i}.self_attn.{q,k,v,out}_proj   {encoder,decoder}.blocks.{i}.mixer.{q,k,v,o}

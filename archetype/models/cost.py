@@ -12,9 +12,9 @@ from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.cost import StackCost, StatePart
-from archetype.parts.embedding.cost import EmbeddingCost
-from archetype.parts.embedding.spec import Embedding
+from archetype.parts.embedding.cost import TokenEmbeddingCost
 from archetype.parts.head.cost import HeadCost
+from archetype.roles.embedding import TokenEmbedding
 
 
 class ModelCost(ABC):
@@ -74,7 +74,7 @@ class EmbeddedModel(Protocol):
     """A specification of a model with one embedding."""
 
     d_model: int
-    embedding: Embedding
+    embedding: TokenEmbedding
 
 
 class EmbeddedModelCost(ModelCost):
@@ -89,12 +89,18 @@ class EmbeddedModelCost(ModelCost):
         super().__init__(model)
         embedded = cast(EmbeddedModel, model)
         self.d = symbol("D", embedded.d_model)
-        self.embedding = EmbeddingCost(embedded.embedding, symbol("V", vocab_size), model.context_length, self.d)
+        self.embedding = TokenEmbeddingCost.of(
+            embedded.embedding, self.d, symbol("V", vocab_size), model.context_length
+        )
         self.max_length = self.embedding.max_length
 
     def embedding_parameters(self) -> Counts:
         """Parameters of the tables of tokens, their types and positions."""
         return prefixed("embedding.", self.embedding.parameters())
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of embedding and head."""
+        return prefixed("embedding.", self.embedding.flops(work)) | super().flops(work)
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes that autograd saves of embedding and head."""

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from archetype.nn.cache import State
 from archetype.nn.context import Vectors
 from archetype.nn.registry import build_head
-from archetype.parts.embedding.module import Embedding
 from archetype.roles.head import Head
 from archetype.weights.packed import PackedMatrix, Weight
 
@@ -65,9 +64,10 @@ class BaseModel(nn.Module):
 class TokenModel(BaseModel):
     """Base of models that read tokens."""
 
-    embedding: Embedding
+    embedding: Any  # a module, whose `token` is a table
 
     @property
     def token_table(self) -> Weight:
         """The table of the embedding, (V, D), which a tied head multiplies by."""
-        return self.embedding.token.weight
+        table: Weight = self.embedding.token.weight
+        return table

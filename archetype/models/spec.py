@@ -57,7 +57,7 @@ class ModelSpec(Part):
         for stack in self.stacks:
             stack.check()
         if (embedding := getattr(self, "embedding", None)) is not None:
-            embedding.position.check(getattr(self, "d_model"))  # noqa: B009
+            embedding.check(getattr(self, "d_model"))  # noqa: B009
         return self
 
     @property

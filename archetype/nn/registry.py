@@ -31,6 +31,7 @@ from torch import nn
 
 from archetype.errors import SpecError
 from archetype.nn.place import Place
+from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.head import Head
 from archetype.roles.mixer import Mixer
@@ -77,6 +78,11 @@ def build_norm(norm: Norm, features: int) -> nn.Module:
 def build_position(position: EmbeddingPosition, context_length: int, d_model: int) -> nn.Module:
     """The module of positions that are added to embeddings."""
     return module_class(position)(position, context_length, d_model)
+
+
+def build_embedding(embedding: TokenEmbedding, vocab_size: int, context_length: int, d_model: int) -> nn.Module:
+    """The module that makes vectors of tokens."""
+    return module_class(embedding)(embedding, vocab_size, context_length, d_model)
 
 
 def build_head(head: Head, vocab_size: int, features: int) -> nn.Module | None:

@@ -9,6 +9,7 @@ is not its concern: a box shows the cost of the module that has its name.
 | key selection       | `inside_of`  | the part, modules that its cost counts | `Inside`  |
 | wiring              | `branch_of`  | the wiring                             | `Branch`  |
 | head                | `steps_of`   | the head, its width, its tied table    | `Step`s   |
+| token embedding     | `steps_of`   | its cost, `text` of formulas, a prefix | `Step`s   |
 | model               | `streams_of` | the model, its cost, `text` of formulas | `Streams` |
 
 A kind without one is drawn by the modules that its cost counts.
@@ -180,7 +181,7 @@ class Streams(NamedTuple):
 DrawInside = Callable[[Any, frozenset[str]], Inside]
 I = TypeVar("I", bound=DrawInside)  # noqa: E741
 B = TypeVar("B", bound=Callable[[Any], Branch])
-H = TypeVar("H", bound=Callable[[Any, str, str], tuple[Step, ...]])
+H = TypeVar("H", bound=Callable[[Any, Any, Any], tuple[Step, ...]])
 M = TypeVar("M", bound=Callable[[Any, Any, Any], Streams])
 
 
@@ -225,9 +226,9 @@ def branch_of(*wirings: type[Part]) -> Callable[[B], B]:
     return provides("diagram", *wirings)
 
 
-def steps_of(*heads: type[Spec]) -> Callable[[H], H]:
-    """Function decorator: these heads are drawn by this function."""
-    return provides("diagram", *heads)
+def steps_of(*parts: type[Spec]) -> Callable[[H], H]:
+    """Function decorator: these heads or token embeddings are drawn by this function."""
+    return provides("diagram", *parts)
 
 
 def streams_of(*models: type[Part]) -> Callable[[M], M]:

@@ -1,6 +1,6 @@
 """The role of key selections: which keys each query of an attention sees, chosen by what its tokens are."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.spec.kinds import ByKind, Part
@@ -14,6 +14,8 @@ class KeySelection(Part):
     Its module is made as `Module(spec, place, query_features)` and derived from `archetype.nn.selection.KeySelector`,
     which says how it is called, what it may keep of each position, and how it may learn from the attention.
     """
+
+    needs: ClassVar[str] = "module"
 
     @property
     def adds_to_loss(self) -> bool:

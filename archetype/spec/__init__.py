@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
     from archetype.parts.short_convolution.spec import *
     from archetype.parts.together.spec import *
     from archetype.roles.activation import *
+    from archetype.roles.embedding import *
     from archetype.roles.feedforward import *
     from archetype.roles.head import *
     from archetype.roles.mixer import *

@@ -588,7 +588,7 @@ def encoder_decoders(draw: DrawFn, wild: bool = False) -> spec.EncoderDecoder:
         source_vocab_size=None if shared else draw(st.none() | (st.integers(1, 2**24) if wild else st.just(9))),
         context_length=draw(contexts(wild)),
         d_model=d_model,
-        embedding=spec.PairEmbedding(shared=shared, **dict(draw(embeddings(d_model, wild)))),
+        embedding=spec.PairEmbedding(**dict(draw(embeddings(d_model, wild))) | {"kind": "pair", "shared": shared}),
         encoder=spec.Stack(layers=encoder, final_norm=spec.NoNorm() if unread else draw(norms(wild))),
         decoder=spec.Stack(layers=decoder, final_norm=draw(norms(wild))),
         state_bridge=spec.StateBridge() if bridged else None,

@@ -13,6 +13,7 @@ from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import GELU, GELUTanh, ReLU
 from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.head.spec import NoHead
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
@@ -37,7 +38,7 @@ def bert_keys(model: ModelSpec) -> Keys:
         "feed_forward_length": expect_kind(MLP, block.feedforward, "layers[0].feedforward").width(encoder.d_model),
         "attention.head_count": mixer.num_heads,
         "attention.layer_norm_epsilon": norm.eps,
-        "tokenizer.ggml.token_type_count": encoder.embedding.num_token_types,
+        "tokenizer.ggml.token_type_count": expect_kind(Embedding, encoder.embedding, "embedding").num_token_types,
     }
 
 

@@ -10,9 +10,8 @@ from archetype.models.spec import ModelSpec
 from archetype.models.stack.module import Stack
 from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
-from archetype.nn.registry import module_for
+from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.shared_rows import PositionShares
-from archetype.parts.embedding.module import Embedding
 
 
 def check_documents_are_separate(
@@ -48,7 +47,7 @@ class Decoder(Stack, CausalModel):
     def __init__(self, decoder: DecoderSpec) -> None:
         super().__init__(decoder.stacks[0])
         self.spec = decoder
-        self.embedding = Embedding(decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model)
+        self.embedding = build_embedding(decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model)
         self.add_head(decoder.head, decoder.vocab_size, decoder.d_model)
 
     def forward(

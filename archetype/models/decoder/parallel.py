@@ -22,7 +22,7 @@ class Stage(nn.Module):
         for index in set(range(len(model.blocks))) - set(self.own):
             model.blocks[index] = nn.Identity()
         if not self.is_first:
-            model.embedding = nn.Identity()  # type: ignore[assignment]
+            model.embedding = nn.Identity()
         if not self.is_last:
             model.final_norm = model.lm_head = nn.Identity()
 

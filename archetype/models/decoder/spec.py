@@ -9,6 +9,7 @@ from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
+from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import DecoderHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
@@ -41,7 +42,7 @@ class Decoder(EndsWithNorm, CausalSpec):
     vocab_size: WideSize
     context_length: Length
     d_model: Size
-    embedding: Embedding = Embedding()
+    embedding: AnyTokenEmbedding = Embedding()
     layers: Layers
     residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()
@@ -61,5 +62,5 @@ class Decoder(EndsWithNorm, CausalSpec):
 
     def with_class_head(self, num_classes: int) -> Self:
         """A head of the last token's vector."""
-        head = ClassificationHead(num_classes=num_classes, dropout=self.embedding.dropout, bias=False)
+        head = ClassificationHead(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0), bias=False)
         return self.replace(head=head)

@@ -18,7 +18,7 @@ class EncoderCost(EmbeddedModelCost):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model, getattr(model, "vocab_size", 0))  # an encoder of pictures has no vocabulary
-        self.pooler, self.token_types = model.pooler, model.embedding.num_token_types
+        self.pooler = model.pooler
         self.head = HeadCost.of(model.head, self.d, getattr(model, "vocab_size", 0))
 
     def head_parameters(self) -> Counts:
@@ -33,5 +33,5 @@ class EncoderCost(EmbeddedModelCost):
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes that autograd saves of embedding and head, and the token types."""
-        token_types = work.tokens * INT64 if self.token_types else 0
+        token_types = work.tokens * INT64 if self.embedding.has_types else 0
         return super().saved_activations(work) + token_types

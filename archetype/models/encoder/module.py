@@ -7,9 +7,8 @@ from archetype.models.encoder import spec
 from archetype.models.output import Output, TokenModel
 from archetype.models.stack.module import Stack
 from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors
-from archetype.nn.registry import module_for
+from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.shared_rows import PositionShares
-from archetype.parts.embedding.module import Embedding
 from archetype.parts.head.module import Pooler
 
 
@@ -20,7 +19,7 @@ class Encoder(Stack, TokenModel):
     def __init__(self, encoder: spec.Encoder) -> None:
         super().__init__(encoder.stacks[0])
         self.spec = encoder
-        self.embedding = Embedding(encoder.embedding, encoder.vocab_size, encoder.context_length, encoder.d_model)
+        self.embedding = build_embedding(encoder.embedding, encoder.vocab_size, encoder.context_length, encoder.d_model)
         self.pooler = Pooler(encoder.d_model) if encoder.pooler else None
         self.add_head(encoder.head, encoder.vocab_size, encoder.d_model)
 

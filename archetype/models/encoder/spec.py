@@ -9,6 +9,7 @@ from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead
 from archetype.parts.norm.spec import NoNorm
+from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import EncoderHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
@@ -44,7 +45,7 @@ class Encoder(EndsWithNorm, ModelSpec):
     vocab_size: WideSize
     context_length: Length
     d_model: Size
-    embedding: Embedding = Embedding()
+    embedding: AnyTokenEmbedding = Embedding()
     layers: Layers
     residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()
@@ -64,5 +65,5 @@ class Encoder(EndsWithNorm, ModelSpec):
 
     def with_class_head(self, num_classes: int) -> Self:
         """A head behind a pooler of the first token's vector."""
-        head = ClassificationHead(num_classes=num_classes, dropout=self.embedding.dropout)
+        head = ClassificationHead(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0))
         return self.replace(head=head, pooler=True)

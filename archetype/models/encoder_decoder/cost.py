@@ -1,12 +1,12 @@
 """The cost of encoder-decoders: the encoder reads the source once."""
 
-from archetype.cost.formula import Counts, prefixed, symbol
+from archetype.cost.formula import ZERO, Counts, prefixed, symbol
 from archetype.cost.registry import cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.models.cost import EmbeddedModelCost
 from archetype.models.encoder_decoder import spec
 from archetype.models.stack.cost import StackCost
-from archetype.parts.embedding.cost import EmbeddingCost
+from archetype.parts.embedding.cost import TokenEmbeddingCost
 from archetype.parts.head.cost import HeadCost
 
 
@@ -18,14 +18,24 @@ class EncoderDecoderCost(EmbeddedModelCost):
         super().__init__(model, model.vocab_size)
         self.head = HeadCost.of(model.head, self.d, model.vocab_size)
         vocabulary = symbol("V_s", model.source_vocab_size or model.vocab_size)
-        source = EmbeddingCost(model.embedding, vocabulary, model.context_length, self.d)
-        self.source_embedding = None if model.embedding.shared else source
+        source = TokenEmbeddingCost.of(model.embedding, self.d, vocabulary, model.context_length)
+        self.source_embedding = None if model.embedding.is_shared else source
         self.num_cross_attentions = sum(block.cross_attention is not None for block in model.decoder.layers)
 
     def embedding_parameters(self) -> Counts:
         """Parameters of one table for both, or of one each."""
         source = self.source_embedding.parameters() if self.source_embedding else {}
         return super().embedding_parameters() | prefixed("source_embedding.", source)
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of head and embeddings, of which the source's rest once it has been read."""
+        counts = super().flops(work)
+        if work.phase != "decode":
+            place, source = ("embedding.", self.embedding) if self.source_embedding is None else (
+                "source_embedding.", self.source_embedding)  # fmt: skip
+            for name, count in prefixed(place, source.flops(work)).items():
+                counts[name] = counts.get(name, ZERO) + count
+        return counts
 
     def stack_work(self, work: Work) -> dict[str, Work]:
         """The source, unless it has been read, and the target."""

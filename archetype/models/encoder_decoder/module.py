@@ -2,7 +2,7 @@
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from archetype.models.block.module import Block
 from archetype.models.encoder_decoder import spec
@@ -10,8 +10,7 @@ from archetype.models.output import Output, TokenModel
 from archetype.models.stack.module import Stack
 from archetype.nn.cache import State, with_source
 from archetype.nn.context import EncoderOutput, ForwardContext, Lengths, Tokens, last_tokens
-from archetype.nn.registry import module_for
-from archetype.parts.embedding.module import Embedding
+from archetype.nn.registry import build_embedding, module_for
 
 
 @module_for(spec.EncoderDecoder)
@@ -21,11 +20,11 @@ class EncoderDecoder(TokenModel):
     def __init__(self, model: spec.EncoderDecoder) -> None:
         super().__init__()
         self.spec = model
-        self.embedding = Embedding(model.embedding, model.vocab_size, model.context_length, model.d_model)
-        self.source_embedding: Embedding | None = None
-        if not model.embedding.shared:
+        self.embedding = build_embedding(model.embedding, model.vocab_size, model.context_length, model.d_model)
+        self.source_embedding: nn.Module | None = None
+        if not model.embedding.is_shared:
             vocab_size = model.source_vocab_size or model.vocab_size
-            self.source_embedding = Embedding(model.embedding, vocab_size, model.context_length, model.d_model)
+            self.source_embedding = build_embedding(model.embedding, vocab_size, model.context_length, model.d_model)
         encoder, decoder = model.stacks
         self.encoder, self.decoder = Stack(encoder), Stack(decoder)
         self.add_head(model.head, model.vocab_size, model.d_model)

@@ -11,6 +11,7 @@ from archetype.parts.embedding.spec import PairEmbedding
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
+from archetype.roles.embedding import AnyPairEmbedding
 from archetype.roles.head import NextTokenHead
 from archetype.spec.base import Length, Size, Spec, WideSize, invalid
 from archetype.spec.kinds import part
@@ -51,7 +52,7 @@ class EncoderDecoder(ModelSpec):
     source_vocab_size: WideSize | None = None
     context_length: Length
     d_model: Size
-    embedding: PairEmbedding = PairEmbedding()
+    embedding: AnyPairEmbedding = PairEmbedding()
     encoder: Stack
     decoder: Stack
     state_bridge: StateBridge | None = None
@@ -74,7 +75,7 @@ class EncoderDecoder(ModelSpec):
 
     @model_validator(mode="after")
     def _source_is_seen(self) -> "EncoderDecoder":
-        if self.source_vocab_size is not None and self.embedding.shared:
+        if self.source_vocab_size is not None and self.embedding.is_shared:
             invalid("source_vocab_size", "a shared table has one vocabulary", "leave it out, or use shared: false")
         crosses = any(block.cross_attention is not None for block in self.decoder.layers)
         if self.state_bridge is None and not crosses:

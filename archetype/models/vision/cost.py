@@ -5,6 +5,7 @@ from archetype.cost.registry import cost_of, linear
 from archetype.cost.work import TrainingWork, Work
 from archetype.models.encoder.cost import EncoderCost
 from archetype.models.vision import spec
+from archetype.parts.embedding.cost import EmbeddingCost
 
 
 @cost_of(spec.VisionEncoder)
@@ -12,6 +13,7 @@ class VisionEncoderCost(EncoderCost):
     """A picture has one length: its patches, and perhaps a class token."""
 
     reads = "images"
+    embedding: EmbeddingCost
 
     def __init__(self, model: spec.VisionEncoder) -> None:
         super().__init__(model)

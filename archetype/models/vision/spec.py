@@ -1,7 +1,7 @@
 """Encoders of pictures."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -13,6 +13,7 @@ from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.spec import Learned
+from archetype.roles.embedding import ForPatches
 from archetype.roles.head import VisionHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
@@ -54,7 +55,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
     num_channels: Size = 3
     d_model: Size
     class_token: Flag = True
-    embedding: Embedding = Embedding(position=Learned())
+    embedding: Annotated[Embedding, ForPatches] = Embedding(position=Learned())
     layers: Layers
     residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()

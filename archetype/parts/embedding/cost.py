@@ -1,39 +1,67 @@
 """The cost of embeddings."""
 
+from typing import Any
+
 from archetype.cost.formula import ZERO, Counts, Formula, symbol
-from archetype.cost.registry import NormCost
-from archetype.cost.work import INT64, TrainingWork
+from archetype.cost.registry import NormCost, PartCost, cost_of
+from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.parts.embedding import spec
 from archetype.parts.position.cost import PositionCost
 
 
-class EmbeddingCost:
-    """The cost of turning tokens into vectors.
+class TokenEmbeddingCost(PartCost):
+    """The cost of turning tokens into vectors: of a table alone, where a kind says nothing else.
 
     Args:
-        embedding: the specification.
+        part: the specification.
+        d: d_model.
         vocabulary: V, or V_s.
         context_length: positions of a table of positions.
-        d: d_model.
     """
 
-    def __init__(self, embedding: spec.Embedding, vocabulary: Formula, context_length: int, d: Formula) -> None:
-        self.embedding, self.vocabulary, self.context_length, self.d = embedding, vocabulary, context_length, d
-        self.position, self.norm = PositionCost.of(embedding.position, d), NormCost.of(embedding.norm, d)
-        self.max_length = context_length if self.position.limits_length else None
+    max_length: int | None = None  # the longest row that there are positions for, where that is limited
+    has_types = False  # whether it reads the part of the input that each token belongs to
+
+    def __init__(self, part: Any, d: Formula, vocabulary: Formula, context_length: int) -> None:
+        super().__init__(part, d)
+        self.vocabulary, self.context_length = vocabulary, context_length
 
     def parameters(self) -> Counts:
         """Parameters, by module."""
-        token_types = self.embedding.num_token_types
+        return {"token": self.vocabulary * self.d}
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of products, by module; a table has none."""
+        return {}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of indices: the text with its next token, of which the input is a view."""
+        return work.rows * (work.length + 1) * INT64
+
+
+@cost_of(spec.Embedding)
+class EmbeddingCost(TokenEmbeddingCost):
+    """Tables of tokens, positions and types, and a norm."""
+
+    part: spec.Embedding
+
+    def __init__(self, part: spec.Embedding, d: Formula, vocabulary: Formula, context_length: int) -> None:
+        super().__init__(part, d, vocabulary, context_length)
+        self.position, self.norm = PositionCost.of(part.position, d), NormCost.of(part.norm, d)
+        self.max_length = context_length if self.position.limits_length else None
+        self.has_types = part.num_token_types > 0
+
+    def parameters(self) -> Counts:
+        """Parameters, by module."""
+        token_types = self.part.num_token_types
         return {
-            "token": self.vocabulary * self.d,
+            **super().parameters(),
             "position": self.position.parameters(self.context_length),
             "token_type": symbol("V_t", token_types) * self.d if token_types else ZERO,
             "norm": self.norm.parameters(),
         }
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of indices, and what the norm saves; a row of positions serves the whole batch."""
-        tokens = work.rows * (work.length + 1) * INT64  # the text with its next token, of which the input is a view
+        """Bytes of indices, also of positions, and what the norm saves; a row of positions serves the whole batch."""
         positions = work.length * INT64 if self.position.limits_length else 0
-        return tokens + positions + self.norm.saved_activations(work.tokens)
+        return super().saved_activations(work) + positions + self.norm.saved_activations(work.tokens)

@@ -3,15 +3,17 @@
 from collections.abc import Callable
 
 from archetype.cost.formula import Formula
-from archetype.parts.embedding.cost import EmbeddingCost
-from archetype.roles.drawing import Step, title
+from archetype.parts.embedding.cost import EmbeddingCost, TokenEmbeddingCost
+from archetype.parts.embedding.spec import Embedding
+from archetype.roles.drawing import Step, steps_of, title
+from archetype.spec.registry import provided
 
 
 def embedding_steps(
-    cost: EmbeddingCost, text: Callable[[Formula], str], place: str = "embedding", length: str = "T",
+    cost: TokenEmbeddingCost, text: Callable[[Formula], str], place: str = "embedding", length: str = "T",
     shared: bool = False,
 ) -> tuple[Step | str, ...]:  # fmt: skip
-    """Tokens, positions and types of tokens, each where it is added.
+    """The boxes of an embedding, and the shape of what it gives.
 
     Args:
         cost: of the embedding.
@@ -20,24 +22,40 @@ def embedding_steps(
         length: the letter of the stream's positions.
         shared: whether its tables are those of another stream, which shows their cost.
     """
-    embedding, width = cost.embedding, text(cost.d)
-    again = ".source" if shared else ""
+    steps: tuple[Step, ...] = (provided("diagram", type(cost.part)) or unknown_embedding)(cost, text, place)
+    return (*(map(_shared, steps) if shared else steps), f"(B, {length}, D)")
+
+
+@steps_of(Embedding)
+def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:
+    """Tokens, positions and types of tokens, each where it is added."""
+    part, width = cost.part, text(cost.d)
 
     def step(name: str, label: str, shape: str, kind: str = "embedding", joins: str = "", slim: bool = False) -> Step:
         field = "embedding.position" if name == "position" else "embedding"
-        one = Step(f"{place}.{name}{again}", label, shape, kind, field, slim, joins and f"{place}.{joins}{again}")
-        return one._replace(kind="shared", detail="shared") if shared else one
+        return Step(f"{place}.{name}", label, shape, kind, field, slim, joins and f"{place}.{joins}")
 
-    scale = "" if embedding.scale == 1 else f", times {embedding.scale:.4g}"
-    steps: list[Step | str] = [step("token", "embedding", f"{text(cost.vocabulary)} × {width}{scale}")]
-    if not embedding.position.is_absent:
+    scale = "" if part.scale == 1 else f", times {part.scale:.4g}"
+    steps = [step("token", "embedding", f"{text(cost.vocabulary)} × {width}{scale}")]
+    if not part.position.is_absent:
         has_table = bool(cost.position.parameters(cost.context_length))
         shape = f"{cost.context_length:,} × {width}" if has_table else f"(T, {width})"
-        steps.append(step("position", title(embedding.position), shape, "position", "sum"))
-    if embedding.num_token_types:
-        shape = f"{embedding.num_token_types} × {width}"
+        steps.append(step("position", title(part.position), shape, "position", "sum"))
+    if part.num_token_types:
+        shape = f"{part.num_token_types} × {width}"
         steps.append(step("token_type", "token types", shape, joins="token_type.sum"))
-    if not embedding.norm.is_absent:
-        norm = step("norm", title(embedding.norm), "D", "norm", slim=True)
-        steps.insert(1 if embedding.norm_first else len(steps), norm)
-    return (*steps, f"(B, {length}, D)")
+    if not part.norm.is_absent:
+        norm = step("norm", title(part.norm), "D", "norm", slim=True)
+        steps.insert(1 if part.norm_first else len(steps), norm)
+    return tuple(steps)
+
+
+def unknown_embedding(cost: TokenEmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:
+    """The table; further modules of an embedding from outside have no known place."""
+    return (Step(f"{place}.token", title(cost.part), "", field="embedding"),)
+
+
+def _shared(step: Step) -> Step:
+    """The same box again, whose cost another stream shows."""
+    joins = step.joins and f"{step.joins}.source"
+    return step._replace(name=f"{step.name}.source", joins=joins, kind="shared", detail="shared")

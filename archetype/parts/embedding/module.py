@@ -6,12 +6,13 @@ from torch import Tensor, nn
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext, Tokens, Vectors
 from archetype.nn.dropout import dropout
-from archetype.nn.registry import build_norm, build_position
+from archetype.nn.registry import build_norm, build_position, module_for
 from archetype.parts.embedding import spec
 from archetype.parts.norm.module import normalize_stream
 from archetype.weights.linear import Table
 
 
+@module_for(spec.Embedding)
 class Embedding(nn.Module):
     """dropout(norm(scale * token vector + position vector + token type vector)); or the norm of token vectors alone."""
 

@@ -1,19 +1,22 @@
 """How tokens and patches become vectors."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.spec import NoPosition
+from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.norm import AnyNorm
 from archetype.roles.position import AnyEmbeddingPosition
-from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec
+from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability
+from archetype.spec.kinds import part
 
 __all__ = ["Embedding", "PairEmbedding"]
 
 
-class Embedding(Spec):
+@part
+class Embedding(TokenEmbedding):
     """Token vectors times `scale`, plus positions and one of `num_token_types` vectors, then a norm and dropout.
 
     With `norm_first` the norm stands before positions and types are added (BlenderbotSmall).
@@ -29,6 +32,8 @@ class Embedding(Spec):
     """
 
     renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
+    embeds_patches: ClassVar[bool] = True
+    kind: Literal["table"] = "table"
     position: AnyEmbeddingPosition = NoPosition()
     scale: Positive = 1.0
     num_token_types: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
@@ -36,7 +41,12 @@ class Embedding(Spec):
     norm_first: Flag = False
     dropout: Probability = 0.0
 
+    def check(self, width: int) -> None:
+        """The positions have to fit."""
+        self.position.check(width)
 
+
+@part
 class PairEmbedding(Embedding):
     """The embeddings of an encoder and a decoder: one table for both where `shared`, else one each.
 
@@ -44,4 +54,13 @@ class PairEmbedding(Embedding):
         shared: one table for encoder and decoder.
     """
 
+    embeds_text: ClassVar[bool] = False
+    embeds_pairs: ClassVar[bool] = True
+    embeds_patches: ClassVar[bool] = False
+    kind: Literal["pair"] = "pair"  # type: ignore[assignment]
     shared: Flag = True
+
+    @property
+    def is_shared(self) -> bool:
+        """As it says."""
+        return self.shared
