@@ -33,7 +33,7 @@ def register(
 
     Args:
         kind: a subclass of a role of `archetype.spec` (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition,
-            Wiring, Pattern), of `archetype.training` (ObjectiveConfig, Optimizer, Schedule, Data), or of
+            Wiring, Residual, Pattern), of `archetype.training` (ObjectiveConfig, Optimizer, Schedule, Data), or of
             `archetype.tokenizers.Tokenizer`; its `kind` is its name in files.
         module: what computes a part of a specification; `archetype/nn/registry.py` says how each role's is made.
         cost: what counts it; absent, its module is counted on the meta device.
@@ -124,6 +124,7 @@ def _computed_roles() -> tuple[type[Part], ...]:
     from archetype.roles.mixer import Mixer
     from archetype.roles.norm import Norm
     from archetype.roles.position import EmbeddingPosition, MixerPosition
+    from archetype.roles.residual import Residual
     from archetype.roles.wiring import Wiring
 
-    return (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition, Wiring)
+    return (Mixer, FeedForward, Norm, EmbeddingPosition, MixerPosition, Wiring, Residual)

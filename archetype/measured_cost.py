@@ -52,6 +52,12 @@ class MeasuredContentCost(PartCost):
         x = torch.empty(work.rows, work.length, self.d.value, device=META)
         return _saved(lambda: self.module(x, ForwardContext.of(x), *self.further_arguments), self.module, work)
 
+    def state(self, length: int) -> int:
+        """Numbers in the state that the module makes, if it makes one."""
+        new_state = getattr(self.module, "new_state", None)
+        state = new_state and new_state(1, length, torch.float32, META)
+        return int(state.nbytes) // torch.float32.itemsize if state else 0
+
 
 class MeasuredMixerCost(MeasuredContentCost, MixerCost):
     """A mixer; decoding is run with a state."""
@@ -70,10 +76,6 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
             state = self.module.new_state(rows, work.length.value, x.dtype, META)  # type: ignore[operator]
             lengths = torch.zeros(rows, dtype=torch.long, device=META)
         return {"products": _flops(lambda: self.module(x, ForwardContext.of(x, lengths), state), self.part)}
-
-    def state(self, length: int) -> int:
-        state = self.module.new_state(1, length, torch.float32, META)  # type: ignore[operator]
-        return int(state.nbytes) // torch.float32.itemsize
 
 
 class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):

@@ -14,7 +14,7 @@ that a kernel must keep is counted.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 from archetype.cost.formula import ZERO, Counts, Formula, Symbol
@@ -102,6 +102,10 @@ class ContentCost(PartCost, ABC):
     def state(self, length: int) -> int:
         """Numbers in the state of one row with room for `length` tokens; none, where nothing is carried on."""
         return 0
+
+    def each(self) -> Iterator["ContentCost"]:
+        """The costs of the parts that it is made of: its own, unless it joins others."""
+        yield self
 
     @property
     def state_name(self) -> str:

@@ -1,16 +1,16 @@
 """The base of all mixers: attention, recurrences and state spaces."""
 
-from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from archetype.roles.parallel import InLayout, NeedsWholeRows
+from archetype.roles.content import Content
+from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AttentionSizes
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["Mixer"]
 
 
-class Mixer(InLayout, Part):
+class Mixer(Content, Part):
     """Base of all mixers."""
 
     sees_later: ClassVar[bool] = False  # whether a position sees later ones too, where its stack is not causal
@@ -24,10 +24,6 @@ class Mixer(InLayout, Part):
     def keys_follow_length(self) -> bool:
         """Whether what it keeps of a position changes as the sequence grows, so that a text must be read whole."""
         return False
-
-    def each(self) -> "Iterator[Mixer]":
-        """The mixers that it is made of: itself, or its parts where it stands for several."""
-        yield self
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
