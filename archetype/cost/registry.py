@@ -14,7 +14,7 @@ that a kernel must keep is counted.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 from archetype.cost.formula import ZERO, Counts, Formula, Symbol
@@ -88,6 +88,8 @@ class Linear(NamedTuple):
 class ContentCost(PartCost, ABC):
     """The cost of a block's mixer or feed-forward part."""
 
+    divides_state = False  # whether processes that share its heads share its state
+
     @abstractmethod
     def parameters(self) -> Counts:
         """Parameters, by projection."""
@@ -108,6 +110,10 @@ class ContentCost(PartCost, ABC):
         """Numbers in the state of one row with room for `length` tokens; none, where nothing is carried on."""
         return 0
 
+    def each(self) -> Iterator["ContentCost"]:
+        """The costs of the parts that it is made of: its own, unless it joins others."""
+        yield self
+
     @property
     def state_name(self) -> str:
         """What its state is called."""
@@ -119,7 +125,6 @@ class MixerCost(ContentCost):
 
     complexity: Complexity
     differs_by_layer = False  # whether equal mixers of two layers compute other pairs
-    divides_state = False  # whether processes that share its heads share its state
 
     @abstractmethod
     def flops(self, work: Work) -> Counts:

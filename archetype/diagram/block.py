@@ -5,16 +5,14 @@ from typing import NamedTuple
 from archetype.diagram.captions import facts, mixer_facts
 from archetype.diagram.content import SLIM, Content, W, content_layout, extent
 from archetype.diagram.costs import LayerCosts, ReportCosts
-from archetype.diagram.inside import inside
 from archetype.diagram.rail import Rail
 from archetype.diagram.scene import Box
 from archetype.models.block.diagram import contents
 from archetype.models.block.spec import Block
 from archetype.models.stack.cost import StackCost
-from archetype.roles.drawing import Branch, Inside, title
+from archetype.roles.drawing import Branch, Inside, inside, title
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
-from archetype.roles.norm import Norm
 from archetype.spec.edit import index_text
 from archetype.spec.registry import provided
 
@@ -36,10 +34,11 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
         name: _content(f"{place}.{name}", part, drawings[name], layer_costs, field, columns, rail)
         for name, (part, _) in parts.items()
     }
-    branch, norm = _branch(kind.block, layer_costs), getattr(kind.block.wiring, "norm", None)
+    branch = _branch(kind.block, layer_costs)
 
     def norm_of(content: str, ending: str) -> Box | None:
-        if not ending or not isinstance(norm, Norm) or norm.is_absent:
+        wiring = kind.block.wiring  # one from outside may have no norms
+        if not ending or not hasattr(wiring, "norm") or (norm := wiring.norm_of(content, ending)).is_absent:
             return None
         name = f"{content}_{ending}"
         return Box(f"{place}.{name}", 0, 0, W, SLIM, "norm", title(norm), layer_costs.shape(name),
@@ -51,10 +50,11 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
             rail.put(Box(f"{place}.{own}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
                          "", len(kind.layers), layer_costs.take(own), field=f"{stack.prefix}residual"))  # fmt: skip
 
-    if branch.parallel and len(laid_out) == 2 and (first := norm_of("mixer", branch.before)) is not None:
+    if branch.parallel and len(laid_out) == 2:
         second = None if branch.shared_norm else norm_of("feedforward", branch.before)
+        norms = (norm_of("mixer", branch.before), second)
         carry("mixer", "feedforward")
-        rail.parallel(place, laid_out["mixer"], laid_out["feedforward"], (first, second))
+        rail.parallel(place, laid_out["mixer"], laid_out["feedforward"], norms, branch.shared_norm)
         return
     for name, content in laid_out.items():
         carry(name)

@@ -20,6 +20,8 @@ def mixer_facts(cost: MixerCost, causal: bool) -> list[str]:
     if causal:
         one, two = cost.state(1), cost.state(2)
         state = f"state: {two - one:,} numbers a token" if two > one else f"state: {one:,} numbers"
+        if two > one and (constant := one - (two - one)) > 0:
+            state += f" and {constant:,} more"
         lines += [state] if one else []
     return lines
 
@@ -33,7 +35,7 @@ def _fact(name: str, value: Any) -> str:
         case dict():
             return f"{name}: {', '.join(_words(value))}"
         case list() | tuple():
-            return f"{name} {', '.join(map(str, value))}"
+            return f"{name} {', '.join(str(one['kind'] if isinstance(one, dict) else one) for one in value)}"
     return f"{name} {_number(value)}"
 
 

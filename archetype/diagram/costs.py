@@ -24,15 +24,19 @@ class ReportCosts:
 
     def take(self, *modules: str) -> Cost:
         """The cost of modules outside the blocks."""
-        return self.sum((name, 1) for name in modules)
+        return self.sum((name, 1, 1) for name in modules)
 
-    def sum(self, rows: Iterable[tuple[str, int]]) -> Cost:
-        """The cost of rows, of so many of the layers that each counts together."""
+    def sum(self, rows: Iterable[tuple[str, int, int]]) -> Cost:
+        """The cost of some of the layers that each row counts together.
+
+        Args:
+            rows: name, number of layers, and number of those with weights of their own.
+        """
         cost = Cost()
-        for name, layers in rows:
+        for name, layers, owners in rows:
             if name in self.rows:
                 self.untaken.discard(name)
-                cost = cost + Cost.of(self.rows[name], self.report.dtype, layers)
+                cost = cost + Cost.of(self.rows[name], self.report.dtype, layers, owners)
         return cost
 
     def legend(self, shapes: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
@@ -75,7 +79,13 @@ class LayerCosts:
     def take(self, *modules: str) -> Cost:
         """The cost of modules of the block, such as `mixer.q`."""
         prefix = f"{self.stack.prefix}blocks."
-        return self.costs.sum((f"{prefix}{group.label}.{name}", n) for group, n in self.groups for name in modules)
+        counts = [(group.label, number, self._owners(group)) for group, number in self.groups]
+        return self.costs.sum((f"{prefix}{label}.{name}", n, own) for label, n, own in counts for name in modules)
+
+    def _owners(self, group: LayerGroup) -> int:
+        """How many of these layers have weights of their own."""
+        blocks = self.stack.stack.layers
+        return sum(blocks[layer].weights_of is None for layer in group.layers if layer in self.layers)
 
     def take_all(self) -> Cost:
         """The cost of all modules of the block."""

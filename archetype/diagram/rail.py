@@ -112,33 +112,36 @@ class Rail:
         if behind is not None:
             self.put(behind, GAP - 4)
 
-    def parallel(self, name: str, first: Content, second: Content, norms: tuple[Box, Box | None]) -> None:
+    def parallel(self, name: str, first: Content, second: Content, norms: tuple[Box | None, Box | None],
+                 shared: bool) -> None:  # fmt: skip
         """Two contents side by side that read the same vectors; both results are added.
 
         Args:
             name: of the block.
             first: the mixer.
             second: the feed-forward part, at its right.
-            norms: of the first's input, and of the second's; without the second the first serves both.
+            norms: of the first's input, and of the second's.
+            shared: whether the first serves both.
         """
         y = self.y + GAP
         x = BRANCHES + first.width + GAP
         entry, other_entry = BRANCHES + first.entry, x + second.entry
-        if norms[1] is not None:
-            low = self._node(f"{name}.feedforward_tap", y, "tap")
-            norm = self._norm(norms[1], other_entry, y + GAP)
-            self.layout.wire(low, norm, "branch", [(DOT / 2, y + DOT / 2), (other_entry, y + DOT / 2),
-                                                   (other_entry, norm.y)])  # fmt: skip
+        before, other_before = norms
+        is_apart = not shared and norms != (None, None)  # each reads the stream, or a norm of it, by a wire of its own
+        if is_apart:
+            other_source = low = self._node(f"{name}.feedforward_tap", y, "tap")
+            if other_before is not None:
+                other_source = self._norm(other_before, other_entry, y + GAP)
+                self.layout.wire(low, other_source, "branch", [(DOT / 2, y + DOT / 2), (other_entry, y + DOT / 2),
+                                                               (other_entry, other_source.y)])  # fmt: skip
             y += GAP
-        tap = self._node(f"{name}.mixer_tap", y + (SLIM - DOT) / 2, "tap")
-        middle, source = tap.y + tap.h / 2, self._norm(norms[0], entry, y)
-        self.layout.wire(tap, source, "branch", [(DOT / 2, middle), (source.x, middle)])
+        source = tap = self._node(f"{name}.mixer_tap", y + (SLIM - DOT) / 2, "tap")
+        if before is not None:
+            middle, source = tap.y + tap.h / 2, self._norm(before, entry, y)
+            self.layout.wire(tap, source, "branch", [(DOT / 2, middle), (source.x, middle)])
         above = y + SLIM + GAP
         self.enter(first, source, BRANCHES, above, entry)
-        if norms[1] is None:
-            self.enter(second, source, x, above, other_entry, sideways=True)
-        else:
-            self.enter(second, norm, x, above, other_entry)
+        self.enter(second, other_source if is_apart else source, x, above, other_entry, sideways=not is_apart)
         top = above + max(first.height, second.height)
         for number, (content, left, end) in enumerate(((first, BRANCHES, "mixer"), (second, x, "feedforward"))):
             start, line = self.leave(content, left, above), top + GAP + number * (SUM + GAP / 2)

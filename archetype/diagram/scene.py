@@ -46,10 +46,17 @@ class Cost:
         )
 
     @classmethod
-    def of(cls, row: Row, dtype: str, layers: int = 1) -> "Cost":
-        """The cost of some of the layers that a row of a cost report counts together."""
-        parameters, active, flops = (n * layers // row.layers for n in (row.parameters, row.active, row.forward))
-        return cls(parameters, active, flops, weight_bytes(8 * parameters, dtype))
+    def of(cls, row: Row, dtype: str, layers: int = 1, owners: int = 1) -> "Cost":
+        """The cost of some of the layers that a row of a cost report counts together.
+
+        Args:
+            row: of the report.
+            dtype: of the weights.
+            layers: how many.
+            owners: how many of them have weights of their own.
+        """
+        parameters, active = (n * owners // max(1, row.owners) for n in (row.parameters, row.active))
+        return cls(parameters, active, row.forward * layers // row.layers, weight_bytes(8 * parameters, dtype))
 
     def to_json(self) -> dict[str, int]:
         """Plain data."""

@@ -48,14 +48,15 @@ def put_stack(rail: Rail, stack: StackCost, costs: ReportCosts, unfold: bool = F
             place, kind = f"{stack.prefix}blocks.{layer}", Kind(blocks[layer], (layer,))
             rail.y += MARGIN
             put_block(rail, place, kind, stack, costs)
-            _block_container(rail, place, kind, stack, start + GAP / 2, f"layer {layer}")
+            _block_container(rail, place, kind, stack, start + GAP / 2, _pill(f"layer {layer}", (layer,), stack))
         return
     if len(kinds) == 1:
         start = rail.y
         place = f"{stack.prefix}blocks.*" if number > 1 else f"{stack.prefix}blocks.0"
         rail.y += MARGIN
         put_block(rail, place, kinds[0], stack, costs)
-        _block_container(rail, place, kinds[0], stack, start + GAP / 2, f"× {number}" if number > 1 else "")
+        pill = _pill(f"× {number}", kinds[0].layers, stack) if number > 1 else ""
+        _block_container(rail, place, kinds[0], stack, start + GAP / 2, pill)
         return
     _put_layers(rail, kinds, stack)
     put_panels(rail, kinds, stack, costs)
@@ -73,7 +74,8 @@ def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCos
         panel.put(Box(f"{place}.out", 0, 0, 44, SLIM, "output", "x′", repeat=len(kind.layers)))
         panel.y += MARGIN
         times = f" × {len(kind.layers)}" if len(kind.layers) > 1 else ""
-        _block_container(panel, place, kind, stack, 0, f"{LETTERS[index]}{times}", f"layer{index % 6}")
+        pill = _pill(f"{LETTERS[index]}{times}", kind.layers, stack)
+        _block_container(panel, place, kind, stack, 0, pill, f"layer{index % 6}")
         _, _, right, top = panel.layout.bounds
         if index and index % PANELS_IN_A_ROW == 0:
             x, y, row = left, y + row + 3 * GAP, 0.0
@@ -111,6 +113,18 @@ def _block_container(rail: Rail, place: str, kind: Kind, stack: StackCost, botto
     rail.right, rail.y = right, top
 
 
+def _pill(text: str, layers: Sequence[int], stack: StackCost) -> str:
+    """What is said above some equal layers: also whose weights they use, and whether they read an input again."""
+    blocks = [stack.stack.layers[layer] for layer in layers]
+    used = [block.weights_of for block in blocks if block.weights_of is not None]
+    sets = len(blocks) - len(used)
+    if len(layers) == 1:
+        shared = f"weights of layer {used[0]}" if used else ""
+    else:
+        shared = "" if not used else "shared" if sets == 1 else f"{sets} sets of weights"
+    return " · ".join(filter(None, (text, shared, "reinject" if any(block.reinject for block in blocks) else "")))
+
+
 def _put_layers(rail: Rail, kinds: list[Kind], stack: StackCost) -> None:
     """The layers one by one, groups that repeat in a container."""
     code = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
@@ -132,11 +146,14 @@ def _put_layers(rail: Rail, kinds: list[Kind], stack: StackCost) -> None:
             rail.put(box)
             start += number
         if times > 1:
-            start += (times - 1) * sum(number for _, number in group)
+            number_in_group = sum(number for _, number in group)
+            start += (times - 1) * number_in_group
             top = rail.y + MARGIN
             place = f"{stack.prefix}layers.to.{start}"
-            container = Container(place, -W / 2 - MARGIN, bottom, W + 2 * MARGIN, top - bottom, "repeat", f"× {times}",
-                          (), times)  # fmt: skip
+            further = stack.stack.layers[start - (times - 1) * number_in_group : start]
+            shared = " · shared" * all(block.weights_of is not None for block in further)
+            container = Container(place, -W / 2 - MARGIN, bottom, W + 2 * MARGIN, top - bottom, "repeat",
+                          f"× {times}{shared}", (), times)  # fmt: skip
             rail.layout.containers.append(container)
             rail.layout.notes.append(Note(W / 2 + MARGIN - 8, top, f"× {times}", "end", "fold"))
             rail.y = top

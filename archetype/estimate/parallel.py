@@ -145,7 +145,9 @@ class Planner:
         self.speed = cluster.device.peak(dtype) * next(shares, DEFAULT_UTILIZATION)  # FLOPs a second
         self.report = cost_report(model, 1, length, dtype)
         self.itemsize = 2 if compute_dtype(dtype) == "bfloat16" else 4
-        self.in_blocks = sum(row.parameters for row in self.report.rows if row.in_block)
+        rows = [row for row in self.report.rows if row.in_block]
+        self.in_blocks = sum(row.parameters for row in rows)
+        self.in_passes = sum(row.parameters * row.layers // max(1, row.owners) for row in rows)  # shared ones each time
         self.beside_blocks = self.report.parameters["total"] - self.in_blocks
         self.width = int(getattr(model, "d_model", 0) or model.stacks[0].d_model)
 
@@ -165,7 +167,7 @@ class Planner:
                 continue
             for pipeline in _divisors(devices // tensor):
                 left = devices // tensor // pipeline
-                if devices % (tensor * pipeline) or pipeline > layers // 2:
+                if devices % (tensor * pipeline) or pipeline > layers // 2 or not self._divides(pipeline):
                     continue
                 for context in self._contexts(left) if pipeline == 1 else (1,):
                     rows_shared = left // context
@@ -208,7 +210,8 @@ class Planner:
         """Bytes that a device sends in a step, by the dimension of the mesh."""
         parameters, copies = self._parameters(layout), layout.rows_shared * layout.context // layout.shards
         vectors = rows * self.length / layout.context * self.width * self.itemsize
-        gathers = (2 * self.itemsize + FLOAT32) * parameters * micro_batches  # gradients meet after each micro-batch
+        again = (self.in_passes - self.in_blocks) * self._blocks(layout) / self.model.num_layers / layout.tensor
+        gathers = (2 * self.itemsize + FLOAT32) * (parameters + again) * micro_batches  # gradients meet after each
         reduces = (6 if recomputes else 4) * self._blocks(layout) * micro_batches
         return {
             "shard": gathers * _ring(layout.shards),
@@ -223,7 +226,7 @@ class Planner:
         parameters = self._parameters(layout)
         shards = layout.shards
         state = 4 * FLOAT32 * parameters / shards  # weights, gradients, two moments
-        one_block = self.in_blocks / self.model.num_layers / layout.tensor
+        one_block = self.in_passes / self.model.num_layers / layout.tensor
         gathered = (2 * self.itemsize + FLOAT32) * one_block * (shards > 1)  # two blocks, and the gradients of one
         gathered += self.itemsize * self.beside_blocks / layout.tensor * (shards > 1)
         if shards == 1 and self.itemsize == 2:
@@ -277,16 +280,25 @@ class Planner:
         numbers = 0.0
         for stack in self.report.memory_cost.cost.stacks:
             for group in stack.groups:
-                cut = layout.tensor if group.cost.mixer.divides_state else 1
-                numbers += len(group.layers) * group.cost.mixer.state(1) / cut
+                for mixer in group.cost.mixer.each():
+                    cut = layout.tensor if mixer.divides_state else 1
+                    numbers += len(group.layers) * mixer.state(1) / cut
         return numbers * self.length * self.itemsize
 
     def _contexts(self, devices: int) -> list[int]:
         """How many devices may share the positions of a row."""
-        mixers = [block.mixer for stack in self.model.stacks for block in stack.layers]
-        if not self.model.shares_positions or any(mixer.needs_whole_rows for mixer in mixers):
+        blocks = [block for stack in self.model.stacks for block in stack.layers]
+        parts = [part for block in blocks for content in block.contents.values() for part in content.each()]
+        if not self.model.shares_positions or any(part.needs_whole_rows is not None for part in parts):
             return [1]
         return [number for number in _divisors(devices) if number == 1 or self.length % (2 * number) == 0]
+
+    def _divides(self, num_stages: int) -> bool:
+        """Whether no stage needs of another what does not go from one to the next."""
+        stacks = self.model.stacks
+        return num_stages == 1 or all(
+            stack.residual.is_sum and stack.used_of_other_stage(num_stages) is None for stack in stacks
+        )
 
     def _cut(self, layout: Layout) -> int:
         return layout.tensor if self.cuts_vectors else 1
@@ -339,7 +351,8 @@ def _heads(model: ModelSpec) -> set[int]:
         heads
         for stack in model.stacks
         for block in stack.layers
-        if (sizes := block.mixer.attention_sizes(stack.d_model)) is not None
+        for mixer in block.mixer.each()
+        if (sizes := mixer.attention_sizes(stack.d_model)) is not None
         for heads in sizes[:2]
     }
 

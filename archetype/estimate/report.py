@@ -116,7 +116,7 @@ class CostReport:
         work = cost.stack_work(Work(symbol("B", self.batch), symbol("T", self.length, self.spec), "forward"))
         for stack in cost.stacks:
             length, decodes = work[stack.prefix].length, stack in cost.decoding_stacks
-            for group in stack.groups:
+            for group in (group for group in stack.groups if "mixer" in group.cost.contents):
                 place, mixer = f"{stack.prefix}blocks.{group.label}", group.cost.mixer
                 written = " ".join(mixer.complexity)
                 sizes = {one.name: one for one in mixer.symbols if re.search(rf"\b{one.name}\b", written)}

@@ -20,6 +20,7 @@ class Row:
 
     module: str
     layers: int
+    owners: int  # how many of these layers have weights of their own
     in_block: bool
     formulas: Mapping[Column, Formula]
     parameters: int  # trained numbers
@@ -32,11 +33,14 @@ class Row:
     def of(cls, module: str, counts: Mapping[str, Counts], name: str, group: LayerGroup | None = None) -> "Row":
         """The row of a module, from what is counted under its name; of all layers of a group together."""
         formulas, layers = {column: counts.get(column, {}).get(name, ZERO) for column in COLUMNS}, 1
+        owners = 1 if group is None else group.owners
         if group is not None and (len(group.layers) > 1 or not group.owners):
             number = {"parameters": group.number_of_weights, "active": group.number_of_weights}
             formulas = {column: number.get(column, group.number) * one for column, one in formulas.items()}
             layers = len(group.layers)
-        return cls(module, layers, group is not None, formulas, *(formula.value for formula in formulas.values()))
+        return cls(
+            module, layers, owners, group is not None, formulas, *(formula.value for formula in formulas.values())
+        )
 
     @property
     def is_table(self) -> bool:

@@ -42,9 +42,9 @@ def attention_path(trace: Trace, layer: int | str) -> str:
     if isinstance(layer, str) and layer.rpartition(".")[2] in ("mixer", "cross"):
         raise SpecError("layer", f"{layer} does not attend", nearest(layer, paths))
     path = layer_path(trace.model, layer)
-    for part in ("mixer", "cross"):
-        if f"{path}.{part}" in paths:
-            return f"{path}.{part}"
+    for start in (f"{path}.mixer", f"{path}.cross"):
+        if inside := [one for one in paths if f"{one}.".startswith(f"{start}.")]:  # of several side by side the first
+            return inside[0]
     raise SpecError("layer", f"{path} does not attend", f"use one of {', '.join(paths)}")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from archetype.errors import SpecError
 from archetype.inspection import figures
 from archetype.inspection.lens import Name, answering_stack, residual_names
-from archetype.inspection.names import join, layer_path, shown_parts, stacks
+from archetype.inspection.names import join, layer_path, module_at, shown_parts, stacks
 from archetype.inspection.residual import added_by
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View
@@ -126,21 +126,25 @@ def attribution_view(
         return Contribution(label, kind, float(final(x.double()) @ row))
 
     parts = [part("embedding", "embedding", trace[points[0]][0, position])]
+    reinjected = stacks(model)[stack].reinjected
     for index, point in enumerate(points[1:]):
         path = point.removesuffix(".out")
         added = added_by(trace, path)
         if added is None:
             cause = f"the output of {path} is not its input plus what its parts give"
             raise SpecError("attribution", cause, "look at the lens")
+        if (source := reinjected.get(index)) is not None:
+            again = trace[f"{path}.in"] - trace[points[index]]
+            parts.append(part(f"layer {index} input of layer {source}", "embedding", again[0, position]))
         for content, x in added.items():
             heads = _by_head(trace, path) if path == split and content == "mixer" else None
             if heads is None:
                 parts.append(part(f"layer {index} {content}", content, x[0, position]))
                 continue
-            scale: float = model.get_submodule(path).residual_scale  # type: ignore[assignment]
+            scale: float = module_at(model, path).residual_scale  # type: ignore[assignment]
             for number, y in enumerate(heads[:, position].double() * scale):
                 parts.append(part(f"layer {index} head {number}", content, y))
-            if model.get_submodule(f"{path}.mixer.o").bias is not None:
+            if module_at(model, f"{path}.mixer.o").bias is not None:
                 rest = x[0, position].double() - heads[:, position].double().sum(0) * scale
                 parts.append(part(f"layer {index} bias of o", "bias", rest))
     parts.append(Contribution("biases of the last norm and head", "bias", float(constant @ row) + bias))
@@ -171,7 +175,7 @@ def _row(head: LanguageModelHead, embedding: Any, token: int) -> tuple[Float[Ten
 
 def _by_head(trace: Trace, path: str) -> Float[Tensor, "H T D"] | None:
     """The contribution of each head, without the output projection's bias; None where they are not simply added."""
-    block = trace.model.get_submodule(path)
+    block = module_at(trace.model, path)
     weight = getattr(getattr(block.mixer, "o", None), "weight", None)
     if block.added or f"{path}.mixer.heads" not in trace or not isinstance(weight, Tensor):
         return None

@@ -14,8 +14,50 @@ from archetype.nn.inspect import Shown, shown_by
 VECTORS = "... D"
 
 
+class SharedBlocks:
+    """The layers of blocks that several layers share: what such a block computes is named by its layer.
+
+    Args:
+        model: whose blocks they are.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.layers: dict[str, list[str]] = {}  # by the path of the block, in the order of the forward pass
+        for path, stack in stacks(model).items():
+            blocks = join(path, "blocks")
+            for index, own in enumerate(stack.blocks.order):
+                self.layers.setdefault(f"{blocks}.{own}", []).append(f"{blocks}.{index}")
+        self.layers = {own: paths for own, paths in self.layers.items() if len(paths) > 1}
+
+    def names(self, name: str) -> list[str]:
+        """The names of what a module computes, one for each time that a pass calls it."""
+        for own, paths in self.layers.items():
+            if f"{name}.".startswith(f"{own}."):
+                return [path + name.removeprefix(own) for path in paths]
+        return [name]
+
+    def module_path(self, path: str) -> str:
+        """The path of the module that computes a layer or a part of it."""
+        for own, paths in self.layers.items():
+            for layer in paths:
+                if f"{path}.".startswith(f"{layer}."):
+                    return own + path.removeprefix(layer)
+        return path
+
+
+def module_at(model: Model, path: str) -> nn.Module:
+    """The module that computes a layer or a part of it; that of another layer, where it has no weights of its own."""
+    return model.get_submodule(SharedBlocks(model).module_path(path))
+
+
 def activation_shapes(model: Model) -> dict[str, str]:
     """The name of every activation, with its shape in letters of the legend."""
+    shared = SharedBlocks(model)
+    return {name: shape for own, shape in _own_shapes(model).items() for name in shared.names(own)}
+
+
+def _own_shapes(model: Model) -> dict[str, str]:
+    """The same by the paths of modules."""
     shapes: dict[str, str] = {}
     for path, module in model.named_modules():
         if not isinstance(module, nn.ModuleList) and path:
@@ -26,6 +68,13 @@ def activation_shapes(model: Model) -> dict[str, str]:
 
 def default_names(model: Model) -> Iterator[str]:
     """Inputs and outputs of layers, of their contents and norms, and of embeddings; and all probes."""
+    shared = SharedBlocks(model)
+    yield from (name for own in _own_default_names(model) for name in shared.names(own))
+    yield from (f"{path}.{side}" for path in shown_parts(model) if path for side in ("in", "out"))
+
+
+def _own_default_names(model: Model) -> Iterator[str]:
+    """The same by the paths of modules."""
     for path, module in model.named_modules():
         yield from (join(path, name) for name in getattr(module, "probes", {}))
         if isinstance(module, Block):
@@ -60,10 +109,9 @@ def shown_parts(model: Model) -> dict[str, Shown]:
     shown = {"": shown_by(model.spec)}
     for stack in model.spec.stacks:
         for index, block in enumerate(stack.layers):
-            contents = {"mixer": block.mixer, "cross": block.cross_attention, "feedforward": block.feedforward}
-            for name, part in contents.items():
-                if part is not None:
-                    shown[f"{stack.prefix}blocks.{index}.{name}"] = shown_by(part)
+            for name, content in block.contents.items():
+                for path, part in content.named_parts():
+                    shown[f"{stack.prefix}blocks.{index}.{name}.{path}".rstrip(".")] = shown_by(part)
         shown[f"{stack.prefix}final_norm"] = shown_by(stack.final_norm)
     return shown
 

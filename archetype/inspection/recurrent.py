@@ -10,7 +10,7 @@ from torch import Tensor
 
 from archetype.errors import SpecError
 from archetype.inspection import figures
-from archetype.inspection.names import layer_path, layers, shown_parts
+from archetype.inspection.names import layer_path, layers, module_at, shown_parts
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
 from archetype.nn.cache import KVCache, LayerState
@@ -90,10 +90,14 @@ def recurrent_view(trace: Trace, layer: int | str | None = None) -> RecurrentVie
 @torch.no_grad()
 def recurrent_parts(trace: Trace, layer: int | str | None = None) -> Iterator[list[Series]]:
     """The series of one layer after the other, each read token by token, and of the model; as for `recurrent_view`."""
-    for path in layers(trace.model) if layer is None else [layer_path(trace.model, layer)]:
-        norms = state_norms(trace, f"{path}.mixer").items()
-        own = [Series(f"{path}.mixer", f"norm of {name}", values[0]) for name, values in norms]
-        yield [*own, *_shown(trace, f"{path}.mixer")]
+    paths = recurrent_paths(trace)
+    for block in layers(trace.model) if layer is None else [layer_path(trace.model, layer)]:
+        series: list[Series] = []
+        for path in (path for path in paths if path.startswith(f"{block}.")):
+            norms = state_norms(trace, path).items()
+            series += [Series(path, f"norm of {name}", values[0]) for name, values in norms]
+            series += _shown(trace, path)
+        yield series
     if layer is None:
         yield [*_shown(trace, "")]
 
@@ -114,8 +118,13 @@ def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
 
 def has_recurrent_view(trace: Trace) -> bool:
     """Whether a part remembers otherwise than by keys and values."""
-    shown = any(one.series is not None for one in shown_parts(trace.model).values())
-    return shown or any(_state_before(trace, f"{path}.mixer") is not None for path in layers(trace.model))
+    return shown_parts(trace.model)[""].series is not None or bool(recurrent_paths(trace))
+
+
+def recurrent_paths(trace: Trace) -> list[str]:
+    """The contents of layers that remember otherwise than by keys and values."""
+    parts = {path: shown for path, shown in shown_parts(trace.model).items() if path}
+    return [path for path, shown in parts.items() if shown.series is not None or _state_before(trace, path) is not None]
 
 
 def _shown(trace: Trace, path: str) -> Iterable[Series]:
@@ -131,7 +140,7 @@ def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
     """
     if (state := _state_before(trace, path)) is None:
         return {}
-    module, x, call = trace.model.get_submodule(path), trace[f"{path}.in"], trace.calls[path].context
+    module, x, call = module_at(trace.model, path), trace[f"{path}.in"], trace.calls[path].context
     left = {} if call is None else {layer: value for layer, value in call.left.items() if isinstance(value, Tensor)}
     rows = torch.arange(x.shape[0], device=x.device)
     norms: dict[str, list[Tensor]] = {}
@@ -148,7 +157,7 @@ def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
 
 def _state_before(trace: Trace, path: str) -> LayerState | None:
     """The state with which a mixer began to read; None where it has keys and values, or reads from both ends."""
-    module: Any = trace.model.get_submodule(path)
+    module: Any = module_at(trace.model, path)
     if getattr(module, "directions", 1) > 1 or not hasattr(module, "new_state"):
         return None
     if isinstance(module.new_state(1, 1, trace.model.dtype, trace.model.device), KVCache | IndexedKVCache):

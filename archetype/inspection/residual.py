@@ -11,7 +11,7 @@ from torch import Tensor
 from archetype.errors import SpecError
 from archetype.inspection import figures
 from archetype.inspection.lens import residual_names
-from archetype.inspection.names import stacks
+from archetype.inspection.names import module_at, stacks
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
 from archetype.models.block.module import Block
@@ -28,7 +28,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of a sum's parts, as a
 
 def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
     """The output of each content of a layer to the residual stream; None where its output is no such sum."""
-    block = trace.model.get_submodule(path)
+    block = module_at(trace.model, path)
     if not isinstance(block, Block) or block.added is None or not block.adds_up:
         return None
     present = [content for content in CONTENTS if getattr(block, content, None) is not None]

@@ -2,8 +2,9 @@
 
 Names are `MODULE.in` and `MODULE.out` for every module that takes and gives vectors (`blocks.3.mixer.out`, and
 `blocks.3.in` for the residual stream before layer 3), and `MODULE.PROBE` for what a part offers of its inside
-(`blocks.3.mixer.q`). Of a module that is called again, as an embedding by both sides of an encoder-decoder, the second
-call is `embedding.out:2`. The pass keeps no state and is never recorded as native steps.
+(`blocks.3.mixer.q`). Layers that share a block have a name each. Of another module that is called again, as an
+embedding by both sides of an encoder-decoder, the second call is `embedding.out:2`. The pass keeps no state and is
+never recorded as native steps.
 """
 
 from collections import Counter
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from archetype.errors import SpecError, nearest
 from archetype.generate.engine import Engine, Loaded
 from archetype.inspection.inputs import Inputs
-from archetype.inspection.names import activation_shapes, default_names, join
+from archetype.inspection.names import SharedBlocks, activation_shapes, default_names, join, module_at
 from archetype.models.build import GenerativeModel, Model
 from archetype.models.megabyte.module import MegaByte
 from archetype.nn.cache import CrossKVCache, LayerState
@@ -62,8 +63,7 @@ class Trace:
         """What one part read, computed and gave; the whole model at an empty path."""
         start, call = join(path, ""), self.calls.get(path, Call())
         own = {name.removeprefix(start): x for name, x in self.activations.items() if name.startswith(start)}
-        module = self.model.get_submodule(path)
-        return PartTrace(path, module, own, call.context, call.cache)
+        return PartTrace(path, module_at(self.model, path), own, call.context, call.cache)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.activations:
@@ -93,7 +93,7 @@ class Tracer:
         self.model, self.inputs, self._loaded = model, inputs, loaded
         self._end: int | None = None  # of the text, as far as the present pass of a generation has read it
         self._has_positions = False  # whether a change is made at some positions alone
-        self.shapes = activation_shapes(model)
+        self.shapes, self._shared = activation_shapes(model), SharedBlocks(model)
         self._recorded = set(default_names(model))
         self._changes: dict[str, list[Change]] = {}
 
@@ -157,9 +157,10 @@ class Tracer:
         Raises:
             SpecError: what was set is not computed in this pass, or has another shape.
         """
-        trace, calls = Trace(self.model, self.inputs), Counter[str]()
+        trace, calls, called = Trace(self.model, self.inputs), Counter[str](), self._naming()
 
         def reach(name: str, x: Tensor) -> Tensor:
+            name = called(name)
             calls[name] += 1
             recorded = name in self._recorded
             name = name if calls[name] == 1 else f"{name}:{calls[name]}"
@@ -199,9 +200,10 @@ class Tracer:
             raise SpecError("positions", "of patches are others than those of the text", "change it everywhere")
         ids = {name: x[0].tolist() for name, x in self.inputs.arguments.items()}
         prompt, target = ids.get("source") or ids["tokens"], ids.get("target", [])[1:]
-        calls = Counter[str]()
+        calls, called = Counter[str](), self._naming()
 
         def reach(name: str, x: Tensor) -> Tensor:
+            name = called(name)
             calls[name] += 1
             with observed(None):
                 for change in self._changes.get(name, ()):
@@ -225,6 +227,17 @@ class Tracer:
             if not calls[name]:
                 raise SpecError(name, "is not computed while text is generated", nearest(name, +calls))
         return text
+
+    def _naming(self) -> Callable[[str], str]:
+        """What names an activation of a module when it is computed: by the layer whose turn it is."""
+        calls = Counter[str]()
+
+        def called(name: str) -> str:
+            names = self._shared.names(name)
+            calls[name] += 1
+            return names[(calls[name] - 1) % len(names)]
+
+        return called
 
     @contextmanager
     def _reaching(
@@ -254,7 +267,7 @@ class Tracer:
         trace: Trace | None,
     ) -> Iterator[Any]:
         """Hooks of a module whose input or output is needed; those of other threads see nothing."""
-        before, after = join(path, "in"), join(path, "out")
+        before, after, called = join(path, "in"), join(path, "out"), self._naming()
 
         def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             if observer() is not observe or not args or not isinstance(args[0], Tensor):
@@ -262,15 +275,15 @@ class Tracer:
             context = next((value for value in args if isinstance(value, ForwardContext)), None)
             if context is not None and trace is not None:
                 cache = next((value for value in args if isinstance(value, LayerState)), None)
-                trace.calls[path] = Call(context, _copied(cache))
+                trace.calls[called(path)] = Call(context, _copied(cache))
             return (reach(before, args[0]), *args[1:])
 
         def leave(_: nn.Module, args: tuple[Any, ...], y: Any) -> Tensor | None:
             return reach(after, y) if observer() is observe and isinstance(y, Tensor) else None
 
-        if before in needed:
+        if not needed.isdisjoint(self._shared.names(before)):
             yield module.register_forward_pre_hook(enter)
-        if after in needed:
+        if not needed.isdisjoint(self._shared.names(after)):
             yield module.register_forward_hook(leave)
 
     def _known(self, name: str) -> str:

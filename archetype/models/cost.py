@@ -36,10 +36,10 @@ class ModelCost(ABC):
 
     @property
     def state_names(self) -> list[str]:
-        """What the state is called, of each kind of mixer once."""
+        """What the state is called, of each kind of content once."""
         blocks = [group.cost for stack in self.decoding_stacks for group in stack.groups]
-        mixers = [mixer for block in blocks for mixer in (block.mixer, block.cross) if mixer and mixer.state(1)]
-        return list(dict.fromkeys(mixer.state_name for mixer in mixers))
+        contents = [content for block in blocks for content in block.contents.values() if content.state(1)]
+        return list(dict.fromkeys(content.state_name for content in contents))
 
     @abstractmethod
     def embedding_parameters(self) -> Counts:

@@ -161,7 +161,8 @@ class ForwardContext:
         """
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return state
-        return self.cached(("before", id(state)), lambda: replace(state))  # type: ignore[type-var]
+        _, before = self.cached(("before", id(state)), lambda: (state, replace(state)))  # type: ignore[type-var]
+        return before  # the state itself is held beside it, or another one might be made at its address
 
 
 def last_tokens(x: Vectors, context: ForwardContext) -> Float[Tensor, "B 1 D"]:

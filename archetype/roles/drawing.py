@@ -15,7 +15,7 @@ is not its concern: a box shows the cost of the module that has its name.
 A kind without one is drawn by the modules that its cost counts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from archetype.spec.base import Spec
@@ -234,6 +234,24 @@ def steps_of(*parts: type[Spec]) -> Callable[[H], H]:
 def streams_of(*models: type[Part]) -> Callable[[M], M]:
     """Function decorator: these kinds of models are drawn by this function."""
     return provides("diagram", *models)
+
+
+def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = None) -> Inside:
+    """The cells of a part; modules that its function says nothing of stand in rows above the others.
+
+    Args:
+        part: the specification.
+        modules: that its cost counts.
+        function: what draws it (absent: what is registered for it).
+    """
+    names = list(modules)
+    function = function or provided("diagram", type(part))
+    drawn = function(part, frozenset(names)) if function else Inside(())
+    shown = {row for cell in drawn.cells for row in cell.rows or (cell.name,)}
+    above = max((cell.row for cell in drawn.cells), default=-1) + 1
+    rest = [name for name in names if name not in shown]
+    cells = tuple(Cell(name, index % 3, above + index // 3) for index, name in enumerate(rest))
+    return drawn._replace(cells=(*drawn.cells, *cells))
 
 
 def title(part: Part) -> str:

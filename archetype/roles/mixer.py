@@ -1,9 +1,9 @@
 """The base of all mixers: attention, recurrences and state spaces."""
 
-from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from archetype.roles.parallel import InLayout, NeedsWholeRows
+from archetype.roles.content import Content
+from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AttentionSizes, MixerPosition
 from archetype.spec.base import invalid
 from archetype.spec.kinds import ByKind, Part
@@ -11,7 +11,7 @@ from archetype.spec.kinds import ByKind, Part
 __all__ = ["Mixer"]
 
 
-class Mixer(InLayout, Part):
+class Mixer(Content, Part):
     """Base of all mixers."""
 
     needs: ClassVar[str] = "module"
@@ -31,10 +31,6 @@ class Mixer(InLayout, Part):
     def stack_bias(self) -> tuple[MixerPosition, int] | None:
         """The positions, and the number of heads, of a table of biases that all layers of its stack share."""
         return None
-
-    def each(self) -> "Iterator[Mixer]":
-        """The mixers that it is made of: itself, or its parts where it stands for several."""
-        yield self
 
     def source(self, layer: int) -> int | None:
         """The earlier layer of which it reads, as the mixer of `layer`, what that one leaves; None where it reads none.

@@ -120,6 +120,12 @@ class Plans(Generic[M]):
         return None
 
 
+def stage_layers(number: int, num_stages: int, num_layers: int) -> range:
+    """The layers of one of a pipeline's stages, among which they are divided in their order."""
+    first, last = (n * num_layers // num_stages for n in (number, number + 1))
+    return range(first, last)
+
+
 def plans_of(module: M) -> Plans[M]:
     """The plans of a module; none of its own where its class has no `parallel`."""
     return cast(type[Plans[M]], provided("parallel", type(module)) or Plans)(module)

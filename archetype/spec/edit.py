@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from archetype.errors import SpecError
 from archetype.io.yaml import yaml_value
 from archetype.spec.base import Spec
-from archetype.spec.repeats import MAX_LAYERS, cycle, runs
+from archetype.spec.repeats import MAX_LAYERS, cycle, restacked
 
 __all__ = ["assign", "differences", "leaves", "value_at"]
 
@@ -124,8 +124,9 @@ def _compare_layers(a: list[Any], b: list[Any], place: str) -> Iterator[Change]:
     if len(a) != len(b):
         yield f"{prefix}num_layers", len(a), len(b)
     shared: dict[str, tuple[list[int], Change]] = {}
+    one, other = (restacked(layers, count) or cycle(count, *layers) for layers in (a, b))
     for index in range(count):
-        for change in _compare(a[index % len(a)], b[index % len(b)], ""):
+        for change in _compare(one[index], other[index], ""):
             shared.setdefault(repr(change), ([], change))[0].append(index)
     for indices, (path, old, new) in shared.values():
         yield f"{prefix}layers[{index_text(indices, count)}].{path}", old, new
@@ -203,9 +204,11 @@ def _assign(data: Any, keys: Sequence[Key | int], value: Any, target: str) -> No
 def _restacked(layers: list[Any], num_layers: Any, target: str) -> list[Any]:
     if not isinstance(num_layers, int) or isinstance(num_layers, bool) or not 0 < num_layers <= MAX_LAYERS:
         raise SpecError(target, f"{num_layers!r} is not a count", f"use a whole number from 1 to {MAX_LAYERS}")
-    if len(runs([repr(layer) for layer in layers])) > 1 and num_layers > len(layers):
+    if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
+        raise SpecError(target, "the layers are no list of blocks", "give blocks first")
+    if (stack := restacked(layers, num_layers)) is None:
         raise SpecError(target, "the stack has no single pattern to repeat", "set layers[i] one by one")
-    return [deepcopy(layer) for layer in cycle(num_layers, *layers)]
+    return [deepcopy(layer) for layer in stack]
 
 
 def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

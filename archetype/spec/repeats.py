@@ -1,7 +1,7 @@
 """Sequences with a pattern: cycled, and read as groups that repeat."""
 
 from collections.abc import Hashable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = ["cycle", "repeat", "runs"]
 
@@ -37,6 +37,35 @@ def runs(layers: Sequence[H]) -> list[tuple[int, tuple[H, ...]]]:
         groups.append((covered // -negative_size, tuple(layers[start : start - negative_size])))
         start += covered
     return groups
+
+
+def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[str, Any]] | None:
+    """A stack's layers as plain data, cut to a number or their pattern repeated; None where there is no pattern.
+
+    A group whose weights all further layers use is used further; any other pattern repeats with weights of its own,
+    and what layers within it share is shared within each repetition.
+    """
+    if num_layers <= len(layers):
+        return list(layers[:num_layers])
+    sources = [layer.get("weights_of") for layer in layers]
+    size = next((index for index, source in enumerate(sources) if source is not None), len(layers))
+    if size < len(layers):
+        said = [{"weights_of": None, "reinject": False} | layer for layer in layers]
+        places = [index % size for index in range(size, num_layers)]
+        again = {"reinject": said[size]["reinject"]}
+        used = [said[place] | {"weights_of": place} | (again if place == 0 else {}) for place in places]
+        if said[size:] == used[: len(said) - size]:
+            return said[:size] + used
+    back = [None if source is None else index - source for index, source in enumerate(sources)]
+    relative = [
+        layer if steps is None else layer | {"weights_of": steps} for layer, steps in zip(layers, back, strict=True)
+    ]
+    if len(runs([repr(layer) for layer in relative])) > 1:
+        return None
+    return [
+        layer if layer.get("weights_of") is None else layer | {"weights_of": index - layer["weights_of"]}
+        for index, layer in enumerate(cycle(num_layers, *relative))
+    ]
 
 
 def _times(codes: Sequence[int], start: int, size: int) -> int:

@@ -54,5 +54,5 @@ def compile_blocks(model: nn.Module) -> None:
     compiler = os.environ.get("CXX", "g++")
     if next(model.parameters()).device.type in ("cpu", "meta") and shutil.which(compiler) is None:
         raise SpecError("compile", f"{compiler} is not installed", "install it, name another in CXX, or do not compile")
-    for block in blocks_of(model):
+    for block in dict.fromkeys(blocks_of(model)):  # one that several layers share is one program
         block.compile()

@@ -71,6 +71,11 @@ MIXERS: dict[str, spec.Mixer] = {
     "short-convolution": spec.ShortConvolution(),
 }
 GATED = spec.GatedMLP(d_ff=spec.EightThirds(multiple_of=2), activation="silu")
+MIXERS["mixers-together"] = spec.MixersTogether(
+    parts=(MIXERS["wide-latent"], MIXERS["mamba2"], MIXERS["lstm"]),
+    scales=(0.5, 1.0, 2.0),
+    input_scales=(1.0, 0.5, 1.0),
+)
 FEEDFORWARDS: dict[str, spec.FeedForward] = {
     "mlp": spec.MLP(d_ff=12, activation="gelu_tanh", bias=True),
     "gated": GATED,
@@ -78,6 +83,9 @@ FEEDFORWARDS: dict[str, spec.FeedForward] = {
     "grouped-experts": spec.MixtureOfExperts(
         num_experts=6, experts_per_token=2, expert=spec.MLP(d_ff=9, activation="relu", bias=True), shared=GATED,
         router=spec.SigmoidRouter(renormalize=True), groups=spec.ExpertGroups(num_groups=3, groups_per_token=2),
+    ),
+    "networks-together": spec.FeedForwardsTogether(
+        parts=(GATED, spec.MLP(d_ff=10, activation="relu")), scales=(0.5, 2.0)
     ),
     "none": spec.NoFeedForward(),
 }  # fmt: skip
@@ -148,7 +156,7 @@ def hybrid() -> spec.Decoder:
     kinds = ("mamba", "attention", "lstm", "wide-latent", "attention", "gru")
     patterns, feedforwards = ("full", "window", "full", "full", "full", "full"), tuple(FEEDFORWARDS)
     layers = [
-        combined({"mixer": kind, "pattern": pattern, "position": "rotary", "feedforward": feedforwards[index % 5]})
+        combined({"mixer": kind, "pattern": pattern, "position": "rotary", "feedforward": feedforwards[index % 6]})
         for index, (kind, pattern) in enumerate(zip(kinds, patterns, strict=True))
     ]
     return layers[0].replace(layers=tuple(layer for decoder in layers for layer in decoder.layers))

@@ -150,6 +150,13 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "unit offset": wired(kind="pre_norm", norm={"kind": "rms", "unit_offset": True}),
     "tied": decoder(block(), head={"kind": "language_model", "tied": True, "bias": True}),
     "learned": decoder(block(), embedding={"position": {"kind": "learned"}, "norm": {"kind": "layer"}}),
+    "shared layers": decoder({"repeat": 3, "shared": True, "reinject": True, "blocks": [block(), block()]}),
+    "norms by content": wired(kind="sandwich", mixer_norm={"kind": "none"}, feedforward_post_norm={"kind": "rms"}),
+    "no mixer": decoder(block(), block(mixer={"kind": "none"})),
+    "mixers together": mixed(
+        kind="together", parts=[ATTENTION, {"kind": "mamba2", "num_heads": 4, "head_dim": 6, "state_size": 5}]
+    ),
+    "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }
 OTHERS: dict[str, spec.ModelSpec] = {
     "encoder": encoder(),

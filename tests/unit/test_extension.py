@@ -22,10 +22,9 @@ from archetype.nn.place import Place
 from archetype.nn.registry import module_class
 from archetype.nn.selection import Choice, KeySelector
 from archetype.parts.position.module import ScoreBias
-from archetype.roles.pattern import MaskContext, PatternRule, pattern_rule
+from archetype.roles.pattern import MaskContext, PatternRule
 from archetype.runs.extensions import FILE, check_extensions, extensions_of, write_extensions
-from archetype.spec.kinds import Part
-from archetype.spec.registry import PROVIDED, providers
+from tests.helpers import registered
 from tests.helpers.inspected import inspection, tracer
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance, randomize
@@ -37,14 +36,8 @@ EXACT = 1e-5
 @pytest.fixture(autouse=True)
 def registries_as_before() -> Iterator[None]:
     """What a test registers is gone after it."""
-    [list(providers(name)) for name in ("module", "cost", "diagram")]  # what is imported stays registered
-    roles, before = {role: dict(role.kinds) for role in Part.__subclasses__()}, dict(PROVIDED)
-    yield
-    for role, kinds in roles.items():
-        role.kinds = kinds
-    PROVIDED.clear()
-    PROVIDED.update(before)
-    pattern_rule.cache_clear()
+    with registered.registries_as_before():
+        yield
 
 
 def with_mixer(**mixer: Any) -> spec.ModelSpec:

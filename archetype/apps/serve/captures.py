@@ -25,7 +25,13 @@ from archetype.inspection.attention import AttentionView, attention_paths
 from archetype.inspection.experts import mixture_paths
 from archetype.inspection.lens import LensView, answering_stack, lens_layers, lens_of_layers, read_out, residual_names
 from archetype.inspection.names import stacks
-from archetype.inspection.recurrent import RecurrentView, has_recurrent_view, recurrent_parts, view_of_series
+from archetype.inspection.recurrent import (
+    RecurrentView,
+    has_recurrent_view,
+    recurrent_parts,
+    recurrent_paths,
+    view_of_series,
+)
 from archetype.inspection.residual import ResidualView
 from archetype.inspection.trace import Trace
 
@@ -224,11 +230,12 @@ def _residual_stacks(trace: Trace) -> list[str | None]:
 def _needed(trace: Trace) -> Iterator[str]:
     """The activations that a view still to be computed reads."""
     with_views = {*attention_paths(trace), *mixture_paths(trace)}
+    remembering = {*recurrent_paths(trace)}
     for name in trace:
         path, _, last = name.rpartition(".")
         if path in with_views:
             needed = last not in ("in", "out", "heads")
-        elif path.endswith(".mixer"):
+        elif path in remembering:
             needed = True
         else:
             needed = not path or (last in ("in", "out") and path.rpartition(".")[2].isdecimal())

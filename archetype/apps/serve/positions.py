@@ -1,6 +1,7 @@
 """The page's requests about positions: functions of the specification alone; nothing here loads torch."""
 
 import asyncio
+import re
 from typing import Any
 
 from archetype.apps.serve.exchange import Exchange
@@ -72,11 +73,13 @@ def _layers(model: ModelSpec, length: int) -> list[dict[str, Any]]:
     """Each kind of mixer with its layers."""
     rows = []
     for stack in model.stacks:
-        kinds: dict[Mixer, list[int]] = {}
+        kinds: dict[tuple[str, Mixer], list[int]] = {}
         for index, block in enumerate(stack.layers):
-            kinds.setdefault(block.mixer, []).append(index)
-        for mixer, layers in kinds.items():
-            path = f"{stack.prefix}layers[{index_text(layers, len(stack.layers))}].mixer"
+            for name, mixer in block.mixer.named_parts():
+                kinds.setdefault((name, mixer), []).append(index)
+        for (name, mixer), layers in kinds.items():
+            inside = re.sub(r"\.(\d+)", r"[\1]", f".{name}" if name else "")
+            path = f"{stack.prefix}layers[{index_text(layers, len(stack.layers))}].mixer{inside}"
             row = {"path": path, "kind": getattr(mixer, "kind", ""), "layers": layers, "causal": stack.causal}
             rows.append(row | _mixer(mixer, stack, layers[0], length, model.context_length))
     return rows

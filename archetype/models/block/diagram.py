@@ -9,14 +9,7 @@ from archetype.roles.mixer import Mixer
 
 def contents(block: Block) -> dict[str, tuple[Mixer | FeedForward, DrawInside | None]]:
     """A block's parts by their place, with what draws one otherwise than its kind is drawn."""
-    parts: dict[str, tuple[Mixer | FeedForward, DrawInside | None]] = {}
-    if not block.mixer.is_absent:
-        parts["mixer"] = (block.mixer, None)
-    if block.cross_attention is not None:
-        parts["cross"] = (block.cross_attention, cross_attention)
-    if not block.feedforward.is_absent:
-        parts["feedforward"] = (block.feedforward, None)
-    return parts
+    return {name: (part, cross_attention if name == "cross" else None) for name, part in block.contents.items()}
 
 
 @branch_of(PreNorm)

@@ -8,7 +8,7 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.feedforward.spec import NoFeedForward
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import NoPosition
-from archetype.roles.feedforward import AnyFeedForward
+from archetype.roles.feedforward import AnyFeedForward, FeedForward
 from archetype.roles.mixer import AnyMixer, Mixer
 from archetype.roles.norm import AnyNorm, Norm
 from archetype.roles.wiring import AnyWiring, Wiring
@@ -143,7 +143,8 @@ class NoMixer(Mixer):
 
     @property
     def needs_whole_rows(self) -> None:
-        """Never: it reads no row."""
+        """No position is read."""
+        return
 
 
 class Block(Spec):
@@ -173,9 +174,10 @@ class Block(Spec):
     reinject: Flag = False
 
     @property
-    def num_contents(self) -> int:
-        """How many of mixer, cross-attention and feed-forward part it has."""
-        return (not self.mixer.is_absent) + (self.cross_attention is not None) + (not self.feedforward.is_absent)
+    def contents(self) -> dict[str, Mixer | FeedForward]:
+        """Its parts by the names of their modules, in the order in which they are computed."""
+        parts = {"mixer": self.mixer, "cross": self.cross_attention, "feedforward": self.feedforward}
+        return {name: part for name, part in parts.items() if part is not None and not part.is_absent}
 
     @property
     def own(self) -> "Block":
@@ -184,7 +186,7 @@ class Block(Spec):
 
     @model_validator(mode="after")
     def _contents_fit_the_wiring(self) -> "Block":
-        if self.mixer.is_absent and self.feedforward.is_absent and self.cross_attention is None:
+        if not self.contents:
             invalid("mixer", "the block has no content", "give it a mixer or a feed-forward part")
         if isinstance(self.wiring, ParallelResidual):
             if self.feedforward.is_absent:

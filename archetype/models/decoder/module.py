@@ -30,12 +30,13 @@ def check_documents_are_separate(
     if not isinstance(model, DecoderSpec):
         raise SpecError(field, f"texts of one row are not kept apart by a model of kind {model.kind}", remedy)
     for index, block in enumerate(model.stacks[0].layers):
-        mixer = block.mixer
-        if not mixer.separates_documents:
-            kind = getattr(mixer, "kind", "a mixer")
-            cause = f"what {kind} computes of a document depends on the others of its row"
-            remedy = f"{remedy}, or use full attention or a window in every layer"
-            raise SpecError(f"layers[{index}].mixer", cause, remedy)
+        for place, content in (("mixer", block.mixer), ("feedforward", block.feedforward)):
+            for part in content.each():
+                if not part.separates_documents:
+                    kind = getattr(part, "kind", f"a {place}")
+                    cause = f"what {kind} computes of a document depends on the others of its row"
+                    remedy = f"{remedy}, or use full attention or a window in every layer"
+                    raise SpecError(f"layers[{index}].{place}", cause, remedy)
 
 
 @module_for(DecoderSpec)

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from archetype.models.decoder.module import Decoder
 from archetype.nn.context import ForwardContext
-from archetype.roles.parallel import Plans
+from archetype.roles.parallel import Plans, stage_layers
 from archetype.spec.registry import provides
 
 
@@ -16,10 +16,9 @@ class Stage(nn.Module):
 
     def __init__(self, model: Decoder, number: int, num_stages: int) -> None:
         super().__init__()
-        first, last = (n * len(model.blocks) // num_stages for n in (number, number + 1))
         self.is_first, self.is_last = number == 0, number == num_stages - 1
-        self.model, self.own = model, range(first, last)
-        for index in set(range(len(model.blocks))) - set(self.own):
+        self.model, self.own = model, stage_layers(number, num_stages, len(model.blocks))
+        for index in set(range(len(model.blocks))) - set(self.own):  # layers that share weights are in one stage
             model.blocks[index] = nn.Identity()
         if not self.is_first:
             model.embedding = nn.Identity()
@@ -31,8 +30,7 @@ class Stage(nn.Module):
         context = ForwardContext.of(x)
         if self.is_first:
             x = self.model.embedding(x, context)
-        for index in self.own:
-            x = self.model.run_block(index, x, context)
+        x = self.model.run_blocks(self.own, x, context)
         if self.is_last and self.model.lm_head is not None:
             x = self.model.lm_head(self.model.final_norm(x, context), self.model.lm_head.weight)
         return x

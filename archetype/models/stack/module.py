@@ -70,16 +70,22 @@ class Stack(nn.Module):
     def run(self, x: Vectors, context: ForwardContext, state: State | None = None) -> Vectors:
         """The vectors after all layers, before the final norm; the state's layers go on in place."""
         context.position_bias, context.left = self.position_bias, {}
-        read: dict[int | None, Tensor] = {}  # what layers read whose input comes again
         stream = enter(self.residual, x)
-        states = state.layers if state else [None] * len(self.blocks)
-        for index, own in zip(range(len(self.blocks)), states, strict=True):
+        stream = self.run_blocks(range(len(self.blocks)), stream, context, state.layers if state else None)
+        return leave(self.residual, stream)
+
+    def run_blocks(
+        self, layers: range, stream: Tensor, context: ForwardContext, states: Sequence[LayerState] | None = None
+    ) -> Tensor:
+        """The residual stream after some layers, the states of all of which go on in place."""
+        read: dict[int | None, Tensor] = {}  # what layers read whose input comes again
+        for index in layers:
             if index in self.reinjected:
                 stream = stream + read[self.reinjected[index]]
             elif index in self.reinjected.values():
                 read[index] = stream
-            stream = self.run_block(index, stream, context, own)
-        return leave(self.residual, stream)
+            stream = self.run_block(index, stream, context, None if states is None else states[index])
+        return stream
 
     def run_block(self, index: int, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         """The residual stream after one layer."""
@@ -92,7 +98,7 @@ class Stack(nn.Module):
 
 def place_of(stack: StackView, layer: int) -> Place:
     """The place of a layer in its stack."""
-    contents = sum(block.num_contents for block in stack.layers[:layer])
+    contents = sum(len(block.contents) for block in stack.layers[:layer])
     return Place(stack.d_model, layer, len(stack.layers), stack.causal, contents, stack.residual)
 
 

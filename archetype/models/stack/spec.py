@@ -9,6 +9,7 @@ from archetype.models.block.spec import Block
 from archetype.models.stack.layers import Layers
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.norm import AnyNorm
+from archetype.roles.parallel import stage_layers
 from archetype.roles.residual import AnyResidual, Residual, ResidualSum
 from archetype.roles.wiring import Wiring
 from archetype.spec.base import Size, Spec, inside, invalid
@@ -113,13 +114,23 @@ class StackView(NamedTuple):
                 invalid("", f"it reads layer {source}, which is not before layer {index}", "name an earlier layer")
             block.mixer.check_source(self.layers[source].mixer, self.d_model)
 
+    def used_of_other_stage(self, num_stages: int) -> tuple[int, int] | None:
+        """A layer and the one whose weights it uses, where another of a pipeline's stages has that one."""
+        for number in range(num_stages):
+            own = stage_layers(number, num_stages, len(self.layers))
+            for index in own:
+                if (first := self.layers[index].weights_of) is not None and first not in own:
+                    return index, first
+        return None
+
     def _check_repetition(self, index: int, block: Block) -> None:
         """A layer may use the weights of an earlier one that is like it and has its own."""
         if block.weights_of is None:
             return
         place = f"{self.prefix}layers[{index}]"
         if block.weights_of >= index:
-            invalid(f"{place}.weights_of", f"{block.weights_of} is no earlier layer", f"use less than {index}")
+            remedy = f"use less than {index}" if index else "leave it out"
+            invalid(f"{place}.weights_of", f"{block.weights_of} is no earlier layer", remedy)
         first = self.layers[block.weights_of]
         if first.weights_of is not None:
             cause = f"layer {block.weights_of} has no weights of its own"

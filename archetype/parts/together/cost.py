@@ -1,6 +1,6 @@
 """The cost of several contents side by side: the sum of theirs."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from archetype.cost.formula import Counts, Formula, Symbol, prefixed
@@ -39,6 +39,18 @@ class TogetherCost(ContentCost):
     def state_name(self) -> str:
         """What the states are called."""
         return ", ".join(dict.fromkeys(part.state_name for part in self.parts if part.state(1)))
+
+    def each(self) -> Iterator[ContentCost]:
+        """The costs of the parts, and of those inside them."""
+        for part in self.parts:
+            yield from part.each()
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection, by part."""
+        sizes: dict[str, tuple[Formula, Formula]] = {}
+        for index, part in enumerate(self.parts):
+            sizes |= {f"parts.{index}.{name}": size for name, size in part.projection_sizes().items()}
+        return sizes
 
     def _joined(self, counts: list[Counts]) -> Counts:
         joined: Counts = {}

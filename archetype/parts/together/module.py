@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -58,6 +59,8 @@ class StatesTogether(LayerState):
 @module_for(spec.MixersTogether, spec.FeedForwardsTogether)
 class Together(nn.Module):
     """sum_i s_i F_i(r_i x)."""
+
+    probes: ClassVar[dict[str, str]] = {}  # the parts have their own
 
     def __init__(self, together: spec.MixersTogether | spec.FeedForwardsTogether, place: Place) -> None:
         super().__init__()

@@ -1,10 +1,11 @@
 """Several mixers, or several feed-forward parts, that read the same vectors and whose outputs are added."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from archetype.roles.content import Content
 from archetype.roles.feedforward import AnyFeedForward, FeedForward
 from archetype.roles.mixer import AnyMixer, Mixer
 from archetype.roles.parallel import NeedsWholeRows
@@ -26,6 +27,7 @@ class MixersTogether(Mixer):
         input_scales: factor of what each mixer reads, r_i (absent: 1).
     """
 
+    title: ClassVar[str] = "Side by side"
     kind: Literal["together"] = "together"
     parts: Annotated[tuple[AnyMixer, ...], Field(min_length=1)]
     scales: Scales | None = None
@@ -47,6 +49,11 @@ class MixersTogether(Mixer):
         return next((cause for mixer in self.parts if (cause := mixer.needs_whole_rows) is not None), None)
 
     @property
+    def sees_later(self) -> bool:  # type: ignore[override]
+        """Where one of them does."""
+        return any(mixer.sees_later for mixer in self.parts)
+
+    @property
     def keys_follow_length(self) -> bool:
         """Where one of them does."""
         return any(mixer.keys_follow_length for mixer in self.parts)
@@ -56,10 +63,9 @@ class MixersTogether(Mixer):
         """Where one of them does."""
         return any(mixer.adds_to_loss for mixer in self.parts)
 
-    def each(self) -> Iterator[Mixer]:
-        """The mixers that stand side by side."""
-        for mixer in self.parts:
-            yield from mixer.each()
+    def named_parts(self) -> Iterator[tuple[str, Any]]:
+        """The mixers that stand side by side, and those inside them."""
+        return _named(self.parts)
 
     def check(self, width: int, causal: bool) -> None:
         """Each of them can stand here."""
@@ -78,6 +84,7 @@ class FeedForwardsTogether(FeedForward):
         input_scales: factor of what each part reads, r_i (absent: 1).
     """
 
+    title: ClassVar[str] = "Side by side"
     kind: Literal["together"] = "together"
     parts: Annotated[tuple[AnyFeedForward, ...], Field(min_length=1)]
     scales: Scales | None = None
@@ -92,6 +99,21 @@ class FeedForwardsTogether(FeedForward):
     def adds_to_loss(self) -> bool:
         """Where one of them does."""
         return any(feedforward.adds_to_loss for feedforward in self.parts)
+
+    @property
+    def separates_documents(self) -> bool:
+        """Where all of them do."""
+        return all(part.separates_documents for part in self.parts)
+
+    def named_parts(self) -> Iterator[tuple[str, Any]]:
+        """The parts that stand side by side, and those inside them."""
+        return _named(self.parts)
+
+
+def _named(parts: Sequence[Content]) -> Iterator[tuple[str, Any]]:
+    for index, content in enumerate(parts):
+        for path, inner in content.named_parts():
+            yield f"parts.{index}.{path}".rstrip("."), inner
 
 
 def _check(parts: Sequence[Part], scales: Scales | None, input_scales: Scales | None) -> None:

@@ -1,11 +1,13 @@
 """How many processes share the work and how, as a recipe says it."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
+from archetype.models.stack.spec import StackView
 from archetype.roles.parallel import InLayout
 from archetype.spec.base import Size, Spec
 from archetype.spec.edit import put
@@ -163,19 +165,31 @@ class Parallel(Spec):
         if self.pipeline > spec.num_layers:
             cause = f"{self.pipeline} stages are more than {spec.num_layers} layers"
             raise SpecError("parallel.pipeline", cause, "use at most one for each layer")
+        for stack in spec.stacks:
+            self._check_stages(stack)
         if batch_size % (rows := self.num_rows_shared * micro_batch_size):
             cause = f"a batch of {batch_size} rows is no number of micro-batches of {rows}"
             raise SpecError("parallel.pipeline", cause, "change batch_size or micro_batch_size")
 
+    def _check_stages(self, stack: StackView) -> None:
+        """Refuse layers that need of another stage what does not go from one to the next."""
+        if not stack.residual.is_sum:
+            cause = f"{stack.residual.dump()['kind']} does not go from stage to stage"
+            raise SpecError("parallel.pipeline", cause, "make it 1, or leave residual out")
+        if (used := stack.used_of_other_stage(self.pipeline)) is not None:
+            cause = f"layer {used[0]} uses the weights of layer {used[1]}, which stand in another stage"
+            raise SpecError("parallel.pipeline", cause, "make it 1, or let layers of one stage share weights")
+
 
 def _contents(spec: ModelSpec) -> Iterator[tuple[str, InLayout]]:
-    """The contents of every block of a model, with their paths."""
+    """The contents of every block of a model, those side by side one by one, with their paths."""
     for stack in spec.stacks:
         for index, block in enumerate(stack.layers):
             contents = block.mixer, block.cross_attention, block.feedforward
             for name, content in zip(("mixer", "cross_attention", "feedforward"), contents, strict=True):
-                if content is not None:
-                    yield f"{stack.prefix}layers[{index}].{name}", content
+                for path, part in () if content is None else content.named_parts():
+                    inside = re.sub(r"\.(\d+)", r"[\1]", f".{path}" if path else "")
+                    yield f"{stack.prefix}layers[{index}].{name}{inside}", part
 
 
 def _check_divides(size: str, number: int, name: str, total: int) -> None:

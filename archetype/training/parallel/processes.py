@@ -316,7 +316,7 @@ def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str
         notes.append(f"parallel.tensor: every process computes {names} whole")
     if layout.num_tokens_shared > 1 and layout.pipeline == 1:
         copies = mesh["shard"] if layout.data_parallel == 1 else mesh["data_parallel", "shard"]
-        blocks = [block for module in model.modules() if isinstance(module, nn.ModuleList) for block in module]
+        blocks = _blocks(model)
         policy = MixedPrecisionPolicy(torch.bfloat16 if dtype == "bfloat16" else None, torch.float32)
         meshes: list[tuple[nn.Module, DeviceMesh]] = [(module, copies) for module in (*blocks, model)]
         if layout.expert > 1:
@@ -329,3 +329,14 @@ def share_model(model: Model, layout: Parallel, device: torch.device, dtype: str
             module.set_gradient_divide_factor(1.0)  # losses are shares of the mean: their gradients are summed
             module.set_force_sum_reduction_for_comms(True)
     return notes
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    """The members of a model's lists, but for lists inside them; a block that several layers share is one."""
+    lists: list[str] = []
+    blocks: list[nn.Module] = []
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and not any(path.startswith(f"{outer}.") for outer in lists):
+            lists.append(path)
+            blocks += module.children()
+    return blocks

@@ -58,7 +58,7 @@ def test_gpt2_and_llama_save_exactly_what_is_counted(name: str) -> None:
 
 EXACT = (
     "attention", "rotary", "alibi", "relative bias", "mlp", "post norm", "sandwich", "parallel",
-    "parallel, shared norm", "learned", "tied",
+    "parallel, shared norm", "learned", "tied", "shared layers", "norms by content", "no mixer",
 )  # fmt: skip
 
 

@@ -56,7 +56,8 @@ def padding(model: spec.ModelSpec, rows: int, queries: int, keys: int) -> int:
 
     Where latents are looked at themselves there are none.
     """
-    latents = [block.mixer for stack in model.stacks for block in stack.layers if block.mixer.kind == "latent"]
+    mixers = (mixer for stack in model.stacks for block in stack.layers for mixer in block.mixer.each())
+    latents = [mixer for mixer in mixers if mixer.kind == "latent"]
     return sum(
         2 * rows * queries * keys * part.num_heads * abs(part.head_dim - part.v_head_dim)
         for part in latents
@@ -66,7 +67,8 @@ def padding(model: spec.ModelSpec, rows: int, queries: int, keys: int) -> int:
 
 def of_one_feature(model: spec.Decoder) -> bool:
     """Whether a latent attention has a product over a single feature, which torch multiplies without counting it."""
-    latents = [block.mixer for block in model.layers if isinstance(block.mixer, spec.LatentAttention)]
+    mixers = (mixer for block in model.layers for mixer in block.mixer.each())
+    latents = [mixer for mixer in mixers if isinstance(mixer, spec.LatentAttention)]
     return any(1 in (part.kv_lora_rank, part.qk_nope_head_dim) for part in latents)
 
 

@@ -10,7 +10,6 @@ from archetype.cost.registry import cost_of
 from archetype.diagram import Cell, Inside, inside_of
 from archetype.diagram.architecture import draw
 from archetype.diagram.block import contents
-from archetype.diagram.inside import inside
 from archetype.estimate.report import cost_report
 from archetype.families import preset
 from archetype.models.megabyte.cost import MegaByteCost
@@ -18,7 +17,7 @@ from archetype.models.megabyte.diagram import megabyte
 from archetype.models.spec import CausalSpec
 from archetype.models.stack.spec import SizedStack, StackView
 from archetype.parts.head.spec import LanguageModelHead
-from archetype.roles.drawing import streams_of, title
+from archetype.roles.drawing import inside, streams_of, title
 from archetype.spec.registry import PROVIDED, provided, providers
 from tests.unit.diagram.test_diagram import check
 from tests.unit.test_imports import MODULES, folder, imported, layer

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype import spec
+from archetype.errors import SpecError
+from archetype.io.yaml import yaml_value
 from archetype.spec.repeats import MAX_LAYERS
 from tests.helpers.examples import examples
 from tests.helpers.strategies import decoders
@@ -109,3 +111,63 @@ def test_every_way_to_write_a_stack_gives_the_same_tuple(written: object) -> Non
 @examples(8)
 def test_the_number_of_layers_is_the_length_of_the_tuple(drawn: spec.Decoder) -> None:
     assert drawn.num_layers == len(drawn.layers)
+
+
+# layers that use the weights of earlier ones
+
+
+def used(block: spec.Block, layer: int, reinject: bool = False) -> spec.Block:
+    return block.replace(weights_of=layer, reinject=reinject)
+
+
+ONE, TWO = A.dump(), [A.dump(), B.dump()]
+SHARED: list[tuple[tuple[spec.Block, ...], list[dict[str, object]]]] = [
+    ((A, used(A, 0), used(A, 0)), [{"repeat": 3, "shared": True, "block": ONE}]),
+    ((A, B, used(A, 0), used(B, 1)), [{"repeat": 2, "shared": True, "blocks": TWO}]),
+    (
+        (A, B, used(A, 0, True), used(B, 1), used(A, 0, True), used(B, 1)),
+        [{"repeat": 3, "shared": True, "reinject": True, "blocks": TWO}],
+    ),
+    (
+        (C, A, used(A, 1), C, C),
+        [{"block": C.dump()}, {"repeat": 2, "shared": True, "block": ONE}, {"repeat": 2, "block": C.dump()}],
+    ),
+    ((A, used(A, 0), A, used(A, 2)), [{"repeat": 2, "shared": True, "block": ONE}] * 2),
+    # what no group says: one layer far from its own, one of a group alone, an input that is not read every time
+    ((A, B, used(A, 0)), [{"block": ONE}, {"block": B.dump()}, {"block": used(A, 0).dump()}]),
+    (
+        (A, used(A, 0), used(A, 0, True)),
+        [{"repeat": 2, "shared": True, "block": ONE}, {"block": used(A, 0, True).dump()}],
+    ),
+]
+
+
+@pytest.mark.parametrize(("layers", "written"), SHARED)
+def test_a_file_says_shared_layers_once_and_reads_them_back(
+    layers: tuple[spec.Block, ...], written: list[dict[str, object]]
+) -> None:
+    model = decoder(*layers)
+    assert model.dump()["layers"] == written
+    assert spec.parse(yaml_value(spec.to_yaml(model), "")) == model
+    assert spec.parse(model.dump(each_layer=True)) == model
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([A, used(A, 1)], "layers[1].weights_of: 1 is no earlier layer; use less than 1"),
+        ([used(A, 0)], "layers[0].weights_of: 0 is no earlier layer; leave it out"),
+        ([A, used(A, 0), used(A, 1)], "layers[2].weights_of: layer 1 has no weights of its own; use 0"),
+        ([A, used(B, 0)], "layers[1]: mixer differs from layer 0, whose weights it uses; make them equal"),
+        ([A, A.dump() | {"reinject": True}], "layers[1].reinject: only a layer that repeats an earlier one reads its "
+         "input again; give weights_of"),
+        ([A, A.dump() | {"weights_of": -1}], "layers[1].weights_of: -1 is too small; use at least 0"),
+        ([{"repeat": 2, "reinject": True, "block": ONE}], "layers[0].reinject: what is read again is what shared layers"
+         " read first; add shared: true"),
+    ],
+)  # fmt: skip
+def test_weights_of_another_layer_are_refused_in_one_line(layers: list[object], message: str) -> None:
+    sizes = {"vocab_size": 5, "context_length": 8, "d_model": 8, "final_norm": "none"}
+    with pytest.raises(SpecError) as caught:
+        spec.parse(sizes | {"layers": layers})
+    assert str(caught.value) == message

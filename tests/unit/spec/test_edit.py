@@ -109,6 +109,49 @@ def test_num_layers_does_not_invent_a_pattern() -> None:
     assert spec.assign(uneven, ["num_layers=2"]).layers == uneven.layers[:2]
 
 
+LOCAL, GLOBAL = MIXED.layers[:2]
+
+
+def shared(times: int, *group: spec.Block, reinject: bool = False) -> tuple[spec.Block, ...]:
+    """A group of layers whose weights all its repetitions use."""
+    said = {"repeat": times, "shared": True, "reinject": reinject, "blocks": group}
+    return spec.parse(TINY.dump() | {"layers": [said]}).layers  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("group", [(LOCAL,), (LOCAL, GLOBAL)])
+@pytest.mark.parametrize("reinject", [False, True])
+def test_num_layers_lets_shared_layers_pass_more_or_less_often(group: tuple[spec.Block, ...], reinject: bool) -> None:
+    model = TINY.replace(layers=shared(3, *group, reinject=reinject))
+    for times in (1, 2, 3, 5):
+        layers = spec.assign(model, [f"num_layers={times * len(group)}"]).layers
+        assert layers == shared(times, *group, reinject=reinject)
+    if len(group) == 2:  # also within a repetition
+        layers = spec.assign(model, ["num_layers=7"]).layers
+        assert layers == shared(4, *group, reinject=reinject)[:7]
+    longer = spec.assign(model, [f"num_layers={5 * len(group)}"])
+    assert spec.differences(model, longer) == [("num_layers", 3 * len(group), 5 * len(group))]
+
+
+def test_num_layers_repeats_groups_that_share_inside_them() -> None:
+    layers = TINY.replace(layers=(*shared(2, LOCAL), LOCAL, LOCAL.replace(weights_of=2)))
+    weights = [block.weights_of for block in spec.assign(layers, ["num_layers=7"]).layers]
+    assert weights == [None, 0, None, 2, None, 4, None]
+    uneven = TINY.replace(layers=(LOCAL, GLOBAL, GLOBAL.replace(weights_of=1)))
+    with pytest.raises(SpecError, match=r"^num_layers: the stack has no single pattern to repeat; set layers\[i\]"):
+        spec.assign(uneven, ["num_layers=4"])
+
+
+def test_assignments_after_num_layers_change_one_layer_each() -> None:
+    deeper = spec.assign(TINY, ["num_layers=4", "layers[3].weights_of=0", "layers[2].dropout=0.5"])
+    assert [block.weights_of for block in deeper.layers] == [None, None, None, 0]
+    assert [block.dropout for block in deeper.layers] == [0.0, 0.0, 0.5, 0.0]
+    assert spec.differences(spec.assign(TINY, ["num_layers=4"]), deeper) == [
+        ("layers[2].dropout", 0.0, 0.5), ("layers[3].weights_of", None, 0),
+    ]  # fmt: skip
+    with pytest.raises(SpecError, match="num_layers: the layers are no list of blocks"):
+        spec.assign(TINY, ["layers=5", "num_layers=3"])
+
+
 def test_layers_that_change_alike_are_one_difference() -> None:
     """All, every second, a run of them, or any; a longer stack is compared with the shorter one's pattern."""
     base = spec.assign(TINY, ["num_layers=6"])

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
     "adafactor": ("llama-tiny", 300, 1, 8, {"optimizer": {"kind": "adafactor"}}),
     "lion": ("llama-tiny", 300, 1, 8, {"optimizer": {"kind": "lion"}}),
     "sgd": ("llama-tiny", 300, 1, 8, {"optimizer": {"kind": "sgd"}}),
+    "shared layers": ("llama-tiny", 300, 16, 128, {"changes": ["layers[1].weights_of=0"]}),
     "a head alone": ("llama-tiny", 300, 16, 128, {"trainable": ["lm_head"]}),
 }
 
@@ -69,8 +70,9 @@ def test_the_memory_of_a_step_is_within_a_tenth_of_what_is_measured(monkeypatch:
                     patch.setattr(module, "LARGE_LOGITS", 0)
                 for module in (chunked_loss, memory):
                     patch.setattr(module, "chunk_rows", lambda vocab_size: 64)
+            changes = fields.pop("changes", [])
             recipe = Recipe.parse({"batch_size": batch, "sequence_length": length} | fields)
-            model = spec.assign(families.preset(preset), [f"vocab_size={vocab_size}"])
+            model = spec.assign(families.preset(preset), [f"vocab_size={vocab_size}", *changes])
             rows = recipe.micro_batch_size or batch
             plan = StepMemoryCost(recipe, model).step(rows, length, rows < batch)
             ratios[name] = plan.peak / measured_peak(recipe, model, batch, length)

@@ -1,0 +1,46 @@
+"""How contents side by side are drawn: each as it is drawn alone, one beside the other, and the sum above them."""
+
+from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
+from archetype.roles.drawing import Cell, Group, Inside, X, inside, inside_of, title
+
+GAP = 0.25  # columns between two parts
+
+
+@inside_of(MixersTogether, FeedForwardsTogether)
+def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str]) -> Inside:
+    """Every part reads what all of them read, and the sum adds what they give."""
+    cells: list[Cell] = []
+    groups: list[Group] = []
+    loops: list[tuple[str, str]] = []
+    outputs: list[str] = []
+    width = 0.0
+    for index, inner in enumerate(part.parts):
+        start = f"parts.{index}."
+        drawn = inside(inner, sorted(name.removeprefix(start) for name in modules if name.startswith(start)))
+        moved = [_moved(cell, start, width - min(cell.column for cell in drawn.cells)) for cell in drawn.cells]
+        own = [Group(group.label, tuple(start + name for name in group.cells), group.repeat) for group in drawn.groups]
+        groups += own or [Group(title(inner), tuple(cell.name for cell in moved))]
+        loops += [(start + source, start + reader) for source, reader in drawn.loops]
+        outputs += [start + drawn.output] if drawn.output else []
+        width = max(cell.column + cell.span for cell in moved) + GAP
+        cells += moved
+    scales = part.scales or (1.0,) * len(part.parts)
+    terms = [
+        f"{'' if scale == 1.0 else f'{scale:g} · '}{title(inner)}"
+        for scale, inner in zip(scales, part.parts, strict=True)
+    ]
+    above = max(cell.row for cell in cells) + 2  # a row of room for the names of the parts
+    total = Cell("sum", 0, above, tuple(outputs), width - GAP, " + ".join(terms), slim=True, kind="operation")
+    return Inside((*cells, total), total.name, tuple(groups), tuple(loops))
+
+
+def _moved(cell: Cell, start: str, columns: float) -> Cell:
+    """A cell of a part under the name of its module, some columns to the right."""
+    inputs = []
+    for reading in cell.inputs:
+        name, at, column = reading.partition("@")
+        inputs.append(reading if name == X else f"{start}{name}{at}{float(column) + columns if column else ''}")
+    return cell._replace(
+        name=start + cell.name, column=cell.column + columns, inputs=tuple(inputs), label=cell.label or cell.name,
+        rows=tuple(start + row for row in cell.rows or (cell.name,)),
+    )  # fmt: skip
