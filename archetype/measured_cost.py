@@ -70,9 +70,9 @@ class MeasuredContentCost(PartCost):
 
     def state(self, length: int) -> int:
         """Numbers in the state of one row, where the module keeps one."""
-        if (new_state := getattr(self.module, "new_state", None)) is None:
-            return 0
-        return int(new_state(1, length, torch.float32, META).nbytes) // torch.float32.itemsize
+        new_state = getattr(self.module, "new_state", None)
+        state = new_state and new_state(1, length, torch.float32, META)
+        return int(state.nbytes) // torch.float32.itemsize if state else 0
 
 
 class MeasuredMixerCost(MeasuredContentCost, MixerCost):
