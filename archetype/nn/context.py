@@ -144,7 +144,8 @@ class ForwardContext:
         """
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return state
-        return self.cached(("before", id(state)), lambda: replace(state))  # type: ignore[type-var]
+        # the state itself is held, too, so that no other one of this pass gets its id
+        return self.cached(("before", id(state)), lambda: (state, replace(state)))[1]  # type: ignore[type-var]
 
 
 def last_tokens(x: Vectors, context: ForwardContext) -> Float[Tensor, "B 1 D"]:

@@ -72,7 +72,7 @@ class Stack(nn.Module):
         context.position_bias = self.position_bias
         read: dict[int | None, Tensor] = {}  # what layers read whose input comes again
         stream = enter(self.residual, x)
-        states = state.layers if state else [None] * len(self.blocks)
+        states = state.layers[: len(self.blocks)] if state else [None] * len(self.blocks)
         for index, own in zip(range(len(self.blocks)), states, strict=True):
             if index in self.reinjected:
                 stream = stream + read[self.reinjected[index]]
