@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -99,7 +99,7 @@ class LanguageModel:
         self,
         prompt: str,
         *,
-        draft: "LanguageModel | None" = None,
+        draft: "Draft | None" = None,
         lookup: bool = False,
         **sampling: Unpack[SamplingFields],
     ) -> str: ...
@@ -109,7 +109,7 @@ class LanguageModel:
         self,
         prompt: list[str],
         *,
-        draft: "LanguageModel | None" = None,
+        draft: "Draft | None" = None,
         lookup: bool = False,
         **sampling: Unpack[SamplingFields],
     ) -> list[str]: ...
@@ -118,7 +118,7 @@ class LanguageModel:
         self,
         prompt: str | list[str],
         *,
-        draft: "LanguageModel | None" = None,
+        draft: "Draft | None" = None,
         lookup: bool = False,
         **sampling: Unpack[SamplingFields],
     ) -> str | list[str]:
@@ -126,7 +126,8 @@ class LanguageModel:
 
         Args:
             prompt: text, or a list of texts; for an encoder-decoder the source.
-            draft: a smaller model with the same tokens, whose guesses save time and change no token.
+            draft: a smaller model with the same tokens, whose guesses save time and change no token; or "self", for the
+                further tokens that the model itself predicts.
             lookup: guess from the text itself instead, where a text repeats parts of its prompt.
             sampling: fields of `Sampling`, such as max_new_tokens=200 or temperature=0.8.
 
@@ -146,7 +147,7 @@ class LanguageModel:
         self,
         prompt: str,
         *,
-        draft: "LanguageModel | None" = None,
+        draft: "Draft | None" = None,
         lookup: bool = False,
         **sampling: Unpack[SamplingFields],
     ) -> Iterator[str]:
@@ -164,7 +165,7 @@ class LanguageModel:
         self,
         prompts: list[str],
         *,
-        draft: "LanguageModel | None" = None,
+        draft: "Draft | None" = None,
         lookup: bool = False,
         **sampling: Unpack[SamplingFields],
     ) -> Iterator[tuple[int, str]]:
@@ -397,7 +398,7 @@ class LanguageModel:
         start = self.special.get("decoder_start_token_id")
         return inputs_of(self.model, self.tokenizer, text, target, start)
 
-    def engine(self, num_prompts: int = 1, draft: "LanguageModel | None" = None, lookup: bool = False) -> Engine:
+    def engine(self, num_prompts: int = 1, draft: "Draft | None" = None, lookup: bool = False) -> Engine:
         """An engine for some prompts and no more.
 
         Args:
@@ -459,3 +460,6 @@ class LanguageModel:
         if self.tokenizer is not None:
             summary["tokenizer"] = f"{self.tokenizer.kind} tokenizer of {self.tokenizer.vocab_size:,} ids"
         return summary
+
+
+Draft = LanguageModel | Literal["self"]  # what guesses: a smaller model, or the model itself

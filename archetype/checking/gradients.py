@@ -60,7 +60,7 @@ def _gradients(subject: Subject, model: Model, scale: float) -> dict[str, Tensor
     """The gradient of each parameter by a pass over whole inputs, of a loss times `scale`; zeros where it has none."""
     model.zero_grad()
     output = model(**{name: _double(value) for name, value in subject.inputs().items()})
-    answers = [output.hidden if output.logits is None else output.logits]
+    answers = [output.hidden if output.logits is None else output.logits, *output.further]
     if (pooled := getattr(model, "pooled", None)) is not None:
         answers.append(pooled(output.hidden))
     torch.manual_seed(0)

@@ -65,7 +65,7 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
 
 def field_of(kind: Kind, stack: StackCost) -> str:
     """The layers as `diff` writes them: layers[*], encoder.layers[1::2]."""
-    return f"{stack.prefix}layers[{index_text(list(kind.layers), len(stack.stack.layers))}]"
+    return stack.stack.field(index_text(list(kind.layers), len(stack.stack.layers)))
 
 
 def _branch(block: Block, costs: LayerCosts) -> Branch:

@@ -91,6 +91,8 @@ class _Side:
     def _partner(self, container: Container, other: "_Side") -> str | None:
         """The block of the other model that draws this one's first layer; stacks repeat, as `differences` has it."""
         prefix, layers, _ = _path(container.field)
+        if not layers:  # it stands beside the layers
+            return container.id if container.id in other.blocks else None
         first = min(_indices(layers, self.counts[prefix]))
         for place, twin in other.blocks.items():
             its_prefix, its_layers, _ = _path(twin.field)

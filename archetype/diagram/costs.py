@@ -18,7 +18,10 @@ class ReportCosts:
         self.model: ModelCost = report.memory_cost.cost
         self.rows = {row.module: row for row in report.rows}
         self.untaken = set(self.rows)
-        parts = [part for stack in self.model.stacks for group in stack.groups for part in group.cost.contents.values()]
+        further = self.model.further_tokens
+        stacks = self.model.stacks if further is None else [*self.model.stacks, further.stack]
+        self.stacks = {stack.prefix: stack for stack in stacks}
+        parts = [part for stack in stacks for group in stack.groups for part in group.cost.contents.values()]
         formulas = (formula for row in report.rows for formula in row.formulas.values())
         self.symbols = symbol_names(formulas, {one for part in parts for one in part.symbols})
 

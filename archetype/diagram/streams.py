@@ -23,7 +23,6 @@ class Drawer:
 
     def __init__(self, report: CostReport, unfold: bool = False) -> None:
         self.unfold, self.spec, self.costs = unfold, report.spec, ReportCosts(report)
-        self.stacks = {stack.prefix: stack for stack in self.costs.model.stacks}
 
     def layout(self) -> Layout:
         """The model's boxes, containers and wires; the left rail stands at x = 0."""
@@ -49,8 +48,8 @@ class Drawer:
                     rail.floor = box.y + box.h if box.id in ends else rail.floor
                     tied += [(item.tied, box)] if item.tied else []
                 case Blocks():
-                    put_stack(rail, self.stacks[item.prefix], self.costs, self.unfold)
-                    put_end(rail, self.stacks[item.prefix], self.costs)
+                    put_stack(rail, self.costs.stacks[item.prefix], self.costs, self.unfold)
+                    put_end(rail, self.costs.stacks[item.prefix], self.costs)
                 case str():
                     rail.stream_note(item)
         for table, box in tied:

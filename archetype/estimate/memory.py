@@ -26,6 +26,7 @@ class SavedActivations(NamedTuple):
     largest_block: int  # with the gradient that its backward pass begins with
     logits: int  # one copy in float32; while the loss's gradient is computed there are two beside what is saved
     logits_weight_gradient: int  # in float32, beside the logits' own
+    num_logits: int = 1  # how many copies are saved: of the next token, and of each further one
 
     @property
     def saved(self) -> int:
@@ -83,6 +84,8 @@ class MemoryCost:
         numbers = sum(row.parameters for row in rows if row.forward)
         if self.cost.head.tied:
             numbers += next(row.parameters for row in rows if row.module.endswith("embedding.token"))
+        if self.cost.further_tokens is not None:
+            numbers += self.cost.further_tokens.product_weights()
         return 2 * numbers
 
     def memory(self, batch: int, length: int) -> dict[str, int]:
@@ -128,12 +131,15 @@ class MemoryCost:
         logits = cost.head.num_logits(batch, work.tokens) * FLOAT32
         loss = logits + work.tokens * INT64 + FLOAT32  # log-softmax, targets, their number
         shared, blocks, inputs, largest = cost.saved_activations(work) + loss + self.cast_weights, 0, 0, 0
+        count = 0 if cost.further_tokens is None else cost.further_tokens.count
+        if cost.further_tokens is not None:
+            shared += cost.further_tokens.saved_activations(work) + count * logits
         for stack in cost.stacks:
             saved = stack.saved_activations(stack_work[stack.prefix].in_training(self.compute_dtype))
             shared, blocks, inputs = shared + saved.shared, blocks + saved.blocks, inputs + saved.block_inputs
             largest = max(largest, saved.largest_block)
         weight_gradient = cost.head.num_weights * FLOAT32 if self.compute_dtype == "float32" else 0
-        return SavedActivations(shared, blocks, inputs, largest, logits, weight_gradient)
+        return SavedActivations(shared, blocks, inputs, largest, logits, weight_gradient, 1 + count)
 
 
 def compute_dtype(dtype: str) -> ComputeType:

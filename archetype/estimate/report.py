@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from archetype.cost.formula import Formula, Symbol, symbol, symbol_names, total
+from archetype.cost.formula import ZERO, Formula, Symbol, symbol, symbol_names, total
 from archetype.cost.registry import Complexity
 from archetype.cost.work import PHASES, AttentionPairs, Work
 from archetype.errors import SpecError
@@ -18,7 +18,8 @@ from archetype.table import Table, quantity, size
 
 CONVENTIONS = {
     "flops": "two for each multiply-add of a matrix product; elementwise work and look-ups are left out",
-    "train": "forward and backward, three times forward; with activation checkpointing the blocks' forward once more",
+    "train": "forward and backward, three times forward, with what training alone computes (further tokens); with "
+    "activation checkpointing the blocks' forward once more",
     "decode": "one more token at the end of each row",
     "memory.training_state": "weights, gradients and AdamW's moments in float32, without activations",
     "memory.activations": "what autograd saves, and the logits' gradients where backward begins",
@@ -76,9 +77,16 @@ class CostReport:
         Backward takes twice the forward pass: the gradients of input and weight of every product.
         """
         phases = {phase: self.formulas[phase].value for phase in PHASES}
-        train = 3 * self.formulas["forward"]
+        train = 3 * (self.formulas["forward"] + self._further_flops)
         blocks = total(row.formulas["forward"] for row in self.rows if row.in_block)
         return phases | {"train": train.value, "train_recomputed": (train + blocks).value}
+
+    @property
+    def _further_flops(self) -> Formula:
+        """FLOPs of a forward pass in training that other passes do without."""
+        work = Work(symbol("B", self.batch), symbol("T", self.length, self.spec), "forward", self.attention)
+        further = self.memory_cost.cost.further_tokens
+        return ZERO if further is None else further.flops(work)
 
     @property
     def state(self) -> dict[str, int]:

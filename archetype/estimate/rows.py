@@ -1,12 +1,13 @@
 """The cost of every module: one row for each, or for each module of several equal layers together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from archetype.cost.formula import ZERO, Counts, Formula, symbol, total
 from archetype.cost.work import PHASES, AttentionPairs, Phase, Work
 from archetype.models.cost import ModelCost
+from archetype.models.further_tokens.cost import FurtherTokensCost
 from archetype.models.stack.cost import LayerGroup
 
 Column = Literal["parameters", "active", "forward", "prefill", "decode"]
@@ -66,6 +67,7 @@ def module_rows(
             rows += _block_rows(stack.prefix, group, counts)
         rows += _module_rows(stack.parameters(), {})
     rows += _module_rows(cost.head_parameters(), flops)
+    rows += _further_rows(cost.further_tokens) if cost.further_tokens is not None else []
     return [row for row in rows if any(row.formulas.values())]
 
 
@@ -75,6 +77,9 @@ def num_parameters(cost: ModelCost) -> Formula:
     for stack in cost.stacks:
         counts += stack.parameters().values()
         counts += [group.number_of_weights * total(group.cost.parameters().values()) for group in stack.groups]
+    if (further := cost.further_tokens) is not None:
+        counts += further.parameters().values()
+        counts += [group.number * total(group.cost.parameters().values()) for group in further.stack.groups]
     return total(counts)
 
 
@@ -83,8 +88,17 @@ def _module_rows(parameters: Counts, flops: Mapping[str, Counts]) -> list[Row]:
     return [Row.of(name, counts, name) for name in parameters]
 
 
+def _further_rows(cost: FurtherTokensCost) -> list[Row]:
+    """Parameters that no token meets outside training, and no FLOPs."""
+    rows = [Row.of(name, {"parameters": {name: one}}, name) for name, one in cost.parameters().items()]
+    for group in cost.stack.groups:
+        blocks = _block_rows(cost.stack.prefix, group, {"parameters": group.cost.parameters()})
+        rows += [replace(row, in_block=False) for row in blocks]  # of no layer
+    return rows
+
+
 def _block_rows(prefix: str, group: LayerGroup, counts: Mapping[str, Counts]) -> list[Row]:
-    names = _in_order(counts["parameters"], counts.get("forward") or counts["decode"])
+    names = _in_order(counts["parameters"], counts.get("forward") or counts.get("decode", {}))
     place = f"{prefix}blocks.{group.label}"
     return [Row.of(f"{place}.{name}", counts, name, group) for name in names]
 

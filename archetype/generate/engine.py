@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
@@ -63,7 +63,8 @@ class Engine:
         slots: requests that are decoded together, at most.
         prefix_bytes: memory for the states of texts that later prompts may begin with, or of sources; 0 remembers none.
         prefill_tokens: of prompts, so many are read between two decoding steps; more let running requests wait longer.
-        draft: a smaller model with the same tokens, which guesses the next ones; the model checks several in one pass.
+        draft: a smaller model with the same tokens, which guesses the next ones, or `self` for the model's own further
+            tokens; the model checks several in one pass.
         lookup: guess instead that what followed the newest tokens before follows them again.
         speculative_tokens: guesses in a step, at most. No guess changes what is chosen.
 
@@ -77,7 +78,7 @@ class Engine:
         slots: int = 32,
         prefix_bytes: int = 2**28,
         prefill_tokens: int = PREFILL_CHUNK,
-        draft: Loaded | None = None,
+        draft: Loaded | Literal["self"] | None = None,
         lookup: bool = False,
         speculative_tokens: int = 4,
     ) -> None:
@@ -89,7 +90,7 @@ class Engine:
                 raise SpecError(name, f"{size} is too small", f"use at least {least}")
         self.slots, self.prefill_tokens = slots, prefill_tokens
         self.model, self.tokenizer, self.sampling = lm.model, lm.tokenizer, lm.sampling
-        guesses = speculator(lm.model, None if draft is None else draft.model, lookup, slots)
+        guesses = speculator(lm.model, draft if draft is None or isinstance(draft, str) else draft.model, lookup, slots)
         suppressed = tuple(id for id in never_written(lm.special) if id < lm.model.spec.vocab_size)
         self._scheduler = Scheduler(lm.model, slots, prefix_bytes, suppressed, guesses, speculative_tokens)
         self.prompts = PromptEncoder(lm.model, lm.tokenizer, lm.special.get("decoder_start_token_id"))

@@ -54,14 +54,17 @@ class Scheduler:
         speculative_tokens: int,
     ) -> None:
         self.model, self.speculative_tokens = model, speculative_tokens
-        self.slots: Slots[Request] = Slots(model, slots)
+        self._speculator = speculator
+        self.slots = self._new_slots(slots)
         self.prefixes = PrefixCache(prefix_bytes, 1 if model.spec.reads_source else MIN_SHARED)
         self.waiting: deque[Request] = deque()
         self.prompt_tokens = self.cached_tokens = self.guessed_tokens = self.accepted_tokens = 0
         self._reading: Prefill | None = None
         self._has_source = model.spec.reads_source
         self._suppressed = torch.tensor(suppressed, dtype=torch.long, device=model.device)
-        self._speculator = speculator
+
+    def _new_slots(self, limit: int) -> Slots[Request]:
+        return Slots(self.model, limit) if self._speculator is None else self._speculator.new_slots(self.model, limit)
 
     @property
     def num_running(self) -> int:
@@ -79,7 +82,7 @@ class Scheduler:
 
     def clear(self) -> None:
         """Let all go, without a look at a state of which nothing is known."""
-        self.slots, self._reading = Slots(self.model, self.slots.limit), None
+        self.slots, self._reading = self._new_slots(self.slots.limit), None
         self.waiting.clear()
         if self._speculator is not None:
             self._speculator.clear()

@@ -27,6 +27,7 @@ class Slots(Generic[T]):
         limit: the most texts.
         num_beams: rows of a text, which share its source.
         make_step: the step of some rows of the state, which `current_step` gives.
+        new_state: makes the state of so many texts for so many tokens (absent: the model does).
 
     Attributes:
         texts: what stands in each slot, for the caller: requests, or the numbers of sources.
@@ -38,9 +39,10 @@ class Slots(Generic[T]):
         limit: int,
         num_beams: int = 1,
         make_step: Callable[[GenerativeModel, State], DecodeStep] | None = None,
+        new_state: Callable[[int, int], State] | None = None,
     ) -> None:
         self.model, self.limit, self.num_beams, self.make_step = model, limit, num_beams, make_step or DecodeStep
-        self.device = model.device
+        self.device, self._new_state = model.device, new_state
         self.texts: list[T] = []
         self._source_length = 1
         self.state = self.empty_state(1, 1)
@@ -50,7 +52,7 @@ class Slots(Generic[T]):
         """Rows for some texts that are yet to be read."""
         if isinstance(self.model, EncoderDecoder):
             return self.model.empty_state(texts, capacity, self._source_length, self.num_beams)
-        return self.model.new_state(texts, capacity)
+        return (self._new_state or self.model.new_state)(texts, capacity)
 
     @torch.inference_mode()
     def reserve(self, texts: int, capacity: int, source_length: int = 1) -> None:

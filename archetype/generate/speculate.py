@@ -4,7 +4,7 @@ A guess stands where the model, by its own settings and random numbers, chooses 
 without speculation, greedy or sampled, and a wrong guess costs only the pass over it.
 """
 
-from typing import Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,19 +14,27 @@ from archetype.errors import SpecError
 from archetype.generate.request import Request
 from archetype.generate.sample import sample
 from archetype.generate.slots import Slots
-from archetype.generate.step import prefill
+from archetype.generate.step import padded, prefill
 from archetype.models.build import GenerativeModel
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder
+from archetype.models.further_tokens.module import HiddenCache
+from archetype.nn.cache import LayerState
+from archetype.nn.context import ForwardContext, last_tokens
 
 MAX_NGRAM = 3
 
 
-class Speculator(Protocol):
-    """Guesses tokens: prompt lookup, or a draft model."""
+class Speculator:
+    """Guesses tokens: prompt lookup, a draft model, or the model itself."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """At most `limit` tokens that may follow each request's text, or none."""
+        """At most `limit` tokens that may follow each request's text, or none; requests are in the order of slots."""
+        raise NotImplementedError
+
+    def new_slots(self, model: GenerativeModel, limit: int) -> Slots[Request]:
+        """The slots of the model whose tokens are guessed."""
+        return Slots(model, limit)
 
     def leave(self, request: Request) -> None:
         """A request has left its slot."""
@@ -35,7 +43,7 @@ class Speculator(Protocol):
         """All requests have left their slots."""
 
 
-class PromptLookup:
+class PromptLookup(Speculator):
     """Prompt lookup: the tokens that followed the newest ones where they stood before (Saxena 2023)."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
@@ -51,14 +59,8 @@ class PromptLookup:
                 return following
         return []
 
-    def leave(self, request: Request) -> None:
-        """Nothing is remembered of a request."""
 
-    def clear(self) -> None:
-        """Nothing is remembered of any."""
-
-
-class DraftModel:
+class DraftModel(Speculator):
     """A draft model: a smaller one guesses, by the request's own settings and random numbers.
 
     Args:
@@ -124,17 +126,80 @@ class DraftModel:
         return length
 
 
+class OwnDraft(Speculator):
+    """The model's own further tokens, predicted from the vectors that it has computed of each text.
+
+    Args:
+        model: predicts further tokens.
+
+    Raises:
+        SpecError: the state of its further blocks cannot go back to where a guess was wrong.
+    """
+
+    def __init__(self, model: Decoder) -> None:
+        assert model.further_tokens is not None and model.spec.further_stack is not None
+        self.model, self.further = model, model.further_tokens
+        follow_length = any(block.mixer.keys_follow_length for block in model.spec.further_stack.layers)
+        state = self.further.new_layers(1, model.spec.context_length, model.dtype, torch.device("meta"))
+        _check_can_shorten([] if follow_length else state, "further_tokens.block")
+        self._num_read: dict[Request, int] = {}  # positions of the text that every block has read as they are
+
+    def new_slots(self, model: GenerativeModel, limit: int) -> Slots[Request]:
+        """Slots whose state keeps what further tokens are predicted from."""
+        self._slots = Slots[Request](model, limit, new_state=self.model.new_draft_state)
+        return self._slots
+
+    @torch.inference_mode()
+    def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
+        """One token by each block, from the vectors of the block before it and the token that they have given."""
+        starts = [self._num_read.get(request, 0) for request in requests]
+        ends = [len(request.window) - 1 for request in requests]  # the model itself is yet to read the newest token
+        first, count = (torch.tensor(numbers, device=self.model.device) for numbers in (starts, ends))
+        state = self._slots.state.rows(0, len(requests)).narrow(max(ends))
+        cache, *states = state.layers[len(self.model.blocks) :]
+        assert isinstance(cache, HiddenCache) and self.model.lm_head is not None
+        hidden = cache.read(first, int((count - first).max()))  # (B, T, D)
+        context = ForwardContext.of(hidden, first, count - first)
+        texts, samplers = [list(request.window) for request in requests], [one.sampler.fork() for one in requests]
+        for index, own in enumerate(states):
+            ahead = index + 1
+            tokens, _ = padded([text[start + ahead :] for text, start in zip(texts, starts, strict=True)])
+            tokens = tokens.to(self.model.device)
+            embedded = self.model.embedding(tokens, ForwardContext.of(tokens, first + ahead))
+            hidden = self.further.step(index, hidden, embedded, context, own)
+            logits = self.model.lm_head(last_tokens(hidden, context), self.model.token_table)[:, 0]
+            for text, token in zip(texts, sample(logits, samplers), strict=True):
+                text.append(token)
+        # at its last positions a block has read guesses of those before it, and reads again what becomes of them
+        self._num_read = {one: max(0, len(one.window) - len(states)) for one in requests}
+        return [text[len(one.window) :][:limit] for text, one in zip(texts, requests, strict=True)]
+
+    def leave(self, request: Request) -> None:
+        """Its next text is another."""
+        self._num_read.pop(request, None)
+
+    def clear(self) -> None:
+        """All texts are others."""
+        self._num_read = {}
+
+
 def check_can_shorten(model: GenerativeModel, place: str) -> None:
     """Refuse a model whose state cannot go back to where a guess was wrong."""
     spec, meta = model.spec, torch.device("meta")
     layers = model.new_layers(1, spec.context_length, model.dtype, meta) if isinstance(model, Decoder) else []
-    if not layers or spec.follows_length or not all(layer.can_shorten for layer in layers):
+    _check_can_shorten([] if spec.follows_length else layers, place)
+
+
+def _check_can_shorten(layers: list[LayerState], place: str) -> None:
+    if not layers or not all(layer.can_shorten for layer in layers):
         cause = "its state cannot go back to where a guess was wrong, as that of full attention can"
         raise SpecError(place, cause, "generate without speculation")
 
 
-def speculator(model: GenerativeModel, draft: nn.Module | None, lookup: bool, slots: int) -> Speculator | None:
-    """The speculator of a model; None where nothing guesses."""
+def speculator(
+    model: GenerativeModel, draft: nn.Module | Literal["self"] | None, lookup: bool, slots: int
+) -> Speculator | None:
+    """The speculator of a model, whose draft may be `self`; None where nothing guesses."""
     if draft is None and not lookup:
         return None
     check_can_shorten(model, "model")
@@ -142,6 +207,11 @@ def speculator(model: GenerativeModel, draft: nn.Module | None, lookup: bool, sl
         return PromptLookup()
     if lookup:
         raise SpecError("lookup", "and a draft model cannot both guess", "choose one of them")
+    if draft == "self":
+        if not isinstance(model, Decoder) or model.further_tokens is None:
+            cause = "the model predicts no further tokens"
+            raise SpecError("draft", cause, "name a smaller model with the same tokenizer, or use lookup")
+        return OwnDraft(model)
     if not isinstance(draft, CausalModel) or draft.spec.vocab_size != model.spec.vocab_size:
         cause = f"does not continue texts in the model's {model.spec.vocab_size:,} tokens"
         raise SpecError("draft", cause, "use a smaller model with the same tokenizer")

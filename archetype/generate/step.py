@@ -105,11 +105,10 @@ def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[T
         tokens: of each row, its newest first and then guesses of what follows.
         state: of the rows.
     """
-    lengths = torch.tensor([len(row) for row in tokens], device=state.lengths.device)
-    longest = max(map(len, tokens))
-    padded = torch.tensor([row + [0] * (longest - len(row)) for row in tokens], device=state.lengths.device)
+    rows, lengths = (tensor.to(state.lengths.device) for tensor in padded(tokens))
+    longest = rows.shape[1]
     view = state.narrow(int(state.lengths.max()) + longest)
-    logits: Tensor = model(padded, view, None if bool((lengths == longest).all()) else lengths).logits
+    logits: Tensor = model(rows, view, None if bool((lengths == longest).all()) else lengths).logits
     state.lengths += lengths
     return logits
 
@@ -121,14 +120,13 @@ def prefill(model: GenerativeModel, texts: list[list[int]], state: State) -> tup
     Returns:
         The logits after each text, (rows, V), and the state.
     """
-    lengths = torch.tensor([len(text) for text in texts])
-    longest = int(lengths.max())
-    padded = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+    rows, lengths = padded(texts)
+    longest = rows.shape[1]
     filled = int(state.lengths.max())
     logits: Tensor | None = None
     size = longest if model.spec.follows_length else PREFILL_CHUNK
     for start in range(0, longest, size):
-        chunk = padded[:, start : start + size].to(state.lengths.device)
+        chunk = rows[:, start : start + size].to(state.lengths.device)
         num_tokens = (lengths - start).clamp(0, chunk.shape[1])
         whole = bool((num_tokens == chunk.shape[1]).all())
         num_tokens = num_tokens.to(chunk.device)
@@ -139,3 +137,9 @@ def prefill(model: GenerativeModel, texts: list[list[int]], state: State) -> tup
         logits = last if logits is None else torch.where((num_tokens > 0)[:, None], last, logits)
     assert logits is not None
     return logits, state
+
+
+def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Tokens of several rows, (B, T), padded at the end where rows differ, and how many each row has."""
+    longest = max(map(len, rows))
+    return torch.tensor([row + [0] * (longest - len(row)) for row in rows]), torch.tensor([*map(len, rows)])

@@ -10,6 +10,7 @@ from archetype.cost.formula import Counts, prefixed, symbol
 from archetype.cost.registry import cost_class
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
+from archetype.models.further_tokens.cost import FurtherTokensCost
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.cost import StackCost, StatePart
 from archetype.parts.embedding.cost import TokenEmbeddingCost
@@ -25,6 +26,7 @@ class ModelCost(ABC):
     patch_size = 1  # tokens by which the state grows at once
     max_length: int | None = None  # the longest row that there are positions for, where that is limited
     head: HeadCost
+    further_tokens: FurtherTokensCost | None = None  # what training alone computes
 
     def __init__(self, model: ModelSpec) -> None:
         self.spec, self.stacks = model, [StackCost(stack) for stack in model.stacks]

@@ -23,12 +23,15 @@ class Output:
         state: what the next tokens go on from, where the pass was given a state.
         aux_loss: what parts add to the training loss, such as a balance of experts; None where none does.
         hidden: the vectors that the head reads, (B, t, D).
+        further: likewise for each token after the next, (B, T, D) each; empty but while training a model that predicts
+            further tokens.
     """
 
     logits: Tensor | None
     state: State | None = None
     aux_loss: Float[Tensor, ""] | None = None
     hidden: Vectors | None = None
+    further: tuple[Vectors, ...] = ()
 
 
 class BaseModel(nn.Module):

@@ -66,6 +66,11 @@ class ModelSpec(Part):
         return ()
 
     @property
+    def further_stack(self) -> StackView | None:
+        """The blocks that predict tokens after the next; a pass without training has no use for them."""
+        return None
+
+    @property
     def input_vocab_size(self) -> int:
         """Ids that it can read; 0 for a model of images."""
         return getattr(self, "vocab_size", 0)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
     from archetype.models.encoder.spec import *
     from archetype.models.encoder_decoder.spec import *
     from archetype.models.file import *
+    from archetype.models.further_tokens.spec import *
     from archetype.models.initialization_spec import *
     from archetype.models.megabyte.spec import *
     from archetype.models.ngram.spec import *

@@ -88,7 +88,8 @@ class StepMemoryCost:
         optimizer = recipe.optimizer.state_bytes(self.grouped)
         saved = self.cost.saved_activations(rows, length)
         held, logits = self._loss(saved)
-        outside = saved.embedding_and_head - saved.logits - held - (self.cost.cast_weights if self.is_bfloat16 else 0)
+        outside = saved.embedding_and_head - saved.num_logits * saved.logits - held
+        outside -= self.cost.cast_weights if self.is_bfloat16 else 0
         if self._share_of_blocks_with_gradients == 0:  # the head alone learns, of what it reads
             outside = rows * length * FLOAT32 * getattr(self.spec, "d_model", 0)
         num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
@@ -111,16 +112,17 @@ class StepMemoryCost:
 
     def _loss(self, saved: SavedActivations) -> tuple[int, int]:
         """Bytes that a capped head is counted to save of logits that never exist at once, and the peak of the loss."""
-        head, logits = self.cost.cost.head, saved.logits
+        head, logits, count = self.cost.cost.head, saved.logits, saved.num_logits
         if not head.vocab_size:
             return 0, 3 * logits  # without the gradient of the few weights of a classifier
         if logits <= LARGE_LOGITS:
-            return 0, logits + saved.loss_gradient
+            return 0, count * logits + saved.loss_gradient
         num_tokens = logits // FLOAT32 // head.vocab_size
         chunk = min(num_tokens, chunk_rows(head.vocab_size)) * head.vocab_size
         copies = FLOAT32 * (3 if head.has_softcap else 1) + (0 if self.cost.compute_dtype == "float32" else BFLOAT16)
-        gradients = FLOAT32 * (head.num_weights + num_tokens * head.num_features)
-        return logits // FLOAT32 * self.cost.itemsize if head.has_softcap else 0, gradients + chunk * copies
+        gradients = count * FLOAT32 * (head.num_weights + num_tokens * head.num_features)
+        never_held = count * logits // FLOAT32 * self.cost.itemsize if head.has_softcap else 0
+        return never_held, gradients + chunk * copies
 
     @property
     def _share_of_blocks_with_gradients(self) -> float:

@@ -535,6 +535,18 @@ def contexts(wild: bool) -> SearchStrategy[int]:
 
 
 @cache
+def further_tokens(d_model: int, wild: bool = False) -> SearchStrategy[spec.FurtherTokens]:
+    """Predictions of one to three tokens after the next, each by a block of its own."""
+    return st.builds(
+        spec.FurtherTokens,
+        count=counts(1, 3, wild).map(lambda count: min(count, 8)),
+        block=blocks(Place(d_model), wild),
+        norm=vector_norms(wild),
+        loss_weight=positive(0.1, 1.0, wild),
+    )
+
+
+@cache
 @st.composite
 def decoders(draw: DrawFn, wild: bool = False) -> spec.Decoder:
     """Every decoder."""
@@ -548,6 +560,7 @@ def decoders(draw: DrawFn, wild: bool = False) -> spec.Decoder:
         layers=draw(stacks(d_model, wild)),
         final_norm=draw(norms(wild)),
         head=draw(language_model_heads(wild)),
+        further_tokens=draw(st.none() | further_tokens(d_model, wild)),
         initialization=draw(initializations(wild)),
     )
 

@@ -13,7 +13,7 @@ from archetype.apps.cli.output import print_device, print_json, show_warnings
 if TYPE_CHECKING:
     from archetype.apps.cli.prompt_file import Prompt
     from archetype.generate import Engine
-    from archetype.language_model import LanguageModel
+    from archetype.language_model import Draft, LanguageModel
     from archetype.tokenizers.chat_template import Message
 
 SAMPLING = fields(
@@ -46,7 +46,7 @@ def generate(
     chat: Annotated[bool, typer.Option("--chat", help="Take each prompt as a message, and print the answer.")] = False,
     system: Annotated[str | None, typer.Option(help="The system message; with --chat.")] = None,
     draft: Annotated[
-        Path | None, typer.Option(help="A smaller model with the same tokens, whose guesses save time.")
+        Path | None, typer.Option(help="A smaller model with the same tokens, or self: its guesses save time.")
     ] = None,
     lookup: Annotated[bool, typer.Option("--lookup", help="Guess from the text itself, to save time.")] = False,
     input: Annotated[
@@ -86,7 +86,7 @@ def generate(
 
         lines = read_prompts(input)  # wrong lines are refused before a large model is read
         lm = load(model, dtype, device, weights=weights)
-        engine = Engine(lm, slots, draft=None if draft is None else load(draft, dtype, device), lookup=lookup)
+        engine = Engine(lm, slots, draft=_draft(draft, dtype, device), lookup=lookup)
         _generate_file(lm, engine, lines, output, settings, as_json)
         return
     texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
@@ -96,7 +96,7 @@ def generate(
             raise SpecError("--lookup" if lookup else "--draft", "is for texts to be continued", "leave out --chat")
         _print_answers(lm, [_conversation(system, text) for text in texts], settings, as_json)
         return
-    guesses: dict[str, Any] = {"draft": None if draft is None else load(draft, dtype, device), "lookup": lookup}
+    guesses: dict[str, Any] = {"draft": _draft(draft, dtype, device), "lookup": lookup}
     if as_json:
         continuations = lm.generate(texts, **guesses, **settings)
         print_json({"prompts": texts, "texts": continuations, "settings": lm.settings(**settings).dump(full=True)})
@@ -215,6 +215,14 @@ def _translate_file(
         f"{summary['targets_per_second']:,.1f} a second",
         file=sys.stderr,
     )
+
+
+def _draft(draft: Path | None, dtype: str | None, device: str) -> "Draft | None":
+    from archetype.api import load
+
+    if draft is None:
+        return None
+    return "self" if draft == Path("self") else load(draft, dtype, device)
 
 
 def _both(input: Path | None, output: Path | None) -> tuple[Path, Path]:

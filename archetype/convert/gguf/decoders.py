@@ -33,6 +33,8 @@ def decoder_keys(
     def keys(model: ModelSpec) -> Keys:
         decoder = expect_kind(Decoder, model, "kind")
         head = expect_kind(LanguageModelHead, decoder.head, "head")
+        if decoder.further_tokens is not None:
+            raise unsupported("further_tokens", "further tokens here", "leave them out, or keep the run directory")
         if tied and not head.tied:
             raise unsupported("head.tied", "a head of its own here")
         if activation is not None:

@@ -3,6 +3,7 @@
 from archetype.cost.registry import cost_of
 from archetype.models.cost import EmbeddedModelCost
 from archetype.models.decoder import spec
+from archetype.models.further_tokens.cost import FurtherTokensCost
 from archetype.parts.head.cost import HeadCost
 
 
@@ -13,6 +14,8 @@ class DecoderCost(EmbeddedModelCost):
     def __init__(self, model: spec.Decoder) -> None:
         super().__init__(model, model.vocab_size)
         self.head = HeadCost.of(model.head, self.d, model.vocab_size)
+        if model.further_tokens is not None and (stack := model.further_stack) is not None:
+            self.further_tokens = FurtherTokensCost(model.further_tokens, stack, self.head)
 
     def state(self, length: int) -> tuple[int, int]:
         """The state of the stack."""

@@ -1,10 +1,13 @@
 """The decoder: embedding, blocks, a norm, and logits of the next token."""
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
 from archetype.errors import SpecError
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.spec import Decoder as DecoderSpec
+from archetype.models.further_tokens.module import FurtherTokens, HiddenCache
 from archetype.models.output import Output
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.module import Stack
@@ -12,6 +15,7 @@ from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
 from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.shared_rows import PositionShares
+from archetype.roles.content import Content
 
 
 def check_documents_are_separate(
@@ -29,14 +33,21 @@ def check_documents_are_separate(
     """
     if not isinstance(model, DecoderSpec):
         raise SpecError(field, f"texts of one row are not kept apart by a model of kind {model.kind}", remedy)
-    for index, block in enumerate(model.stacks[0].layers):
-        for place, content in (("mixer", block.mixer), ("feedforward", block.feedforward)):
-            for part in content.each():
-                if not part.separates_documents:
-                    kind = getattr(part, "kind", f"a {place}")
-                    cause = f"what {kind} computes of a document depends on the others of its row"
-                    remedy = f"{remedy}, or use full attention or a window in every layer"
-                    raise SpecError(f"layers[{index}].{place}", cause, remedy)
+    for place, content in _contents(model):
+        for part in content.each():
+            if not part.separates_documents:
+                kind = getattr(part, "kind", "a part")
+                cause = f"what {kind} computes of a document depends on the others of its row"
+                remedy = f"{remedy}, or use full attention or a window in every layer"
+                raise SpecError(place, cause, remedy)
+
+
+def _contents(model: DecoderSpec) -> Iterator[tuple[str, Content]]:
+    """The contents of each layer, and of the blocks that predict further tokens, by their paths."""
+    for stack in filter(None, (*model.stacks, model.further_stack)):
+        for index, block in enumerate(stack.layers):
+            yield f"{stack.field(index)}.mixer", block.mixer
+            yield f"{stack.field(index)}.feedforward", block.feedforward
 
 
 @module_for(DecoderSpec)
@@ -50,6 +61,16 @@ class Decoder(Stack, CausalModel):
         self.spec = decoder
         self.embedding = build_embedding(decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model)
         self.add_head(decoder.head, decoder.vocab_size, decoder.d_model)
+        self.further_tokens: FurtherTokens | None = None
+        if decoder.further_tokens is not None and (stack := decoder.further_stack) is not None:
+            self.further_tokens = FurtherTokens(decoder.further_tokens, stack)
+
+    def new_draft_state(self, batch: int, capacity: int) -> State:
+        """As `new_state`, with all that the further tokens of these rows are predicted from."""
+        assert self.further_tokens is not None
+        state = self.new_state(batch, capacity)
+        state.layers += self.further_tokens.new_layers(batch, state.capacity, self.dtype, self.device)
+        return state
 
     def forward(
         self,
@@ -65,7 +86,7 @@ class Decoder(Stack, CausalModel):
 
         With a head for classes, their logits for each whole text, (B, Y). With `document_ids`, and without a state, no
         token sees one of another document: logits are as of each alone. With `shares` of processes, this one gives the
-        logits of its positions.
+        logits of its positions. While training without a state the output has the vectors of further tokens, too.
         """
         if document_ids is not None:
             check_documents_are_separate(self.spec)
@@ -73,11 +94,24 @@ class Decoder(Stack, CausalModel):
                 raise SpecError("document_ids", "stand beside a state, which is that of one text", "give one of them")
         lengths = state.lengths if state else None
         context = ForwardContext.of(tokens, lengths, num_tokens, document_ids).shared_by(shares)
-        x = self.run(self.embedding(context.own(tokens), context), context, state)  # (B, T, D)
-        x = self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)
+        embedded = self.embedding(context.own(tokens), context)
+        x = self._read_by_head(self.run(embedded, context, state), context, state, last_only)  # (B, t, D)
+        further: tuple[Tensor, ...] = ()
+        if self.further_tokens is not None and self.training and state is None and not last_only:
+            further = self.further_tokens(x, embedded, context)
         logits: Tensor | None = None
         if self.lm_head is not None and with_logits:
             logits = self.lm_head(x, self.token_table)  # (B, t, V)
         elif self.classifier is not None and with_logits:
             logits = self.classifier((x if last_only else last_tokens(x, context))[:, 0])  # (B, Y)
-        return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)
+        return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x, further)
+
+    def _read_by_head(self, x: Tensor, context: ForwardContext, state: State | None, last_only: bool) -> Tensor:
+        """The normalized vectors, or the last of each row; a draft state remembers all of them."""
+        _, *further = state.layers[len(self.blocks) - 1 :] if state else [None]
+        if not further:
+            return self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)  # type: ignore[no-any-return]
+        x, cache = self.final_norm(x, context), further[0]
+        assert isinstance(cache, HiddenCache)
+        cache.append(x, context)
+        return last_tokens(x, context) if last_only else x

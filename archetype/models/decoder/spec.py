@@ -2,6 +2,9 @@
 
 from typing import ClassVar, Literal, Self
 
+from pydantic import model_validator
+
+from archetype.models.further_tokens.spec import FurtherTokens
 from archetype.models.initialization_spec import GPT2Initialization, Initialization
 from archetype.models.spec import CausalSpec
 from archetype.models.stack.layers import Layers
@@ -13,7 +16,7 @@ from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import DecoderHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
-from archetype.spec.base import Length, Size, WideSize
+from archetype.spec.base import Length, Size, WideSize, invalid
 from archetype.spec.kinds import part
 
 __all__ = ["Decoder"]
@@ -32,6 +35,7 @@ class Decoder(EndsWithNorm, CausalSpec):
         residual: how what the contents of its layers give is carried on.
         final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
         head: how vectors become logits.
+        further_tokens: predictions of the tokens after the next (absent: none).
         initialization: how weights are drawn.
     """
 
@@ -47,6 +51,7 @@ class Decoder(EndsWithNorm, CausalSpec):
     residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()
     head: DecoderHead = LanguageModelHead()
+    further_tokens: FurtherTokens | None = None
     initialization: Initialization = GPT2Initialization()
 
     @property
@@ -55,12 +60,25 @@ class Decoder(EndsWithNorm, CausalSpec):
         return (StackView("", self.layers, self.final_norm, self.d_model, causal=True, residual=self.residual),)
 
     @property
+    def further_stack(self) -> StackView | None:
+        """The blocks that predict further tokens."""
+        return None if self.further_tokens is None else self.further_tokens.stack(self.layers, self.d_model)
+
+    @model_validator(mode="after")
+    def _further_tokens_fit(self) -> Self:
+        if self.further_tokens is not None and (stack := self.further_stack) is not None:
+            if self.head.classifies:
+                invalid("further_tokens", "the head predicts no tokens", "leave it out, or use kind language_model")
+            self.further_tokens.check(stack)
+        return self
+
+    @property
     def divides_into_stages(self) -> bool:
         """Where the head is a product with a table of its own, and no layer needs more than the one before it gives."""
         has_own_table = self.head.predicts_next and self.head.is_product and not self.head.shares_table
         return has_own_table and self.stacks[0].divides
 
     def with_class_head(self, num_classes: int) -> Self:
-        """A head of the last token's vector."""
+        """A head of the last token's vector, and no prediction of tokens."""
         head = ClassificationHead(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0), bias=False)
-        return self.replace(head=head)
+        return self.replace(head=head, further_tokens=None)

@@ -71,7 +71,9 @@ class Stack(nn.Module):
         """The vectors after all layers, before the final norm; the state's layers go on in place."""
         context.position_bias, context.left = self.position_bias, {}
         stream = enter(self.residual, x)
-        stream = self.run_blocks(range(len(self.blocks)), stream, context, state.layers if state else None)
+        stream = self.run_blocks(
+            range(len(self.blocks)), stream, context, state.layers[: len(self.blocks)] if state else None
+        )
         return leave(self.residual, stream)
 
     def run_blocks(

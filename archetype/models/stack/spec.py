@@ -71,6 +71,11 @@ class StackView(NamedTuple):
     causal: bool
     crosses: bool = False  # whether its blocks may look at an encoder's output
     residual: Residual = ResidualSum()
+    block_field: str = ""  # path of the one block that all its layers are, where the specification says it once
+
+    def field(self, layers: int | str) -> str:
+        """The path of one layer, or of several as brackets name them."""
+        return self.block_field or f"{self.prefix}layers[{layers}]"
 
     @property
     def relative_bias(self) -> tuple[Any, int] | None:
@@ -87,7 +92,7 @@ class StackView(NamedTuple):
         """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
         for index, block in enumerate(self.layers):
             self._check_repetition(index, block)
-            place, attention = f"{self.prefix}layers[{index}]", block.cross_attention
+            place, attention = self.field(index), block.cross_attention
             if attention is not None and not self.crosses:
                 remedy = "leave it out, or use kind encoder_decoder"
                 invalid(f"{place}.cross_attention", "there is no encoder to look at", remedy)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.chunked_loss import IGNORED as IGNORED
 from archetype.training.chunked_loss import Head, chunked_cross_entropy
 from archetype.training.datasets import Data
+from archetype.training.objectives.further_tokens import further_loss
 
 Batch = tuple[Tensor, ...]
 LARGE_LOGITS = 2**26  # bytes of a batch's logits, above which they are computed in chunks
@@ -111,17 +112,40 @@ class Objective(ABC):
         return self.loss_of(model, *self.inputs_and_targets(batch))
 
     def loss_of(self, model: nn.Module, inputs: Mapping[str, Any], targets: Tensor) -> LossOutput:
-        """The same for arguments of the model and what to predict at each place, in chunks where logits are large."""
+        """The same for arguments of the model and what to predict at each place, in chunks where logits are large.
+
+        While training, a model that predicts further tokens adds their losses.
+        """
         smoothing = self.label_smoothing if model.training else 0.0
         plain: Any = getattr(model, "module", model)  # within a wrapper such as DDP
         head = head_to_chunk(plain, targets.numel()) if self.chunks_logits else None
         if head is None:
             output = model(**inputs)
-            return cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
-        output = model(**inputs, with_logits=False)
-        features, product = head.features(output.hidden), Head.of(head, plain.token_table)
-        loss, num_targets, num_correct = chunked_cross_entropy(features, product, targets, smoothing)
-        return LossOutput(loss if output.aux_loss is None else loss + output.aux_loss, num_targets, num_correct)
+            loss = cross_entropy_loss(output.logits, targets, smoothing, output.aux_loss)
+        else:
+            output = model(**inputs, with_logits=False)
+            loss = _chunked_loss(output.hidden, plain, targets, smoothing, output.aux_loss)
+        if not output.further:
+            return loss
+
+        def loss_of(vectors: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+            if head is None:
+                one = cross_entropy_loss(plain.lm_head(vectors, plain.token_table), targets, smoothing)
+            else:
+                one = _chunked_loss(vectors, plain, targets, smoothing)
+            return one.loss, one.num_targets
+
+        further = further_loss(output.further, targets, inputs.get("document_ids"), loss_of)
+        return replace(loss, loss=loss.loss + plain.spec.further_tokens.loss_weight * further)
+
+
+def _chunked_loss(
+    hidden: Tensor, model: Any, targets: Tensor, label_smoothing: float, aux_loss: Tensor | None = None
+) -> LossOutput:
+    """As `cross_entropy_loss`, of the vectors that a model's head reads."""
+    features, head = model.lm_head.features(hidden), Head.of(model.lm_head, model.token_table)
+    loss, num_targets, num_correct = chunked_cross_entropy(features, head, targets, label_smoothing)
+    return LossOutput(loss if aux_loss is None else loss + aux_loss, num_targets, num_correct)
 
 
 def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:

@@ -144,6 +144,9 @@ class Parallel(Spec):
             raise SpecError("parallel.context", cause, "make it 1; shard, tensor and recompute make room too")
         if self.pipeline > 1:
             raise SpecError("parallel.context", "stages pass on whole rows", "make context or pipeline 1")
+        if spec.further_stack is not None:
+            cause = "further_tokens read a later token of the row, which another process may have"
+            raise SpecError("parallel.context", cause, "make it 1, or leave further_tokens out")
         if length % (pieces := 2 * self.context):
             cause = f"{length} tokens are not {pieces} equal pieces, two for each process of parallel.context"
             raise SpecError("sequence_length", cause, f"use a multiple of {pieces}")
@@ -158,6 +161,9 @@ class Parallel(Spec):
         if self.shard > 1 or self.expert > 1:
             cause = "stages are not cut into shards"
             raise SpecError("parallel.pipeline", cause, "use data_parallel and tensor beside it")
+        if spec.further_stack is not None:
+            cause = "further_tokens read what the first stage and the last one give"
+            raise SpecError("parallel.pipeline", cause, "make it 1, or leave further_tokens out")
         has_table = any(stack.relative_bias is not None for stack in spec.stacks)
         if has_table or any(part.adds_to_loss for _, part in _contents(spec)):
             cause = "what layers share (relative positions, a balance loss) does not go from stage to stage"
@@ -183,13 +189,13 @@ class Parallel(Spec):
 
 def _contents(spec: ModelSpec) -> Iterator[tuple[str, InLayout]]:
     """The contents of every block of a model, those side by side one by one, with their paths."""
-    for stack in spec.stacks:
+    for stack in filter(None, (*spec.stacks, spec.further_stack)):
         for index, block in enumerate(stack.layers):
             contents = block.mixer, block.cross_attention, block.feedforward
             for name, content in zip(("mixer", "cross_attention", "feedforward"), contents, strict=True):
                 for path, part in () if content is None else content.named_parts():
                     inside = re.sub(r"\.(\d+)", r"[\1]", f".{path}" if path else "")
-                    yield f"{stack.prefix}layers[{index}].{name}{inside}", part
+                    yield f"{stack.field(index)}.{name}{inside}", part
 
 
 def _check_divides(size: str, number: int, name: str, total: int) -> None:

@@ -1,5 +1,6 @@
 """Guesses change no token: with a draft model or prompt lookup each text is the one without, greedy or sampled."""
 
+import copy
 import random
 from functools import cache
 from typing import Any
@@ -15,11 +16,13 @@ from archetype.families.mamba import mamba
 from archetype.families.mistral import mistral
 from archetype.generate import slots
 from archetype.generate.request import Request
-from archetype.generate.speculate import DraftModel, PromptLookup
+from archetype.generate.speculate import DraftModel, OwnDraft, PromptLookup
 from archetype.generate.step import DecodeStep
 from archetype.models.build import build
-from archetype.spec import Decoder
+from archetype.nn.context import ForwardContext
+from archetype.spec import Decoder, assign
 from archetype.tokenizers import train_tokenizer
+from tests.helpers.kernels import kernels
 from tests.helpers.weights import randomize
 
 SIZES: dict[str, Any] = dict(num_heads=2, vocab_size=13, context_length=48)
@@ -150,3 +153,112 @@ def test_the_draft_goes_on_with_the_steps_that_it_has(monkeypatch: pytest.Monkey
     tokens = list(engine.submit([1, 2, 3], max_new_tokens=20, ignore_eos=True, temperature=0.0))
     assert len(tokens) == 20 and engine.stats().guessed_tokens > 20
     assert 0 < len(created) <= 6  # one each time that the state has grown
+
+
+FURTHER = {
+    "one further": assign(SPECS["rotary"], ["further_tokens={count: 1}"]),
+    "three further": assign(SPECS["learned positions"], ["further_tokens={count: 3}", "head.softcap=5.0"]),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_a_model_that_is_its_own_draft_changes_no_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also past the context, with stops, and with requests that come and go."""
+    monkeypatch.setitem(SPECS, name, FURTHER[name])
+    for seed in range(2):
+        engine = Engine(loaded(name), slots=4, draft="self")
+        for request, expected in zip(run(engine, random.Random(seed)), without_guesses(name, seed), strict=True):
+            assert request.tokens == expected.tokens
+            assert (request.text, request.finish_reason) == (expected.text, expected.finish_reason)
+        stats = engine.stats()
+        assert 0 < stats.accepted_tokens < stats.guessed_tokens
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_its_guesses_are_those_of_the_whole_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was guessed wrong, whatever other rows read, and where a text goes on from another's state."""
+    monkeypatch.setitem(SPECS, name, FURTHER[name])
+    lm = loaded(name)
+    model: Any = lm.model
+    proposed, whole, own = [], [], OwnDraft.propose
+
+    def propose(self: OwnDraft, requests: list[Request], limit: int) -> list[list[int]]:
+        guesses = own(self, requests, limit)
+        proposed.extend(guesses)
+        whole.extend(drafted(model, request.window)[:limit] for request in requests)
+        return guesses
+
+    monkeypatch.setattr(OwnDraft, "propose", propose)
+    monkeypatch.setattr(slots, "MIN_SHARED", 3)
+    engine, draw = Engine(lm, slots=3, draft="self", speculative_tokens=2), random.Random(1)
+    first = [draw.randrange(1, 13) for _ in range(9)]
+    for prompt in (first, first[:5], [*first[:7], 1, 2], first, [4]):
+        engine.submit(prompt, temperature=0.0, max_new_tokens=draw.choice((3, 9, 30)), ignore_eos=True)
+        engine.step()
+    for _ in engine.events():
+        pass
+    assert proposed == whole and len(proposed) > 20
+    assert engine.stats().accepted_tokens < len(proposed)
+
+
+def drafted(model: Any, window: list[int]) -> list[int]:
+    """The guesses of a model without a state."""
+    text, further = torch.tensor([window]), model.further_tokens
+    guesses: list[int] = []
+    with torch.no_grad():
+        hidden = model(text[:, :-1]).hidden
+        context = ForwardContext.of(hidden)
+        for index in range(len(further.blocks)):
+            text = torch.tensor([[*window, *guesses]])
+            embedded = model.embedding(text, ForwardContext.of(text))[:, index + 1 :]
+            hidden = further.step(index, hidden, embedded, context)
+            guesses.append(int(model.lm_head(hidden[:, -1:], model.token_table).argmax()))
+    return guesses
+
+
+def test_further_tokens_that_are_always_right_save_most_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model without blocks the next token follows from the newest: a head that reads it says as much ahead."""
+    monkeypatch.setitem(SPECS, "one further", FURTHER["one further"])
+    lm = LanguageModel(FURTHER["one further"], copy.deepcopy(loaded("one further").model))  # type: ignore[arg-type]
+    model: Any = lm.model
+    with torch.no_grad():
+        for block in (*model.blocks, *model.further_tokens.blocks):  # which add nothing
+            block.mixer.o.weight.zero_()
+            block.feedforward.down.weight.zero_()
+        further = model.further_tokens
+        further.projections[0].weight.copy_(torch.cat((torch.zeros(8, 8), torch.eye(8)), dim=1))
+        for norm in (further.embedding_norms[0], further.final_norms[0], model.final_norm):
+            norm.weight.fill_(1.0)
+    engine = Engine(lm, draft="self")
+    request = engine.submit([3, 1], temperature=0.0, max_new_tokens=21, ignore_eos=True)
+    assert len(list(request)) == 21
+    stats = engine.stats()
+    assert (stats.accepted_tokens, stats.guessed_tokens, stats.steps) == (10, 10, 11)
+
+
+def test_a_draft_of_its_own_needs_further_tokens_whose_blocks_can_go_back() -> None:
+    with pytest.raises(SpecError, match="draft: the model predicts no further tokens; name a smaller model"):
+        Engine(loaded("rotary"), draft="self")
+    for block in ("mixer={kind: gru}", "mixer.pattern={kind: window, size: 4}"):
+        further = assign(FURTHER["one further"], [f"further_tokens.block={SPECS['rotary'].layers[0].dump()}"])
+        model = assign(further, [f"further_tokens.block.{block}"])
+        with pytest.raises(SpecError, match=r"further_tokens.block: its state cannot go back"):
+            Engine(LanguageModel(model, build(model)), draft="self")  # type: ignore[arg-type]
+        LanguageModel(model, build(model)).generate  # noqa: B018  # which it does without a draft
+
+
+def test_a_step_of_a_draft_state_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels("native")
+    model: Any = build(FURTHER["one further"])
+    state, plain = model.new_draft_state(2, 16), model.new_state(2, 16)
+    tokens = torch.tensor([[3, 1, 4], [1, 5, 9]])
+    for name, one in (("draft", state), ("plain", plain)):
+        model(tokens, one)
+        one.lengths += 3
+        step = DecodeStep(model, one)
+        logits = [step(torch.tensor([[2], [6]])).clone() for _ in range(3)]
+        assert step.replay is not None, name
+        results = logits if name == "draft" else results
+        assert all(torch.equal(a, b) for a, b in zip(results, logits, strict=True))
+    hidden = model(torch.cat((tokens, *[torch.tensor([[2], [6]])] * 3), dim=1)).hidden
+    torch.testing.assert_close(state.layers[len(model.blocks)].vectors[:, 0, :6], hidden)

@@ -63,7 +63,7 @@ UNKNOWN_KEYS = [
     (("embedding", "zzz"),
      "embedding.zzz: is not a known key; use one of kind, position, scale, num_token_types, norm, norm_first, dropout"),
     ((7,), "7: is not a known key; use one of version, kind, name, vocab_size, context_length, "
-     "d_model, embedding, layers, residual, final_norm, head, initialization"),
+     "d_model, embedding, layers, residual, final_norm, head, further_tokens, initialization"),
 ]  # fmt: skip
 
 

@@ -41,6 +41,9 @@ CASES: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
     "lion": ("llama-tiny", 300, 1, 8, {"optimizer": {"kind": "lion"}}),
     "sgd": ("llama-tiny", 300, 1, 8, {"optimizer": {"kind": "sgd"}}),
     "shared layers": ("llama-tiny", 300, 16, 128, {"changes": ["layers[1].weights_of=0"]}),
+    "further tokens": ("llama-tiny", 8000, 4, 64, {"further": 2}),
+    "further tokens, chunks": ("llama-tiny", 16_000, 8, 64, {"further": 2, "chunked": True}),
+    "further tokens, autocast": ("gpt2-tiny", 300, 16, 128, {"further": 1, "dtype": "bfloat16"}),
     "a head alone": ("llama-tiny", 300, 16, 128, {"trainable": ["lm_head"]}),
 }
 
@@ -70,9 +73,10 @@ def test_the_memory_of_a_step_is_within_a_tenth_of_what_is_measured(monkeypatch:
                     patch.setattr(module, "LARGE_LOGITS", 0)
                 for module in (chunked_loss, memory):
                     patch.setattr(module, "chunk_rows", lambda vocab_size: 64)
-            changes = fields.pop("changes", [])
+            changes, count = fields.pop("changes", []), fields.pop("further", 0)
+            further = [f"further_tokens={{count: {count}}}"] if count else []
             recipe = Recipe.parse({"batch_size": batch, "sequence_length": length} | fields)
-            model = spec.assign(families.preset(preset), [f"vocab_size={vocab_size}", *changes])
+            model = spec.assign(families.preset(preset), [f"vocab_size={vocab_size}", *changes, *further])
             rows = recipe.micro_batch_size or batch
             plan = StepMemoryCost(recipe, model).step(rows, length, rows < batch)
             ratios[name] = plan.peak / measured_peak(recipe, model, batch, length)

@@ -1,0 +1,56 @@
+"""The cost of predicting the tokens after the next, which training pays for and a plain pass does not."""
+
+from archetype.cost.formula import Counts, Formula, constant, total
+from archetype.cost.registry import Linear, NormCost
+from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
+from archetype.models.further_tokens import spec
+from archetype.models.stack.cost import StackCost
+from archetype.models.stack.spec import StackView
+from archetype.parts.head.cost import HeadCost
+
+
+class FurtherTokensCost:
+    """The cost of all further tokens.
+
+    Args:
+        further: the specification.
+        stack: its blocks.
+        head: of the model, which each further token goes through.
+    """
+
+    def __init__(self, further: spec.FurtherTokens, stack: StackView, head: HeadCost) -> None:
+        self.count, self.stack, self.head = further.count, StackCost(stack), head
+        self.norm, self.projection = NormCost.of(further.norm, self.stack.d), Linear(2 * self.stack.d, self.stack.d)
+
+    def parameters(self) -> Counts:
+        """Parameters beside the blocks, by module."""
+        norms, place = self.count * self.norm.parameters(), self.stack.prefix
+        return {
+            f"{place}hidden_norms": norms,
+            f"{place}embedding_norms": norms,
+            f"{place}projections": self.count * self.projection.parameters,
+            f"{place}final_norms": norms,
+        }
+
+    def flops(self, work: Work) -> Formula:
+        """FLOPs of a forward pass in training."""
+        head, projection = total(self.head.flops(work).values()), self.projection.flops(work.tokens)
+        blocks = [group.number * total(group.cost.flops(work).values()) for group in self.stack.groups]
+        return self.count * (head + projection) + total(blocks)
+
+    def product_weights(self) -> int:
+        """Numbers of all matrices that are multiplied by, but the head's."""
+        work = Work(constant(1), constant(1), "forward")
+        weights = self.count * self.projection.parameters
+        for group in self.stack.groups:
+            parameters, products = group.cost.parameters(), group.cost.flops(work)
+            weights += group.number * total(parameters[name] for name in products if name in parameters)
+        return weights.value
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved of norms, projections, blocks and head, and of the loss what it predicts."""
+        d, vectors = self.stack.d.value, work.tokens
+        shared = vectors * d * FLOAT32 if work.compute_dtype == "float32" else 0  # the head has read what a norm reads
+        each = 3 * self.norm.saved_activations(vectors) - shared + work.input_bytes(2 * d)
+        each += self.head.saved_activations(work) + vectors * INT64 + FLOAT32
+        return self.count * each + self.stack.saved_activations(work).blocks

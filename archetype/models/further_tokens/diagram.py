@@ -1,0 +1,31 @@
+"""How the prediction of further tokens is drawn: as a stream of its own beside the model's."""
+
+from collections.abc import Callable
+
+from archetype.cost.formula import Formula
+from archetype.models.further_tokens.cost import FurtherTokensCost
+from archetype.models.further_tokens.spec import FurtherTokens
+from archetype.roles.drawing import Blocks, Step, Stream, pill, title
+
+PLACE = "further_tokens"
+
+
+def further_stream(further: FurtherTokens, cost: FurtherTokensCost, text: Callable[[Formula], str]) -> Stream:
+    """From the vectors that the head reads, and the token ahead, to the vectors that it reads for the token after."""
+    norm, d = further.norm, text(cost.stack.d)
+
+    def normed(name: str) -> tuple[Step, ...]:
+        box = Step(f"{PLACE}.{name}", title(norm), d, "norm", PLACE, slim=True)
+        return () if norm.is_absent else (box,)
+
+    return Stream(
+        (
+            pill(f"{PLACE}.hidden", "vectors", "(B, T, D)"),
+            *normed("hidden_norms"),
+            Step(f"{PLACE}.embedding_norms", "token ahead", d, field=PLACE, joins=f"{PLACE}.joined", is_before=True),
+            Step(f"{PLACE}.projections", "projection", " → ".join(map(text, cost.projection[:2])), field=PLACE),
+            Blocks(f"{PLACE}."),
+            *normed("final_norms"),
+            pill(f"{PLACE}.further", "next vectors", "(B, T, D)", "output"),
+        )
+    )

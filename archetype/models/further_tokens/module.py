@@ -1,0 +1,101 @@
+"""Blocks that predict the tokens after the next, for a further loss or as a draft of the model itself."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.models.block.module import build_block
+from archetype.models.further_tokens.spec import FurtherTokens as FurtherTokensSpec
+from archetype.models.stack.module import place_of
+from archetype.models.stack.spec import StackView
+from archetype.nn.cache import LayerState, write_places
+from archetype.nn.context import ForwardContext, Lengths, Vectors
+from archetype.nn.registry import build_norm
+from archetype.weights.linear import Linear
+
+
+@dataclass
+class HiddenCache(LayerState):
+    """The vectors that the head reads at each position: place s holds position s."""
+
+    vectors: Float[Tensor, "B 1 S D"]
+
+    @property
+    def can_shorten(self) -> bool:
+        """Each place holds a position of its own."""
+        return True
+
+    def append(self, x: Vectors, context: ForwardContext) -> None:
+        """Write the vectors of the new positions."""
+        write_places(self.vectors, x[:, None], context)
+
+    def narrow(self, slots: int) -> "HiddenCache":
+        return HiddenCache(self.vectors[:, :, :slots])
+
+    def read(self, starts: Lengths, count: int) -> Vectors:
+        """The vectors of `count` positions of each row, (B, count, D); those beyond the buffer are padding."""
+        places = starts[:, None] + torch.arange(count, device=starts.device)
+        rows = torch.arange(len(starts), device=starts.device)[:, None]
+        return self.vectors[rows, 0, places.clamp(max=self.vectors.shape[2] - 1)]
+
+
+class FurtherTokens(nn.Module):
+    """Block k goes from what the head reads for one token, and the token itself, to what it reads for the next one.
+
+    The vectors that the head reads for the model's next token are h^0. Block k has (DeepSeek-AI 2024b, equation 21)
+
+        h^k_i = norm(block(projection([norm(h^(k-1)_i); norm(embedding of token i + k)])))
+
+    and the head makes of h^k_i the logits of token i + k + 1.
+    """
+
+    def __init__(self, further: FurtherTokensSpec, stack: StackView) -> None:
+        super().__init__()
+        self.d_model = d = stack.d_model
+        each = range(further.count)
+        self.hidden_norms, self.embedding_norms, self.final_norms = (
+            nn.ModuleList(build_norm(further.norm, d) for _ in each) for _ in range(3)
+        )
+        self.projections = nn.ModuleList(Linear(2 * d, d, bias=False) for _ in each)
+        self.blocks = nn.ModuleList(build_block(block, place_of(stack, n)) for n, block in enumerate(stack.layers))
+
+    def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
+        """What drafting keeps: the vectors that the head reads, and the state of each block."""
+        vectors = torch.zeros(batch, 1, capacity, self.d_model, dtype=dtype, device=device)
+        states = [block.new_state(batch, capacity, dtype, device) for block in self.blocks]  # type: ignore[operator]
+        return [HiddenCache(vectors), *states]
+
+    def forward(self, hidden: Vectors, embedded: Vectors, context: ForwardContext) -> tuple[Vectors, ...]:
+        """The vectors that the head reads for each further token of whole rows, (B, T, D) each.
+
+        Those of a row's last positions, whose tokens lie beyond it, say nothing: no other position looks at them.
+
+        Args:
+            hidden: that the head reads for the next token.
+            embedded: the tokens of the rows.
+            context: of the pass that gave both.
+        """
+        vectors = []
+        for index in range(len(self.blocks)):
+            hidden = self.step(index, hidden, embedded.roll(-1 - index, dims=1), context)
+            vectors.append(hidden)
+        return tuple(vectors)
+
+    def step(
+        self, index: int, hidden: Vectors, embedded: Vectors, context: ForwardContext, state: LayerState | None = None
+    ) -> Vectors:
+        """What the head reads for one further token.
+
+        Args:
+            index: of the block.
+            hidden: what the head reads for the token before.
+            embedded: that token.
+            context: of the positions of `hidden`.
+            state: of the block (absent: these are whole rows).
+        """
+        read = self.hidden_norms[index](hidden, context), self.embedding_norms[index](embedded, context)
+        x = self.blocks[index](self.projections[index](torch.cat(read, dim=-1)), context, state)
+        y: Vectors = self.final_norms[index](x, context)
+        return y
