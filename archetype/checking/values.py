@@ -108,10 +108,20 @@ def values(annotation: Any, turn: int = 0) -> list[Any]:
     return []
 
 
+_open: set[type[Spec]] = set()  # kinds of which an example is being made, which may hold members of their own role
+
+
 def members(role: ByKind) -> list[Any]:
     """One member of each kind of an open set."""
-    kinds = (kind for kind in role.kinds().values() if not kind.is_absent)
-    return [instance for kind in kinds for instance in islice(instances(kind), 1)]
+    examples = []
+    for kind in role.kinds().values():
+        if not kind.is_absent and kind not in _open:
+            _open.add(kind)
+            try:
+                examples += islice(instances(kind), 1)
+            finally:
+                _open.remove(kind)
+    return examples
 
 
 def by_kind(field: FieldInfo) -> ByKind | None:

@@ -60,7 +60,9 @@ def test_a_file_is_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     heading, _, names, *rows = out.splitlines()
     assert heading == "mixer gated_linear_attention, 2 models: defaults, in an encoder"
     assert names.split() == ["invariant", "result", "finding"]
-    assert len(rows) == len(INVARIANTS) - 1 and "in chunks as whole                   holds" in rows
+    named = [one.name for one in INVARIANTS for row in rows if row.startswith(one.name)]  # a finding may take two lines
+    assert len(set(named) - {"compiled blocks as eager"}) == len(INVARIANTS) - 1
+    assert "in chunks as whole                   holds" in rows
 
 
 def test_what_fails_is_said_in_its_row(
