@@ -42,5 +42,5 @@ def export_is_honest(subject: Subject) -> None:
         except ArchetypeError as error:
             if "\n" in str(error) or len(str(error)) > MAX_LINE:
                 raise Violated("the refusal is longer than a line") from None
-            raise Inapplicable("no published format can express it, which is said in one line") from None
+            raise Inapplicable("no published format can express it") from None
         compare(subject.model, family, Path(folder))

@@ -113,7 +113,7 @@ _open: set[type[Spec]] = set()  # kinds of which an example is being made, which
 
 def members(role: ByKind) -> list[Any]:
     """One member of each kind of an open set."""
-    examples = []
+    examples: list[Any] = []
     for kind in role.kinds().values():
         if not kind.is_absent and kind not in _open:
             _open.add(kind)

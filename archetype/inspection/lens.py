@@ -13,6 +13,7 @@ from archetype.inspection import figures
 from archetype.inspection.names import stacks
 from archetype.inspection.trace import Trace
 from archetype.inspection.view import View, rounded
+from archetype.models.build import Model
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
@@ -40,6 +41,11 @@ def answering_stack(trace: Trace) -> str:
     if not paths or trace.logits is None:
         kind = trace.model.spec.kind
         raise SpecError("lens", f"this model of kind {kind} has no layers before a head", "look at another view")
+    return _last_stack(trace.model)
+
+
+def _last_stack(model: Model) -> str:
+    paths = stacks(model)
     return next((path for path in ("decoder", "local_model") if path in paths), next(iter(paths)))
 
 
@@ -54,7 +60,7 @@ def residual_names(trace: Trace, stack: str) -> dict[str, str]:
 def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T V"]:
     """The logits that the model's norm and head give for a residual stream; those of classes at one position."""
     model = trace.model
-    x = leave(stacks(model)[answering_stack(trace)].residual, x)
+    x = leave(stacks(model)[_last_stack(model)].residual, x)
     if isinstance(model, EncoderDecoder):
         y = model.decoder.final_norm(x, ForwardContext.of(x))
         return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
 from archetype.models.decoder.spec import Decoder
+from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.parts.attention.spec import OutputGate
 from archetype.parts.embedding.spec import Embedding
@@ -151,7 +152,7 @@ class ExpertChoice(nn.Module):
         self.router = nn.Linear(d_model, 4, bias=False)
         self.experts = Experts(GATED, 4, d_model)
 
-    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
+    def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         affinities = self.router(x).softmax(-1)  # (B, T, E)
         taken = torch.zeros_like(affinities).scatter(1, affinities.topk(x.shape[1] // 2, dim=1).indices, 1.0)
         everyone = torch.arange(4).expand(x.shape[0] * x.shape[1], -1)

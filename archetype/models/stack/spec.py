@@ -85,8 +85,7 @@ class StackView(NamedTuple):
     @property
     def divides(self) -> bool:
         """Whether a layer needs nothing but the vectors of the one before it."""
-        alone = (block.weights_of is None and block.mixer.own == block.mixer for block in self.layers)
-        return self.residual.is_sum and all(alone)
+        return self.residual.is_sum and all(block.mixer.own == block.mixer for block in self.layers)
 
     def check(self) -> None:
         """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
