@@ -1,6 +1,6 @@
 """The part of a block that works on each position alone: called with the vectors and the ForwardContext."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -89,6 +89,18 @@ def _silu_backward(dy: Tensor, x: Tensor) -> Tensor:
     return dy * s * (1 + x * (1 - s))
 
 
+FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": nn.functional.silu,
+    "gelu": nn.functional.gelu,
+    "gelu_tanh": gelu_tanh,
+}
+DERIVATIVES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of dy and x: dy * f'(x)
+    "silu": _silu_backward,
+    "gelu": torch.ops.aten.gelu_backward,
+    "gelu_tanh": partial(torch.ops.aten.gelu_backward, approximate="tanh"),
+}
+
+
 class GatedProduct(torch.autograd.Function):
     """f(gate) * up, which saves the two alone: the backward pass computes f(gate) again.
 
@@ -96,21 +108,11 @@ class GatedProduct(torch.autograd.Function):
     """
 
     generate_vmap_rule = True
-    functions: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
-        "silu": nn.functional.silu,
-        "gelu": nn.functional.gelu,
-        "gelu_tanh": gelu_tanh,
-    }
-    derivatives: ClassVar[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {  # of dy and x: dy * f'(x)
-        "silu": _silu_backward,
-        "gelu": torch.ops.aten.gelu_backward,
-        "gelu_tanh": partial(torch.ops.aten.gelu_backward, approximate="tanh"),
-    }
 
     @staticmethod
     def forward(gate: Tensor, up: Tensor, name: str) -> Tensor:
         y = fused.gated(name, gate, up)
-        return GatedProduct.functions[name](gate) * up if y is None else y
+        return FUNCTIONS[name](gate) * up if y is None else y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str], output: Tensor) -> None:
@@ -123,10 +125,10 @@ class GatedProduct(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         gradients = fused.gated_backward(ctx.name, dy, gate, up)
         if gradients is None:
-            gradients = GatedProduct.derivatives[ctx.name](dy * up, gate), dy * GatedProduct.functions[ctx.name](gate)
+            gradients = DERIVATIVES[ctx.name](dy * up, gate), dy * FUNCTIONS[ctx.name](gate)
         return *gradients, None
 
     @staticmethod
     def jvp(ctx: Any, dgate: Tensor, dup: Tensor, _: None) -> Tensor:
         gate, up = ctx.saved_tensors
-        return GatedProduct.derivatives[ctx.name](dgate * up, gate) + GatedProduct.functions[ctx.name](gate) * dup
+        return DERIVATIVES[ctx.name](dgate * up, gate) + FUNCTIONS[ctx.name](gate) * dup
