@@ -34,8 +34,6 @@ from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.models.megabyte.module import MegaByte
-from archetype.models.ngram.module import NGram
 from archetype.models.spec import ModelSpec
 from archetype.models.vision.module import VisionEncoder
 from archetype.runs.directory import Run, write_run_spec, write_weights
@@ -51,8 +49,7 @@ PREFIX_BYTES = 2**28  # for the states of those whose beginning others share
 # What each kind of model is for, in the words of the command line.
 VERBS: dict[type, str] = {
     Decoder: "generate, score or embed texts",
-    NGram: "generate or score texts",
-    MegaByte: "generate or score texts",
+    CausalModel: "generate or score texts",
     EncoderDecoder: "translate or generate texts",
     Encoder: "fill, embed or classify texts",
     VisionEncoder: "classify images",
@@ -443,7 +440,8 @@ class LanguageModel:
             return SpecError(
                 "model", "a decoder with a head for classes cannot do this", "it can embed or classify texts"
             )
-        return SpecError("model", cause, f"it can {VERBS[type(self.model)]}")
+        verbs = next((VERBS[base] for base in type(self.model).__mro__ if base in VERBS), "be trained and saved")
+        return SpecError("model", cause, f"it can {verbs}")
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

@@ -16,6 +16,7 @@ class TokenEmbedding(Part):
     """
 
     needs: ClassVar[str] = "module"
+    is_table: ClassVar[bool] = True  # whether that is (V, D) wide, so that a tied head can multiply by it
     embeds_text: ClassVar[bool] = True  # whether it may stand before one stack
     embeds_pairs: ClassVar[bool] = False  # whether it may stand before an encoder and a decoder
     embeds_patches: ClassVar[bool] = False  # whether it has all that patches of a picture take beside their projection
