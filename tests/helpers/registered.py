@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from archetype.roles.pattern import pattern_rule
 from archetype.spec.kinds import Part
-from archetype.spec.registry import PROVIDED, providers
+from archetype.spec.registry import PROVIDED, provided, providers
 
 CAPABILITIES = ("module", "cost", "rule", "diagram", "inspect", "infer", "parallel")
 
@@ -14,6 +14,7 @@ CAPABILITIES = ("module", "cost", "rule", "diagram", "inspect", "infer", "parall
 def registries_as_before() -> Iterator[None]:
     """Within the block kinds may be registered."""
     [list(providers(name)) for name in CAPABILITIES]  # what is imported stays registered
+    [provided(name, role) for name in CAPABILITIES for role in Part.__subclasses__()]  # and what serves whole roles
     roles, before = {role: dict(role.kinds) for role in Part.__subclasses__()}, dict(PROVIDED)
     try:
         yield

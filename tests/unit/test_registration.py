@@ -12,14 +12,18 @@ KINDS = {
               r"short_convolution\b|ShortConvolution"),
     "norm": (tuple(f"parts/norm/{name}.py" for name in ("spec", "module", "cost", "inspect")),
              r"kind: batch\b|\bBatchNorm\b"),
+    "activation": (("parts/activation/spec.py", "parts/activation/module.py"), r"\brelu2\b|\bReLU2\b"),
+    "router": (tuple(f"parts/router/{name}.py" for name in ("spec", "module", "cost")), r"SigmoidRouter"),
     "family": (("families/smollm3.py",), r"smollm3"),
     "objective": (("training/objectives/image_class.py",), r"\bimage_class\b|\bImageClass\b"),
     "optimizer": (("training/optimizers/kinds.py",), r"\bAdafactor\b"),
     "tokenizer": (("tokenizers/tiktoken.py",), r'"tiktoken"'),
 }  # fmt: skip
-LINES = {  # one each; those of `explain` say how it is shown: it works without them
+LINES = {  # one each; those of `explain` and of families say how it is shown and published: it works without them
     "mixer": {"apps/cli/explain.py": 1, "spec/__init__.py": 1},  # the latter for type checkers
     "norm": {"apps/cli/explain.py": 1},
+    "activation": {"apps/cli/explain.py": 1, "families/config.py": 2},
+    "router": {"families/deepseek_v3.py": 2},
     "family": {"families/registry.py": 1},
     "objective": {"training/objectives/__init__.py": 1},
     "optimizer": {"training/optimizers/__init__.py": 1},
