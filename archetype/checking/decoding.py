@@ -66,9 +66,9 @@ def rows_join_and_leave(subject: Subject) -> None:
     length = subject.length - 2
     rows = [subject.tokens(1, size, size)[0] for size in (length, length - 3, 2)]
     state = _state_of(subject, rows, [0, 1, 2], subject.length)
-    _go_on(subject, state.select(torch.tensor([2, 0, 2])), [rows[2], rows[0], rows[2]], [2, 0, 2])
+    _go_on(subject, state.select(subject.indices([2, 0, 2])), [rows[2], rows[0], rows[2]], [2, 0, 2])
     others = [subject.tokens(1, size, 50 + size)[0] for size in (length - 1, 1)]
-    state.insert(torch.tensor([2, 0]), _state_of(subject, others, [3, 4], length))
+    state.insert(subject.indices([2, 0]), _state_of(subject, others, [3, 4], length))
     _go_on(subject, state, [others[1], rows[1], others[0]], [4, 1, 3])
 
 

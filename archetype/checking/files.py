@@ -20,7 +20,7 @@ def run_keeps_bits(subject: Subject) -> None:
         run = Run(Path(folder))
         write_run_spec(run, subject.spec)
         write_weights(run, subject.model)
-        again = read_run_model(run)
+        again = read_run_model(run).to(subject.device)
         if again.spec != subject.spec:
             raise Violated("spec.yaml reads back as another specification")
         tensors = again.state_dict()

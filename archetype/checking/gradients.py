@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from archetype.checking.passes import WRONG
+from archetype.checking.passes import WRONG, in_float64
 from archetype.checking.subject import Inapplicable, Subject, Violated, vectors
 from archetype.checking.tensors import distance
 from archetype.models.build import Model
@@ -17,7 +17,7 @@ COMMON_TO_ALL_KEYS = ("mixer.k.bias", "mixer.k_global.bias", "mixer.k_norm.bias"
 def autocast_is_finite(subject: Subject) -> None:
     """A pass forward and backward under autocast to bfloat16 gives finite numbers and gradients."""
     model = subject.built().train()
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(subject.device.type, torch.bfloat16):
         output = model(**subject.inputs())
     loss = vectors(output).float().square().mean()
     (loss if output.aux_loss is None else loss + output.aux_loss).backward()
@@ -59,7 +59,7 @@ def _without_gradient(subject: Subject, model: Model) -> set[str]:
 def _gradients(subject: Subject, model: Model, scale: float) -> dict[str, Tensor]:
     """The gradient of each parameter by a pass over whole inputs, of a loss times `scale`; zeros where it has none."""
     model.zero_grad()
-    output = model(**{name: _double(value) for name, value in subject.inputs().items()})
+    output = model(**{name: in_float64(value) for name, value in subject.inputs().items()})
     answers = [output.hidden if output.logits is None else output.logits, *output.further]
     if (pooled := getattr(model, "pooled", None)) is not None:
         answers.append(pooled(output.hidden))
@@ -69,8 +69,3 @@ def _gradients(subject: Subject, model: Model, scale: float) -> dict[str, Tensor
     (scale * torch.stack(losses).sum()).backward()
     parameters = dict(model.named_parameters())
     return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in parameters.items()}
-
-
-def _double(value: Tensor) -> Tensor:
-    """Pictures in float64; tokens as they are."""
-    return value.double() if value.is_floating_point() else value

@@ -3,8 +3,9 @@
 import warnings
 
 import torch
+from torch import Tensor
 
-from archetype.checking.subject import Inapplicable, Subject, Violated, vectors
+from archetype.checking.subject import CPU, Inapplicable, Subject, Violated, vectors
 from archetype.checking.tensors import distance
 from archetype.errors import SpecError
 from archetype.training.block_execution import blocks_of, compile_blocks
@@ -12,6 +13,7 @@ from archetype.training.block_execution import blocks_of, compile_blocks
 EXACT = 1e-5  # of the largest magnitude, in float32
 WRONG = 1e-3  # what every mistake exceeds
 COMPILED_LENGTH = 4  # tokens of the text whose program is compiled: a loop over positions becomes as long
+ROUNDING = 1e-6  # of the largest magnitude, in float64, between devices: rotations are computed in float32
 BITS = 1e-12  # of the largest magnitude, in float64: what no rounding reaches that is none of float32's
 
 
@@ -19,6 +21,23 @@ def is_finite(subject: Subject) -> None:
     """A pass gives finite numbers only."""
     if not vectors(subject.model(**subject.inputs())).isfinite().all():
         raise Violated("there are infinite numbers or NaN among its results")
+
+
+def device_changes_nothing(subject: Subject) -> None:
+    """Another device computes what the CPU does, in float64, in which no more than rotations are rounded."""
+    if subject.device == CPU:
+        raise Inapplicable("is computed there")
+    inputs = {name: in_float64(value) for name, value in subject.inputs().items()}
+    there = vectors(subject.exact.model(**inputs)).to(CPU)
+    model = Subject(subject.spec).exact.model
+    here = vectors(model(**{name: value.to(CPU) for name, value in inputs.items()}))
+    if (difference := distance(there, here)) > ROUNDING:
+        raise Violated(f"{subject.device.type} differs by {difference:.0e}")
+
+
+def in_float64(value: Tensor) -> Tensor:
+    """Pictures in float64; tokens as they are."""
+    return value.double() if value.is_floating_point() else value
 
 
 def future_changes_nothing(subject: Subject) -> None:

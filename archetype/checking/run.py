@@ -7,7 +7,7 @@ import torch
 
 from archetype.checking import construction, decoding, files, gradients, passes, splitting
 from archetype.checking.examples import Example, examples
-from archetype.checking.subject import Inapplicable, Subject, Violated
+from archetype.checking.subject import CPU, Inapplicable, Subject, Violated
 from archetype.errors import one_line
 from archetype.spec.kinds import Part
 
@@ -76,6 +76,7 @@ INVARIANTS = (
     Invariant("state bytes as counted", construction.state_is_counted),
     Invariant("a diagram shows all that is counted", construction.is_drawn),
     Invariant("finite numbers", passes.is_finite),
+    Invariant("as on the CPU", passes.device_changes_nothing, (passes.is_finite,)),
     Invariant("later tokens change nothing", passes.future_changes_nothing, (passes.is_finite,)),
     Invariant("a batch as single rows", passes.batch_is_single, (passes.future_changes_nothing,)),
     Invariant("padded rows as each alone", passes.padding_is_nothing, (passes.batch_is_single,)),
@@ -97,7 +98,11 @@ INVARIANTS = (
 
 
 def check_kind(
-    role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None = None, without: Collection[Check] = ()
+    role: type[Part],
+    kind: type[Part],
+    fixed: Mapping[str, Any] | None = None,
+    without: Collection[Check] = (),
+    device: torch.device = CPU,
 ) -> Report:
     """Ask every invariant of every example of a kind.
 
@@ -106,21 +111,27 @@ def check_kind(
         kind: the class.
         fixed: values of its fields that no example changes (absent: none).
         without: checks that are left out.
+        device: that computes.
 
     Raises:
         SpecError: no example of the kind is accepted.
     """
     chosen = examples(role, kind, fixed)
     asked = [invariant for invariant in INVARIANTS if invariant.check not in without]
-    results = [check_example(example, asked, is_first=example is chosen[0]) for example in chosen]
+    results = [check_example(example, asked, is_first=example is chosen[0], device=device) for example in chosen]
     rows = (_joined([example.name for example in chosen], rows) for rows in zip(*results, strict=True))
     name = str(kind.model_fields["kind"].default)
     return Report(role.role_name(), name, tuple(example.name for example in chosen), tuple(rows))
 
 
-def check_example(example: Example, asked: Collection[Invariant] = INVARIANTS, is_first: bool = True) -> list[Row]:
+def check_example(
+    example: Example,
+    asked: Collection[Invariant] = INVARIANTS,
+    is_first: bool = True,
+    device: torch.device = CPU,
+) -> list[Row]:
     """Ask invariants of one model, in order; what needs another that fails is not asked."""
-    subject, rows, cause = Subject(example.model), [], dict[Check, str]()  # why what needs a check is not asked
+    subject, rows, cause = Subject(example.model, device), [], dict[Check, str]()  # why what needs a check is not asked
     for invariant in asked:
         if invariant.of_defaults_only and not is_first:
             rows.append(Row(invariant.name, "-", "asked of the defaults alone"))

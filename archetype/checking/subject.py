@@ -15,6 +15,7 @@ from archetype.models.spec import ModelSpec
 from archetype.nn.cache import State
 from archetype.nn.registry import module_class
 
+CPU = torch.device("cpu")
 ROWS = 4
 SOURCE_LENGTH = 7
 
@@ -32,10 +33,11 @@ class Subject:
 
     Args:
         spec: the specification.
+        device: that computes it.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: ModelSpec, device: torch.device = CPU) -> None:
+        self.spec, self.device = spec, device
 
     @cached_property
     def model(self) -> Any:
@@ -45,13 +47,13 @@ class Subject:
     @cached_property
     def exact(self) -> "Subject":
         """The same in float64, in which a rounding is no more than 1e-15."""
-        other = Subject(self.spec)
+        other = Subject(self.spec, self.device)
         other.model = self.built(torch.float64).requires_grad_(False)
         return other
 
     def built(self, dtype: torch.dtype = torch.float32) -> Model:
-        """Another model with the same weights, whose parameters take gradients."""
-        return randomize(build(self.spec, dtype=dtype))
+        """Another model with the same weights, the same on every device, whose parameters take gradients."""
+        return randomize(build(self.spec, dtype=dtype)).to(self.device)
 
     @cached_property
     def parameters(self) -> frozenset[str]:
@@ -82,14 +84,15 @@ class Subject:
     def tokens(self, rows: int, length: int, seed: int = 0, vocab_size: int | None = None) -> Tensor:
         """Random tokens (B, T) of its vocabulary."""
         vocab_size = vocab_size or self.vocab_size
-        return torch.randint(vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
+        tokens = torch.randint(vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
+        return tokens.to(self.device)
 
     def inputs(self, rows: int = ROWS) -> dict[str, Tensor]:
         """Arguments of its forward: whole rows of pixels, of tokens, or of sources and targets."""
         if self.reads_images:
             spec: Any = self.spec
             shape = (rows, spec.num_channels, spec.image_size, spec.image_size)
-            return {"images": torch.randn(shape, generator=torch.Generator().manual_seed(0))}
+            return {"images": torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(self.device)}
         texts = self.tokens(rows, self.length)
         return (
             {"target": texts, "source": self.sources(range(rows))} if "source" in self.parameters else {"tokens": texts}
@@ -99,6 +102,10 @@ class Subject:
         """The source of each of some rows (B, S)."""
         vocab_size = getattr(self.spec, "source_vocab_size", None)
         return self.tokens(64, SOURCE_LENGTH, 50, vocab_size)[list(rows)]
+
+    def indices(self, values: list[int]) -> Tensor:
+        """Numbers of rows or of tokens, where the model is."""
+        return torch.tensor(values, device=self.device)
 
     def read(self, tokens: Tensor, num_tokens: list[int] | None = None, rows: Iterable[int] | None = None) -> Tensor:
         """Vectors of whole texts (B, T, ...): logits of each token, or what it has instead.
@@ -110,7 +117,7 @@ class Subject:
         """
         options: dict[str, Any] = {}
         if num_tokens is not None:
-            options["num_tokens"] = torch.tensor(num_tokens)
+            options["num_tokens"] = self.indices(num_tokens)
         if "source" in self.parameters:
             options["source"] = self.sources(range(len(tokens)) if rows is None else rows)
         return vectors(self.model(tokens, **options))
@@ -124,7 +131,7 @@ class Subject:
 
     def step(self, tokens: Tensor, state: State, num_tokens: list[int] | None = None) -> tuple[Tensor, State]:
         """Vectors of further tokens, and the state after them."""
-        counts = None if num_tokens is None else torch.tensor(num_tokens)
+        counts = None if num_tokens is None else self.indices(num_tokens)
         output = self.model(tokens, state, counts)
         assert output.state is not None
         return vectors(output), output.state

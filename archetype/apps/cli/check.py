@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from archetype.apps.cli.options import Json
+from archetype.apps.cli.options import Device, Json
 from archetype.apps.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def check(
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="A field of the part that every example has."),
     ] = None,
+    device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Check what must hold of a part, and print a table of what does.
@@ -36,14 +37,17 @@ def check(
 
     from archetype.checking.kinds import kinds_named, kinds_of_file
     from archetype.checking.run import check_kind
+    from archetype.machine.device import resolve_device
 
+    place = resolve_device(device)
     torch.set_num_threads(1)  # small models are faster so
+    torch.backends.cudnn.allow_tf32 = False  # float32 is float32, in convolutions too
     kinds = kinds_of_file(Path(part)) if part.endswith(".py") else kinds_named(part)
     fields = _fields(assignments or [], kinds)
     reports = []
     for role, kind in kinds:
         own = {name: value for name, value in fields.items() if name in kind.model_fields}
-        reports.append(check_kind(role, kind, own))
+        reports.append(check_kind(role, kind, own, device=place))
     if as_json:
         print_json({"kinds": [_as_data(report) for report in reports]})
     else:

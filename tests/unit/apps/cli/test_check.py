@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from archetype import spec
 from archetype.apps.cli import main
-from archetype.checking.passes import compiled_is_eager
+from archetype.checking.examples import examples
+from archetype.checking.passes import compiled_is_eager, device_changes_nothing
 from archetype.checking.run import INVARIANTS
+from archetype.checking.subject import Subject, Violated
 
 LINEAR_ATTENTION = Path(__file__).parents[3] / "helpers" / "linear_attention.py"
 WRONG = """
@@ -78,6 +81,16 @@ def test_what_fails_is_said_in_its_row(
     assert failing["later tokens change nothing"].startswith(finding)
 
 
+def test_another_device_is_compared_with_the_processor() -> None:
+    """Without a GPU, the processor stands for one; what it computes otherwise is a row that fails."""
+    subject = Subject(examples(spec.Norm, spec.RMSNorm)[0].model)
+    subject.device = torch.device("cpu", 0)
+    device_changes_nothing(subject)
+    next(iter(subject.exact.model.parameters())).mul_(1.001)
+    with pytest.raises(Violated, match=r"^cpu differs by \de-0\d$"):
+        device_changes_nothing(subject)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -86,6 +99,7 @@ def test_what_fails_is_said_in_its_row(
         (("gru", "--set", "size=2"), "--set size: the part has no such field; use one of bidirectional"),
         (("gru", "--set", "size"), "--set size: has no value; write FIELD=VALUE, such as num_heads=2"),
         (("window", "--set", "size=0"), "size: 0 is too small; use more than 0"),
+        (("gru", "--device", "gpu"), "device: there is no device 'gpu'; use cpu"),
         (("gru", "--set", "bidirectional=1"), "bidirectional: 1 is neither true nor false; use true or false"),
     ],
 )
