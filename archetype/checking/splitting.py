@@ -27,7 +27,7 @@ def shares_sum_to_whole(subject: Subject) -> None:
     modules = dict(subject.model.named_modules())
     planned = {path: module for path, module in modules.items() if isinstance(_plan(module), SplitPlan)}
     calls = _calls(subject, planned)
-    is_split = False
+    is_split, left = False, [dict[int, Any]() for _ in range(PROCESSES)]
     for path, (arguments, whole) in calls.items():
         results: list[Tensor] = []
         gathers = False
@@ -40,7 +40,7 @@ def shares_sum_to_whole(subject: Subject) -> None:
                 parameter.data = _share(parameter.data, plan.parameters[name], rank)
             plan.resize(rank)
             gathers = plan.gathered is not None
-            results.append(module(*(_alone(one, rank) for one in copy.deepcopy(arguments))))
+            results.append(module(*(_alone(one, rank, left[rank]) for one in copy.deepcopy(arguments))))
         if len(results) == PROCESSES:
             is_split = True
             joined = torch.cat(results, -1) if gathers else sum(results[1:], results[0])
@@ -75,11 +75,11 @@ def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[A
     return calls
 
 
-def _alone(argument: Any, rank: int) -> Any:
-    """What a module is called with in one process: its rows of a table; a context without what whole modules left."""
+def _alone(argument: Any, rank: int, left: dict[int, Any]) -> Any:
+    """What a module is called with in one process: its rows of a table; a context with what its shares left."""
     if isinstance(argument, Table):
         return torch.chunk(argument.rows, PROCESSES)[rank]
-    return replace(argument, shared={}) if isinstance(argument, ForwardContext) else argument
+    return replace(argument, shared={}, left=left) if isinstance(argument, ForwardContext) else argument
 
 
 def _share(tensor: Tensor, share: Cut | Whole, rank: int) -> Tensor:

@@ -134,6 +134,10 @@ class MixerCost(ContentCost):
         """Bytes saved once for all layers of a stack, such as a table of angles, by what is shared."""
         return {}
 
+    def left_activations(self, work: TrainingWork) -> int:
+        """Bytes of what it leaves for later layers, which are held though its activations are computed again."""
+        return 0
+
 
 class FeedForwardCost(ContentCost):
     """The cost of a feed-forward part."""

@@ -297,7 +297,7 @@ class Planner:
         """Whether no stage needs of another what does not go from one to the next."""
         stacks = self.model.stacks
         return num_stages == 1 or all(
-            stack.residual.is_sum and stack.used_of_other_stage(num_stages) is None for stack in stacks
+            stack.divides and stack.used_of_other_stage(num_stages) is None for stack in stacks
         )
 
     def _cut(self, layout: Layout) -> int:

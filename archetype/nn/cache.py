@@ -127,7 +127,11 @@ class KVCache(LayerState):
         """Write the new positions; return all keys and values, and the position of each."""
         for buffer, new in ((self.keys, keys), (self.values, values)):
             write_places(buffer, new, context)
-        return self.keys, self.values, torch.arange(self.keys.shape[2], device=keys.device)[None]
+        return self.keys, self.values, self.positions(context.ends)
+
+    def positions(self, ends: Lengths) -> Int[Tensor, "b S"]:
+        """The position of each place, where the rows end at `ends`."""
+        return torch.arange(self.keys.shape[2], device=ends.device)[None]
 
     def narrow(self, slots: int) -> "KVCache":
         return KVCache(self.keys[:, :, :slots], self.values[:, :, :slots])
@@ -167,11 +171,11 @@ class RingKVCache(KVCache):
         starts, ends = context.positions[:, 0], context.ends
         if keys.shape[2] == 1:  # the place that is overwritten has left the window: nothing to join
             self._write(keys, values, starts, ends)
-            return self.keys, self.values, self._positions(ends)
+            return self.keys, self.values, self.positions(ends)
         visible = (
             torch.cat((self.keys, keys.to(self.keys.dtype)), dim=2),
             torch.cat((self.values, values.to(self.values.dtype)), dim=2),
-            torch.cat((self._positions(starts), context.positions), dim=1),
+            torch.cat((self.positions(starts), context.positions), dim=1),
         )
         self._write(keys, values, starts, ends)
         return visible
@@ -190,7 +194,8 @@ class RingKVCache(KVCache):
         places = torch.arange(size, device=ends.device)
         return ends[:, None] - 1 - (ends[:, None] - 1 - places) % size
 
-    def _positions(self, ends: Lengths) -> Int[Tensor, "B W"]:
+    def positions(self, ends: Lengths) -> Int[Tensor, "B W"]:
+        """The position of each place; `EMPTY_SLOT` where it holds nothing."""
         newest = self._newest(ends)
         return torch.where(newest < 0, EMPTY_SLOT, newest)
 
@@ -230,11 +235,13 @@ class BlockState(LayerState):
         mixer: its own (None: it keeps nothing).
         cross: the source's keys and values (None: the block looks at no source).
         feedforward: the feed-forward part's own (None: it keeps nothing).
+        rows_per_source: how many rows share the keys and values of a source.
     """
 
     mixer: LayerState | None = None
     cross: CrossKVCache | None = None
     feedforward: LayerState | None = None
+    rows_per_source: int = 1
 
     @property
     def can_shorten(self) -> bool:
@@ -270,7 +277,7 @@ class BlockState(LayerState):
     def rows(self, start: int, stop: int) -> "BlockState":
         """A view of the rows from `start` up to `stop`, all of some sources."""
         own = {name: state.rows(start, stop) for name, state in self._own().items()}
-        each = self._rows_per_source if self.cross is not None else 1
+        each = self.rows_per_source
         return self._with(own, self.cross and self.cross.rows(start // each, stop // each))
 
     def without_source(self) -> "BlockState":
@@ -278,7 +285,7 @@ class BlockState(LayerState):
         return self._with(self._own(), None)
 
     def _with(self, own: Mapping[str, LayerState], cross: CrossKVCache | None) -> "BlockState":
-        return BlockState(own.get("mixer"), cross, own.get("feedforward"))
+        return BlockState(own.get("mixer"), cross, own.get("feedforward"), self.rows_per_source)
 
     def _own(self) -> dict[str, LayerState]:
         states = {"mixer": self.mixer, "feedforward": self.feedforward}
@@ -289,21 +296,14 @@ class BlockState(LayerState):
         if self.cross is not None:
             yield "cross", self.cross
 
-    @property
-    def _rows_per_source(self) -> int:
-        assert self.cross is not None
-        for state in self._own().values():
-            for _, _, tensor in state.tensors():
-                return len(tensor) // len(self.cross.num_tokens)
-        return 1
-
     def _sources(self, rows: Int[Tensor, "rows"]) -> Int[Tensor, "sources"]:
-        return rows[:: self._rows_per_source] // self._rows_per_source
+        return rows[:: self.rows_per_source] // self.rows_per_source
 
 
-def with_source(state: LayerState, cross: CrossKVCache) -> BlockState:
+def with_source(state: LayerState, cross: CrossKVCache, rows_per_source: int = 1) -> BlockState:
     """A block's state together with the keys and values of its source."""
-    return replace(state, cross=cross) if isinstance(state, BlockState) else BlockState(state, cross)
+    block = state if isinstance(state, BlockState) else BlockState(state)
+    return replace(block, cross=cross, rows_per_source=rows_per_source)
 
 
 @dataclass

@@ -45,7 +45,8 @@ class ForwardContext:
         aux_losses: scalars that parts add to the training loss.
         shared: results that layers share, by key.
         layer: index in its stack of the layer that runs, which may use an earlier one's weights.
-        left: what layers have left for later ones of their stack, by their index.
+        sources: indices of the layers of which later ones read what they leave (None: it may be every one).
+        left: what these layers have left, by their index.
     """
 
     positions: Int[Tensor, "B T"]
@@ -58,6 +59,7 @@ class ForwardContext:
     aux_losses: list[Tensor] = field(default_factory=list)
     shared: dict[Hashable, Any] = field(default_factory=dict)
     layer: int = 0
+    sources: frozenset[int] | None = None
     left: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
@@ -144,14 +146,17 @@ class ForwardContext:
     def leave(self, value: Any) -> None:
         """Leave a value of this pass, such as keys or values of its positions, for later layers of the stack.
 
-        A layer leaves one value. It is a result like the layer's vectors: gradients come back through it, and it is
-        gone after the pass; what later tokens need belongs in a state.
+        A layer leaves one value, which is kept where the `source` of a later layer's mixer is this layer. It is a
+        result like the layer's vectors: gradients come back through it, and it is gone after the pass; what later
+        tokens need belongs in a state.
         """
-        self.left[self.layer] = value
+        if self.sources is None or self.layer in self.sources:
+            self.left[self.layer] = value
 
     def left_by(self, layer: int) -> Any:
         """What an earlier layer of the stack has left."""
-        assert layer in self.left, f"layer {layer} has left nothing for layer {self.layer}"
+        cause = "it has left nothing, or no later layer's `source` names it"
+        assert layer in self.left, f"layer {layer} has left nothing for layer {self.layer}: {cause}"
         return self.left[layer]
 
     def before(self, state: S) -> S:

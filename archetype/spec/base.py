@@ -34,6 +34,7 @@ Size = Annotated[int, Field(strict=True, gt=0, le=MAX_SIZE)]
 WideSize = Annotated[int, Field(strict=True, gt=0, le=MAX_WIDE)]
 Length = Annotated[int, Field(strict=True, gt=0, le=MAX_LENGTH)]
 Index = Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)]
+LayerIndex = Annotated[int, Field(strict=True, ge=-MAX_SIZE, le=MAX_SIZE)]  # negative: counted back
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]

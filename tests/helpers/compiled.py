@@ -16,7 +16,8 @@ from tests.helpers.weights import distance, randomize
 def main() -> None:
     """Outputs of whole models, and the gradients of one."""
     torch.set_num_threads(1)
-    for name, spec in (("attention", ALL["attention"]), ("pair", ALL["encoder-decoder"]), ("experts", BALANCED)):
+    models = {"attention": ALL["attention"], "pair": ALL["encoder-decoder"], "experts": BALANCED}
+    for name, spec in (models | {"reading": ALL["keys of another layer, window"]}).items():
         model, inputs = randomize(build(spec)).train(), example_inputs(spec)
         compiled = torch.compile(model, backend="eager")
         actual, expected = compiled(**inputs), model(**inputs)

@@ -56,6 +56,13 @@ def pair(**changes: Any) -> spec.ModelSpec:
     return spec.parse({"kind": "encoder_decoder", **SIZES, **stacks} | changes)
 
 
+def reading(**changes: Any) -> spec.ModelSpec:
+    """A decoder whose layers read the keys of the one before and of the first, with another attention in all."""
+    mixer = ATTENTION | {"position": {"kind": "rotary"}} | changes
+    readers = [block(mixer=mixer | {"keys_from": layer}) for layer in (-1, 0)]
+    return decoder(block(mixer=mixer), *readers, block(mixer=mixer))
+
+
 def wired(**wiring: Any) -> spec.ModelSpec:
     """A decoder whose norms stand elsewhere."""
     return decoder(block(wiring={"norm": {"kind": "layer"}} | wiring))
@@ -109,6 +116,8 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "strided": attending(pattern={"kind": "strided", "stride": 4}),
     "fixed": attending(pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
     "global window": attending(pattern={"kind": "global_window", "size": 4}),
+    "keys of another layer": reading(softcap=5.0),
+    "keys of another layer, window": reading(pattern={"kind": "window", "size": 5}, qk_norm={"kind": "rms"}),
     "latent": mixed(**LATENT),
     "latent, low rank": mixed(**LATENT, query={"kind": "low_rank", "rank": 7}, bias=True),
     "index": attending(index=INDEX, sinks=True),

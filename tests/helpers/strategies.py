@@ -450,6 +450,8 @@ def stacks(
     group = draw(st.lists(one, min_size=1, max_size=2 if cross else 3))
     if cross and all(block.cross_attention is None for block in group):
         group.append(draw(blocks(place, wild, cross=True)))
+    if draw(st.sampled_from([True, False, False])):
+        return draw(with_a_reader(tuple(group)))
     if draw(st.booleans()):
         return spec.repeat(draw(st.integers(1, 2)), *group)
     if draw(st.booleans()):
@@ -457,6 +459,18 @@ def stacks(
         again[0] = again[0].replace(reinject=draw(st.booleans()))
         return (*group, *again * draw(st.integers(1, 2)))
     return spec.cycle(draw(st.integers(len(group) if cross else 1, 4)), *group)
+
+
+@st.composite
+def with_a_reader(draw: DrawFn, layers: tuple[spec.Block, ...]) -> tuple[spec.Block, ...]:
+    """Layers, and one that reads the keys of one of them, where one leaves any."""
+    mixers = {index: block.mixer for index, block in enumerate(layers) if isinstance(block.mixer, spec.Attention)}
+    if not (sources := [index for index, one in mixers.items() if one.index is None and not one.projects_globally]):
+        return layers
+    source = draw(st.sampled_from(sources))
+    mixer, index = mixers[source], draw(st.sampled_from([source, source - len(layers)]))
+    reader = mixer.replace(keys_from=index, bias=mixer.bias.replace(k=False, v=False))
+    return (*layers, layers[source].replace(mixer=reader))
 
 
 @cache

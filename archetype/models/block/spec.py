@@ -212,6 +212,8 @@ class Block(Spec):
             if self.cross_attention.query_scale is not None:
                 cause = "a position in the target has no distance to one in the source"
                 invalid("cross_attention.query_scale", cause, "leave it out")
+            if self.cross_attention.keys_from is not None:
+                invalid("cross_attention.keys_from", "cross-attention has the keys of the source", "leave it out")
             if not isinstance(self.cross_attention.pattern, Full):
                 invalid("cross_attention.pattern", "cross-attention sees the whole source", "leave it out")
             if self.cross_attention.index is not None:

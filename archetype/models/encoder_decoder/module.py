@@ -75,7 +75,7 @@ class EncoderDecoder(TokenModel):
             assert isinstance(block, Block)
             if block.cross is not None:
                 keys = block.cross.project(EncoderOutput(vectors, num_tokens)).to(dtype)
-                layers[index] = with_source(layers[index], keys)
+                layers[index] = with_source(layers[index], keys, num_beams)
         return State(torch.zeros(rows, dtype=torch.long, device=self.device), layers, capacity)
 
     def empty_state(self, batch: int, capacity: int, source_length: int, num_beams: int = 1) -> State:
@@ -93,7 +93,7 @@ class EncoderDecoder(TokenModel):
             assert isinstance(block, Block)
             if block.cross is not None:
                 source = block.cross.empty_source(batch, source_length, dtype, device)
-                layers[index] = with_source(layers[index], source)
+                layers[index] = with_source(layers[index], source, num_beams)
         return State(torch.zeros(rows, dtype=torch.long, device=device), layers, capacity)
 
     def forward(

@@ -20,7 +20,7 @@ class FurtherTokens(Spec):
 
     Attributes:
         count: tokens after the next that are predicted.
-        block: one layer, of which each has its own weights (absent: as the model's last layer).
+        block: one layer, of which each has its own weights (absent: as the model's last layer, reading no other).
         norm: of the two vectors that a block's projection reads, and of what the block gives to the head.
         loss_weight: of the mean of all further losses.
     """
@@ -32,7 +32,8 @@ class FurtherTokens(Spec):
 
     def stack(self, layers: Sequence[Block], d_model: int) -> StackView:
         """The blocks, as they stand beside the layers of a model; each ends with a norm of its own."""
-        blocks = ((self.block or layers[-1]).own,) * self.count
+        block = self.block or layers[-1].model_copy(update={"mixer": layers[-1].mixer.own})
+        blocks = (block.own,) * self.count
         field = "further_tokens.block"
         return StackView("further_tokens.", blocks, NoNorm(), d_model, causal=True, block_field=field)
 
@@ -40,6 +41,9 @@ class FurtherTokens(Spec):
         """Check, inside a validator, that the block can stand behind the layers."""
         if self.block is not None and self.block != self.block.own:
             invalid("further_tokens.block.weights_of", "the block has weights of its own", "leave it out")
+        if stack.sources:
+            cause = "it reads what another layer leaves, and the block stands alone"
+            invalid("further_tokens.block.mixer", cause, "give a mixer that reads no other layer")
         if stack.relative_bias is not None:
             cause = "a table of relative positions belongs to the layers"
             invalid("further_tokens.block.mixer.position", cause, "give a block with other positions, such as rotary")

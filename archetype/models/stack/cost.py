@@ -65,7 +65,7 @@ class StackActivations(NamedTuple):
     shared: int  # by all layers, and by the final norm
     blocks: int
     largest_block: int  # with the gradient that its backward pass begins with
-    block_inputs: int  # all that is saved of blocks whose activations are computed again
+    block_inputs: int  # all that is saved of blocks whose activations are computed again, with what they leave
 
 
 class StackCost:
@@ -100,16 +100,17 @@ class StackCost:
     def saved_activations(self, work: TrainingWork) -> StackActivations:
         """Bytes saved for the backward pass."""
         shared: dict[Hashable, int] = {}
-        blocks = largest = 0
+        blocks = largest = left = 0
         for group in self.groups:
             one = group.cost.saved_activations(work._replace(layer=group.layers[0]))
             blocks += one * len(group.layers)
             largest = max(largest, one + group.cost.feedforward.hidden_gradient(work))
             shared |= group.cost.mixer.shared_activations(work)
+            left += len(self.stack.sources.intersection(group.layers)) * group.cost.mixer.left_activations(work)
         final_norm = self.final_norm.saved_activations(work.tokens)
         streams = self.groups[0].cost.residual.streams
         inputs = len(self.stack.layers) * work.tokens * streams * self.d.value * FLOAT32
-        return StackActivations(sum(shared.values()) + final_norm, blocks, largest, inputs)
+        return StackActivations(sum(shared.values()) + final_norm, blocks, largest, inputs + left)
 
 
 def group_equal_layers(stack: spec.StackView, d: Formula) -> list[LayerGroup]:

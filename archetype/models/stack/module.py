@@ -60,7 +60,7 @@ class Stack(nn.Module):
             self.position_bias = RelativeBias(*shared, causal=stack.causal)
         self.blocks = Blocks([_block_or_index(stack, index) for index in range(len(stack.layers))])
         self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
-        self.residual = stack.residual
+        self.residual, self.sources = stack.residual, stack.sources
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
@@ -80,6 +80,7 @@ class Stack(nn.Module):
         self, layers: range, stream: Tensor, context: ForwardContext, states: Sequence[LayerState] | None = None
     ) -> Tensor:
         """The residual stream after some layers, the states of all of which go on in place."""
+        context.sources = self.sources
         read: dict[int | None, Tensor] = {}  # what layers read whose input comes again
         for index in layers:
             if index in self.reinjected:

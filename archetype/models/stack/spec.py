@@ -83,9 +83,15 @@ class StackView(NamedTuple):
         return next(iter(_relative_biases(self.layers)), None)
 
     @property
+    def sources(self) -> frozenset[int]:
+        """The layers of which later ones read what they leave."""
+        sources = (block.mixer.source(index) for index, block in enumerate(self.layers))
+        return frozenset(source for source in sources if source is not None)
+
+    @property
     def divides(self) -> bool:
         """Whether a layer needs nothing but the vectors of the one before it."""
-        return self.residual.is_sum and all(block.mixer.own == block.mixer for block in self.layers)
+        return self.residual.is_sum and not self.sources
 
     def check(self) -> None:
         """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
@@ -113,7 +119,7 @@ class StackView(NamedTuple):
         """A layer may read what an earlier one leaves."""
         if (source := block.mixer.source(index)) is None:
             return
-        with inside(f"{self.prefix}layers[{index}].mixer"):
+        with inside(f"{self.field(index)}.mixer"):
             if not 0 <= source < index:
                 invalid("", f"it reads layer {source}, which is not before layer {index}", "name an earlier layer")
             block.mixer.check_source(self.layers[source].mixer, self.d_model)

@@ -6,6 +6,7 @@ from archetype.cost.formula import ZERO, Counts, Formula, Symbol, prefixed, symb
 from archetype.cost.registry import Linear, MixerCost, NormCost, SelectionCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.attention import spec
+from archetype.parts.norm.spec import NoNorm
 from archetype.parts.pattern.cost import COMPLEXITIES, PatternCost
 from archetype.parts.pattern.spec import Full, GlobalWindow
 from archetype.parts.position.cost import PositionCost
@@ -35,10 +36,13 @@ class AttentionCost(MixerCost):
         self.position = PositionCost.of(part.position, d)
         self.index = None if part.index is None else SelectionCost.of(part.index, d, d)
         self.differs_by_layer = self.pattern.differs_by_layer
-        q, kv, bias, pattern = self.q_features, self.kv_features, part.bias, part.pattern
-        qkv = {"q": Linear(d, q, bias.q), "k": Linear(d, kv, bias.k), "v": Linear(d, kv, bias.v)}
+        q, kv, bias = self.q_features, self.kv_features, part.bias
+        qkv = {"q": Linear(d, q, bias.q)}
+        self.has_keys = part.keys_from is None
+        if self.has_keys:
+            qkv |= {"k": Linear(d, kv, bias.k), "v": Linear(d, kv, bias.v)}
         self.projections = qkv | {"o": Linear(q, d, bias.o)}
-        if isinstance(pattern, GlobalWindow) and pattern.global_projections:
+        if part.projects_globally:
             self.projections |= {f"{name}_global": projection for name, projection in qkv.items()}
         if part.gate is not None:  # a number for each feature, or for each head
             self.projections["gate"] = Linear(d, q if part.gate.per == "feature" else self.heads)
@@ -85,7 +89,9 @@ class AttentionCost(MixerCost):
         return self.pattern.chosen_pair_flops(work, most) if most < length else self.pattern.pair_flops(work)
 
     def state(self, length: int) -> int:
-        """Keys and values of the positions that are remembered, and what an index keeps of them."""
+        """Keys and values of the positions that are remembered, and what an index keeps of them; none of others."""
+        if not self.has_keys:
+            return 0
         own = 2 * self.pattern.cache_length(length) * self.kv_features.value
         return own + (self.index.state(length) if self.index else 0)
 
@@ -96,7 +102,7 @@ class AttentionCost(MixerCost):
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
         if self.part.clip_qkv is not None:
-            saved += work.tokens * (heads + 2 * kv_heads) * head_dim * work.itemsize
+            saved += work.tokens * (heads + 2 * kv_heads * self.has_keys) * head_dim * work.itemsize
         if work.compute_dtype == "bfloat16":
             saved += self.position.layer_activations(heads, rotary_dim, work)
         if gate := self.projections.get("gate"):  # the numbers, and the heads that they multiply
@@ -111,11 +117,15 @@ class AttentionCost(MixerCost):
         own = self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)
         return {**own, **(self.index.shared_activations(work) if self.index else {})}
 
+    def left_activations(self, work: TrainingWork) -> int:
+        """Keys and values."""
+        return 2 * work.tokens * self.kv_features.value * work.itemsize
+
     def _qk_norms(self) -> tuple[NormCost, NormCost]:
         """The norms of queries and of keys: each of all heads together, or of each head."""
         norm, together = self.part.qk_norm, self.part.qk_norm_over == "all"
         q_features, k_features = (self.q_features, self.kv_features) if together else (self.head_dim, self.head_dim)
-        return NormCost.of(norm, q_features), NormCost.of(norm, k_features)
+        return NormCost.of(norm, q_features), NormCost.of(norm if self.has_keys else NoNorm(), k_features)
 
     def _dense_attention(self, work: TrainingWork, keys: int) -> int:
         """Bytes of queries, keys, values, what stands between them, and the result, when all pairs are computed.
@@ -139,7 +149,8 @@ class AttentionCost(MixerCost):
             return scores + weights + (kv + q) * itemsize + (work.length * keys if work.causal else 0)
         if part.dropout or self.position.biases_scores:  # not in torch's kernel; products in float32
             return 3 * q * FLOAT32 + pairs * FLOAT32 * (3 if part.dropout else 1) + q * itemsize
-        return 2 * (q + kv) * itemsize + tokens * part.num_heads * FLOAT32
+        own = kv if self.has_keys else 0  # else the layer that left them saves them
+        return 2 * (q + own) * itemsize + tokens * part.num_heads * FLOAT32
 
     def _tiled_attention(self, work: TrainingWork, shapes: list[Shape]) -> int:
         """Bytes of gathered queries, keys and values, of two numbers for each pair of a tile, and of the result."""

@@ -19,7 +19,11 @@ def cross_attention(part: Attention, modules: frozenset[str]) -> Inside:
 def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     cells = [Cell("q", 0, 0, (X,)), Cell("k", 1, 0, (source,)), Cell("v", 2, 0, (source,))]
     width, row, below = 3, 1, {"q": "q", "k": "k"}
-    further = []
+    computed, further = "qk", []  # what is normalized and rotated here
+    if part.keys_from is not None:
+        cells[1:] = [Cell(name, 1 + column, 0, label=f"{name} of {_source(part.keys_from)}", kind="operation")
+                     for column, name in enumerate("kv")]  # fmt: skip
+        computed = "q"
     if part.gate is not None:
         cells.append(Cell("gate", width, 0, (X,)))
         width += 1
@@ -31,14 +35,14 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         steps.insert(len(steps) if part.qk_norm_after_rope else 0, "norm")
     for step in steps:
         if step == "norm":
-            for column, name in enumerate("qk"):
+            for column, name in enumerate(computed):
                 norm = Cell(f"{name}_norm", column, row, (below[name],), kind="norm", slim=True, label=f"{name} norm")
                 cells.append(norm)
                 below[name] = norm.name
         else:
-            inputs = tuple(dict.fromkeys(below.values()))
-            cells.append(Cell("rope", 0, row, inputs, 2, "rotate (RoPE)", kind="position", slim=True, lanes=2))
-            below = dict.fromkeys(below, "rope")
+            inputs, span = tuple(dict.fromkeys(below[name] for name in computed)), len(computed)
+            cells.append(Cell("rope", 0, row, inputs, span, "rotate (RoPE)", kind="position", slim=True, lanes=span))
+            below |= dict.fromkeys(computed, "rope")
         row += 1
     inputs = tuple(dict.fromkeys(below.values()))
     index = Inside(()) if part.index is None else selection_inside(part.index, modules, X, width + 0.5)
@@ -58,6 +62,11 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         last, row = "gated", row + 1
     cells.append(Cell("o", 1, row, (last,)))
     return Inside((*cells, *index.cells), "o", index.groups)
+
+
+def _source(layer: int) -> str:
+    """The layer whose keys and values are read, in words."""
+    return f"layer {layer}" if layer >= 0 else "the layer before" if layer == -1 else f"{-layer} layers before"
 
 
 def _scores(part: Attention) -> str:

@@ -17,11 +17,12 @@ from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import module_class, module_for
-from archetype.nn.selection import EVERY_KEY, build_selection, gather_chosen, indexed, learn, without_index
+from archetype.nn.selection import EVERY_KEY, Choice, build_selection, gather_chosen, indexed, learn, without_index
 from archetype.nn.shared_rows import SharedRows
 from archetype.parts.attention import spec
 from archetype.parts.attention.core import attend, attend_tiles, attention_weights
-from archetype.parts.attention.projections import Heads, KeyHeads, MultiHeadProjection
+from archetype.parts.attention.keys import Keys
+from archetype.parts.attention.projections import Heads, KeyHeads, MultiHeadProjection, RowKeys
 from archetype.parts.pattern.scores import allowed_pairs, present_keys
 from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
 from archetype.parts.pattern.spec import Full, GlobalWindow, Window
@@ -61,13 +62,15 @@ class Attention(MultiHeadProjection):
         own = place.layer if self.score_bias is not None and any(True for _ in self.score_bias.parameters()) else None
         self.bias_key = (self.pairs_key, fingerprint(position), self.sizes.num_heads, own)
         self.q_global = self.k_global = self.v_global = None
-        if isinstance(pattern, GlobalWindow) and pattern.global_projections:
+        if attention.projects_globally:
             self.q_global, self.k_global, self.v_global = (
                 Linear(own.in_features, own.out_features, bias=own.bias is not None) for own in (self.q, self.k, self.v)
             )
 
-    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
+    def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState | None:
         """Empty keys and values for `capacity` positions, or for as many as the pattern will look back to."""
+        if self.spec.keys_from is not None:
+            return None
         slots = self.rule.cache_length(capacity)
         kind = RingKVCache if slots < capacity else KVCache
         cache = kind.empty(batch, self.sizes.num_kv_heads, slots, (self.sizes.head_dim,) * 2, dtype, device)
@@ -78,16 +81,31 @@ class Attention(MultiHeadProjection):
         """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
         q = self.apply_rope(self.queries(x), context.positions, context, self.q_norm)  # (B, H, T, P)
         q = self.scale_queries(q, context.positions)
+        if (source := self.spec.source(context.layer)) is not None:
+            return self.merge_heads(self.apply_gate(self.keys_of_layer(q, context, context.left_by(source)), x))
         k, v = self.keys_and_values(x)  # (B, K, T, P) each
         if cache is None:
             k = self.apply_rope(k, context.positions, context, self.k_norm)
             q, k, v = probe(self, "q", q), probe(self, "k", k), probe(self, "v", v)
+            if context.rows is not None:
+                k, v = map(context.rows.shares.gather, (k, v))
+            context.leave(Keys(k, v))
             sees_all = self.index is None
             y = self.full_sequence(q, k, v, context) if sees_all else self.chosen_keys(q, k, v, x, context)
             y = y if self.q_global is None else self.attend_globally(y, x, context)
         else:
             y = self.cached_keys(q, k, v, x, context, cache)
         return self.merge_heads(self.apply_gate(y, x))
+
+    def keys_of_layer(self, q: Heads, context: ForwardContext, left: Keys) -> Heads:
+        """Attend to the keys and values that an earlier layer has left."""
+        if left.cache is not None:
+            if (y := recorded(attend_to_cache, self, q, context, left.cache)) is not None:
+                return y
+            left = left._replace(positions=left.cache.positions(context.ends))
+        if left.positions is not None:
+            return self.attend_to_keys(q, context, left)
+        return self.full_sequence(probe(self, "q", q), probe(self, "k", left.k), probe(self, "v", left.v), context)
 
     def cached_keys(
         self, q: Heads, k: KeyHeads, v: KeyHeads, x: Vectors, context: ForwardContext, state: LayerState
@@ -98,11 +116,16 @@ class Attention(MultiHeadProjection):
         if self.index is not None:
             places = torch.arange(cache.keys.shape[2], device=x.device)[None]
             choice = self.index(x, x, self.allowed(context, places), context, own)
-        if choice.keys is None:
-            y = recorded(attend_to_cache, self, q, k, v, context, cache)
-            if y is not None:
-                return y
-        k, v, positions = self.update_cache(k, v, context, cache)  # (B, K, S, P) twice, (b, S)
+        if choice.keys is None and (y := recorded(attend_to_cache, self, q, context, cache, (k, v))) is not None:
+            return y
+        keys = Keys(*self.update_cache(k, v, context, cache))
+        context.leave(keys)
+        return self.attend_to_keys(q, context, keys, choice)
+
+    def attend_to_keys(self, q: Heads, context: ForwardContext, keys: Keys, choice: Choice = EVERY_KEY) -> Heads:
+        """Attend to keys and values of new and earlier positions, or to those that are chosen."""
+        k, v, positions, _ = keys
+        assert positions is not None
         chosen, causal = choice.keys, choice.keys is None and self.sees_all_before(context, k.shape[2])
         if choice.can_be_gathered(q.shape[2]):
             chosen, positions, (k, v) = gather_chosen(choice, k, v)
@@ -125,14 +148,7 @@ class Attention(MultiHeadProjection):
         is_full = self.causal and isinstance(self.spec.pattern, Full) and self.bias(context) is None
         return is_full and context.is_last_of(num_keys)
 
-    def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
-        """Let queries grow with the logarithm of their position, where attention says so (Llama 4)."""
-        if (scale := self.spec.query_scale) is None:
-            return q
-        factors = 1 + scale.beta * torch.log1p((positions // scale.length).to(torch.float32))  # (B, T)
-        return q * factors[:, None, :, None].to(q.dtype)
-
-    def full_sequence(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
+    def full_sequence(self, q: Heads, k: RowKeys, v: RowKeys, context: ForwardContext) -> Heads:
         """Attend within texts that are complete: by tiles where they have fewer pairs than all."""
         length, pattern, bias = q.shape[2], self.spec.pattern, self.bias(context)
         if context.rows is not None:
@@ -149,9 +165,9 @@ class Attention(MultiHeadProjection):
             return attend_tiles(q, k, v, self.score_function, tiles(pattern, where, q.device), bias, valid)
         return attend(q, k, v, self.score_function, self.mask(context, context.shared_positions))
 
-    def shared_rows(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext, rows: SharedRows) -> Heads:
-        """Attend from this process's positions to those of all processes that share the rows."""
-        k, v, bias, outputs = rows.shares.gather(k), rows.shares.gather(v), self.bias(context), []
+    def shared_rows(self, q: Heads, k: RowKeys, v: RowKeys, context: ForwardContext, rows: SharedRows) -> Heads:
+        """Attend from this process's positions to the keys and values of whole rows."""
+        bias, outputs = self.bias(context), []
         where = MaskContext(self.causal, k.shape[2], self.layer)
         for piece in own_queries(rows, self.rule, self.causal):
             mask = allowed_in_piece(rows, self.rule, where, piece, context, self.pairs_key)
@@ -238,10 +254,10 @@ class Attention(MultiHeadProjection):
 
 
 def attend_to_cache(
-    recorder: Recorder, attention: Attention, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext,
-    cache: KVCache,
+    recorder: Recorder, attention: Attention, q: Heads, context: ForwardContext, cache: KVCache,
+    new: tuple[KeyHeads, KeyHeads] | None = None,
 ) -> Heads | None:  # fmt: skip
-    """Record: append to the cache, and attend to its filled places alone, or to the newest in a window."""
+    """Record: append to the cache what is new, and attend to its filled places alone, or to the newest in a window."""
     pattern, score, bias = attention.spec.pattern, attention.score_function, attention.bias(context)
     if not isinstance(pattern, Full | Window) or not isinstance(bias, Alibi | RelativeBias | None):
         return None
@@ -257,9 +273,11 @@ def attend_to_cache(
     if isinstance(bias, RelativeBias):
         places = torch.arange(slots)[None]
         distances = context.cached(("distances", slots), lambda: bias(places[:, -1:], places))
-    k = attention.apply_rope(k, context.positions, context, attention.k_norm)
-    for new, buffer in ((k, cache.keys), (v, cache.values)):
-        native.append(recorder, new, buffer, context.positions)
+    if new is not None:
+        k = attention.apply_rope(new[0], context.positions, context, attention.k_norm)
+        for added, buffer in ((k, cache.keys), (new[1], cache.values)):
+            native.append(recorder, added, buffer, context.positions)
+        context.leave(Keys(cache.keys, cache.values, cache=cache))
     return native.attend(
         recorder, q, cache.keys, cache.values, score.scale, context.positions, is_ring=is_ring, softcap=score.softcap,
         window=pattern.size if isinstance(pattern, Window) else 0, sinks=score.sinks,

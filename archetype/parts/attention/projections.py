@@ -18,6 +18,7 @@ Heads = Float[Tensor, "B H T P"]
 
 
 KeyHeads = Float[Tensor, "B K T P"]
+RowKeys = Float[Tensor, "B K S P"]  # of whole rows, where queries may be those of one process
 
 
 class MultiHeadProjection(nn.Module):
@@ -32,10 +33,12 @@ class MultiHeadProjection(nn.Module):
         queries = self.sizes.num_heads * self.sizes.head_dim
         keys = self.sizes.num_kv_heads * self.sizes.head_dim
         self.q = Linear(d_model, queries, bias=attention.bias.q)
-        self.k = Linear(d_model, keys, bias=attention.bias.k)
-        self.v = Linear(d_model, keys, bias=attention.bias.v)
+        has_keys = attention.keys_from is None
+        if has_keys:
+            self.k = Linear(d_model, keys, bias=attention.bias.k)
+            self.v = Linear(d_model, keys, bias=attention.bias.v)
         self.o = Linear(queries, d_model, bias=attention.bias.o)
-        self.q_norm, self.k_norm = self._norm(queries), self._norm(keys)
+        self.q_norm, self.k_norm = self._norm(queries), self._norm(keys) if has_keys else None
         heads = self.sizes.num_heads, self.sizes.head_dim
         self.score = nn.Parameter(torch.empty(heads)) if attention.score == "additive" else None
         self.sinks = nn.Parameter(torch.empty(heads[0])) if attention.sinks else None
@@ -79,6 +82,13 @@ class MultiHeadProjection(nn.Module):
         y = y if norm is None else norm(y)
         bound = self.spec.clip_qkv
         return y if bound is None else y.clamp(-bound, bound)
+
+    def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
+        """Let queries grow with the logarithm of their position, where attention says so (Llama 4)."""
+        if (scale := self.spec.query_scale) is None:
+            return q
+        factors = 1 + scale.beta * torch.log1p((positions // scale.length).to(torch.float32))  # (B, T)
+        return q * factors[:, None, :, None].to(q.dtype)
 
     def apply_gate(self, y: Heads, x: Vectors) -> Heads:
         """Multiply the heads by activation(x Wg), where attention has a gate."""

@@ -14,7 +14,7 @@ from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.pattern import AnyPattern, pattern_rule
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import Flag, Length, Positive, Probability, Size, Spec, invalid
+from archetype.spec.base import Flag, LayerIndex, Length, Positive, Probability, Size, Spec, inside, invalid
 from archetype.spec.kinds import part
 
 __all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale"]
@@ -50,6 +50,11 @@ Biases = Annotated[
     BeforeValidator(_all_alike, json_schema_input_type=bool | ProjectionBiases),
     PlainSerializer(_shortest),
 ]
+
+
+# What a layer has in common with the one whose keys it reads: else these would stand for other positions or features.
+OF_KEYS = ("num_heads", "num_kv_heads", "head_dim", "score", "qk_norm", "qk_norm_over", "qk_norm_after_rope",
+           "position", "pattern")  # fmt: skip
 
 
 class OutputGate(Spec):
@@ -89,7 +94,8 @@ class Attention(Mixer):
     (Hunyuan), each head's or all heads' together (Henry 2020; OLMo 2). `clip_qkv` bounds queries, keys and values to
     -c ... c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, a learned logit of each head
     stands beside the scores in the softmax, and its weight goes to no value (gpt-oss). `query_scale` lets
-    queries grow with their position. `dropout` falls on the weights.
+    queries grow with their position. `dropout` falls on the weights. With `keys_from` a layer has queries alone, and
+    reads the keys and values of an earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
 
     Attributes:
         num_heads: query heads, H.
@@ -109,6 +115,8 @@ class Attention(Mixer):
         position: how attention itself knows positions.
         pattern: which pairs of positions are seen.
         index: what chooses, among these, the keys that each query sees (absent: it sees all).
+        keys_from: the earlier layer whose keys and values are read: its index, or below 0 counted back from this layer
+            (absent: its own).
         dropout: of the attention weights, while training.
     """
 
@@ -132,6 +140,7 @@ class Attention(Mixer):
     position: AnyMixerPosition = NoPosition()
     pattern: AnyPattern = Full()
     index: AnyKeySelection | None = None
+    keys_from: LayerIndex | None = None
     dropout: Probability = 0.0
 
     @model_validator(mode="after")
@@ -169,9 +178,42 @@ class Attention(Mixer):
         if isinstance(self.position, Alibi) and isinstance(self.pattern, GlobalWindow | BigBird):
             cause = "alibi fades distant tokens, and global tokens are there to be seen from far"
             invalid("position", cause, "use learned positions in the embedding, or pattern window")
-        if isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections and self.keys_follow_length:
+        if self.projects_globally and self.keys_follow_length:
             invalid("position.scaling", "dynamic scaling has no global projections", "use another scaling")
         return self
+
+    @model_validator(mode="after")
+    def _reads_whole_keys(self) -> "Attention":
+        if self.keys_from is None:
+            return self
+        if self.bias.k or self.bias.v:
+            remedy = "use {q: true, o: true}, or no bias"
+            invalid("bias", "keys and values of another layer have the biases of that one", remedy)
+        if self.index is not None or self.projects_globally:
+            name = "pattern.global_projections" if self.index is None else "index"
+            cause = "it has keys of its own, and keys_from reads those of another layer"
+            invalid(name, cause, f"leave {name} or keys_from out")
+        return self
+
+    def source(self, layer: int) -> int | None:
+        """The layer whose keys and values it reads."""
+        return self.keys_from if self.keys_from is None or self.keys_from >= 0 else layer + self.keys_from
+
+    @property
+    def own(self) -> "Attention":
+        """The same with keys and values of its own."""
+        return self if self.keys_from is None else self.model_copy(update={"keys_from": None})
+
+    def check_source(self, source: Mixer, width: int) -> None:
+        """Keys are made alike there, and stand for the positions that this layer's pattern sees."""
+        with inside("keys_from"):
+            super().check_source(source, width)
+            assert isinstance(source, Attention)
+            if source.index is not None:
+                invalid("", "the layer that it reads has an index for its own queries", "name a layer without an index")
+            own, other = (dict(mixer) | mixer.sizes(width)._asdict() for mixer in (self, source))
+            if differing := [name for name in OF_KEYS if own[name] != other[name]]:
+                invalid("", f"{', '.join(differing)} differs from the layer that it reads", "make them equal")
 
     def _rotation_fits(self, head_dim: int) -> None:
         if not isinstance(self.position, Rotary):
@@ -193,7 +235,7 @@ class Attention(Mixer):
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, and a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
-        if causal and isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections:
+        if causal and self.projects_globally:
             cause = "the first tokens of a text that is being written see nothing that is not near"
             invalid("pattern.global_projections", cause, "leave it out, or use an encoder")
 
@@ -223,7 +265,7 @@ class Attention(Mixer):
         if self.keys_follow_length:
             cause = "follows the length of a row, of which a process sees a part"
             return NeedsWholeRows("position.scaling", cause, "use another scaling, or make parallel.context 1")
-        if isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections:
+        if self.projects_globally:
             cause = "global tokens with projections of their own stand in one process, and all must see them"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")
         return None if self.index is None else self.index.needs_whole_rows
@@ -243,8 +285,12 @@ class Attention(Mixer):
         """By a mask, unless something follows the length of a text, or global tokens have their own projections."""
         if pattern_rule(self.pattern).depends_on_length:
             return False
-        is_global = isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections
-        return not (is_global or self.keys_follow_length)
+        return not (self.projects_globally or self.keys_follow_length)
+
+    @property
+    def projects_globally(self) -> bool:
+        """Whether global tokens have projections of their own."""
+        return isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections
 
     @property
     def keys_follow_length(self) -> bool:

@@ -36,6 +36,10 @@ class MixersTogether(Mixer):
     @model_validator(mode="after")
     def _one_scale_a_part(self) -> "MixersTogether":
         _check(self.parts, self.scales, self.input_scales)
+        for index, mixer in enumerate(self.parts):
+            if mixer.own != mixer:
+                cause = "it reads what another layer leaves, and a layer of several mixers leaves nothing"
+                invalid(f"parts[{index}]", cause, "give a mixer that reads no other layer")
         return self
 
     @property

@@ -228,7 +228,7 @@ def test_no_auxiliary_loss_where_no_part_adds_one(models: dict[str, Model]) -> N
 def test_compiled() -> None:
     """Outputs of three kinds of model, and gradients, are those without the compiler."""
     done = forked.run(["python", "-m", "tests.helpers.compiled"])
-    assert done.stdout.split() == [b"attention", b"pair", b"experts"], done.stderr.decode()
+    assert done.stdout.split() == [b"attention", b"pair", b"experts", b"reading"], done.stderr.decode()
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

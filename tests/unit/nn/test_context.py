@@ -29,6 +29,16 @@ class Relay(spec.Mixer):
     kind: Literal["relay"] = "relay"
     reads: int | None = None
 
+    def source(self, layer: int) -> int | None:
+        return self.reads
+
+    @property
+    def own(self) -> "Relay":
+        return self.replace(reads=None)
+
+    def check_source(self, source: spec.Mixer, width: int) -> None:
+        assert isinstance(source, Relay)  # any leaves something
+
 
 class RelayMixer(nn.Module):
     def __init__(self, mixer: Relay, place: Place) -> None:
@@ -53,10 +63,11 @@ def relay() -> Iterator[None]:
     del spec.Mixer.kinds["relay"], PROVIDED["module", Relay]
 
 
-def model(*reads: int | None, weights_of: int | None = None) -> nn.Module:
-    blocks = [spec.Block(wiring=spec.PreNorm(norm=spec.RMSNorm()), mixer=Relay(reads=layer)) for layer in reads]
+def model(*reads: int | None, weights_of: int | None = None, then: tuple[int, ...] = ()) -> nn.Module:
+    wiring = spec.PreNorm(norm=spec.RMSNorm())
+    blocks = [spec.Block(wiring=wiring, mixer=Relay(reads=layer)) for layer in (*reads, *then)]
     if weights_of is not None:
-        blocks.append(blocks[weights_of].replace(weights_of=weights_of))
+        blocks.insert(len(reads), blocks[weights_of].replace(weights_of=weights_of))
     layers = tuple(blocks)
     decoder = spec.Decoder(vocab_size=11, context_length=T, d_model=D, layers=layers, final_norm=spec.RMSNorm())
     return randomize(build(decoder))
@@ -81,16 +92,29 @@ def test_layers_read_what_each_earlier_one_left() -> None:
 
 
 def test_a_layer_with_the_weights_of_another_leaves_at_its_own_place() -> None:
-    built = model(None, 0, weights_of=0)
-    assert torch.equal(built(TOKENS).logits, expected(built, [(0, None), (1, 0), (0, None)]))
+    built = model(None, 0, weights_of=0, then=(2,))
+    assert torch.equal(built(TOKENS).logits, expected(built, [(0, None), (1, 0), (0, None), (3, 2)]))
     context = ForwardContext.of(TOKENS)
     built.run(built.embedding(TOKENS, context), context)
-    assert sorted(context.left) == [0, 1, 2] and not torch.equal(context.left[0], context.left[2])
+    assert sorted(context.left) == [0, 2] and not torch.equal(context.left[0], context.left[2])
+
+
+def test_what_nobody_reads_is_not_kept() -> None:
+    built, context = model(None, None, 1, None), ForwardContext.of(TOKENS)
+    built.run(built.embedding(TOKENS, context), context)
+    assert sorted(context.left) == [1]
 
 
 def test_what_is_not_there_is_named() -> None:
-    with pytest.raises(AssertionError, match="layer 1 has left nothing for layer 0"):
-        model(1, None)(TOKENS)
+    with pytest.raises(ValueError, match="it reads layer 1, which is not before layer 0; name an earlier layer"):
+        model(1, None)
+    context = ForwardContext.of(TOKENS)
+    context.leave(TOKENS)
+    assert context.left_by(0) is TOKENS  # outside of a stack nobody knows who reads
+    context.sources, context.left = frozenset(), {}
+    context.leave(TOKENS)
+    with pytest.raises(AssertionError, match="layer 0 has left nothing for layer 0"):
+        context.left_by(0)
 
 
 @pytest.mark.parametrize("recompute", [1, 2, "blocks"])
