@@ -297,7 +297,8 @@ class Planner:
         """Whether no stage needs of another what does not go from one to the next."""
         stacks = self.model.stacks
         return num_stages == 1 or all(
-            stack.residual.is_sum and stack.used_of_other_stage(num_stages) is None for stack in stacks
+            stack.residual.is_sum and stack.used_of_other_stage(num_stages) is None and stack.reads_tokens_at is None
+            for stack in stacks
         )
 
     def _cut(self, layout: Layout) -> int:

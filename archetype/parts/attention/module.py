@@ -43,7 +43,7 @@ class Attention(MultiHeadProjection):
     }  # fmt: skip
 
     def __init__(self, attention: spec.Attention, place: Place) -> None:
-        super().__init__(attention, place.d_model)
+        super().__init__(attention, place.d_model, place.vocab_size)
         self.causal, self.layer = place.causal, place.layer
         self.rotary: Rotation | None = None
         self.score_bias: ScoreBias | None = None
@@ -79,6 +79,7 @@ class Attention(MultiHeadProjection):
         q = self.apply_rope(self.queries(x), context.positions, context, self.q_norm)  # (B, H, T, P)
         q = self.scale_queries(q, context.positions)
         k, v = self.keys_and_values(x)  # (B, K, T, P) each
+        v = self.add_token_values(v, x, context)
         if cache is None:
             k = self.apply_rope(k, context.positions, context, self.k_norm)
             q, k, v = probe(self, "q", q), probe(self, "k", k), probe(self, "v", v)
