@@ -50,4 +50,5 @@ LEGEND = {
     "D": "d_model",
     "D_g": "d_model of the global model",
     "D_l": "d_model of the local model",
+    "D_p": "features of what the embedding gives a layer beside the stream",
 }

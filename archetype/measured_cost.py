@@ -1,6 +1,7 @@
 """The cost of a part that declares none: counted on its module, built and run on the meta device."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,16 +58,28 @@ META = torch.device("meta")
 class MeasuredContentCost(PartCost):
     """A mixer or a feed-forward part, by its projections and by the products of one pass."""
 
-    module: nn.Module
+    def __init__(self, part: Any, d: Formula) -> None:
+        super().__init__(part, d)
+        self.module = _on_meta(lambda: self.built(Place(d.value)))
+
+    def built(self, place: Place) -> nn.Module | None:
+        """The module at a place."""
+        raise NotImplementedError
 
     def parameters(self) -> Counts:
-        """Parameters, by the module's children."""
+        """Parameters, by the module's children, without tables by token id."""
         return _by_child(self.module)
+
+    def tables(self) -> Counts:
+        """By how much a child grows with each id of the vocabulary."""
+        own, with_one = self.parameters(), _on_meta(lambda: self.built(Place(self.d.value, vocab_size=1)))
+        grown = {name: count.value - own[name].value for name, count in _by_child(with_one).items()}
+        return {name: constant(features) for name, features in grown.items() if features}
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes of what autograd saves in one pass."""
         x = torch.empty(work.rows, work.length, self.d.value, device=META)
-        return _saved(lambda: self.module(x, ForwardContext.of(x), None), self.module, work)
+        return _saved(lambda: self.module(x, _context(x), None), self.module, work)
 
     def state(self, length: int) -> int:
         """Numbers in the state of one row, where the module keeps one."""
@@ -80,9 +93,8 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
 
     complexity = Complexity(*["not declared"] * 3)
 
-    def __init__(self, part: Mixer, d: Formula) -> None:
-        super().__init__(part, d)
-        self.module = _on_meta(lambda: build_mixer(part, Place(d.value)))
+    def built(self, place: Place) -> nn.Module:
+        return build_mixer(self.part, place)
 
     def flops(self, work: Work) -> Counts:
         rows, state, lengths = work.rows.value, None, None
@@ -90,20 +102,19 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
         if work.phase == "decode":
             state = self.module.new_state(rows, work.length.value, x.dtype, META)  # type: ignore[operator]
             lengths = torch.zeros(rows, dtype=torch.long, device=META)
-        return {"products": _flops(lambda: self.module(x, ForwardContext.of(x, lengths), state), self.part)}
+        return {"products": _flops(lambda: self.module(x, _context(x, lengths), state), self.part)}
 
 
 class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):
     """The measured cost of a feed-forward part."""
 
-    def __init__(self, part: FeedForward, d: Formula) -> None:
-        super().__init__(part, d)
-        self.module = _on_meta(lambda: build_feedforward(part, Place(d.value)))
+    def built(self, place: Place) -> nn.Module | None:
+        return build_feedforward(self.part, place)
 
     def flops(self, tokens: Formula) -> Counts:
         """The products of one pass together."""
         x = torch.empty(1, tokens.value, self.d.value, device=META)
-        return {"products": _flops(lambda: self.module(x, ForwardContext.of(x), None), self.part)}
+        return {"products": _flops(lambda: self.module(x, _context(x), None), self.part)}
 
 
 class MeasuredNormCost(NormCost):
@@ -154,7 +165,7 @@ class MeasuredRouterCost(RouterCost):
 
     def _affinities(self, rows: int, length: int) -> Tensor:
         x = torch.empty(rows, length, self.d.value, device=META)
-        logits = self.module(x.flatten(0, 1), ForwardContext.of(x))
+        logits = self.module(x.flatten(0, 1), _context(x))
         affinities: Tensor = self.module.affinities(logits)  # type: ignore[operator]
         return affinities
 
@@ -313,6 +324,11 @@ def _on_meta(build: Callable[[], nn.Module | None]) -> nn.Module:
         module = build()
     assert module is not None
     return module
+
+
+def _context(x: Tensor, lengths: Tensor | None = None) -> ForwardContext:
+    """The context of vectors that stand for tokens."""
+    return replace(ForwardContext.of(x, lengths), tokens=torch.zeros(x.shape[:2], dtype=torch.long, device=META))
 
 
 def _by_child(module: nn.Module) -> Counts:

@@ -47,6 +47,21 @@ def _with_mixer(part: Mixer) -> dict[str, Any]:
     return layers if part.own == part else layers | {"layers": [*layers["layers"], BLOCK | {"mixer": part}]}
 
 
+def _with_feedforward(part: FeedForward) -> dict[str, Any]:
+    """Layers with a feed-forward part, and an embedding that gives them what it reads beside the stream."""
+    per_layer = {"features": part.layer_features} if part.layer_features else None
+    return _layers(feedforward=part) | {"embedding": {"per_layer": per_layer}}
+
+
+def _with_embedding(part: TokenEmbedding) -> dict[str, Any]:
+    """An embedding, and layers that read what it gives them beside the stream."""
+    if not part.embeds_text:
+        return _sides() | {"embedding": part}
+    reader = {"mixer": "none", "feedforward": {"kind": "per_layer_input", "features": part.layer_features}}
+    layers = _layers(**reader if part.layer_features else {})
+    return layers | {"embedding": part}
+
+
 def _sides() -> dict[str, Any]:
     """The fields of an encoder-decoder."""
     decoder = _layers(cross_attention=ATTENTION)
@@ -56,7 +71,7 @@ def _sides() -> dict[str, Any]:
 # Where a member of each role stands: fields of a decoder, or of an encoder.
 PLACES: dict[type[Part], Any] = {
     Mixer: _with_mixer,
-    FeedForward: lambda part: _layers(feedforward=part),
+    FeedForward: _with_feedforward,
     Norm: lambda part: _layers(wiring={"kind": "pre_norm", "norm": part}) | {"final_norm": part},
     Wiring: lambda part: _layers(wiring=part),
     Residual: lambda part: _layers() | {"residual": part},
@@ -66,7 +81,7 @@ PLACES: dict[type[Part], Any] = {
     KeySelection: lambda part: _layers(mixer=ATTENTION | {"index": part}),
     Activation: lambda part: _layers(feedforward={"kind": "gated", "d_ff": 20, "activation": part}),
     Router: lambda part: _layers(feedforward=EXPERTS | {"router": part}),
-    TokenEmbedding: lambda part: (_layers() if part.embeds_text else _sides()) | {"embedding": part},
+    TokenEmbedding: _with_embedding,
     Head: lambda part: _layers() | {"head": part},
 }
 AROUND = ("decoder", "encoder")  # kinds of model that parts are put into

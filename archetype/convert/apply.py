@@ -41,12 +41,16 @@ def load_tensors(
     shapes = shapes_of(model)
     for rule in rules:
         _check_shape(rule, tensors.shape(rule.hf), [rule.shape_in(shapes[name]) for name in rule.params])
-    dtype = dtype or tensors.mapped(rules[0].hf).dtype  # a file of mixed types becomes its first tensor's
-    buffers = {name for name, _ in model.named_buffers()}
-    state: dict[str, Tensor] = {}
-    for rule in rules:
+    buffers = dict(model.named_buffers())
+    numbers = {name for name, buffer in buffers.items() if not buffer.is_floating_point()}  # such as those of experts
+    weights = [rule for rule in rules if numbers.isdisjoint(rule.params)]
+    dtype = dtype or tensors.mapped(weights[0].hf).dtype  # a file of mixed types becomes its first tensor's
+    state = {rule.params[0]: _whole(rule, tensors, device) for rule in rules if rule not in weights}
+    for rule in weights:
         rule_dtype = dtype
-        if buffers.intersection(rule.params):  # statistics and corrections are not weights, and keep their precision
+        if not buffers.keys().isdisjoint(
+            rule.params
+        ):  # statistics and corrections are not weights, and keep their precision
             rule_dtype = torch.promote_types(tensors.mapped(rule.hf).dtype, dtype)
         params = _split(rule, tensors, [rule.shape_in(shapes[name]) for name in rule.params], rule_dtype, device)
         if rule.expert is None:
@@ -104,6 +108,15 @@ def _split(
             name: torch.empty(piece.shape, dtype=dtype, device=device).copy_(piece).view(shape)
             for name, piece, shape in zip(rule.params, pieces, shapes, strict=True)
         }
+
+
+def _whole(rule: Rule, tensors: Tensors, device: torch.device | None) -> Tensor:
+    """A tensor of whole numbers, in 64 bits as it is."""
+    stored = tensors.stored(rule.hf)
+    if stored.dtype != torch.int64:
+        cause = f"is stored as {str(stored.dtype).removeprefix('torch.')}, and the model has whole numbers there"
+        raise CheckpointError(rule.hf, cause, "does config.json describe this checkpoint?")
+    return stored.to(device, copy=True)
 
 
 def _joint_shape(shapes: list[Shape]) -> Shape:

@@ -98,6 +98,10 @@ class ContentCost(PartCost, ABC):
         """Parameters that one token meets, by projection."""
         return self.parameters()
 
+    def tables(self) -> Counts:
+        """Features of each table that has a row for every token id of the vocabulary, by module."""
+        return {}
+
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         """Inputs and outputs of each projection, where they are to be shown; a convolution is none."""
         return {}
@@ -180,6 +184,11 @@ class RouterCost(PartCost, ABC):
     def projection(self) -> Linear | None:
         """The projection to logits; None for a router without one."""
         return None
+
+    @property
+    def learns(self) -> bool:
+        """Whether the weights of experts have a gradient."""
+        return True
 
     @abstractmethod
     def parameters(self) -> Formula:

@@ -12,7 +12,13 @@ from archetype.models.stack.cost import LayerGroup
 
 Column = Literal["parameters", "active", "forward", "prefill", "decode"]
 COLUMNS: tuple[Column, ...] = ("parameters", "active", *PHASES)
-TABLES = ("embedding.token", "embedding.position", "embedding.token_type")  # ends of the names of looked-up tables
+TABLES = (
+    "embedding.token",
+    "embedding.position",
+    "embedding.token_type",
+    "embedding.per_layer.token",
+    "value_embedding",
+)  # ends of the names of looked-up tables
 
 
 @dataclass(frozen=True)

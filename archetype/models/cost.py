@@ -91,8 +91,9 @@ class EmbeddedModelCost(ModelCost):
         super().__init__(model)
         embedded = cast(EmbeddedModel, model)
         self.d = symbol("D", embedded.d_model)
+        readers = [len(stack.readers) for stack in model.stacks if stack.layer_features]
         self.embedding = TokenEmbeddingCost.of(
-            embedded.embedding, self.d, symbol("V", vocab_size), model.context_length
+            embedded.embedding, self.d, symbol("V", vocab_size), model.context_length, *readers
         )
         self.max_length = self.embedding.max_length
 

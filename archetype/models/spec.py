@@ -58,6 +58,9 @@ class ModelSpec(Part):
             stack.check()
         if (embedding := getattr(self, "embedding", None)) is not None:
             embedding.check(getattr(self, "d_model"))  # noqa: B009
+            if embedding.layer_features and not any(stack.layer_features for stack in self.stacks):
+                cause = "it is read by the layers of one stack of tokens, as those of a decoder"
+                invalid("embedding.per_layer", cause, "leave it out")
             if self.head.shares_table and not embedding.is_table:
                 cause = f"an embedding of kind {embedding.kind} has no table of the model's width"
                 invalid("head.tied", cause, "give the head a table of its own: tied: false")

@@ -1,6 +1,6 @@
 """The inputs that all layers of one forward pass share: positions, padding, and tensors that are computed once."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 Vectors = Float[Tensor, "B T D"]  # of each position
 Tokens = Int[Tensor, "B T"]
+LayerVectors = Float[Tensor, "B T D_p"]  # of each position, for one layer alone
 Lengths = Int[Tensor, "B"]  # or any number of each row
 
 
@@ -36,6 +37,7 @@ class ForwardContext:
         positions: of the new tokens.
         num_tokens: how many of each row's tokens are not padding (None: all T of every row).
         starts_at_zero: every row starts at position 0 and sees nothing but these tokens.
+        tokens: ids of the new tokens (None: the model reads vectors that stand for no token).
         encoder_output: what cross-attention attends to, where no cache has its keys and values.
         position_bias: the table of relative positions that the stack's layers share.
         document_ids: the document of each token, where several stand in a row and none is to see another; positions
@@ -47,11 +49,13 @@ class ForwardContext:
         layer: index in its stack of the layer that runs, which may use an earlier one's weights.
         sources: indices of the layers of which later ones read what they leave (None: it may be every one).
         left: what these layers have left, by their index.
+        layer_inputs: what the embedding gives single layers beside the stream, by their index.
     """
 
     positions: Int[Tensor, "B T"]
     num_tokens: Lengths | None
     starts_at_zero: bool
+    tokens: Tokens | None = None
     encoder_output: EncoderOutput | None = None
     position_bias: nn.Module | None = None
     document_ids: Tokens | None = None
@@ -61,6 +65,7 @@ class ForwardContext:
     layer: int = 0
     sources: frozenset[int] | None = None
     left: dict[int, Any] = field(default_factory=dict)
+    layer_inputs: Mapping[int, LayerVectors] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -72,22 +77,24 @@ class ForwardContext:
     ) -> "ForwardContext":
         """The context of `tokens`, (B, T) or (B, T, D), after `lengths` earlier ones (None: they are the first)."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
+        ids = None if tokens.is_floating_point() else tokens
         if document_ids is not None:
             is_first = nn.functional.pad(document_ids[:, 1:] != document_ids[:, :-1], (1, 0))
             first = (steps * is_first).cummax(1).values  # the place of each token's document
-            return cls(steps - first, num_tokens, starts_at_zero=True, document_ids=document_ids)
+            return cls(steps - first, num_tokens, starts_at_zero=True, tokens=ids, document_ids=document_ids)
         if lengths is None:
-            return cls(steps.expand(tokens.shape[:2]), num_tokens, starts_at_zero=True)
-        return cls(lengths[:, None] + steps, num_tokens, starts_at_zero=False)
+            return cls(steps.expand(tokens.shape[:2]), num_tokens, starts_at_zero=True, tokens=ids)
+        return cls(lengths[:, None] + steps, num_tokens, starts_at_zero=False, tokens=ids)
 
     def shared_by(self, shares: PositionShares | None) -> "ForwardContext":
         """The context of the positions that this process has; the same where processes share none."""
         if shares is None:
             return self
         ids = self.document_ids
-        own_ids = None if ids is None else shares.own(ids)
+        own_ids, own_tokens = (None if one is None else shares.own(one) for one in (ids, self.tokens))
         rows = SharedRows(shares, self.shared_positions, ids)
-        return replace(self, positions=shares.own(self.positions), document_ids=own_ids, rows=rows)
+        own = shares.own(self.positions)
+        return replace(self, positions=own, tokens=own_tokens, document_ids=own_ids, rows=rows)
 
     def own(self, x: Tensor) -> Tensor:
         """Cut whole rows to the positions of this process, the second dimension; all where processes share none."""

@@ -16,6 +16,8 @@ class Place:
         causal: whether no position may depend on a later one.
         content: index among all contents of the stack, of a residual wiring.
         residual: how the stack carries what its contents give (None: it adds them up).
+        vocab_size: ids of the tokens that the stack reads, V (0: it reads vectors that stand for no token).
+        experts_per_token: experts that a token chooses, k, of a router.
     """
 
     d_model: int
@@ -24,3 +26,5 @@ class Place:
     causal: bool = True
     content: int = 0
     residual: Residual | None = None
+    vocab_size: int = 0
+    experts_per_token: int = 1

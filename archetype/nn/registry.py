@@ -24,7 +24,7 @@ A content that carries something from token to token, a mixer or a feed-forward 
 what the next tokens need. Without a state it reads whole texts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 from torch import nn
@@ -80,9 +80,12 @@ def build_position(position: EmbeddingPosition, context_length: int, d_model: in
     return module_class(position)(position, context_length, d_model)
 
 
-def build_embedding(embedding: TokenEmbedding, vocab_size: int, context_length: int, d_model: int) -> nn.Module:
-    """The module that makes vectors of tokens."""
-    return module_class(embedding)(embedding, vocab_size, context_length, d_model)
+def build_embedding(
+    embedding: TokenEmbedding, vocab_size: int, context_length: int, d_model: int, readers: Sequence[int] = ()
+) -> nn.Module:
+    """The module that makes vectors of tokens, and of `readers`, where it gives layers vectors of their own."""
+    further = (readers,) if embedding.layer_features else ()
+    return module_class(embedding)(embedding, vocab_size, context_length, d_model, *further)
 
 
 def build_head(head: Head, vocab_size: int, features: int) -> nn.Module | None:

@@ -16,3 +16,13 @@ class Content(InLayout):
     def each(self) -> Iterator[Any]:
         """The parts that it is made of."""
         return (part for _, part in self.named_parts())
+
+    @property
+    def tokens_read_by(self) -> str | None:
+        """The field by which it reads ids of tokens, which no stack of vectors alone has; None where none does."""
+        return None
+
+    @property
+    def layer_features(self) -> int:
+        """Features of the vectors that it reads of what the embedding gives its layer; 0 where it reads none."""
+        return 0

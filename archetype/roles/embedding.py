@@ -13,6 +13,7 @@ class TokenEmbedding(Part):
     Its module is made as `Module(spec, vocab_size, context_length, d_model)` and is called `(tokens, context, types)`,
     with ids (B, T) and perhaps the part of the input that each belongs to (else nothing), and gives vectors (B, T, D).
     It has `token`, an `archetype.weights.linear.Table` of a vector for each id, which a tied head multiplies by.
+    With `layer_features` it is told the layers that read them, too, and leaves their vectors in `context.layer_inputs`.
     """
 
     needs: ClassVar[str] = "module"
@@ -25,6 +26,11 @@ class TokenEmbedding(Part):
     def is_shared(self) -> bool:
         """Whether one module embeds the texts of encoder and decoder; else each has its own."""
         return True
+
+    @property
+    def layer_features(self) -> int:
+        """Features of the vectors that it gives single layers beside the stream; 0 where it gives none."""
+        return 0
 
     def check(self, width: int) -> None:
         """Refuse, by `invalid`, a model of `width` features in which this embedding cannot stand."""

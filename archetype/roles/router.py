@@ -18,7 +18,8 @@ class Router(Part):
     Its module is made as `Module(spec, num_experts, place)` and is called `(x, context) -> logits`, with the vectors of
     all tokens, (N, D) with the rows of a batch one after the other, and gives a number for each expert, (N, E), in
     float32 at least. Its method `affinities(logits)` gives (N, E), none below 0: all that is chosen and weighed by. A
-    router may leave `x` alone and read the context, and may have parameters of its own or none.
+    router may leave `x` alone and read the context, and may have parameters of its own or none. Where `routes_tokens`
+    the ids of tokens decide alone: its method `experts_of(context)` gives the experts, (N, k).
 
     Attributes:
         renormalize: whether the chosen weights are divided by their sum.
@@ -29,6 +30,7 @@ class Router(Part):
 
     needs: ClassVar[str] = "module"
     renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
+    routes_tokens: ClassVar[bool] = False  # whether the ids of tokens say which experts they have
     renormalize: Flag = False
     scale: Positive = 1.0
     expert_bias: Flag = False

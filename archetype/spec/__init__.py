@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
     from archetype.parts.mamba2.spec import *
     from archetype.parts.norm.spec import *
     from archetype.parts.pattern.spec import *
+    from archetype.parts.per_layer_input.spec import *
     from archetype.parts.position.spec import *
     from archetype.parts.recurrent.spec import *
     from archetype.parts.router.spec import *

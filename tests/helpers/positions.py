@@ -13,7 +13,7 @@ from archetype.training.block_execution import recompute_blocks
 from archetype.training.objectives.base import IGNORED, Batch, Objective
 from archetype.training.parallel.context import ContextParallel
 from archetype.training.processes import launched
-from tests.helpers.specs import PLAIN_ENCODER, attending, encoder, mixed
+from tests.helpers.specs import ATTENTION, PLAIN_ENCODER, READER, attending, block, decoder, encoder, experts, mixed
 
 ROWS, LENGTH = 2, 24
 ROTARY = {"position": {"kind": "rotary"}}
@@ -41,6 +41,14 @@ OTHERS = {
     "additive": attending(score="additive", sinks=True),
     "strided": attending(pattern={"kind": "strided", "stride": 4}, query_scale={"beta": 0.5, "length": 4}),
     "fixed": attending(pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
+    "tables": decoder(
+        block(
+            mixer=ATTENTION | ROTARY | {"value_embedding": {"gate": {"features": 5}}},
+            feedforward=experts(router={"kind": "hash"}),
+        ),
+        READER,
+        embedding={"per_layer": {"features": 6}},
+    ),
     "both ways": encoder(head={"kind": "masked_language_model", "activation": "gelu"}),
     "global": seeing(kind="global_window", size=3, num_global_tokens=2),
     "big bird": seeing(kind="bigbird", block=4, window_blocks=1, global_blocks=2, random_blocks=1, seed=0),

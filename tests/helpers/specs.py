@@ -82,6 +82,10 @@ RECURRENT_PAIR = {
     "wiring": {"kind": "plain"},
     "mixer": {"kind": "lstm"},
 }
+READER = {
+    "wiring": {"kind": "output_norm", "norm": {"kind": "rms"}}, "mixer": "none",
+    "feedforward": {"kind": "per_layer_input", "features": 6},
+}  # fmt: skip
 PATCHES = {"d_model": 16, "layers": [block()], "final_norm": {"kind": "rms"}}
 PICTURE = {
     "kind": "vision_encoder",
@@ -165,6 +169,13 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "mixers together": mixed(
         kind="together", parts=[ATTENTION, {"kind": "mamba2", "num_heads": 4, "head_dim": 6, "state_size": 5}]
     ),
+    "value table": attending(value_embedding={}),
+    "value table, gated": attending(value_embedding={"gate": {"features": 5}}, position={"kind": "rotary"}),
+    "hash": decoder(block(feedforward=experts(router={"kind": "hash"}))),
+    "hash, weighed": decoder(
+        block(feedforward=experts(router={"kind": "hash", "affinity": "sqrt_softplus", "renormalize": True}))
+    ),
+    "per-layer inputs": decoder(block(), READER, block(), READER, embedding={"per_layer": {"features": 6}}),
     "dense and experts": decoder(block(feedforward={"kind": "together", "parts": [GATED, experts()]})),
 }
 OTHERS: dict[str, spec.ModelSpec] = {

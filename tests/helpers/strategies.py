@@ -25,6 +25,7 @@ class Place(NamedTuple):
     d_model: int
     causal: bool = True
     relative: tuple[spec.RelativeBias, int] | None = None  # the stack's table of position biases, and its heads
+    reads_tokens: bool = True  # whether its vectors stand for tokens, whose ids its parts may read
 
 
 @cache
@@ -83,10 +84,12 @@ def experts(wild: bool = False) -> SearchStrategy[spec.Expert]:
 
 
 @cache
-def routers(wild: bool = False) -> SearchStrategy[spec.Router]:
-    """Every way to weigh experts."""
+def routers(wild: bool = False, reads_tokens: bool = True) -> SearchStrategy[spec.Router]:
+    """Every way to choose and to weigh experts."""
     scale = positive(0.25, 2.0, wild)
-    return st.one_of(
+    affinity = st.sampled_from(["equal", "softmax", "sigmoid", "sqrt_softplus"])
+    hashed = st.builds(spec.HashRouter, renormalize=st.booleans(), scale=scale, affinity=affinity)
+    learned = st.one_of(
         st.builds(
             part,
             renormalize=st.booleans(),
@@ -97,18 +100,20 @@ def routers(wild: bool = False) -> SearchStrategy[spec.Router]:
         )
         for part in (spec.SoftmaxRouter, spec.SigmoidRouter)
     )
+    return learned | hashed if reads_tokens else learned
 
 
 @cache
 @st.composite
-def mixtures_of_experts(draw: DrawFn, wild: bool = False) -> spec.MixtureOfExperts:
+def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = True) -> spec.MixtureOfExperts:
     """Some of several experts for each token, perhaps out of the best groups, perhaps beside one for all."""
     num_groups, size = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     groups_per_token = draw(st.integers(1, num_groups))
     best = draw(st.integers(1, size))
     groups = spec.ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=best)
-    grouped, shared = draw(st.booleans()), draw(st.none() | experts(wild))
-    chosen, router = draw(st.integers(1, (groups_per_token if grouped else num_groups) * size)), draw(routers(wild))
+    router, shared = draw(routers(wild, reads_tokens)), draw(st.none() | experts(wild))
+    grouped = not router.routes_tokens and draw(st.booleans())
+    chosen = draw(st.integers(1, (groups_per_token if grouped else num_groups) * size))
     return spec.MixtureOfExperts(
         num_experts=num_groups * size,
         experts_per_token=chosen,
@@ -117,16 +122,17 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False) -> spec.MixtureOfExper
         shared_gate=shared is not None and draw(st.booleans()),
         router=router.replace(renormalize=False) if chosen == 1 else router,
         groups=groups if grouped else None,
-        balance_loss=draw(st.just(0.0) | positive(0.001, 1.0, wild)),
+        balance_loss=0.0 if router.routes_tokens else draw(st.just(0.0) | positive(0.001, 1.0, wild)),
     )
 
 
 @cache
-def feedforwards(wild: bool = False) -> SearchStrategy[spec.FeedForward]:
-    """Every feed-forward part."""
-    alone = st.one_of(experts(wild), mixtures_of_experts(wild))
+def feedforwards(wild: bool = False, reads_tokens: bool = True) -> SearchStrategy[spec.FeedForward]:
+    """Every feed-forward part that needs nothing of the embedding."""
+    mixtures = mixtures_of_experts(wild, reads_tokens)
+    alone = st.one_of(experts(wild), mixtures)
     pair = st.builds(lambda *parts: spec.FeedForwardsTogether(parts=parts, input_scales=(1.0, 0.5)), alone, alone)
-    return st.one_of(experts(wild), mixtures_of_experts(wild), st.just(spec.NoFeedForward()), pair)
+    return st.one_of(experts(wild), mixtures, st.just(spec.NoFeedForward()), pair)
 
 
 @cache
@@ -244,6 +250,14 @@ def output_gates() -> SearchStrategy[spec.OutputGate]:
 
 
 @cache
+def value_embeddings(d_model: int, wild: bool = False) -> SearchStrategy[spec.ValueEmbedding]:
+    """Every table of values by token id."""
+    features = st.none() | st.integers(1, d_model)
+    gate = st.builds(spec.ValueGate, features=features, scale=positive(0.5, 3.0, wild))
+    return st.builds(spec.ValueEmbedding, gate=st.none() | gate)
+
+
+@cache
 def query_scales(wild: bool = False) -> SearchStrategy[spec.QueryScale]:
     """Every growth of queries; a tame one begins within `CONTEXT`."""
     return st.builds(spec.QueryScale, beta=positive(0.1, 1.0, wild), length=counts(2, CONTEXT, wild))
@@ -294,6 +308,8 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     if isinstance(pattern, spec.GlobalWindow) and follows:
         pattern = pattern.replace(global_projections=False)
     chooses = not cross and score == "dot" and isinstance(pattern, spec.Full)
+    has_own_values = isinstance(pattern, spec.GlobalWindow) and pattern.global_projections
+    looks_up = place.reads_tokens and not cross and not has_own_values
     return spec.Attention(
         num_heads=num_heads,
         num_kv_heads=draw(st.none() | st.sampled_from([k for k in range(1, num_heads + 1) if num_heads % k == 0])),
@@ -309,6 +325,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         sinks=draw(st.booleans()),
         gate=draw(st.none() | output_gates()),
         query_scale=None if cross else draw(st.none() | query_scales(wild)),
+        value_embedding=draw(st.none() | value_embeddings(d_model, wild)) if looks_up else None,
         position=position,
         pattern=pattern,
         index=draw(st.none() | key_selections(wild)) if chooses else None,
@@ -413,7 +430,7 @@ def blocks(
     draw: DrawFn, place: Place, wild: bool = False, mixer: spec.Mixer | None = None, cross: bool = False
 ) -> spec.Block:
     """Every block that fits a place; with a `mixer` that is given; one that looks at a source."""
-    feedforward = draw(feedforwards(wild))
+    feedforward = draw(feedforwards(wild, place.reads_tokens))
     without_mixer = mixer is None and not cross and not feedforward.is_absent
     if without_mixer and draw(st.sampled_from([False, False, False, True])):
         mixer = spec.NoMixer()
@@ -441,11 +458,11 @@ def blocks(
 @cache
 @st.composite
 def stacks(
-    draw: DrawFn, d_model: int, wild: bool = False, causal: bool = True, cross: bool = False
+    draw: DrawFn, d_model: int, wild: bool = False, causal: bool = True, cross: bool = False, reads_tokens: bool = True
 ) -> tuple[spec.Block, ...]:
     """Uniform, repeated in groups, cycled with a cut, and without any pattern; some layers look at a source."""
     relative = draw(st.none() | st.tuples(relative_biases(wild), st.integers(1, 4)))
-    place = Place(d_model, causal, relative)
+    place = Place(d_model, causal, relative, reads_tokens)
     one = blocks(place, wild) | blocks(place, wild, cross=True) if cross else blocks(place, wild)
     group = draw(st.lists(one, min_size=1, max_size=2 if cross else 3))
     if cross and all(block.cross_attention is None for block in group):
@@ -495,6 +512,24 @@ def embeddings(draw: DrawFn, d_model: int, wild: bool = False) -> spec.Embedding
         norm_first=draw(st.booleans()),
         dropout=draw(probabilities()),
     )
+
+
+@cache
+@st.composite
+def embedded_stacks(
+    draw: DrawFn, d_model: int, wild: bool = False, causal: bool = True
+) -> tuple[spec.Embedding, tuple[spec.Block, ...]]:
+    """An embedding and the layers of one stack, of which the last may read what the embedding gives it alone."""
+    embedding, layers = draw(embeddings(d_model, wild)), draw(stacks(d_model, wild, causal=causal))
+    if draw(st.sampled_from([False, False, True])):
+        features = draw(counts(1, 5, wild))
+        reader = spec.PerLayerInput(features=features, activation=draw(activations(wild)))
+        wiring = spec.OutputNorm(norm=draw(norms(wild)))
+        embedding = embedding.replace(
+            per_layer=spec.PerLayerEmbedding(features=features, norm=draw(vector_norms(wild)))
+        )
+        layers = (*layers, spec.Block(wiring=wiring, mixer=spec.NoMixer(), feedforward=reader))
+    return embedding, layers
 
 
 @cache
@@ -554,7 +589,7 @@ def further_tokens(d_model: int, wild: bool = False) -> SearchStrategy[spec.Furt
     return st.builds(
         spec.FurtherTokens,
         count=counts(1, 3, wild).map(lambda count: min(count, 8)),
-        block=blocks(Place(d_model), wild),
+        block=blocks(Place(d_model, reads_tokens=False), wild),
         norm=vector_norms(wild),
         loss_weight=positive(0.1, 1.0, wild),
     )
@@ -565,13 +600,14 @@ def further_tokens(d_model: int, wild: bool = False) -> SearchStrategy[spec.Furt
 def decoders(draw: DrawFn, wild: bool = False) -> spec.Decoder:
     """Every decoder."""
     d_model = draw(st.sampled_from(WIDTHS))
+    embedding, layers = draw(embedded_stacks(d_model, wild))
     return spec.Decoder(
         name=draw(st.text(max_size=20)),
         vocab_size=draw(vocabularies(wild)),
         context_length=draw(contexts(wild)),
         d_model=d_model,
-        embedding=draw(embeddings(d_model, wild)),
-        layers=draw(stacks(d_model, wild)),
+        embedding=embedding,
+        layers=layers,
         final_norm=draw(norms(wild)),
         head=draw(language_model_heads(wild)),
         further_tokens=draw(st.none() | further_tokens(d_model, wild)),
@@ -584,12 +620,13 @@ def decoders(draw: DrawFn, wild: bool = False) -> spec.Decoder:
 def encoders(draw: DrawFn, wild: bool = False) -> spec.Encoder:
     """Every encoder of text."""
     d_model = draw(st.sampled_from(WIDTHS))
+    embedding, layers = draw(embedded_stacks(d_model, wild, causal=False))
     return spec.Encoder(
         vocab_size=draw(vocabularies(wild)),
         context_length=draw(contexts(wild)),
         d_model=d_model,
-        embedding=draw(embeddings(d_model, wild)),
-        layers=draw(stacks(d_model, wild, causal=False)),
+        embedding=embedding,
+        layers=layers,
         final_norm=draw(norms(wild)),
         pooler=draw(st.booleans()),
         head=draw(encoder_heads(wild)),
@@ -663,7 +700,8 @@ def ngrams(draw: DrawFn, wild: bool = False) -> spec.NGram:
 @st.composite
 def sized_stacks(draw: DrawFn, d_model: int, wild: bool = False) -> spec.SizedStack:
     """One side of a MegaByte."""
-    return spec.SizedStack(d_model=d_model, layers=draw(stacks(d_model, wild)), final_norm=draw(norms(wild)))
+    layers = draw(stacks(d_model, wild, reads_tokens=False))
+    return spec.SizedStack(d_model=d_model, layers=layers, final_norm=draw(norms(wild)))
 
 
 @cache
@@ -694,7 +732,7 @@ def vision_encoders(draw: DrawFn, wild: bool = False) -> spec.VisionEncoder:
         d_model=d_model,
         class_token=draw(st.booleans()),
         embedding=draw(embeddings(d_model, wild)).replace(num_token_types=0),
-        layers=draw(stacks(d_model, wild, causal=False)),
+        layers=draw(stacks(d_model, wild, causal=False, reads_tokens=False)),
         final_norm=draw(norms(wild)),
         pooler=draw(st.booleans()),
         head=draw(classification_heads(wild) | st.just(spec.NoHead())),

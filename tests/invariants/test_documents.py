@@ -17,6 +17,7 @@ CARRIES_ON = {
 COMPUTED = {
     "attention", "rotary", "alibi", "relative bias", "additive", "softcap", "sinks", "query scale", "window", "strided",
     "fixed", "global window", "latent", "latent, low rank", "experts", "learned",
+    "value table, gated", "hash", "per-layer inputs",
 }  # fmt: skip
 MODELS = {name: DECODERS[name] for name in (*COMPUTED, *CARRIES_ON)} | {
     "sinusoidal": attending(position={"kind": "none"}).replace(embedding={"position": {"kind": "sinusoidal"}}),

@@ -49,7 +49,8 @@ class Place(NamedTuple):
         from archetype.cost.formula import symbol
         from archetype.models.block.cost import BlockCost
 
-        return BlockCost(self.stack.layers[self.layer], symbol("D", self.stack.d_model))
+        vocabulary = symbol("V", self.stack.vocab_size)
+        return BlockCost(self.stack.layers[self.layer], symbol("D", self.stack.d_model), vocabulary=vocabulary)
 
 
 class Module(NamedTuple):

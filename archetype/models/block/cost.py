@@ -26,10 +26,13 @@ class BlockCost:
         block: the specification.
         d: d_model.
         residual: how the stack carries what its contents give.
+        vocabulary: V, of the tables by token id that contents have.
     """
 
-    def __init__(self, block: spec.Block, d: Formula, residual: Residual = ResidualSum()) -> None:
-        self.block, self.d = block, d
+    def __init__(
+        self, block: spec.Block, d: Formula, residual: Residual = ResidualSum(), vocabulary: Formula = ZERO
+    ) -> None:
+        self.block, self.d, self.vocabulary = block, d, vocabulary
         self.mixer = MixerCost.of(block.mixer, d)
         self.cross = CrossAttentionCost(block.cross_attention, d) if block.cross_attention else None
         self.feedforward = FeedForwardCost.of(block.feedforward, d)
@@ -47,8 +50,10 @@ class BlockCost:
         counts: Counts = {}
         for name, content in self.contents.items():
             norm, post_norm = self.wiring.parameters(name)
-            projections = prefixed(f"{name}.", content.active_parameters() if active else content.parameters())
-            counts |= {f"{name}_norm": norm} | projections | {f"{name}_post_norm": post_norm}
+            own = dict(content.active_parameters() if active else content.parameters())
+            for table, features in content.tables().items():
+                own[table] = own.get(table, ZERO) + self.vocabulary * features
+            counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", own) | {f"{name}_post_norm": post_norm}
             counts |= {f"{name}_residual": self.residual.parameters()}
         return counts
 

@@ -218,4 +218,7 @@ class Block(Spec):
                 invalid("cross_attention.pattern", "cross-attention sees the whole source", "leave it out")
             if self.cross_attention.index is not None:
                 invalid("cross_attention.index", "cross-attention sees the whole source", "leave it out")
+            if self.cross_attention.value_embedding is not None:
+                cause = "its values are vectors of the source, and its tokens are the target's"
+                invalid("cross_attention.value_embedding", cause, "leave it out")
         return self

@@ -6,16 +6,16 @@ from archetype.cost.formula import Formula
 from archetype.models.decoder.cost import DecoderCost
 from archetype.models.decoder.spec import Decoder
 from archetype.models.further_tokens.diagram import further_stream
-from archetype.parts.embedding.diagram import embedding_steps
+from archetype.parts.embedding.diagram import embedding_steps, per_layer_streams
 from archetype.parts.head.diagram import head_steps
 from archetype.roles.drawing import Blocks, Stream, Streams, pill, streams_of
 
 
 @streams_of(Decoder)
 def decoder(model: Decoder, cost: DecoderCost, text: Callable[[Formula], str]) -> Streams:
-    """One stream, from tokens to logits, and one of further tokens where they are predicted."""
+    """One stream, from tokens to logits; others of further tokens, and of what the embedding gives single layers."""
     embedding, head = embedding_steps(cost.embedding, text), head_steps(model.head, text(cost.d))
     streams = [Stream((pill("tokens", "tokens", "(B, T)"), *embedding, Blocks(), *head))]
     if model.further_tokens is not None and cost.further_tokens is not None:
         streams.append(further_stream(model.further_tokens, cost.further_tokens, text))
-    return Streams(tuple(streams))
+    return Streams((*streams, *per_layer_streams(cost.embedding, text)))

@@ -57,13 +57,16 @@ class Decoder(Stack, CausalModel):
     spec: DecoderSpec
 
     def __init__(self, decoder: DecoderSpec) -> None:
-        super().__init__(decoder.stacks[0])
+        (stack,) = decoder.stacks
+        super().__init__(stack)
         self.spec = decoder
-        self.embedding = build_embedding(decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model)
+        self.embedding = build_embedding(
+            decoder.embedding, decoder.vocab_size, decoder.context_length, decoder.d_model, stack.readers
+        )
         self.add_head(decoder.head, decoder.vocab_size, decoder.d_model)
         self.further_tokens: FurtherTokens | None = None
-        if decoder.further_tokens is not None and (stack := decoder.further_stack) is not None:
-            self.further_tokens = FurtherTokens(decoder.further_tokens, stack)
+        if decoder.further_tokens is not None and (further := decoder.further_stack) is not None:
+            self.further_tokens = FurtherTokens(decoder.further_tokens, further)
 
     def new_draft_state(self, batch: int, capacity: int) -> State:
         """As `new_state`, with all that the further tokens of these rows are predicted from."""

@@ -57,7 +57,12 @@ class Decoder(EndsWithNorm, CausalSpec):
     @property
     def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
-        return (StackView("", self.layers, self.final_norm, self.d_model, causal=True, residual=self.residual),)
+        return (
+            StackView(
+                "", self.layers, self.final_norm, self.d_model, causal=True, residual=self.residual,
+                vocab_size=self.vocab_size, layer_features=self.embedding.layer_features,
+            ),
+        )  # fmt: skip
 
     @property
     def further_stack(self) -> StackView | None:

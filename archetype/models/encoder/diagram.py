@@ -5,7 +5,7 @@ from collections.abc import Callable
 from archetype.cost.formula import Formula
 from archetype.models.encoder.cost import EncoderCost
 from archetype.models.encoder.spec import Encoder
-from archetype.parts.embedding.diagram import embedding_steps
+from archetype.parts.embedding.diagram import embedding_steps, per_layer_streams
 from archetype.parts.head.diagram import head_steps
 from archetype.roles.drawing import Blocks, Step, Stream, Streams, pill, streams_of
 
@@ -17,4 +17,5 @@ def encoder(model: Encoder, cost: EncoderCost, text: Callable[[Formula], str]) -
     """One stream, from tokens to what is answered for them."""
     embedding, head = embedding_steps(cost.embedding, text), head_steps(model.head, text(cost.d))
     pooler = (POOLER,) if model.pooler else ()
-    return Streams((Stream((pill("tokens", "tokens", "(B, T)"), *embedding, Blocks(), *pooler, *head)),))
+    stream = Stream((pill("tokens", "tokens", "(B, T)"), *embedding, Blocks(), *pooler, *head))
+    return Streams((stream, *per_layer_streams(cost.embedding, text)))

@@ -17,9 +17,12 @@ class Encoder(Stack, TokenModel):
     """A stack of blocks over a whole text (Devlin 2018)."""
 
     def __init__(self, encoder: spec.Encoder) -> None:
-        super().__init__(encoder.stacks[0])
+        (stack,) = encoder.stacks
+        super().__init__(stack)
         self.spec = encoder
-        self.embedding = build_embedding(encoder.embedding, encoder.vocab_size, encoder.context_length, encoder.d_model)
+        self.embedding = build_embedding(
+            encoder.embedding, encoder.vocab_size, encoder.context_length, encoder.d_model, stack.readers
+        )
         self.pooler = Pooler(encoder.d_model) if encoder.pooler else None
         self.add_head(encoder.head, encoder.vocab_size, encoder.d_model)
 

@@ -56,7 +56,12 @@ class Encoder(EndsWithNorm, ModelSpec):
     @property
     def stacks(self) -> tuple[StackView, ...]:
         """The one stack."""
-        return (StackView("", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual),)
+        return (
+            StackView(
+                "", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual,
+                vocab_size=self.vocab_size, layer_features=self.embedding.layer_features,
+            ),
+        )  # fmt: skip
 
     @property
     def fills_masks(self) -> bool:

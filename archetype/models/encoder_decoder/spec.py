@@ -64,9 +64,15 @@ class EncoderDecoder(ModelSpec):
         """Encoder and decoder."""
         encoder, decoder = self.encoder, self.decoder
         return (
-            StackView("encoder.", encoder.layers, encoder.final_norm, self.d_model, False, residual=encoder.residual),
-            StackView("decoder.", decoder.layers, decoder.final_norm, self.d_model, True, True, decoder.residual),
-        )
+            StackView(
+                "encoder.", encoder.layers, encoder.final_norm, self.d_model, causal=False, residual=encoder.residual,
+                vocab_size=self.input_vocab_size,
+            ),
+            StackView(
+                "decoder.", decoder.layers, decoder.final_norm, self.d_model, causal=True, crosses=True,
+                residual=decoder.residual, vocab_size=self.vocab_size,
+            ),
+        )  # fmt: skip
 
     @property
     def input_vocab_size(self) -> int:

@@ -128,7 +128,7 @@ def group_equal_layers(stack: spec.StackView, d: Formula) -> list[LayerGroup]:
         by_block.setdefault(stack.layers[indices[0]].own, []).extend(indices)
     groups: list[LayerGroup] = []
     for block, indices in by_block.items():
-        cost = BlockCost(block, d, stack.residual)
+        cost = BlockCost(block, d, stack.residual, symbol("V", stack.vocab_size))
         sets = [[index] for index in indices] if cost.mixer.differs_by_layer else [indices]
         groups += [LayerGroup(tuple(sorted(equal)), cost, _owners(stack, equal)) for equal in sets]
     return sorted(groups, key=lambda group: group.layers)

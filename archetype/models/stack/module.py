@@ -102,7 +102,7 @@ class Stack(nn.Module):
 def place_of(stack: StackView, layer: int) -> Place:
     """The place of a layer in its stack."""
     contents = sum(len(block.contents) for block in stack.layers[:layer])
-    return Place(stack.d_model, layer, len(stack.layers), stack.causal, contents, stack.residual)
+    return Place(stack.d_model, layer, len(stack.layers), stack.causal, contents, stack.residual, stack.vocab_size)
 
 
 def _block_or_index(stack: StackView, layer: int) -> nn.Module | int:

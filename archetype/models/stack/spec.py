@@ -1,6 +1,7 @@
 """Layers one after the other, what must hold between them, and the norm at their end."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 from pydantic import model_validator
@@ -72,6 +73,8 @@ class StackView(NamedTuple):
     crosses: bool = False  # whether its blocks may look at an encoder's output
     residual: Residual = ResidualSum()
     block_field: str = ""  # path of the one block that all its layers are, where the specification says it once
+    vocab_size: int = 0  # ids of the tokens that it reads; 0 where it reads vectors that stand for no token
+    layer_features: int = 0  # of the vectors that the embedding gives layers beside the stream; 0 where it gives none
 
     def field(self, layers: int | str) -> str:
         """The path of one layer, or of several as brackets name them."""
@@ -91,7 +94,25 @@ class StackView(NamedTuple):
     @property
     def divides(self) -> bool:
         """Whether a layer needs nothing but the vectors of the one before it."""
-        return self.residual.is_sum and not self.sources
+        return self.residual.is_sum and not self.sources and self.reads_tokens_at is None
+
+    @property
+    def readers(self) -> tuple[int, ...]:
+        """The layers that read what the embedding gives them beside the stream."""
+        return tuple(dict.fromkeys(index for index, _, part in self.parts() if part.layer_features))
+
+    @property
+    def reads_tokens_at(self) -> str | None:
+        """The path of the first field by which a layer reads ids of tokens, or what was looked up by them."""
+        return next((path for _, path, part in self.parts() if part.tokens_read_by or part.layer_features), None)
+
+    def parts(self) -> Iterator[tuple[int, str, Any]]:
+        """The parts of all contents, with the index of the layer and with their paths."""
+        for index, block in enumerate(self.layers):
+            for name, content in block.contents.items():
+                for path, part in content.named_parts():
+                    inner = re.sub(r"\.(\d+)", r"[\1]", f".{path}" if path else "")
+                    yield index, f"{self.field(index)}.{'cross_attention' if name == 'cross' else name}{inner}", part
 
     def check(self) -> None:
         """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
@@ -109,11 +130,27 @@ class StackView(NamedTuple):
             if not (self.residual.is_sum or block.wiring.adds_to_stream):
                 cause = f"{self.residual.dump()['kind']} is written to by addition, and {place}.wiring does not add"
                 invalid(f"{self.prefix}residual", cause, "use pre_norm, sandwich, output_norm or parallel")
+        self._check_tokens()
         tables = _relative_biases(self.layers)
         if len(tables) > 1:
             (first, heads), (other, other_heads) = tables[:2]
             cause = f"one table serves all layers, and {first.dump()} for {heads} heads differs from "
             invalid(f"{self.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
+
+    def _check_tokens(self) -> None:
+        """Ids of tokens, and what is looked up by them beside the stream, are read where there are any."""
+        for _, path, part in self.parts():
+            if not self.vocab_size and (field := part.tokens_read_by) is not None:
+                cause = "it is looked up by ids of tokens, and these layers read vectors alone"
+                invalid(f"{path}.{field}", cause, "leave it out")
+            if part.layer_features not in (0, self.layer_features):
+                own = f"has {self.layer_features}" if self.layer_features else "gives these layers nothing"
+                cause = f"it reads {part.layer_features} features beside the stream, and the embedding {own}"
+                invalid(f"{path}.features", cause, "say the same in embedding.per_layer.features, or leave it out")
+        if self.layer_features and not self.readers:
+            invalid(
+                "embedding.per_layer", "no layer reads it", "give a block feedforward: {kind: per_layer_input, ...}"
+            )
 
     def _check_source(self, index: int, block: Block) -> None:
         """A layer may read what an earlier one leaves."""

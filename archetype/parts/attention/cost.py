@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping
 
-from archetype.cost.formula import ZERO, Counts, Formula, Symbol, prefixed, symbol
+from archetype.cost.formula import ZERO, Counts, Formula, Symbol, constant, prefixed, symbol
 from archetype.cost.registry import Linear, MixerCost, NormCost, SelectionCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.parts.attention import spec
@@ -46,6 +46,9 @@ class AttentionCost(MixerCost):
             self.projections |= {f"{name}_global": projection for name, projection in qkv.items()}
         if part.gate is not None:  # a number for each feature, or for each head
             self.projections["gate"] = Linear(d, q if part.gate.per == "feature" else self.heads)
+        if part.value_embedding is not None and (value_gate := part.value_embedding.gate) is not None:
+            read = d if value_gate.features in (None, d.value) else constant(value_gate.features or 0)
+            self.projections["value_gate"] = Linear(read, symbol("K", kv_heads))
         self.complexity = COMPLEXITIES[Full] if part.score == "additive" else self.pattern.complexity
 
     @property
@@ -63,7 +66,13 @@ class AttentionCost(MixerCost):
         if self.part.score == "additive":
             counts["score"] = self.q_features
         counts |= {"sinks": self.heads} if self.part.sinks else {}
+        if self.part.value_embedding is not None and self.part.value_embedding.gate is None:
+            counts["value_scale"] = constant(1)
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
+
+    def tables(self) -> Counts:
+        """Values of all heads."""
+        return {} if self.part.value_embedding is None else {"value_embedding": self.kv_features}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         """Inputs and outputs of each projection."""
@@ -107,6 +116,10 @@ class AttentionCost(MixerCost):
             saved += self.position.layer_activations(heads, rotary_dim, work)
         if gate := self.projections.get("gate"):  # the numbers, and the heads that they multiply
             saved += work.tokens * (gate.outputs.value + heads * head_dim) * work.itemsize
+        if self.part.value_embedding is not None:  # the rows that are added; of a gate the sigmoid and the factors
+            saved += work.tokens * self.kv_features.value * work.itemsize
+            if value_gate := self.projections.get("value_gate"):
+                saved += 2 * work.tokens * value_gate.outputs.value * work.itemsize
         if self.index is not None:
             saved += self.index.saved_activations(work) + self.index.saved_mask(work)
         shapes = self.pattern.tile_shapes(work)

@@ -19,17 +19,22 @@ def cross_attention(part: Attention, modules: frozenset[str]) -> Inside:
 def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     cells = [Cell("q", 0, 0, (X,)), Cell("k", 1, 0, (source,)), Cell("v", 2, 0, (source,))]
     width, row, below = 3, 1, {"q": "q", "k": "k"}
-    computed, further = "qk", []  # what is normalized and rotated here
+    computed = "qk"  # what is normalized and rotated here
     if part.keys_from is not None:
         cells[1:] = [Cell(name, 1 + column, 0, label=f"{name} of {_source(part.keys_from)}", kind="operation")
                      for column, name in enumerate("kv")]  # fmt: skip
         computed = "q"
+    further: list[str] = []
     if part.gate is not None:
         cells.append(Cell("gate", width, 0, (X,)))
         width += 1
+    if part.value_embedding is not None:
+        rows = tuple(name for name in ("value_embedding", "value_gate", "value_scale") if name in modules)
+        cells.append(Cell("token_values", width, 0, (X,), label="value embedding", rows=rows))
+        further, width = ["token_values"], width + 1
     if globals_ := tuple(name for name in ("q_global", "k_global", "v_global") if name in modules):
         cells.append(Cell("global", width, 0, (X,), label="global q, k, v", rows=globals_))
-        further, width = ["global"], width + 1
+        further, width = [*further, "global"], width + 1
     steps = ["rope"] if isinstance(part.position, Rotary) else []
     if not part.qk_norm.is_absent:
         steps.insert(len(steps) if part.qk_norm_after_rope else 0, "norm")
@@ -56,7 +61,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     last, row = "mixture", row + 2
     if part.gate is not None:
         if further:  # the gate stands between them
-            cells = [c._replace(column={"gate": 4, "global": 3}.get(c.name, c.column)) for c in cells]
+            cells = [c._replace(column={"gate": 4, further[0]: 3}.get(c.name, c.column)) for c in cells]
         label = f"× {part.gate.activation}(gate)"
         cells.append(Cell("gated", 0, row, (last, "gate"), width, label, slim=True, kind="operation"))
         last, row = "gated", row + 1

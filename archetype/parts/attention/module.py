@@ -44,7 +44,7 @@ class Attention(MultiHeadProjection):
     }  # fmt: skip
 
     def __init__(self, attention: spec.Attention, place: Place) -> None:
-        super().__init__(attention, place.d_model)
+        super().__init__(attention, place.d_model, place.vocab_size)
         self.causal, self.layer = place.causal, place.layer
         self.rotary: Rotation | None = None
         self.score_bias: ScoreBias | None = None
@@ -84,6 +84,7 @@ class Attention(MultiHeadProjection):
         if (source := self.spec.source(context.layer)) is not None:
             return self.merge_heads(self.apply_gate(self.keys_of_layer(q, context, context.left_by(source)), x))
         k, v = self.keys_and_values(x)  # (B, K, T, P) each
+        v = self.add_token_values(v, x, context)
         if cache is None:
             k = self.apply_rope(k, context.positions, context, self.k_norm)
             q, k, v = probe(self, "q", q), probe(self, "k", k), probe(self, "v", v)

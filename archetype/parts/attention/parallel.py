@@ -5,7 +5,7 @@ from functools import partial
 from archetype.parts.attention.module import Attention
 from archetype.parts.position.module import Alibi
 from archetype.parts.position.spec import RelativeBias
-from archetype.roles.parallel import COLUMN, EACH, ONCE, ROW, Parameters, Plans, SplitPlan
+from archetype.roles.parallel import COLUMN, EACH, ONCE, ROW, Cut, Parameters, Plans, SplitPlan
 from archetype.spec.registry import provides
 
 
@@ -25,7 +25,8 @@ class AttentionPlans(Plans[Attention]):
         columns = ("q.weight", "k.weight", "v.weight", "q.bias", "k.bias", "v.bias", "gate.weight", "sinks", "score")
         norms = (f"{norm}.{name}" for norm in ("q_norm", "k_norm") for name in ("weight", "bias"))
         parameters: Parameters = dict.fromkeys(columns, COLUMN) | dict.fromkeys(norms, EACH)
-        return SplitPlan({**parameters, "o.weight": ROW, "o.bias": ONCE}, resize=partial(self._resize, size))
+        values: Parameters = {"value_embedding.weight": Cut(1), "value_gate.weight": COLUMN, "value_scale": EACH}
+        return SplitPlan({**parameters, **values, "o.weight": ROW, "o.bias": ONCE}, resize=partial(self._resize, size))
 
     def _resize(self, size: int, number: int) -> None:
         module, sizes = self.module, self.module.sizes

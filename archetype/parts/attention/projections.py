@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.nn.context import Vectors
+from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm
 from archetype.parts.attention import spec
+from archetype.parts.embedding.module import table
 from archetype.parts.pattern.scores import ScoreFunction
 from archetype.weights.linear import Linear
 
@@ -26,7 +27,7 @@ class MultiHeadProjection(nn.Module):
 
     probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S P", "heads": "B H T P"}  # as scores and o take them
 
-    def __init__(self, attention: spec.Attention, d_model: int) -> None:
+    def __init__(self, attention: spec.Attention, d_model: int, vocab_size: int = 0) -> None:
         super().__init__()
         self.spec = attention
         self.sizes = attention.sizes(d_model)
@@ -45,6 +46,15 @@ class MultiHeadProjection(nn.Module):
         self.gate: nn.Linear | None = None
         if attention.gate is not None:
             self.gate = Linear(d_model, queries if attention.gate.per == "feature" else heads[0], bias=False)
+        self.value_embedding: nn.Module | None = None
+        self.value_gate: nn.Linear | None = None
+        self.value_scale: nn.Parameter | None = None
+        if (own := attention.value_embedding) is not None:
+            self.value_embedding = table(vocab_size, keys)
+            if own.gate is None:
+                self.value_scale = nn.Parameter(torch.empty(1))
+            else:
+                self.value_gate = Linear(own.gate.features or d_model, self.sizes.num_kv_heads, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
         """Sinks start as a score of zero."""
@@ -72,6 +82,24 @@ class MultiHeadProjection(nn.Module):
     def keys_and_values(self, x: Float[Tensor, "B S D"]) -> tuple[Tensor, Tensor]:
         """Project to key and value heads, (B, K, S, P) each."""
         return self.split_heads_and_norm(self.k(x), self.k_norm), self.split_heads_and_norm(self.v(x))
+
+    def add_token_values(self, v: KeyHeads, x: Vectors, context: ForwardContext) -> KeyHeads:
+        """Add each token's row of the table to its values, times a factor of each head, where there is a table."""
+        if self.value_embedding is None:
+            return v
+        assert context.tokens is not None
+        rows = self.value_embedding(context.tokens).to(v.dtype).unflatten(-1, (-1, self.sizes.head_dim))
+        own: Tensor = v + self._value_factors(x).to(v.dtype) * rows.transpose(1, 2)  # (B, K, T, P)
+        return own
+
+    def _value_factors(self, x: Vectors) -> Float[Tensor, "B K T 1"] | Float[Tensor, "1"]:
+        """What the rows are multiplied by: one number, or a gate of each head and position."""
+        if self.value_scale is not None:
+            return self.value_scale
+        own = self.spec.value_embedding
+        assert self.value_gate is not None and own is not None and own.gate is not None
+        factors: Tensor = own.gate.scale * torch.sigmoid(self.value_gate(x[..., : self.value_gate.in_features]))
+        return factors.transpose(1, 2)[..., None]
 
     def split_heads_and_norm(self, x: Float[Tensor, "B T HP"], norm: nn.Module | None = None) -> Heads:
         """Split a projection into heads, normalize and clip it."""

@@ -17,7 +17,7 @@ from archetype.roles.selection import AnyKeySelection
 from archetype.spec.base import Flag, LayerIndex, Length, Positive, Probability, Size, Spec, inside, invalid
 from archetype.spec.kinds import part
 
-__all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale"]
+__all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEmbedding", "ValueGate"]
 
 
 class ProjectionBiases(Spec):
@@ -71,6 +71,28 @@ class OutputGate(Spec):
     activation: Literal["sigmoid", "softplus"] = "sigmoid"
 
 
+class ValueGate(Spec):
+    """Each key/value head's factor of its row of a value table: scale * sigmoid(x W), of the first features of x.
+
+    Attributes:
+        features: of x that are read, the first ones (absent: all).
+        scale: of the sigmoid, which begins near one half.
+    """
+
+    features: Size | None = None
+    scale: Positive = 2.0
+
+
+class ValueEmbedding(Spec):
+    """A table with a value of each key/value head for every token id: v + g * row (nanochat; modded-nanogpt).
+
+    Attributes:
+        gate: what the row is multiplied by (absent: one number that is learned).
+    """
+
+    gate: ValueGate | None = None
+
+
 class QueryScale(Spec):
     """Queries times 1 + beta ln(1 + floor(i / length)) at position i, which sharpens them in long texts (Llama 4).
 
@@ -112,6 +134,7 @@ class Attention(Mixer):
         sinks: a learned logit of each head beside the scores, whose weight goes to no value.
         gate: what the result is multiplied by before the output projection (absent: nothing).
         query_scale: how queries grow with their position (absent: they do not).
+        value_embedding: a table by token id whose rows are added to the values (absent: none).
         position: how attention itself knows positions.
         pattern: which pairs of positions are seen.
         index: what chooses, among these, the keys that each query sees (absent: it sees all).
@@ -137,6 +160,7 @@ class Attention(Mixer):
     sinks: Flag = False
     gate: OutputGate | None = None
     query_scale: QueryScale | None = None
+    value_embedding: ValueEmbedding | None = None
     position: AnyMixerPosition = NoPosition()
     pattern: AnyPattern = Full()
     index: AnyKeySelection | None = None
@@ -178,8 +202,12 @@ class Attention(Mixer):
         if isinstance(self.position, Alibi) and isinstance(self.pattern, GlobalWindow | BigBird):
             cause = "alibi fades distant tokens, and global tokens are there to be seen from far"
             invalid("position", cause, "use learned positions in the embedding, or pattern window")
-        if self.projects_globally and self.keys_follow_length:
-            invalid("position.scaling", "dynamic scaling has no global projections", "use another scaling")
+        if self.projects_globally:
+            if self.keys_follow_length:
+                invalid("position.scaling", "dynamic scaling has no global projections", "use another scaling")
+            if self.value_embedding is not None:
+                cause = "the values of global projections have no table"
+                invalid("value_embedding", cause, "leave it out, or use global_projections: false")
         return self
 
     @model_validator(mode="after")
@@ -189,6 +217,8 @@ class Attention(Mixer):
         if self.bias.k or self.bias.v:
             remedy = "use {q: true, o: true}, or no bias"
             invalid("bias", "keys and values of another layer have the biases of that one", remedy)
+        if self.value_embedding is not None:
+            invalid("value_embedding", "keys_from reads the values of another layer", "leave it or keys_from out")
         if self.index is not None or self.projects_globally:
             name = "pattern.global_projections" if self.index is None else "index"
             cause = "it has keys of its own, and keys_from reads those of another layer"
@@ -232,6 +262,10 @@ class Attention(Mixer):
                 near = sorted(sorted(divisors, key=lambda h: abs(h - self.num_heads))[:3])
                 invalid("num_heads", cause, f"use {', '.join(map(str, near))} or give head_dim")
             self._rotation_fits(width // self.num_heads)
+        gate = self.value_embedding and self.value_embedding.gate
+        if gate and gate.features is not None and gate.features > width:
+            cause = f"{gate.features} is more than d_model {width}"
+            invalid("value_embedding.gate.features", cause, f"use at most {width}, or leave it out")
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, and a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
@@ -269,6 +303,11 @@ class Attention(Mixer):
             cause = "global tokens with projections of their own stand in one process, and all must see them"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")
         return None if self.index is None else self.index.needs_whole_rows
+
+    @property
+    def tokens_read_by(self) -> str | None:
+        """The table of values, where there is one."""
+        return None if self.value_embedding is None else "value_embedding"
 
     @property
     def adds_to_loss(self) -> bool:

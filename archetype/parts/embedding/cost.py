@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from archetype.cost.formula import ZERO, Counts, Formula, symbol
-from archetype.cost.registry import NormCost, PartCost, cost_of
+from archetype.cost.formula import ZERO, Counts, Formula, prefixed, symbol
+from archetype.cost.registry import Linear, NormCost, PartCost, cost_of
 from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.parts.embedding import spec
 from archetype.parts.position.cost import PositionCost
@@ -17,14 +17,16 @@ class TokenEmbeddingCost(PartCost):
         d: d_model.
         vocabulary: V, or V_s.
         context_length: positions of a table of positions.
+        readers: layers to which it gives vectors of their own.
     """
 
     max_length: int | None = None  # the longest row that there are positions for, where that is limited
     has_types = False  # whether it reads the part of the input that each token belongs to
+    per_layer: "PerLayerCost | None" = None  # of what it gives single layers
 
-    def __init__(self, part: Any, d: Formula, vocabulary: Formula, context_length: int) -> None:
+    def __init__(self, part: Any, d: Formula, vocabulary: Formula, context_length: int, readers: int = 0) -> None:
         super().__init__(part, d)
-        self.vocabulary, self.context_length = vocabulary, context_length
+        self.vocabulary, self.context_length, self.readers = vocabulary, context_length, readers
 
     def parameters(self) -> Counts:
         """Parameters, by module."""
@@ -45,11 +47,14 @@ class EmbeddingCost(TokenEmbeddingCost):
 
     part: spec.Embedding
 
-    def __init__(self, part: spec.Embedding, d: Formula, vocabulary: Formula, context_length: int) -> None:
-        super().__init__(part, d, vocabulary, context_length)
+    def __init__(
+        self, part: spec.Embedding, d: Formula, vocabulary: Formula, context_length: int, readers: int = 0
+    ) -> None:
+        super().__init__(part, d, vocabulary, context_length, readers)
         self.position, self.norm = PositionCost.of(part.position, d), NormCost.of(part.norm, d)
         self.max_length = context_length if self.position.limits_length else None
         self.has_types = part.num_token_types > 0
+        self.per_layer = None if part.per_layer is None else PerLayerCost(part.per_layer, d, vocabulary, readers)
 
     def parameters(self) -> Counts:
         """Parameters, by module."""
@@ -59,9 +64,41 @@ class EmbeddingCost(TokenEmbeddingCost):
             "position": self.position.parameters(self.context_length),
             "token_type": symbol("V_t", token_types) * self.d if token_types else ZERO,
             "norm": self.norm.parameters(),
+            **({} if self.per_layer is None else prefixed("per_layer.", self.per_layer.parameters())),
         }
+
+    def flops(self, work: Work) -> Counts:
+        """Those of the projection to single layers."""
+        return {} if self.per_layer is None else {"per_layer.projection": self.per_layer.projection.flops(work.tokens)}
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes of indices, also of positions, and what the norm saves; a row of positions serves the whole batch."""
         positions = work.length * INT64 if self.position.limits_length else 0
-        return super().saved_activations(work) + positions + self.norm.saved_activations(work.tokens)
+        per_layer = 0 if self.per_layer is None else self.per_layer.saved_activations(work)
+        return super().saved_activations(work) + positions + self.norm.saved_activations(work.tokens) + per_layer
+
+
+class PerLayerCost:
+    """The cost of the vectors that single layers get: of a table, a projection and its norm.
+
+    Args:
+        part: the specification.
+        d: d_model.
+        vocabulary: V.
+        readers: layers that get one.
+    """
+
+    def __init__(self, part: spec.PerLayerEmbedding, d: Formula, vocabulary: Formula, readers: int) -> None:
+        self.part, self.vocabulary, self.readers = part, vocabulary, readers
+        features = symbol("D_p", part.features)
+        self.norm, self.projection = NormCost.of(part.norm, features), Linear(d, readers * features)
+
+    def parameters(self) -> Counts:
+        """Parameters, by module."""
+        table = self.vocabulary * self.projection.outputs
+        return {"token": table, "projection": self.projection.parameters, "norm": self.norm.parameters()}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes saved of the norm, and of a cast copy that the projection reads; the stream itself is saved anyway."""
+        cast = work.input_bytes(self.projection.inputs.value) if work.compute_dtype == "bfloat16" else 0
+        return cast + self.norm.saved_activations(work.tokens * self.readers)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from archetype.cost.formula import Formula
 from archetype.parts.embedding.cost import EmbeddingCost, TokenEmbeddingCost
 from archetype.parts.embedding.spec import Embedding
-from archetype.roles.drawing import Step, steps_of, title
+from archetype.roles.drawing import Step, Stream, pill, steps_of, title
 from archetype.spec.registry import provided
 
 
@@ -48,6 +48,27 @@ def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -
         norm = step("norm", title(part.norm), "D", "norm", slim=True)
         steps.insert(1 if part.norm_first else len(steps), norm)
     return tuple(steps)
+
+
+def per_layer_streams(cost: TokenEmbeddingCost, text: Callable[[Formula], str]) -> tuple[Stream, ...]:
+    """A stream of what single layers get of each token, where the embedding gives them anything."""
+    if cost.per_layer is None:
+        return ()
+    place, part = "embedding.per_layer", cost.per_layer
+    inputs, outputs = map(text, part.projection[:2])
+
+    def step(name: str, label: str, shape: str, kind: str = "embedding", slim: bool = False, joins: str = "") -> Step:
+        return Step(f"{place}.{name}", label, shape, kind, place, slim, joins)
+
+    norm = () if part.part.norm.is_absent else (step("norm", title(part.part.norm), "D_p", "norm", slim=True),)
+    items = (
+        pill(f"{place}.vectors", "vectors", "(B, T, D)"),
+        step("projection", "projection", f"{inputs} → {outputs}"),
+        *norm,
+        step("token", "per-layer embedding", f"{text(cost.vocabulary)} × {outputs}", joins=f"{place}.sum"),
+        pill(f"{place}.inputs", "each layer's own", "(B, T, D_p)", "output"),
+    )
+    return (Stream(items, is_residual=False),)
 
 
 def unknown_embedding(cost: TokenEmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:

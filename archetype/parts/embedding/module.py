@@ -1,22 +1,32 @@
 """Embeddings: from tokens to vectors."""
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from archetype.errors import SpecError
-from archetype.nn.context import ForwardContext, Tokens, Vectors
+from archetype.nn.context import ForwardContext, LayerVectors, Tokens, Vectors
 from archetype.nn.dropout import dropout
 from archetype.nn.registry import build_norm, build_position, module_for
 from archetype.parts.embedding import spec
-from archetype.parts.norm.module import normalize_stream
-from archetype.weights.linear import Table
+from archetype.parts.norm.module import cast_for_products, normalize_stream
+from archetype.weights.linear import Linear, Table
 
 
 @module_for(spec.Embedding)
 class Embedding(nn.Module):
     """dropout(norm(scale * token vector + position vector + token type vector)); or the norm of token vectors alone."""
 
-    def __init__(self, embedding: spec.Embedding, vocab_size: int, context_length: int, d_model: int) -> None:
+    def __init__(
+        self,
+        embedding: spec.Embedding,
+        vocab_size: int,
+        context_length: int,
+        d_model: int,
+        readers: Sequence[int] = (),
+    ) -> None:
         super().__init__()
         self.token = table(vocab_size, d_model)
         self.num_positions = context_length if embedding.position.limits_length else None
@@ -24,6 +34,9 @@ class Embedding(nn.Module):
         self.token_type = table(embedding.num_token_types, d_model) if embedding.num_token_types else None
         self.norm = build_norm(embedding.norm, d_model)
         self.scale, self.norm_first = embedding.scale, embedding.norm_first
+        self.per_layer: PerLayerEmbedding | None = None
+        if embedding.per_layer is not None:
+            self.per_layer = PerLayerEmbedding(embedding.per_layer, vocab_size, d_model, readers)
         self.dropout = embedding.dropout
 
     def forward(self, tokens: Tokens, context: ForwardContext, types: Tokens | None = None) -> Vectors:
@@ -38,7 +51,37 @@ class Embedding(nn.Module):
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
         x = x if self.norm_first else normalize_stream(self.norm, x, context)
-        return dropout(x, self.dropout, self.training)
+        y: Tensor = dropout(x, self.dropout, self.training)
+        if self.per_layer is not None:
+            context.layer_inputs = self.per_layer(tokens, y, context)
+        return y
+
+
+class PerLayerEmbedding(nn.Module):
+    """(norm(x W / sqrt(D)) + sqrt(d) row) / sqrt(2) of each layer that reads it (Gemma 3n).
+
+    Args:
+        per_layer: the specification.
+        vocab_size: rows of the table.
+        d_model: features of the tokens' vectors, D.
+        readers: the layers, each of which has d features of a row.
+    """
+
+    def __init__(
+        self, per_layer: spec.PerLayerEmbedding, vocab_size: int, d_model: int, readers: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.readers, self.features = tuple(readers), per_layer.features
+        self.token = table(vocab_size, len(self.readers) * self.features)
+        self.projection = Linear(d_model, len(self.readers) * self.features, bias=False)
+        self.norm = build_norm(per_layer.norm, self.features)
+
+    def forward(self, tokens: Tokens, x: Vectors, context: ForwardContext) -> dict[int, LayerVectors]:
+        """The vectors (B, T, d) of each reading layer, by its index."""
+        shares = (self.projection(cast_for_products(x)) * x.shape[-1] ** -0.5).unflatten(-1, (-1, self.features))
+        rows = self.token(tokens).unflatten(-1, (-1, self.features)) * math.sqrt(self.features)
+        vectors = (self.norm(shares, context) + rows) * math.sqrt(0.5)  # (B, T, readers, D_p)
+        return dict(zip(self.readers, vectors.unbind(2), strict=True))
 
 
 def table(rows: int, width: int) -> Table:

@@ -4,15 +4,30 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from archetype.parts.norm.spec import NoNorm
+from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.position.spec import NoPosition
 from archetype.roles.embedding import TokenEmbedding
-from archetype.roles.norm import AnyNorm
+from archetype.roles.norm import AnyNorm, VectorNorm
 from archetype.roles.position import AnyEmbeddingPosition
-from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability
+from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Size, Spec
 from archetype.spec.kinds import part
 
-__all__ = ["Embedding", "PairEmbedding"]
+__all__ = ["Embedding", "PairEmbedding", "PerLayerEmbedding"]
+
+
+class PerLayerEmbedding(Spec):
+    """A second table, which gives each layer that reads it a vector of each token (Gemma 3n's per-layer embeddings).
+
+    Of the token's row t, which has d features for each such layer, and its embedding x of D features, a layer gets
+    (norm(x W / sqrt(D)) + sqrt(d) t) / sqrt(2). It is read by `feedforward: {kind: per_layer_input}`.
+
+    Attributes:
+        features: of each layer's vector, d.
+        norm: of each layer's share of the projection.
+    """
+
+    features: Size
+    norm: VectorNorm = RMSNorm()
 
 
 @part
@@ -28,6 +43,7 @@ class Embedding(TokenEmbedding):
         num_token_types: vectors of types, one of which is added (0: none).
         norm: of the sum.
         norm_first: whether the norm stands before positions and types are added.
+        per_layer: vectors of each token for single layers (absent: none).
         dropout: of what the norm gives, while training.
     """
 
@@ -39,7 +55,13 @@ class Embedding(TokenEmbedding):
     num_token_types: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
     norm: AnyNorm = NoNorm()
     norm_first: Flag = False
+    per_layer: PerLayerEmbedding | None = None
     dropout: Probability = 0.0
+
+    @property
+    def layer_features(self) -> int:
+        """Those of its second table."""
+        return 0 if self.per_layer is None else self.per_layer.features
 
     def check(self, width: int) -> None:
         """The positions have to fit."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from archetype.cost.formula import Counts, Formula, prefixed, symbol
 from archetype.cost.registry import FeedForwardCost, RouterCost, cost_of
-from archetype.cost.work import TrainingWork
+from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.experts import spec
 from archetype.parts.feedforward.cost import MLPCost
 
@@ -55,10 +55,11 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return counts | ({"shared_gate": 2 * tokens * self.d} if self.part.shared_gate else {})
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The router's; each expert's gathered tokens, and its output, which is multiplied by a weight."""
+        """The router's; each expert's gathered tokens, and its output, which is multiplied by a weight that learns."""
         d, routed = self.d.value, work.tokens * self.part.experts_per_token
         saved = self.router.saved_activations(work)
-        saved += self.expert.saved_activations(work, routed) + routed * d * work.itemsize
+        saved += self.expert.saved_activations(work, routed)
+        saved += routed * (d * work.itemsize if self.router.learns else FLOAT32)
         if self.shared is not None:
             saved += self.shared.saved_activations(work)
         if self.part.shared_gate:  # a product of the shared output and a sigmoid

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -40,7 +41,8 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         d_model = place.d_model
         self.spec = feedforward
-        self.router: Any = module_class(feedforward.router)(feedforward.router, feedforward.num_experts, place)
+        own = replace(place, experts_per_token=feedforward.experts_per_token)
+        self.router: Any = module_class(feedforward.router)(feedforward.router, feedforward.num_experts, own)
         self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
         self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, place)
         self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
@@ -59,7 +61,8 @@ class MixtureOfExperts(nn.Module):
         tokens = x.flatten(0, -2)
         logits = probe(self, "router_logits", self.router(tokens, context))
         affinities = self.router.affinities(logits)
-        weights, chosen = self._choose(affinities, logits)
+        of_tokens = self.router.experts_of(context) if self.spec.router.routes_tokens else None
+        weights, chosen = self._choose(affinities, logits, of_tokens)
         weights, chosen = probe(self, "weights", weights), probe(self, "chosen", chosen)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
@@ -74,18 +77,25 @@ class MixtureOfExperts(nn.Module):
         return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
 
     def _choose(
-        self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]
+        self,
+        affinities: Float[Tensor, "N E"],
+        logits: Float[Tensor, "N E"],
+        chosen: Int[Tensor, "N k"] | None = None,
     ) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
-        """The weights of each token's experts, and which they are."""
-        scores = affinities if self.spec.router.expert_bias_on == "affinities" else logits
-        scores = scores if self.correction is None else scores + self.correction
-        if self.spec.groups is not None:
-            scores = scores.masked_fill(~group_limited_mask(scores, self.spec.groups), -math.inf)
-        chosen = scores.topk(self.spec.experts_per_token).indices
+        """The weights of each token's experts, and which they are: the closest, unless they are given."""
+        chosen = self._best(affinities, logits) if chosen is None else chosen
         weights = affinities.gather(-1, chosen)
         if self.spec.router.renormalize:
             weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-20)  # sigmoids may all be zero
         return weights * self.spec.router.scale, chosen
+
+    def _best(self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]) -> Int[Tensor, "N k"]:
+        """The experts to which each token is closest."""
+        scores = affinities if self.spec.router.expert_bias_on == "affinities" else logits
+        scores = scores if self.correction is None else scores + self.correction
+        if self.spec.groups is not None:
+            scores = scores.masked_fill(~group_limited_mask(scores, self.spec.groups), -math.inf)
+        return scores.topk(self.spec.experts_per_token).indices
 
 
 def group_limited_mask(scores: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:

@@ -78,6 +78,11 @@ class MixtureOfExperts(FeedForward):
         return ("router",) if self.experts_per_token == 1 else ()
 
     @property
+    def tokens_read_by(self) -> str | None:
+        """The router, where it routes by ids."""
+        return "router" if self.router.routes_tokens else None
+
+    @property
     def adds_to_loss(self) -> bool:
         """The balance of experts, where it has a weight."""
         return self.balance_loss > 0
@@ -94,6 +99,10 @@ class MixtureOfExperts(FeedForward):
             invalid("experts_per_token", f"{chosen} is more than num_experts {experts}", f"use at most {experts}")
         if self.shared_gate and self.shared is None:
             invalid("shared_gate", "there is no shared expert to weigh", "give one, or leave shared_gate out")
+        if self.router.routes_tokens:
+            for name, is_said in (("groups", self.groups is not None), ("balance_loss", self.balance_loss > 0)):
+                if is_said:
+                    invalid(name, "the router sends each token to the experts of its id", "leave it out")
         if self.groups is not None:
             groups, of = self.groups.groups_per_token, self.groups.num_groups
             if experts % of:

@@ -1,1 +1,1 @@
-"""Routers of mixtures of experts (Shazeer 2017; DeepSeek-AI 2024b)."""
+"""Routers of mixtures of experts (Shazeer 2017; Roller 2021; DeepSeek-AI 2024b)."""

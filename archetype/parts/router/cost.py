@@ -1,6 +1,6 @@
 """The cost of routers."""
 
-from archetype.cost.formula import Formula
+from archetype.cost.formula import ZERO, Formula
 from archetype.cost.registry import Linear, RouterCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.router import spec
@@ -27,3 +27,33 @@ class LinearRouterCost(RouterCost):
     def saved_activations(self, work: TrainingWork) -> int:
         """The vectors, and affinities twice: as they are, and as those of the chosen experts are taken from them."""
         return work.input_bytes(self.d.value) + 2 * work.tokens * self.num_experts.value * FLOAT32
+
+
+@cost_of(spec.HashRouter)
+class HashRouterCost(RouterCost):
+    """A look-up, and a projection where affinities are learned; the table is drawn, and is no parameter."""
+
+    part: spec.HashRouter
+
+    @property
+    def projection(self) -> Linear | None:
+        return Linear(self.d, self.num_experts) if self.learns else None
+
+    @property
+    def learns(self) -> bool:
+        return self.part.affinity != "equal"
+
+    def parameters(self) -> Formula:
+        """The projection's weight."""
+        return ZERO if self.projection is None else self.projection.parameters
+
+    def flops(self, tokens: Formula) -> Formula:
+        """The projection of all tokens."""
+        return ZERO if self.projection is None else self.projection.flops(tokens)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """As a linear router's; a square root keeps what it gives beside what softplus has read."""
+        if not self.learns:
+            return 0
+        affinities = 2 + (self.part.affinity == "sqrt_softplus")
+        return work.input_bytes(self.d.value) + affinities * work.tokens * self.num_experts.value * FLOAT32

@@ -27,6 +27,10 @@ class TogetherCost(ContentCost):
         """Parameters that one token meets, by part and projection."""
         return self._joined([part.active_parameters() for part in self.parts])
 
+    def tables(self) -> Counts:
+        """Features of the tables by token id, by part."""
+        return self._joined([part.tables() for part in self.parts])
+
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes saved for the backward pass."""
         return sum(part.saved_activations(work) for part in self.parts)

@@ -1,7 +1,6 @@
 """How many processes share the work and how, as a recipe says it."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -155,6 +154,9 @@ class Parallel(Spec):
                 raise SpecError(f"{path}.{reason.place}".rstrip("."), reason.cause, reason.remedy)
 
     def _check_pipeline(self, spec: ModelSpec, batch_size: int, micro_batch_size: int) -> None:
+        if (field := next(filter(None, (stack.reads_tokens_at for stack in spec.stacks)), None)) is not None:
+            cause = f"{field} reads ids of tokens, which do not go from stage to stage"
+            raise SpecError("parallel.pipeline", cause, "make it 1")
         if not spec.divides_into_stages:
             cause = "stages are made of decoders whose head has its own table, and whose layers share nothing"
             raise SpecError("parallel.pipeline", cause, "make it 1, or head.tied false")
@@ -190,12 +192,7 @@ class Parallel(Spec):
 def _contents(spec: ModelSpec) -> Iterator[tuple[str, InLayout]]:
     """The contents of every block of a model, those side by side one by one, with their paths."""
     for stack in filter(None, (*spec.stacks, spec.further_stack)):
-        for index, block in enumerate(stack.layers):
-            contents = block.mixer, block.cross_attention, block.feedforward
-            for name, content in zip(("mixer", "cross_attention", "feedforward"), contents, strict=True):
-                for path, part in () if content is None else content.named_parts():
-                    inside = re.sub(r"\.(\d+)", r"[\1]", f".{path}" if path else "")
-                    yield f"{stack.field(index)}.{name}{inside}", part
+        yield from ((path, part) for _, path, part in stack.parts())
 
 
 def _check_divides(size: str, number: int, name: str, total: int) -> None:

@@ -45,7 +45,7 @@ def _complete(own: OwnTensor, model: Model, seed: int, tensors: Tensors | None) 
     if own.name not in tensors.names() or tensors.shape(own.name) != tuple(own.tensor.shape):
         cause = f"the checkpoint does not have it in the shape {tuple(own.tensor.shape)}"
         raise CheckpointError(own.name, cause, "restore the checkpoint")
-    return tensors.mapped(own.name)
+    return (tensors.mapped if own.tensor.is_floating_point() else tensors.stored)(own.name)
 
 
 def shared_alike(tensors: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -1,0 +1,16 @@
+"""How per-layer inputs are drawn."""
+
+from archetype.parts.per_layer_input.spec import PerLayerInput
+from archetype.roles.drawing import Cell, Inside, X, inside_of, title
+
+
+@inside_of(PerLayerInput)
+def per_layer_input(part: PerLayerInput, modules: frozenset[str]) -> Inside:
+    """A gate, what it lets through of the layer's own vectors, and the projection back."""
+    product = f"{title(part.activation)}(gate) × layer's own"
+    cells = (
+        Cell("gate", 0, 0, (X,)),
+        Cell("product", 0, 1, ("gate",), 2, product, kind="operation", slim=True),
+        Cell("down", 0, 2, ("product",)),
+    )
+    return Inside(cells, "down")

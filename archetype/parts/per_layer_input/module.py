@@ -1,0 +1,37 @@
+"""The gate through which a layer takes up what the embedding gives it."""
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.nn.cache import LayerState
+from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.nn.probe import probe
+from archetype.nn.registry import module_for
+from archetype.parts.feedforward.module import gated_product
+from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.per_layer_input import spec
+from archetype.weights.linear import Linear
+
+
+@module_for(spec.PerLayerInput)
+class PerLayerInput(nn.Module):
+    """down(f(gate(x)) * p): a gated network whose second projection is a table's row (Gemma 3n)."""
+
+    probes: ClassVar = {"hidden": "... D_p"}
+
+    def __init__(self, feedforward: spec.PerLayerInput, place: Place) -> None:
+        super().__init__()
+        self.gate = Linear(place.d_model, feedforward.features, bias=False)
+        self.down = Linear(feedforward.features, place.d_model, bias=False)
+        self.product = gated_product(GatedMLP(d_ff=feedforward.features, activation=feedforward.activation))
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], context: ForwardContext, state: LayerState | None = None
+    ) -> Float[Tensor, "B T D"]:
+        gate: Tensor = self.gate(x)
+        own = context.layer_inputs[context.layer].to(gate.dtype)
+        y: Tensor = self.down(probe(self, "hidden", self.product(gate, own)))
+        return y

@@ -1,0 +1,33 @@
+"""What a layer makes of the vectors that the embedding gives it beside the stream."""
+
+from typing import ClassVar, Literal
+
+from archetype.parts.activation.spec import GELUTanh
+from archetype.roles.activation import AnyActivation
+from archetype.roles.feedforward import FeedForward
+from archetype.spec.base import Size
+from archetype.spec.kinds import part
+
+__all__ = ["PerLayerInput"]
+
+
+@part
+class PerLayerInput(FeedForward):
+    """down(activation(gate(x)) * p), with p of each token as `embedding.per_layer` gives it to this layer (Gemma 3n).
+
+    Gemma adds the norm of this to each layer's output: a block of its own without a mixer, and with `output_norm`.
+
+    Attributes:
+        features: of p, as in `embedding.per_layer`.
+        activation: of the gate.
+    """
+
+    title: ClassVar[str] = "Per-layer input"
+    kind: Literal["per_layer_input"] = "per_layer_input"
+    features: Size
+    activation: AnyActivation = GELUTanh()
+
+    @property
+    def layer_features(self) -> int:
+        """All of them."""
+        return self.features
