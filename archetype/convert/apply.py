@@ -45,7 +45,7 @@ def load_tensors(
     numbers = {name for name, buffer in buffers.items() if not buffer.is_floating_point()}  # such as those of experts
     weights = [rule for rule in rules if numbers.isdisjoint(rule.params)]
     dtype = dtype or tensors.mapped(weights[0].hf).dtype  # a file of mixed types becomes its first tensor's
-    state = {rule.params[0]: _whole(rule, tensors, device) for rule in rules if rule not in weights}
+    state = {rule.params[0]: _integers(rule, tensors, device) for rule in rules if rule not in weights}
     for rule in weights:
         rule_dtype = dtype
         if not buffers.keys().isdisjoint(
@@ -110,7 +110,7 @@ def _split(
         }
 
 
-def _whole(rule: Rule, tensors: Tensors, device: torch.device | None) -> Tensor:
+def _integers(rule: Rule, tensors: Tensors, device: torch.device | None) -> Tensor:
     """A tensor of whole numbers, in 64 bits as it is."""
     stored = tensors.stored(rule.hf)
     if stored.dtype != torch.int64:
