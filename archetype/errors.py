@@ -70,6 +70,10 @@ class DataError(ArchetypeError):
     """Text, tokens or a tokenizer that cannot be used."""
 
 
+class LeftOut(UserWarning):
+    """Tensors of a checkpoint that the model has no use for, which are kept and written back."""
+
+
 class UnknownFamily(UserWarning):
     """A model of a family that is not registered was loaded; the message says in one line what was inferred."""
 

@@ -44,14 +44,12 @@ def load_tensors(
     buffers = dict(model.named_buffers())
     numbers = {name for name, buffer in buffers.items() if not buffer.is_floating_point()}  # such as those of experts
     weights = [rule for rule in rules if numbers.isdisjoint(rule.params)]
-    dtype = dtype or tensors.mapped(weights[0].hf).dtype  # a file of mixed types becomes its first tensor's
+    dtype = dtype or tensors.dtype(weights[0].hf)  # a file of mixed types becomes its first tensor's
     state = {rule.params[0]: _integers(rule, tensors, device) for rule in rules if rule not in weights}
     for rule in weights:
         rule_dtype = dtype
-        if not buffers.keys().isdisjoint(
-            rule.params
-        ):  # statistics and corrections are not weights, and keep their precision
-            rule_dtype = torch.promote_types(tensors.mapped(rule.hf).dtype, dtype)
+        if not buffers.keys().isdisjoint(rule.params):  # statistics and corrections keep their precision
+            rule_dtype = torch.promote_types(tensors.dtype(rule.hf), dtype)
         params = _split(rule, tensors, [rule.shape_in(shapes[name]) for name in rule.params], rule_dtype, device)
         if rule.expert is None:
             state |= params
@@ -96,11 +94,9 @@ def _split(
     rule: Rule, tensors: Tensors, shapes: list[Shape], dtype: torch.dtype, device: torch.device | None
 ) -> dict[str, Tensor]:
     """The parameters that one tensor holds."""
-    if len(rule.params) == 1 and not rule.transposed:
-        mapped = tensors.mapped(rule.hf)
-        if mapped.dtype == dtype and device in (None, torch.device("cpu")):
-            return {rule.params[0]: mapped.view(shapes[0])}
-        del mapped
+    as_it_is = len(rule.params) == 1 and not rule.transposed and tensors.dtype(rule.hf) == dtype
+    if as_it_is and device in (None, torch.device("cpu")):
+        return {rule.params[0]: tensors.mapped(rule.hf).view(shapes[0])}
     with tensors.copied(rule.hf) as tensor:
         joined = (tensor.transpose(-1, -2) if rule.transposed else tensor).reshape(rule.heads, -1)
         pieces = joined.split([prod(shape) // rule.heads for shape in shapes], dim=1)

@@ -1,6 +1,7 @@
 """Hugging Face folders: config.json and safetensors, read and written."""
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +12,18 @@ import torch
 from torch import Tensor
 
 from archetype.convert.apply import export_sizes, export_tensors, load_tensors, shapes_of
-from archetype.convert.infer.names import TABLES
+from archetype.convert.infer.names import TABLES, prediction_tensors
 from archetype.convert.source import read_hf_spec
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, LeftOut
 from archetype.families import Family
-from archetype.families.as_read import with_dtype, with_spec
+from archetype.families.as_read import named_dtype, with_dtype, with_spec
 from archetype.families.rules import Rule, for_model
 from archetype.io import atomic
-from archetype.io.tensors import SHARD_BYTES, Tensors, save
+from archetype.io.low_bit.settings import read_settings
+from archetype.io.low_bit.tensors import LowBitTensors
+from archetype.io.tensors import DTYPES, SHARD_BYTES, Tensors, save
 from archetype.io.weight_files import INDEX
+from archetype.io.yaml import read_mapping
 from archetype.models.build import Model, build_on_meta, check_fits_memory
 from archetype.models.spec import ModelSpec
 from archetype.spec.edit import assign
@@ -44,17 +48,46 @@ def read_model(
     Raises:
         CheckpointError: names the file, key or tensor that is wrong.
     """
-    family, spec = read_hf_spec(folder, lambda: Tensors.open(folder, allow_pickle).shapes())
+    family, spec = read_hf_spec(folder, lambda: open_tensors(folder, allow_pickle).shapes())
     family = with_spec(family, spec := assign(spec, list(overrides)))
     return family, _read_weights(folder, family, spec, dtype, device, allow_pickle)
 
 
 def read_left_out(folder: Path, family: Family, allow_pickle: bool = False) -> dict[str, Tensor]:
-    """The weights of a folder that an inferred model has no use for, such as those of a part that sees images."""
-    if family.reading is None or not family.reading.left_out:
-        return {}
-    tensors = Tensors.open(folder, allow_pickle)
-    return {name: tensors.mapped(name) for name in family.reading.left_out if not TABLES.fullmatch(name)}
+    """The weights of a folder that a model has no use for, such as those of a part that sees images.
+
+    Warns:
+        LeftOut: the family is registered, so that nothing else has said so.
+    """
+    tensors = open_tensors(folder, allow_pickle)
+    names = prediction_tensors(tensors.names()) if family.reading is None else family.reading.left_out
+    if family.reading is None and names:
+        cause = f"{len(names)} tensors left out, such as {names[0]}, which predict tokens after the next"
+        warnings.warn(LeftOut(f"{folder}: {cause}; they are kept and written back"), stacklevel=2)
+    return {name: tensors.mapped(name) for name in names if not TABLES.fullmatch(name)}
+
+
+def open_tensors(folder: Path, allow_pickle: bool = False, dtype: torch.dtype | None = None) -> Tensors:
+    """The tensors of a folder, of which those in few bits are the numbers that they stand for.
+
+    Args:
+        folder: holds config.json and the weights.
+        allow_pickle: also read pytorch_model.bin where there are no safetensors.
+        dtype: of numbers that are stored in few bits (absent: as config.json says, or as the others).
+
+    Raises:
+        CheckpointError: there are no weights, or they are stored in a way that is not read.
+    """
+    tensors, file = Tensors.open(folder, allow_pickle), folder / "config.json"
+    config = read_mapping(file)
+    if (settings := read_settings(config, folder)) is None:
+        return tensors
+    if dtype is None and (name := named_dtype(config)) in DTYPES:
+        dtype = DTYPES[name]
+    try:
+        return LowBitTensors(tensors, settings, dtype)
+    except CheckpointError as error:
+        raise error.at(str(folder)) from None
 
 
 def _read_weights(
@@ -65,7 +98,7 @@ def _read_weights(
     device: torch.device | None = None,
     allow_pickle: bool = False,
 ) -> Model:
-    tensors = Tensors.open(folder, allow_pickle)
+    tensors = open_tensors(folder, allow_pickle, dtype)
     names = tensors.names()
     if spec.num_layers > len(names):  # refused before so many layers are made
         cause = f"describes {spec.num_layers} layers, and there are only {len(names)} tensors"
@@ -77,7 +110,8 @@ def _read_weights(
         rules = for_model(family.format.rules_for(spec), spec.num_layers, shapes_of(model))
         rules = _with_names_of_file(family, rules, names)
         copies = _tied_copies(family, rules, tensors)
-        load_tensors(model, tensors, rules, (*family.format.ignored, *copies), dtype, device)
+        ignored = (*family.format.ignored, *copies, *map(re.escape, prediction_tensors(names)))
+        load_tensors(model, tensors, rules, ignored, dtype, device)
     except CheckpointError as error:
         raise error.at(str(folder)) from None
     return model.eval()

@@ -12,8 +12,9 @@ from archetype.errors import ArchetypeError, CheckpointError, SpecError, Unknown
 from archetype.families.family import Family
 from archetype.families.index import preset_facts
 from archetype.families.registry import family_of, preset, published
-from archetype.io import hub
-from archetype.io import weight_files as files
+from archetype.io import hub, weight_files
+from archetype.io.low_bit.header import plain_header
+from archetype.io.low_bit.settings import read_settings, without_settings
 from archetype.io.yaml import read_mapping
 from archetype.models.file import parse, read
 from archetype.models.spec import ModelSpec
@@ -67,7 +68,7 @@ def read_hf_spec(
 
     Args:
         folder: holds config.json.
-        shapes: gives those of the tensors (absent: as the folder's safetensors say).
+        shapes: gives those of the tensors as numbers (absent: as the folder's safetensors say).
         warn: say so where a family is not registered.
 
     Warns:
@@ -76,16 +77,24 @@ def read_hf_spec(
     from archetype.convert.infer import read_unknown  # here, because presets and files need none of it
 
     place = folder / "config.json"
-    config = read_mapping(place)
+    stored = read_mapping(place)
+    config = without_settings(stored)
     try:
         family = family_of(config, str(place)) or read_unknown(
-            config, (shapes or partial(files.shapes, folder))(), str(place)
+            config, (shapes or partial(_shapes, folder, stored))(), str(place)
         )
         if family.reading is not None and warn:
             warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
         return family, family.format.spec_from(config, str(place))
     except ArchetypeError as error:
         raise error if error.place.startswith(str(folder)) else error.at(str(place)) from None
+
+
+def _shapes(folder: Path, config: dict[str, Any]) -> Shapes:
+    """The shapes of a folder's tensors as numbers, in however few bits they are stored."""
+    header, settings = weight_files.header(folder), read_settings(config, folder)
+    plain = header if settings is None else plain_header(header, settings)
+    return {name: tensor.shape for name, tensor in plain.items()}
 
 
 def _of_folder(folder: Path, shapes: Callable[[], Shapes] | None = None) -> ModelSpec:

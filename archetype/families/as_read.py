@@ -73,3 +73,10 @@ def with_dtype(values: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     """A config.json as read, with the type that the weights have now wherever it names one."""
     nested = {key: with_dtype(value, dtype) for key, value in values.items() if isinstance(value, dict)}
     return {**values, **nested, **{key: dtype for key in DTYPE_KEYS if values.get(key) is not None}}
+
+
+def named_dtype(values: Mapping[str, Any]) -> str | None:
+    """The type of the weights that a config.json names; None where it names none."""
+    sections = (values, *(value for value in values.values() if isinstance(value, dict)))
+    names = (section.get(key) for section in sections for key in DTYPE_KEYS)
+    return next((name for name in names if isinstance(name, str)), None)

@@ -142,12 +142,3 @@ class Config:
         if value is None:
             raise self.error(key, "is missing", "add it")
         return value
-
-
-def quantized(config: Config, values: dict[str, Any]) -> dict[str, Any]:
-    """Refuse weights in fewer bits than a number has, such as MXFP4 or FP8."""
-    if isinstance(section := config.values.get("quantization_config"), dict):
-        method = section.get("quant_method")
-        remedy = "let transformers read it with dequantize=True and save_pretrained it"
-        raise config.error("quantization_config", f"{method!r} weights are not read", remedy)
-    return {}

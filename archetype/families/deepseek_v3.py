@@ -1,11 +1,11 @@
 """DeepSeek-V3 (DeepSeek-AI 2024b): sigmoid routers that a bias keeps in balance; as transformers' `deepseek_v3`.
 
-Its published weights are in FP8; as transformers writes them in bfloat16 or wider, they are read and written.
+Its published weights are in FP8 and become bfloat16 as they are read.
 """
 
 from typing import Any
 
-from archetype.families.config import Config, quantized
+from archetype.families.config import Config
 from archetype.families.deepseek_v2 import PARTS, SHARED_KEYS, deepseek_v2, write_position
 from archetype.families.deepseek_v2 import RULES as DEEPSEEK_V2
 from archetype.families.family import Family, presets, tiny
@@ -76,7 +76,6 @@ def _write_groups(model: Decoder) -> dict[str, Any]:
 
 
 KEYS = ConfigTable(deepseek_v3, (
-    Converted(quantized, lambda model: {}),
     # the layers that predict further tokens are left out; scores and method are the only ones of the format
     ignored("num_nextn_predict_layers", "num_mtp_layers", "scoring_func", "topk_method", "moe_layer_freq",
         "aux_loss_alpha"),
@@ -106,4 +105,4 @@ FAMILY = Family("deepseek_v3", {
             v_head_dim=16, position=Rotary(interleaved=True)),
     }),
 }, Format("deepseek_v3", "DeepseekV3ForCausalLM", KEYS, RULES, "model.",
-    (*INV_FREQ, r"model\.layers\.61\..*")))  # fmt: skip
+    INV_FREQ))  # fmt: skip

@@ -1,11 +1,11 @@
 """gpt-oss (OpenAI 2025): attention sinks, windows in every other layer, clamped experts.
 
-As transformers' `gpt_oss` writes it, in bfloat16 or wider; the weights were published in MXFP4.
+As transformers' `gpt_oss`; the published weights are in MXFP4 and become bfloat16 as they are read.
 """
 
 from typing import Any
 
-from archetype.families.config import Config, quantized
+from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored
@@ -70,7 +70,6 @@ def _read_windows(config: Config, values: Values) -> Values:
 
 EXPERT = "block.feedforward.expert"
 KEYS = ConfigTable(gpt_oss, (
-    Converted(quantized, lambda model: {}),
     # how training begins and what it returns; a context before its stretching, which YaRN has too
     ignored("initial_context_length", "output_router_logits", "experts_per_token"),
     Expected("hidden_act", "silu", "another activation", path=lambda model: "silu"),

@@ -22,6 +22,13 @@ from archetype.io import weight_files as files
 from archetype.io.slices import Slices
 
 SHARD_BYTES = 5 * 10**9
+NO_SETTINGS = "no quantization_config says what it stands for"
+# As safetensors spells the types that a pickle may hold.
+PICKLED_TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
@@ -74,13 +81,21 @@ class Tensors:
         """All tensor names."""
         return list(self._where)
 
+    def header(self) -> files.Header:
+        """Type and shape of every tensor, without reading any."""
+        return {name: files.tensor_header(self._files[file], name) for name, file in self._where.items()}
+
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape, without reading it."""
         return tuple(self._files[self._where[name]].get_slice(name).get_shape())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """All shapes, by name."""
-        return {name: self.shape(name) for name in self._where}
+        return {name: self.shape(name) for name in self.names()}
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The type of a tensor of weights, without reading it."""
+        return self.mapped(name).dtype
 
     def mapped(self, name: str) -> Tensor:
         """A tensor of weights as a view of its file."""
@@ -92,20 +107,25 @@ class Tensors:
         return tensor
 
     @contextmanager
-    def copied(self, name: str) -> Iterator[Tensor]:
-        """A tensor to copy from, valid within the block; its pages leave memory afterwards."""
+    def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
+        """A tensor to copy from, valid within the block; its pages leave memory afterwards.
+
+        Args:
+            name: of the tensor.
+            of_weights: refuse a type that no weights have.
+        """
         handle = _open(self._where[name])
-        yield self._read(name, handle)
+        yield self._read(name, handle) if of_weights else handle.get_tensor(name)
         del handle
 
     def _read(self, name: str, handle: Any) -> Tensor:
         try:
             tensor: Tensor = handle.get_tensor(name)
         except SafetensorError as error:  # a type that torch does not have
-            raise CheckpointError(name, f"cannot be read: {error}", "quantized checkpoints are not read") from None
+            raise CheckpointError(name, f"cannot be read: {error}", NO_SETTINGS) from None
         if not tensor.dtype.is_floating_point or tensor.dtype.itemsize == 1:
             cause = f"is stored as {str(tensor.dtype).removeprefix('torch.')}"
-            raise CheckpointError(name, cause, "quantized checkpoints are not read")
+            raise CheckpointError(name, cause, NO_SETTINGS)
         return tensor
 
 
@@ -141,7 +161,9 @@ class _Pickle(dict[str, Tensor]):
 
     def get_slice(self, name: str) -> SimpleNamespace:
         """The part of a safetensors slice that is used here."""
-        return SimpleNamespace(get_shape=lambda: list(self[name].shape))
+        tensor = self[name]
+        dtype = PICKLED_TYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+        return SimpleNamespace(get_shape=lambda: list(tensor.shape), get_dtype=lambda: dtype)
 
 
 def _open(file: Path) -> Any:

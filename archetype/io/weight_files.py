@@ -1,10 +1,10 @@
-"""Which files of a folder hold a checkpoint's tensors, and the tensors' names and shapes. No torch.
+"""Which files of a folder hold a checkpoint's tensors, and the tensors' names, types and shapes. No torch.
 
 The files are safetensors; pickles of older checkpoints are looked for on request.
 """
 
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from archetype.errors import CheckpointError
 from archetype.io.files import MAX_INDEX_BYTES, read_json
@@ -13,6 +13,16 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 PICKLED = "pytorch_model.bin"
+
+
+class TensorHeader(NamedTuple):
+    """What a safetensors file says of one tensor."""
+
+    dtype: str  # as the format spells it: F32, BF16, F8_E4M3, U8, ...
+    shape: tuple[int, ...]
+
+
+Header = dict[str, TensorHeader]  # by the names of the tensors
 
 
 def find(folder: Path, allow_pickle: bool = False) -> Path:
@@ -58,11 +68,17 @@ def listed(index: Path) -> dict[str, Path]:
     return {name: index.parent / shard for name, shard in weight_map.items()}
 
 
-def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a checkpoint in safetensors, by name, without reading the tensors."""
+def header(folder: Path) -> Header:
+    """The type and shape of every tensor of a checkpoint in safetensors, by name, without reading the tensors."""
     file = find(folder)
     handles = [opened(shard, "np") for shard in (sorted(set(listed(file).values())) if is_index(file) else [file])]
-    return {name: tuple(handle.get_slice(name).get_shape()) for handle in handles for name in list(handle.keys())}
+    return {name: tensor_header(handle, name) for handle in handles for name in list(handle.keys())}
+
+
+def tensor_header(handle: Any, name: str) -> TensorHeader:
+    """What an open file says of one tensor."""
+    tensor = handle.get_slice(name)
+    return TensorHeader(tensor.get_dtype(), tuple(tensor.get_shape()))
 
 
 def opened(file: Path, framework: str) -> Any:

@@ -1,6 +1,7 @@
-"""The roles of tensors outside mixers by their names in published files. Data, and one function."""
+"""The roles of tensors outside mixers by their names in published files. Data, and two functions."""
 
 import re
+from collections.abc import Iterable
 
 from archetype.roles.checkpoint import NameTable
 
@@ -14,6 +15,11 @@ LEFT_OUT = re.compile(
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
 # Of what has no use, tables of whole numbers, which every library makes for itself.
 TABLES = re.compile(rf"{MASK.pattern}|(.*\.)?position_ids")
+
+# Modules that predict the tokens after the next: by a name of their own, or as layers behind the last one, each with a
+# projection of a hidden vector and an embedding.
+PREDICTION = re.compile(r"(?:.*\.)?mtp(?:_\w+)?\..*")
+PREDICTION_LAYER = re.compile(r"(.*\.\d+\.)eh_proj\.weight")
 
 OUTER: NameTable = (
     (r"(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|embeddings|token_embedding|tokens_embed|"
@@ -83,3 +89,10 @@ def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:
             expert = match.groupdict().get("expert")
             return param, None if expert is None else int(expert)
     return None
+
+
+def prediction_tensors(names: Iterable[str]) -> list[str]:
+    """The tensors of modules that predict the tokens after the next (multi-token prediction)."""
+    names = list(names)
+    layers = tuple(match[1] for name in names if (match := PREDICTION_LAYER.fullmatch(name)))
+    return [name for name in names if PREDICTION.fullmatch(name) or name.startswith(layers)]

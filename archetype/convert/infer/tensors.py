@@ -11,6 +11,7 @@ from archetype.convert.infer.names import (
     NETWORKS,
     OUTER,
     SPARSE,
+    prediction_tensors,
     read_name,
 )
 from archetype.errors import CheckpointError
@@ -74,7 +75,8 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     Raises:
         CheckpointError: names one that is not understood, and the part that it belongs to where its name shows it.
     """
-    left_out = [name for name in info.shapes if _has_no_use(info, name)]
+    predicting = set(prediction_tensors(info.shapes))
+    left_out = [name for name in info.shapes if name in predicting or _has_no_use(info, name)]
     used = [name for name in info.shapes if name not in set(left_out)]
     prefix, numbers = _numbered_layers(info, used)
     in_layer = re.compile(rf"{re.escape(prefix)}\.(\d+)\.(.+)")

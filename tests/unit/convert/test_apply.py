@@ -150,7 +150,9 @@ def test_a_quantized_tensor_is_named(folder: Path) -> None:
     tensor, value = next((t, v) for t, v in whole.items() if v.dim() == 2)
     for kind in (torch.int8, torch.float8_e4m3fn):
         message = refusal(folder, whole | {tensor: value.to(kind)})
-        assert message.startswith(f"{tensor}: is stored as {str(kind).removeprefix('torch.')}; quantized")
+        assert message.startswith(
+            f"{tensor}: is stored as {str(kind).removeprefix('torch.')}; no quantization_config says"
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

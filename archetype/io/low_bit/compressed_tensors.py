@@ -1,0 +1,119 @@
+"""The formats of compressed-tensors, which llm-compressor writes: a scheme for each group of `config_groups`.
+
+Multiplied as its compressors do (`decompress`): in the type of the scales; NVFP4 is rounded to bfloat16.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from archetype.errors import CheckpointError
+from archetype.io.low_bit.packed_fp4 import PackedFP4
+from archetype.io.low_bit.packed_int import PackedInt
+from archetype.io.low_bit.scaled import FLOAT8, SCALE_BESIDE, Scaled
+from archetype.io.low_bit.scheme import Names, Scheme, Shape
+from archetype.io.weight_files import TensorHeader
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+PACKED = {"weight": ".weight_packed", "scale": ".weight_scale"}
+DENSE = "dense"  # what is not compressed
+
+
+def _scaled(types: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Scheme]:
+    def scheme(weights: Mapping[str, Any]) -> Scheme:
+        block = weights.get("block_structure")
+        return Scaled((SCALE_BESIDE,), types, tuple(block) if isinstance(block, list) else None, "scale")
+
+    return scheme
+
+
+def _packed_int(weights: Mapping[str, Any]) -> Scheme:
+    bits = weights.get("num_bits")
+    if not isinstance(bits, int) or not 1 <= bits <= 8:
+        raise CheckpointError("num_bits", f"{bits!r} is not a number from 1 to 8", "fix the file")
+    return PackedInt(bits)
+
+
+FORMATS: dict[str, Callable[[Mapping[str, Any]], Scheme]] = {
+    "pack-quantized": _packed_int,
+    "int-quantized": _scaled(("I8",)),
+    "float-quantized": _scaled(FLOAT8),
+    "naive-quantized": _scaled(("I8", *FLOAT8)),
+    "mxfp8-quantized": _scaled(FLOAT8),
+    "nvfp4-pack-quantized": lambda weights: PackedFP4(
+        (Names(".weight", PACKED | {"matrix_scale": ".weight_global_scale"}),), matrix_scale="divided", rounded=True
+    ),
+    "mxfp4-pack-quantized": lambda weights: PackedFP4((Names(".weight", PACKED),), scales=("U8",), rounded=True),
+}
+
+
+@dataclass(frozen=True)
+class Targeted(Scheme):
+    """The scheme of one group of modules, where a file has several.
+
+    Attributes:
+        scheme: of the group.
+        targets: names of modules, or patterns of them after `re:`; names of classes fit every module.
+    """
+
+    scheme: Scheme
+    targets: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[Names, ...]:  # type: ignore[override]
+        """Those of the scheme."""
+        return self.scheme.names
+
+    def applies(self, name: str) -> bool:
+        """Whether a target fits the name of a tensor's module, or the end of it."""
+        module = name.rpartition(".")[0]
+        return any(
+            re.match(target[3:], module) is not None
+            if target.startswith("re:")
+            else "." not in target or module == target or module.endswith(f".{target}")
+            for target in self.targets
+        )
+
+    def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
+        """As the scheme says."""
+        return self.scheme.shape(stored)
+
+    def rows(self, stored: Mapping[str, "Tensor"], first: int, last: int, dtype: "torch.dtype") -> "Tensor":
+        """As the scheme gives them."""
+        return self.scheme.rows(stored, first, last, dtype)
+
+
+def compressed_tensors(settings: Mapping[str, Any]) -> Sequence[Scheme]:
+    """The schemes of all groups; one that names its modules goes before one that names classes of them.
+
+    Raises:
+        CheckpointError: a group has a format that is not read, or numbers are rotated besides.
+    """
+    for key in ("sparsity_config", "transform_config"):
+        section = settings.get(key)
+        if section and not (isinstance(section, dict) and section.get("format") == DENSE):
+            raise CheckpointError(key, "is not read", "decompress it with compressed-tensors")
+    groups = settings.get("config_groups")
+    if not isinstance(groups, dict) or not groups or not all(isinstance(group, dict) for group in groups.values()):
+        raise CheckpointError("config_groups", "is not a mapping of groups", "fix the file")
+    schemes = [_targeted(name, group, settings.get("format")) for name, group in groups.items()]
+    if len(schemes) == 1:
+        return [schemes[0].scheme]
+    return sorted(schemes, key=lambda scheme: all("." not in target for target in scheme.targets))
+
+
+def _targeted(name: str, group: Mapping[str, Any], usual: Any) -> Targeted:
+    place, form = f"config_groups: {name}", group.get("format") or usual
+    weights, targets = group.get("weights"), group.get("targets")
+    if form not in FORMATS:
+        raise CheckpointError(place, f"format {form!r} is not read", f"read are {', '.join(FORMATS)}")
+    if not isinstance(weights, dict) or not isinstance(targets, list):
+        raise CheckpointError(place, "has no weights and targets", "fix the file")
+    try:
+        return Targeted(FORMATS[form](weights), tuple(map(str, targets)))
+    except CheckpointError as error:
+        raise error.at(place) from None

@@ -1,0 +1,30 @@
+"""FP8 as DeepSeek-V3 was published in it, and after it most models: `quant_method` fp8, mxfp8 and fbgemm_fp8.
+
+A matrix has a scale for each block of 128 x 128, for each 32 columns (mxfp8), or one. Some files hold experts in FP4
+beside it (DeepSeek-V4). Multiplied as transformers does (`Fp8Dequantize`): in float32, then rounded.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from archetype.io.low_bit.packed_fp4 import PackedFP4
+from archetype.io.low_bit.scaled import SCALE_BESIDE, Scaled
+from archetype.io.low_bit.scheme import Names, Scheme
+
+NAMES = (
+    Names("", {"weight": "", "scale": "_scale_inv"}),
+    Names(".weight", {"weight": ".weight", "scale": ".scale"}),  # DeepSeek-V4
+    Names(".weight", {"weight": ".weight", "scale": ".qscale_weight"}),  # Mistral
+)
+
+
+def fp8(settings: Mapping[str, Any]) -> Sequence[Scheme]:
+    """The schemes of `weight_block_size`; without it, a matrix has one scale."""
+    block = settings.get("weight_block_size")
+    sides = tuple(block) if isinstance(block, list) and len(block) == 2 else None
+    return Scaled(NAMES, block=sides), PackedFP4(NAMES, types=("I8", "U8"), scales=("F8_E8M0", "U8"))
+
+
+def fbgemm_fp8(settings: Mapping[str, Any]) -> Sequence[Scheme]:
+    """A scale for each row."""
+    return (Scaled((SCALE_BESIDE,)),)

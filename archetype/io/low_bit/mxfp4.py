@@ -1,0 +1,43 @@
+"""MXFP4 as gpt-oss was published in it (`quant_method` mxfp4): experts in FP4, with a power of two for each 32 numbers.
+
+Each expert's matrix is stored as (outputs, inputs / 32, 16 bytes) and published as (inputs, outputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from archetype.io.low_bit.scheme import Names, Scheme, Shape
+from archetype.io.weight_files import TensorHeader
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class Blocks(Scheme):
+    """A stack of matrices in blocks, and an exponent for each block."""
+
+    names = (Names("", {"blocks": "_blocks", "scales": "_scales"}),)
+    transposed = True
+
+    def shape(self, stored: Mapping[str, TensorHeader]) -> Shape | None:
+        """(experts, inputs, outputs)"""
+        blocks, scales = stored["blocks"], stored["scales"]
+        if (blocks.dtype, scales.dtype) != ("U8", "U8") or len(blocks.shape) != 4 or blocks.shape[:-1] != scales.shape:
+            return None
+        experts, outputs, groups, size = blocks.shape
+        return experts, 2 * groups * size, outputs
+
+    def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
+        """FP4 numbers times the powers of two of their blocks, which is exact."""
+        from archetype.io.low_bit.bits import E8M0_BIAS, fp4
+
+        exponents = stored["scales"][first:last].int() - E8M0_BIAS
+        return fp4(stored["blocks"][first:last]).ldexp(exponents[..., None]).flatten(-2)
+
+
+def mxfp4(settings: Mapping[str, Any]) -> Sequence[Scheme]:
+    """The only scheme."""
+    return (Blocks(),)

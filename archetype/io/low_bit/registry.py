@@ -1,0 +1,40 @@
+"""The methods by which checkpoints are published in few bits, by the `quant_method` of their configuration."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from archetype.errors import CheckpointError
+from archetype.io.low_bit.awq import awq
+from archetype.io.low_bit.compressed_tensors import compressed_tensors
+from archetype.io.low_bit.fp8 import fbgemm_fp8, fp8
+from archetype.io.low_bit.gptq import gptq
+from archetype.io.low_bit.modelopt import modelopt
+from archetype.io.low_bit.mxfp4 import mxfp4
+from archetype.io.low_bit.scheme import Scheme
+
+Settings = Mapping[str, Any]  # a `quantization_config`
+METHODS: dict[str, Callable[[Settings], Sequence[Scheme]]] = {
+    "fp8": fp8,
+    "mxfp8": fp8,
+    "fbgemm_fp8": fbgemm_fp8,
+    "mxfp4": mxfp4,
+    "modelopt": modelopt,
+    "compressed-tensors": compressed_tensors,
+    "gptq": gptq,
+    "awq": awq,
+}
+
+
+def schemes_of(settings: Settings) -> Sequence[Scheme]:
+    """The schemes of a configuration.
+
+    Raises:
+        CheckpointError: the method, or a setting of it, is not read.
+    """
+    method = settings.get("quant_method")
+    try:
+        if method not in METHODS:
+            raise CheckpointError("quant_method", f"{method!r} is not read", f"read are {', '.join(METHODS)}")
+        return METHODS[method](settings)
+    except CheckpointError as error:
+        raise error.at("quantization_config") from None

@@ -1,0 +1,59 @@
+"""Where a folder says how its weights are stored in few bits: config.json, or a file of the tool that wrote it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from archetype.errors import CheckpointError
+from archetype.io.low_bit.registry import Settings
+from archetype.io.yaml import read_mapping
+
+KEYS = ("quantization_config", "compression_config")
+MODELOPT = "hf_quant_config.json"
+# Of tools that came before the key: the method that is meant where the file names none.
+FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+SPELLINGS = {"w_bit": "bits", "q_group_size": "group_size"}
+
+
+def read_settings(config: Mapping[str, Any], folder: Path | None = None) -> Settings | None:
+    """How a checkpoint's weights are stored in few bits; None where they are stored as they are.
+
+    Args:
+        config: of config.json.
+        folder: where it lies (absent: config.json alone).
+
+    Raises:
+        CheckpointError: what stands there is no mapping.
+    """
+    text = config.get("text_config")
+    for section in (config, text if isinstance(text, dict) else {}):
+        for key in KEYS:
+            if (value := section.get(key)) is not None:
+                return _settings(key, value)
+    if folder is None:
+        return None
+    if (folder / MODELOPT).is_file():
+        return _settings(MODELOPT, read_mapping(folder / MODELOPT))
+    for name, method in FILES.items():
+        if (folder / name).is_file():
+            return {"quant_method": method, **_settings(name, read_mapping(folder / name))}
+    return None
+
+
+def without_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json of the same model with weights as they are."""
+    return {
+        key: without_settings(value) if key == "text_config" and isinstance(value, dict) else value
+        for key, value in config.items()
+        if key not in KEYS
+    }
+
+
+def _settings(place: str, value: Any) -> Settings:
+    if not isinstance(value, dict):
+        raise CheckpointError(place, f"{value!r} is not a mapping", "fix the file")
+    inner = value.get("quantization")  # of hf_quant_config.json
+    settings = {**value, **inner} if isinstance(inner, dict) else dict(value)
+    if "quant_method" not in settings and settings.get("quant_algo") is not None:
+        settings["quant_method"] = "modelopt"
+    return {SPELLINGS.get(key, key): item for key, item in settings.items()}

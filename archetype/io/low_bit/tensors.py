@@ -1,0 +1,108 @@
+"""A checkpoint in few bits, read as the numbers that it stands for."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor
+
+from archetype.errors import CheckpointError
+from archetype.io.low_bit.header import as_plain, low_bit_tensors
+from archetype.io.low_bit.registry import Settings
+from archetype.io.low_bit.scheme import STEP, Scheme
+from archetype.io.tensors import Tensors
+from archetype.io.weight_files import Header
+
+TYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+AT_ONCE = 2**22  # numbers that are made at once, beside the tensor that they are written into
+
+
+class LowBitTensors(Tensors):
+    """The tensors of a checkpoint, of which those in few bits become numbers when they are asked for, and are not kept.
+
+    Args:
+        tensors: of the files.
+        settings: the checkpoint's `quantization_config`.
+        dtype: of numbers that are stored in few bits (absent: the commonest of the others).
+
+    Raises:
+        CheckpointError: the method is not read, or a tensor is not of any of its schemes.
+    """
+
+    def __init__(self, tensors: Tensors, settings: Settings, dtype: torch.dtype | None = None) -> None:
+        self._tensors, header = tensors, tensors.header()
+        self._low_bit = low_bit_tensors(header, settings)
+        self._header = as_plain(header, self._low_bit)
+        self._dtype = dtype
+
+    def header(self) -> Header:
+        """Type and shape of every tensor as numbers."""
+        return self._header
+
+    def names(self) -> list[str]:
+        """All names, of low-bit tensors their own."""
+        return list(self._header)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape as numbers."""
+        return self._header[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The type of a tensor as numbers."""
+        return self._type_of(name) if name in self._low_bit else self._tensors.dtype(name)
+
+    def mapped(self, name: str) -> Tensor:
+        """A tensor: a view of its file, or numbers of its own."""
+        return self._numbers(name) if name in self._low_bit else self._tensors.mapped(name)
+
+    def stored(self, name: str) -> Tensor:
+        """As `mapped`; a tensor that is stored as it is may be of any type."""
+        return self._numbers(name) if name in self._low_bit else self._tensors.stored(name)
+
+    @contextmanager
+    def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
+        """A tensor to copy from."""
+        if name in self._low_bit:
+            yield self._numbers(name)
+            return
+        with self._tensors.copied(name, of_weights) as tensor:
+            yield tensor
+
+    def _type_of(self, name: str) -> torch.dtype:
+        return self._dtype or TYPES[self._header[name].dtype]
+
+    def _numbers(self, name: str) -> Tensor:
+        tensor = self._low_bit[name]
+        numbers = torch.empty(tensor.shape, dtype=self._type_of(name))
+        with ExitStack() as files:
+            stored = {
+                role: files.enter_context(self._tensors.copied(part, of_weights=False))
+                for role, part in tensor.stored.items()
+            }
+            try:
+                write_numbers(numbers, tensor.scheme, stored)
+            except CheckpointError as error:
+                raise error.at(name) from None
+        return numbers
+
+
+def write_numbers(numbers: Tensor, scheme: Scheme, stored: Mapping[str, Tensor]) -> None:
+    """Write the numbers of a matrix, or of a stack of matrices, a few rows at a time.
+
+    Args:
+        numbers: written into, in its type.
+        scheme: by which they follow.
+        stored: by role; of a stack, each matrix has its part of all that has as many.
+    """
+    if numbers.ndim > 2:
+        for index, matrix in enumerate(numbers):
+            own = {
+                role: part[index] if part.ndim and len(part) == len(numbers) else part for role, part in stored.items()
+            }
+            write_numbers(matrix, scheme, own)
+        return
+    rows = numbers.t() if scheme.transposed else numbers
+    step = max(AT_ONCE // rows.shape[1] // STEP, 1) * STEP
+    for first in range(0, len(rows), step):
+        last = min(first + step, len(rows))
+        rows[first:last] = scheme.rows(stored, first, last, numbers.dtype)
