@@ -10,6 +10,8 @@ import torch
 
 from archetype.convert import hf_folder, peft
 from archetype.convert.gguf import file as gguf
+from archetype.convert.gguf.header import is_gguf
+from archetype.convert.gguf.read import read_gguf
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
 from archetype.convert.image_processor import pictures_as_they_are
 from archetype.convert.model_card import MODEL_CARD, model_card
@@ -59,17 +61,17 @@ def load(
     weights: str | None = None,
     mapped: bool = False,
 ) -> LanguageModel:
-    """Load the model and tokenizer of a run directory or a Hugging Face folder, or one of huggingface.co.
+    """Load the model and tokenizer of a run directory, a Hugging Face folder, a GGUF file, or one of huggingface.co.
 
     An adapter is merged into its model's matrices.
 
     Args:
         folder: holds spec.yaml (a run), config.json (Hugging Face) or adapter_config.json (an adapter of peft, which
-            says where its base is); or the name of a model on the hub, owner/name.
-        dtype: type of the weights (default: as stored).
+            says where its base is); a GGUF file, any part of several; or the name of a model on the hub, owner/name.
+        dtype: type of the weights (default: as stored; of a GGUF file's blocks float32, which holds their numbers).
         device: where the weights go.
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
-        overrides: assignments path=value to the specification that a Hugging Face folder describes.
+        overrides: assignments path=value to the specification that a folder's or a file's keys describe.
         weights: int8 or int4 for matrices of 8 or 4 bits, lossless for bfloat16 in 12 (default: as stored).
         mapped: whether weights may stay in their file, mapped into memory, as what reads them once alone needs.
 
@@ -88,6 +90,8 @@ def load(
             cause = "the specification of a run cannot be changed"
             raise SpecError(overrides[0], cause, "override it where the Hugging Face folder is imported")
         lm = _load_run(folder, dtype, device)
+    elif is_gguf(folder):
+        lm = _load_gguf(folder, dtype, device, overrides)
     elif not folder.is_dir():
         raise without_weights(folder)
     elif (folder / "config.json").is_file():
@@ -107,9 +111,13 @@ def load(
 
 
 def names_weights(source: str | Path) -> bool:
-    """Whether a name is that of a folder or of the hub, and not of a preset or a specification's file."""
+    """Whether a name is that of a folder, a GGUF file or the hub, and not of a preset or a specification's file."""
     place = Path(source)
-    return place.is_dir() or (not place.is_file() and place.suffix not in SUFFIXES and hub.is_name(place))
+    return (
+        place.is_dir()
+        or is_gguf(place)
+        or (not place.is_file() and place.suffix not in SUFFIXES and hub.is_name(place))
+    )
 
 
 def build_untrained(source: str | Path, seed: int = 0, dtype: torch.dtype | None = None) -> LanguageModel:
@@ -173,13 +181,15 @@ def export(
     if format == "hf" and is_packed(lm.model):
         cause = "its matrices are packed, which the format does not hold"
         raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
-    chosen.format.config_for(lm.spec)  # refuses before anything is written
+    if format == "hf":
+        chosen.format.config_for(lm.spec)  # refuses before anything is written
     left_out = lm.left_out if chosen is lm.family else {}
     special = _special_ids(lm)
     with atomic.new_folder(Path(folder)) as temporary:
         if format == "gguf":
-            start = special.get("decoder_start_token_id")
-            gguf.write_gguf(lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, start, type)
+            own = {name: id for name, id in lm.special.items() if name == "pad_token_id"}
+            ids = own | {name: id for name, id in special.items() if name == "decoder_start_token_id"}
+            gguf.write_gguf(lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, ids, type)
             return chosen
         config = special | _label_names(lm)
         hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
@@ -221,6 +231,15 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     family = origin.open_family()
     labels, pictures = origin.labels, origin.image_processor
     return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
+
+
+def _load_gguf(path: Path, dtype: torch.dtype | None, device: torch.device, overrides: Sequence[str]) -> LanguageModel:
+    read = read_gguf(path, dtype, device, overrides)
+    special: dict[str, Any] = dict(read.special)
+    if read.tokenizer is not None:
+        special["eos_token_id"] = list(read.tokenizer.eos)
+    spec, sampling = read.model.spec, Sampling.parse({"temperature": 0.0} | read.sampling)
+    return LanguageModel(spec, read.model, read.tokenizer, sampling, special, read.family, template=read.template)
 
 
 def _load_peft(

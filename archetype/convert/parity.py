@@ -1,4 +1,4 @@
-"""Whether a folder gives the same in Archetype and in transformers, module by module.
+"""Whether a folder gives the same in Archetype and in transformers, module by module; a GGUF file, in llama.cpp.
 
 For who ports or converts models. The modules that are compared follow from the weight rules: those of both models that
 hold the same tensors, in the order in which they run.
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from archetype.convert.apply import export_tensors, shapes_of
+from archetype.convert.gguf.header import is_gguf
 from archetype.convert.hf_folder import read_model
 from archetype.errors import ArchetypeError, DataError
 from archetype.families import Family
@@ -88,7 +89,7 @@ def compare(
     """Run both models on the same input.
 
     Args:
-        folder: a Hugging Face folder, or the name of a model of huggingface.co.
+        folder: a Hugging Face folder, the name of a model of huggingface.co, or a GGUF file.
         dtype: of weights and computation.
         text: the input (absent: random tokens, or a random image).
         tolerance: beyond which a module diverges (absent: what the type allows).
@@ -98,6 +99,8 @@ def compare(
         ArchetypeError: the folder cannot be read, transformers is missing or cannot read it.
     """
     folder = hub.local(folder)
+    if is_gguf(folder):
+        return _compare_with_llama_cpp(folder, dtype, text, tolerance, overrides)
     if not (folder / "config.json").is_file():
         raise DataError(str(folder), "is not a Hugging Face folder", "export it first")
     family, model = read_model(folder, dtype_of(dtype), overrides=overrides)
@@ -126,6 +129,19 @@ def compare(
         raise ArchetypeError(str(folder), cause, "is this an architecture that both know?")
     likelihoods = _compare_likelihoods(model.spec, output, reference_output)
     return Parity(dtype, tolerance or TOLERANCES[dtype], modules, sorted(set(left_out)), difference, *likelihoods)
+
+
+def _compare_with_llama_cpp(
+    path: Path, dtype: str, text: str | None, tolerance: float | None, overrides: Sequence[str]
+) -> Parity:
+    """Both outputs for the same tokens; llama.cpp shows no modules."""
+    from archetype.convert.gguf import parity
+
+    model, output, reference = parity.outputs(path, dtype, text, overrides)
+    difference = _distance(output, reference)
+    assert difference is not None  # both have the file's sizes
+    allowed = max(TOLERANCES[dtype], parity.tolerance(path)) if tolerance is None else tolerance
+    return Parity(dtype, allowed, [], [], difference, *_compare_likelihoods(model.spec, output, reference))
 
 
 def _load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from archetype.convert.gguf.header import is_gguf
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families.family import Family
 from archetype.families.index import preset_facts
@@ -40,6 +41,10 @@ def open_spec(source: Source) -> ModelSpec:
     place = Path(source)
     if place.is_dir():
         return _of_folder(place)
+    if is_gguf(place):
+        from archetype.convert.gguf.specification import read_spec  # here, because no other source needs it
+
+        return read_spec(place)[1]
     if place.is_file():
         return read(place)
     if hub.is_name(place) and place.suffix not in SUFFIXES:

@@ -123,17 +123,17 @@ def _write_groups(model: Decoder) -> dict[str, Any]:
     }
 
 
-def _dense_layers(model: Decoder) -> list[GatedMLP]:
+def dense_layers(model: Decoder) -> list[GatedMLP]:
     return [block.feedforward for block in model.layers if isinstance(block.feedforward, GatedMLP)]
 
 
-def _dense_width(model: Decoder) -> int:
+def dense_width(model: Decoder) -> int:
     """F of the dense layers; where there are none, any width will do."""
-    dense = _dense_layers(model)
-    return dense[0].width(model.d_model) if dense else _EXPERT_WIDTH(model)
+    dense = dense_layers(model)
+    return dense[0].width(model.d_model) if dense else expert_width(model)
 
 
-_EXPERT_WIDTH, _SHARED_WIDTH = width("last.feedforward.expert"), width("last.feedforward.shared")
+expert_width, shared_width = width("last.feedforward.expert"), width("last.feedforward.shared")
 # Of DeepSeek-V2 and DeepSeek-V3.
 SHARED_KEYS = (
     # they follow from other sizes, or say how to compute or to train
@@ -144,13 +144,13 @@ SHARED_KEYS = (
     Key("num_hidden_layers", "num_layers", 32),
     Key("hidden_size", "d_model", 4096),
     Key("num_attention_heads", "num_heads", 32),
-    Key("intermediate_size", "d_ff", 11_008, path=_dense_width),
+    Key("intermediate_size", "d_ff", 11_008, path=dense_width),
     Key("n_routed_experts", "num_experts", 64),
     Key("num_experts_per_tok", "experts_per_token"),
     Key("moe_intermediate_size", "expert_d_ff", 1407),
-    Key("n_shared_experts", "num_shared_experts", 2, path=lambda model: _SHARED_WIDTH(model) // _EXPERT_WIDTH(model)),
+    Key("n_shared_experts", "num_shared_experts", 2, path=lambda model: shared_width(model) // expert_width(model)),
     Key("first_k_dense_replace", "num_dense_layers", 0, check=Config.count,
-        path=lambda model: len(_dense_layers(model))),
+        path=lambda model: len(dense_layers(model))),
     Key("routed_scaling_factor", "router_scale", 1.0, check=Config.positive, path="last.feedforward.router.scale"),
     Key("q_lora_rank", "q_lora_rank", 1536, check=Config.optional_size,
         path=lambda model: getattr(model.layers[0].mixer.query, "rank", None)),

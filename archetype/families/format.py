@@ -135,7 +135,7 @@ class Format:
             read_back = self.spec_from(dict(config))
         except CheckpointError as error:
             return {}, [error]
-        changes = differences(_without_training(model), _without_training(read_back))
+        changes = differences(without_fields(model, TRAINING_ONLY), without_fields(read_back, TRAINING_ONLY))
         return config, [self._inexpressible(*change) for change in changes]
 
     def _inexpressible(self, path: str, value: Any, other: Any) -> CheckpointError:
@@ -144,13 +144,13 @@ class Format:
         return CheckpointError(path, cause, "change the specification or export to another family")
 
 
-def _without_training(model: ModelSpec) -> ModelSpec:
-    """The specification with every `TRAINING_ONLY` field left out."""
+def without_fields(model: ModelSpec, names: tuple[str, ...]) -> ModelSpec:
+    """The specification with every field of these names left out."""
 
     def stripped(data: Any) -> Any:
         match data:
             case dict():
-                return {key: stripped(value) for key, value in data.items() if key not in TRAINING_ONLY}
+                return {key: stripped(value) for key, value in data.items() if key not in names}
             case list():
                 return [stripped(item) for item in data]
             case _:

@@ -42,7 +42,7 @@ def mamba(
     return decoder((block,), num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes)
 
 
-def _unless_automatic(rank: int | None, values: Values) -> int | None:
+def unless_automatic(rank: int | None, values: Values) -> int | None:
     """None where the rank is the one that follows from the width."""
     return None if rank == -(-values["d_model"] // 16) else rank
 
@@ -72,7 +72,7 @@ KEYS = ConfigTable(mamba, (
     Expected("intermediate_size", lambda values: values["expand"] * values["d_model"], "a width beside expand",
         path=lambda model: model.layers[0].mixer.expand * model.d_model),
     Expected("hidden_act", "silu", "another activation", path=lambda model: "silu"),
-    Key("time_step_rank", "dt_rank", check=_check_rank, decode=_unless_automatic,
+    Key("time_step_rank", "dt_rank", check=_check_rank, decode=unless_automatic,
         path=lambda model: model.layers[0].mixer.rank(model.d_model)),
     Key("num_hidden_layers", "num_layers", 32),
     Key("state_size", "state_size", 16),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -98,6 +99,13 @@ def texts_folder(folder: Path) -> None:
     (folder / "spec.yaml").write_text(json.dumps(archetype.load_spec("mamba-tiny").dump()))
 
 
+def gguf_folder(folder: Path) -> None:
+    """A file whose header is most of it."""
+    spec = llama(num_layers=1, d_model=8, num_heads=2, d_ff=8, vocab_size=300, context_length=16)
+    tokenizer = train_tokenizer("byte_bpe", WORDS, 270)
+    export(LanguageModel(spec, randomize(build(spec)), tokenizer), folder, format="gguf")
+
+
 def trained_folder(folder: Path) -> None:
     """A run of two steps, one checkpoint for each, whose YAML files are written as JSON."""
     spec = llama(num_layers=1, d_model=8, num_heads=2, d_ff=8, vocab_size=300, context_length=16).dump()
@@ -115,9 +123,24 @@ GENERATE = ("generate", "{}", "hello", "--max-new-tokens", "1")
 RESUME = ("train", "--resume", "{}", "--steps", "3")
 CHECKPOINT = "checkpoints/step-00000002"
 ENCODE = ("tokenizer", "encode", "{}", "hello the cat")
+# Counts beyond the file, a name without an end, a type that is none, another version and byte order.
+GGUF_FILES = tuple(
+    b"GGUF" + data
+    for data in (
+        b"\3\0\0\0" + b"\xff" * 40,
+        struct.pack("<IQQ", 3, 2**60, 0),
+        struct.pack("<IQQ", 3, 0, 2**60),
+        struct.pack("<IQQQ", 3, 0, 1, 2**62) + b"x" * 64,
+        struct.pack("<IQQQ4sIIQ", 3, 0, 1, 4, b"list", 9, 8, 2**61),
+        struct.pack("<IQQQ4sIIQ", 3, 0, 1, 4, b"list", 9, 9, 1),
+        struct.pack("<IQQQ4sI", 3, 0, 1, 4, b"kind", 77),
+        struct.pack("<IQQ", 1, 0, 0),
+        struct.pack(">IQQ", 3, 0, 0),
+    )
+)
 FOLDERS = {
     "llama": llama_folder, "sharded": sharded_folder, "run": run_folder, "vit": vit_folder, "texts": texts_folder,
-    "sentencepiece": sentencepiece_folder, "tiktoken": tiktoken_folder, "trained": trained_folder,
+    "sentencepiece": sentencepiece_folder, "tiktoken": tiktoken_folder, "trained": trained_folder, "gguf": gguf_folder,
 }  # fmt: skip
 TEMPLATES = tuple({**HOSTILE, **WRONG}.values())
 # class: the folder, the file, the command, and further contents
@@ -156,7 +179,7 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...], tuple[str | bytes, ...]]] = 
     "checkpoint manifest": ("trained", f"{CHECKPOINT}/manifest.json", RESUME, ()),
     "checkpoint weights": ("trained", f"{CHECKPOINT}/model.safetensors", RESUME, ()),
     "checkpoint optimizer": ("trained", f"{CHECKPOINT}/optimizer.safetensors", RESUME, ()),
-    "gguf": ("texts", "model.gguf", ("generate", "{}/model.gguf", "hello"), (b"GGUF\3\0\0\0" + b"\xff" * 40,)),
+    "gguf": ("gguf", "model.gguf", ("generate", "{}/model.gguf", "hello", "--max-new-tokens", "1"), GGUF_FILES),
 }  # fmt: skip
 
 

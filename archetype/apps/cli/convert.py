@@ -23,7 +23,7 @@ def import_(
     ] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Read a Hugging Face folder or a model of huggingface.co into a run directory."""
+    """Read a Hugging Face folder, a GGUF file or a model of huggingface.co into a run directory."""
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 
@@ -76,26 +76,38 @@ def export(
 
 def parity(
     model: Model,
-    reference: Annotated[Literal["transformers"], typer.Option(help="What to compare with.")] = "transformers",
-    dtype: Annotated[list[str] | None, typer.Option(help="May be repeated.  [default: float32, bfloat16]")] = None,
+    reference: Annotated[
+        Literal["transformers", "llama.cpp"] | None,
+        typer.Option(help="What to compare with.  [default: llama.cpp for a GGUF file, transformers for a folder]"),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(help="May be repeated.  [default: float32, and bfloat16 for a folder]"),
+    ] = None,
     text: Annotated[str | None, typer.Option(help="The text that both read.  [default: random tokens]")] = None,
     overrides: Overrides = None,
     tolerance: Annotated[float | None, typer.Option(help="Of the largest magnitude.  [default: by the type]")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare Archetype with transformers on one folder, module by module.
+    """Compare Archetype with transformers on one folder, module by module, or with llama.cpp on a GGUF file.
 
     Exit status 1 where they differ.
     """
+    from archetype.convert.gguf.header import is_gguf
     from archetype.convert.parity import compare
+    from archetype.errors import DataError
 
-    results = [compare(model, name, text, tolerance, overrides or ()) for name in dtype or ("float32", "bfloat16")]
+    library = "llama.cpp" if is_gguf(model) else "transformers"
+    if reference not in (None, library):
+        raise DataError("--reference", f"{reference} does not read {model}", f"use {library}")
+    dtypes = dtype or ("float32", "bfloat16")[: 1 if is_gguf(model) else 2]
+    results = [compare(model, name, text, tolerance, overrides or ()) for name in dtypes]
     if as_json:
         rows = [
             asdict(result) | {"agrees": result.agrees, "first": result.first and result.first.module}
             for result in results
         ]
-        print_json({"folder": str(model), "reference": reference, "dtypes": rows})
+        print_json({"folder": str(model), "reference": library, "dtypes": rows})
     else:
         for result in results:
             _print_parity(result)
@@ -110,7 +122,8 @@ def _print_parity(result: "Parity") -> None:
     for module in result.modules:
         mark = "" if module.difference <= result.tolerance else "  <- beyond"
         rows.append((module.module, module.reference, f"{module.difference:.1e}{mark}"))
-    print(Table((f"module, {result.dtype}", "of transformers", "difference"), rows, text_columns=3))
+    if rows:
+        print(Table((f"module, {result.dtype}", "of transformers", "difference"), rows, text_columns=3))
     if result.left_out:
         print(f"not compared: {'; '.join(result.left_out)}")
     summary = f"logits: largest difference {result.difference:.1e} of the largest magnitude"

@@ -158,6 +158,7 @@ def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:
         SpecError: an alias is not of a model, or a folder is none.
     """
     from archetype.apps.serve.models import Source
+    from archetype.convert.gguf.header import is_gguf
     from archetype.errors import SpecError
     from archetype.io import hub
 
@@ -170,11 +171,12 @@ def sources_of(models: list[str], aliases: list[str]) -> list["Source"]:
     sources = []
     for text in models:
         name, equals, place = text.partition("=") if "=" in text else ("", "", text)
-        if not Path(place).is_dir() and not hub.is_name(place):
+        here = Path(place).is_dir() or is_gguf(place)
+        if not here and not hub.is_name(place):
             from archetype.convert.source import without_weights
 
             raise without_weights(place)
-        name = name or Path(place).resolve().name if Path(place).is_dir() else name or place
+        name = name or Path(place).resolve().name if here else name or place
         sources.append(Source(name, place, tuple({place, *others.pop(name, [])} - {name})))
     if others:
         raise SpecError("--alias", f"there is no model {next(iter(others))!r:.80}", "use a name from MODEL")

@@ -1,35 +1,119 @@
 """GGUF, the format of llama.cpp: for each family that it knows, its keys and the places of its tensors. No torch.
 
-The names are those of llama.cpp's src/llama-arch.cpp. What llama.cpp computes otherwise than a specification says is
-refused by name, as everywhere.
+The names are those of llama.cpp's src/llama-arch.cpp. One table serves both directions. What llama.cpp computes
+otherwise than a specification says is refused by name, as everywhere.
 """
 
-from archetype.convert.gguf import decoders, deepseek2, encoders
-from archetype.convert.gguf.decoders import decoder_keys, frequency_factors
-from archetype.convert.gguf.keys import Gguf, Value
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from archetype.convert.gguf import changes, decoders, deepseek2, encoders, gemma
+from archetype.convert.gguf.decoders import decoder_check
+from archetype.convert.gguf.keys import Gguf
 from archetype.errors import CheckpointError
+from archetype.families.bert import bert
+from archetype.families.bloom import bloom
+from archetype.families.deepseek_v2 import PARTS as DEEPSEEK_PARTS
+from archetype.families.deepseek_v2 import deepseek_v2
+from archetype.families.gemma import gemma as gemma1
+from archetype.families.gemma2 import gemma2
+from archetype.families.gemma3_text import gemma3_text
+from archetype.families.gpt2 import gpt2
+from archetype.families.keys import ConfigTable, Expected, Row
+from archetype.families.mamba import mamba
+from archetype.families.mpt import mpt
+from archetype.families.qwen2 import qwen2
+from archetype.families.qwen3 import qwen3
+from archetype.families.qwen3_moe import qwen3_moe
+from archetype.families.t5 import KEYS as T5_KEYS
+from archetype.families.t5 import t5
+from archetype.models.encoder.spec import Encoder
+from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.parts.activation.spec import GELU, GELUTanh, SiLU
+from archetype.parts.head.spec import NoHead
 
-__all__ = ["GGUF", "Gguf", "Value", "frequency_factors", "gguf_of"]
 
-LLAMA = decoder_keys(decoders.llama, SiLU())
+def _table(build: Callable[..., Any], rows: tuple[Row, ...]) -> ConfigTable:
+    return ConfigTable(build, rows, parts=decoders.GATED_PARTS)
+
+
+def _gated(build: Callable[..., Any], *rows: Row) -> ConfigTable:
+    return _table(build, (*decoders.DESIGN, *rows))
+
+
+def _standard(build: Callable[..., Any], *rows: Row) -> ConfigTable:
+    return ConfigTable(build, (*decoders.STANDARD, *rows), parts=decoders.STANDARD_PARTS)
+
+
+def _without_windows(name: str, table: ConfigTable, **further: Any) -> Gguf:
+    settings = {"check": decoder_check(decoders.anything, SiLU()), "computed": decoders.without_windows} | further
+    return Gguf(name, table, decoders.APART, **settings)
+
+
+def _around_one(name: str, table: ConfigTable, check: Callable[..., None]) -> Gguf:
+    checked = decoder_check(check, GELUTanh(), tied=True)
+    return Gguf(name, table, decoders.APART, (changes.AROUND_ONE,), checked)
+
+
+def _fused(name: str, table: ConfigTable, activation: Any) -> Gguf:
+    return Gguf(name, table, decoders.FUSED, check=decoder_check(decoders.check_scale, activation))
+
+
+ALIBI = (
+    Expected("attention.max_alibi_bias", 8.0, "other slopes", path=lambda model: 8.0),
+    Expected("attention.clamp_kqv", 0.0, "clipped queries, keys and values"),
+)
+LLAMA = _without_windows(
+    "llama",
+    _gated(decoders.llama_or_mixtral, decoders.EXPERTS, decoders.BIASES, decoders.MLP_BIAS),
+    changes=changes.PAIRED,
+)
 GGUF: dict[str, Gguf] = {
-    "llama": Gguf("llama", LLAMA, decoders.APART, paired=True),
-    "mistral": Gguf("llama", LLAMA, decoders.APART, paired=True),
-    "mixtral": Gguf("llama", LLAMA, decoders.EXPERTS, paired=True),
-    "qwen2": Gguf("qwen2", decoder_keys(decoders.qwen2, SiLU()), decoders.APART),
-    "gemma": Gguf("gemma", decoder_keys(decoders.gemma, GELUTanh(), tied=True), decoders.APART, offset=1.0),
-    "gemma2": Gguf("gemma2", decoder_keys(decoders.gemma2, GELUTanh(), tied=True), decoders.APART, offset=1.0),
-    "deepseek_v2": Gguf("deepseek2", decoder_keys(deepseek2.keys, SiLU()), deepseek2.RULES),
-    "gpt2": Gguf("gpt2", decoder_keys(decoders.unscaled, GELUTanh()), decoders.FUSED),
-    "bloom": Gguf("bloom", decoder_keys(decoders.unscaled, GELUTanh()), decoders.FUSED),
-    # as for BERT: llama.cpp's only gelu is the approximation, which its own converter takes for MPT's too
-    "mpt": Gguf(
-        "mpt", decoder_keys(decoders.unscaled, GELU()), decoders.FUSED, fixed={"attention.max_alibi_bias": 8.0}
+    "llama": LLAMA,
+    "mistral": LLAMA,
+    "mixtral": LLAMA,
+    "qwen2": _without_windows("qwen2", _gated(qwen2), check=decoder_check(decoders.check_qwen2, SiLU())),
+    "qwen3": _without_windows("qwen3", _gated(qwen3)),
+    "qwen3_moe": _without_windows("qwen3moe", _table(qwen3_moe, decoders.QWEN3_MOE)),
+    "gemma": _around_one("gemma", _table(gemma1, gemma.GEMMA), gemma.check_gemma),
+    "gemma2": _around_one("gemma2", _table(gemma2, gemma.GEMMA2), gemma.check_gemma2),
+    "gemma3_text": _around_one("gemma3", _table(gemma3_text, gemma.GEMMA3), gemma.check_gemma3),
+    "deepseek_v2": Gguf(
+        "deepseek2",
+        ConfigTable(deepseek_v2, deepseek2.KEYS, parts=DEEPSEEK_PARTS),
+        deepseek2.RULES,
+        (changes.LATENTS,),
+        decoder_check(deepseek2.check, SiLU()),
+        deepseek2.without_groups,
     ),
-    "mamba": Gguf("mamba", decoder_keys(decoders.mamba, None), decoders.STATES),
-    "bert": Gguf("bert", encoders.bert_keys, encoders.BERT_RULES, fixed=encoders.BERT_FIXED),
-    "t5": Gguf("t5", encoders.t5_keys, encoders.T5_RULES),
+    "gpt2": _fused("gpt2", _standard(gpt2), GELUTanh()),
+    "bloom": _fused("bloom", _standard(bloom), GELUTanh()),
+    # as for BERT: llama.cpp's only gelu is the approximation, which its own converter takes for MPT's too
+    "mpt": _fused("mpt", _standard(mpt, *ALIBI), GELU()),
+    "mamba": Gguf(
+        "mamba",
+        ConfigTable(mamba, decoders.MAMBA, parts=decoders.MAMBA_PARTS),
+        decoders.SCANS,
+        changes.STATES,
+        decoder_check(decoders.check_mamba, None),
+    ),
+    "bert": Gguf(
+        "bert",
+        ConfigTable(partial(bert, head=NoHead()), encoders.BERT, Encoder, encoders.BERT_PARTS),
+        encoders.BERT_RULES,
+        (changes.NO_POOLER,),
+        encoders.check_bert,
+        encoders.as_vectors,
+    ),
+    "t5": Gguf(
+        "t5",
+        ConfigTable(t5, encoders.T5, EncoderDecoder, T5_KEYS.parts),
+        encoders.T5_RULES,
+        (changes.HEAD_SCALE,),
+        encoders.check_t5,
+        encoders.with_usual_scale,
+    ),
 }
 
 
@@ -43,3 +127,17 @@ def gguf_of(family: str) -> Gguf:
         known = ", ".join(GGUF)
         raise CheckpointError("--format", f"gguf is not known for {family}", f"it is for {known}; or use --format hf")
     return GGUF[family]
+
+
+def families_of(architecture: object, place: str) -> list[str]:
+    """The families that a file's architecture may be.
+
+    Raises:
+        CheckpointError: none is known here.
+    """
+    names = [name for name, target in GGUF.items() if target.architecture == architecture]
+    if not names:
+        known = ", ".join(dict.fromkeys(target.architecture for target in GGUF.values()))
+        cause = f"{architecture!r:.80} is not read"
+        raise CheckpointError(f"{place}: general.architecture", cause, f"known are {known}")
+    return names

@@ -1,28 +1,33 @@
 """Decoders of attention or of Mamba in GGUF."""
 
-import math
 from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
 
-from archetype.convert.gguf.keys import Keys, check_activations, sizes, unsupported
-from archetype.families.keys import expect_kind
+from archetype.convert.gguf.keys import Shapes, Shown, check_activations, unsupported
+from archetype.convert.gguf.rope import ROTARY
+from archetype.families.config import Config
+from archetype.families.keys import Converted, Expected, Key, Row, Values, expect_kind, head_sizes, ignored
+from archetype.families.llama import llama
+from archetype.families.mamba import unless_automatic
+from archetype.families.mixtral import mixtral
 from archetype.families.rules import weight_rules
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
-from archetype.parts.attention.spec import Attention
+from archetype.parts.attention.spec import Attention, ProjectionBiases
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.mamba.spec import Mamba
-from archetype.parts.norm.spec import RMSNorm
-from archetype.parts.pattern.spec import Window
-from archetype.parts.position.spec import LinearScaling, Llama3Scaling, NoScaling, Rotary, RotaryScaling
+from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.pattern.spec import Full, Window
 from archetype.roles.activation import Activation
 
 
-def decoder_keys(
-    own: Callable[[Decoder], Keys], activation: Activation | None, tied: bool = False
-) -> Callable[[ModelSpec], Keys]:
-    """All keys of a decoder: those that every one has, and its `own`.
+def decoder_check(
+    own: Callable[[Decoder], None], activation: Activation | None, tied: bool = False
+) -> Callable[[ModelSpec], None]:
+    """What llama.cpp computes of no decoder, and what `own` refuses of one architecture's.
 
     Args:
         own: refuses what llama.cpp does not compute.
@@ -30,7 +35,7 @@ def decoder_keys(
         tied: whether there can be no head of its own.
     """
 
-    def keys(model: ModelSpec) -> Keys:
+    def check(model: ModelSpec) -> None:
         decoder = expect_kind(Decoder, model, "kind")
         head = expect_kind(LanguageModelHead, decoder.head, "head")
         if decoder.further_tokens is not None:
@@ -39,124 +44,139 @@ def decoder_keys(
             raise unsupported("head.tied", "a head of its own here")
         if activation is not None:
             check_activations(decoder.layers, (activation,))
-        return {**sizes(decoder, decoder.num_layers), **own(decoder)}
+        own(decoder)
 
-    return keys
-
-
-def attention(decoder: Decoder) -> Keys:
-    """Heads, widths and positions of attention."""
-    mixer = expect_kind(Attention, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = decoder.final_norm
-    heads = mixer.sizes(decoder.d_model)
-    kind = "layer_norm_rms_epsilon" if isinstance(norm, RMSNorm) else "layer_norm_epsilon"
-    keys: Keys = {
-        "attention.head_count": heads.num_heads,
-        "attention.head_count_kv": heads.num_kv_heads,
-        "attention.key_length": heads.head_dim,
-        "attention.value_length": heads.head_dim,
-        f"attention.{kind}": getattr(norm, "eps", 1e-5),
-        "feed_forward_length": _width(decoder),
-    }
-    if isinstance(mixer.position, Rotary):
-        keys |= {"rope.dimension_count": heads.head_dim, "rope.freq_base": mixer.position.theta}
-        keys |= _scaling(mixer.position.scaling)
-    return keys
+    return check
 
 
-def _width(decoder: Decoder) -> int:
-    part = decoder.layers[0].feedforward
+def anything(decoder: Decoder) -> None:
+    """Refuse nothing more."""
+
+
+def first_attention(model: Any) -> Attention:
+    """The mixer of the first layer."""
+    return expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+
+
+def network_width(model: Any) -> int:
+    """The inner width of the first feed-forward part, or of its experts."""
+    part = model.layers[0].feedforward
     network = part.expert if isinstance(part, MixtureOfExperts) else part
-    return network.width(decoder.d_model) if isinstance(network, MLP | GatedMLP) else 0
+    return network.width(model.d_model) if isinstance(network, MLP | GatedMLP) else 0
 
 
-def _scaling(scaling: RotaryScaling) -> Keys:
-    """Llama 3's bands are a tensor instead: see `frequency_factors`."""
-    match scaling:
-        case NoScaling() | Llama3Scaling():
-            return {}
-        case LinearScaling():
-            return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
-        case _:
-            raise unsupported("layers[0].mixer.position.scaling", f"{scaling.kind} scaling as transformers computes it")
+# The keys that every architecture has.
+SIZES: tuple[Row, ...] = (
+    Key("context_length", "context_length"),
+    Key("embedding_length", "d_model"),
+    Key("block_count", "num_layers"),
+    Key("vocab_size", "vocab_size"),
+)
+TIED = Shown(lambda shapes: {"tied": "output.weight" not in shapes})
+HEADS: tuple[Row, ...] = (
+    Key("attention.head_count", "num_heads"),
+    Key("attention.head_count_kv", "num_kv_heads", itemgetter("num_heads")),
+    Key("attention.key_length", "head_dim", lambda values: max(1, values["d_model"] // values["num_heads"])),
+    Expected("attention.value_length", itemgetter("head_dim"), "wider values", path=head_sizes("head_dim")),
+)
+RMS_EPS = Key("attention.layer_norm_rms_epsilon", "eps")
+WIDTH = Key("feed_forward_length", "d_ff", path=network_width)
+# Of those that follow Llama.
+DESIGN: tuple[Row, ...] = (*SIZES, *HEADS, RMS_EPS, WIDTH, ROTARY, TIED)
 
 
-def frequency_factors(model: ModelSpec) -> list[float] | None:
-    """The divisor of each pair's frequency in Llama 3's scaling (Dubey 2024); None without it."""
-    mixer = model.layers[0].mixer if isinstance(model, Decoder) else None
-    if not isinstance(mixer, Attention) or not isinstance(mixer.position, Rotary):
-        return None
-    scaling, theta = mixer.position.scaling, mixer.position.theta
-    if not isinstance(scaling, Llama3Scaling):
-        return None
-    assert isinstance(model, Decoder)
-    dim = mixer.sizes(model.d_model).rotary_dim
-    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    factors = []
-    for pair in range(dim // 2):
-        turns = scaling.original_context_length / (2 * math.pi * theta ** (2 * pair / dim))
-        share = min(max((turns - low) / (high - low), 0.0), 1.0)
-        factors.append(1 / ((1 - share) / scaling.factor + share))
-    return factors
+def _biases(shapes: Shapes) -> Values:
+    present = {name: f"blk.0.attn_{name}.bias" in shapes for name in ("q", "k", "v")}
+    return {"attention_bias": ProjectionBiases(**present, o="blk.0.attn_output.bias" in shapes)}
 
 
-def llama(decoder: Decoder) -> Keys:
+BIASES = Shown(_biases)
+MLP_BIAS = Shown(lambda shapes: {"mlp_bias": "blk.0.ffn_up.bias" in shapes})
+
+
+def _read_experts(config: Config, values: Values) -> Values:
+    if not (count := config.count("expert_count", 0)):
+        config.used.add("expert_used_count")
+        return {}
+    return {"num_experts": count, "experts_per_token": config.size("expert_used_count")}
+
+
+def _write_experts(model: Any) -> dict[str, Any]:
+    part = model.layers[0].feedforward
+    if not isinstance(part, MixtureOfExperts):
+        return {}
+    return {"expert_count": part.num_experts, "expert_used_count": part.experts_per_token}
+
+
+EXPERTS = Converted(_read_experts, _write_experts)
+
+
+QWEN3_MOE: tuple[Row, ...] = (
+    *SIZES,
+    *HEADS,
+    RMS_EPS,
+    ROTARY,
+    TIED,
+    ignored("feed_forward_length", path=network_width),  # of layers without experts, of which there are none
+    Key("expert_count", "num_experts"),
+    Key("expert_used_count", "experts_per_token"),
+    Key("expert_feed_forward_length", "expert_d_ff"),
+)
+
+
+def llama_or_mixtral(num_experts: int = 0, experts_per_token: int = 0, **design: Any) -> Decoder:
+    """A decoder of Llama's design, with experts where there are any: llama.cpp has one architecture for both."""
+    if not num_experts:
+        return llama(**design)
+    return mixtral(num_experts=num_experts, experts_per_token=experts_per_token, **design)
+
+
+def without_windows(model: Decoder) -> Decoder:
     """llama.cpp has no windows here: the context is as short as the narrowest, where all of a text is seen."""
-    keys = attention(decoder)
-    mixers = [block.mixer for block in decoder.layers if isinstance(block.mixer, Attention)]
-    widths = [mixer.pattern.size for mixer in mixers if isinstance(mixer.pattern, Window)]
-    keys["context_length"] = min([decoder.context_length, *widths])
-    if isinstance(part := decoder.layers[0].feedforward, MixtureOfExperts):
-        keys |= {"expert_count": part.num_experts, "expert_used_count": part.experts_per_token}
-    return keys
+    mixers = [block.mixer for block in model.layers]
+    widths = [one.pattern.size for one in mixers if isinstance(one, Attention) and isinstance(one.pattern, Window)]
+    if not widths:
+        return model
+    blocks = (block.replace(mixer=block.mixer.replace(pattern=Full())) for block in model.layers)
+    return model.replace(layers=tuple(blocks), context_length=min(model.context_length, *widths))
 
 
-def qwen2(decoder: Decoder) -> Keys:
-    keys = llama(decoder)
-    mixer = expect_kind(Attention, decoder.layers[0].mixer, "layers[0].mixer")
+def check_qwen2(decoder: Decoder) -> None:
+    """Heads divide the width."""
+    mixer = first_attention(decoder)
     if mixer.sizes(decoder.d_model).head_dim * mixer.num_heads != decoder.d_model:
         raise unsupported("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
-    return keys
 
 
-def gemma(decoder: Decoder) -> Keys:
-    if expect_kind(Attention, decoder.layers[0].mixer, "layers[0].mixer").bias.o:
-        raise unsupported("layers[*].mixer.bias", "a bias behind the heads in gemma")
-    return attention(decoder)
+# Of those that follow GPT-2: as many keys as queries, and heads that divide the width.
+STANDARD: tuple[Row, ...] = (
+    *SIZES,
+    Key("attention.head_count", "num_heads"),
+    Expected("attention.head_count_kv", itemgetter("num_heads"), "shared keys", path=head_sizes("num_kv_heads")),
+    *(
+        Expected(
+            f"attention.{name}_length",
+            lambda values: values["d_model"] // values["num_heads"],
+            "heads of another width",
+            path=head_sizes("head_dim"),
+        )
+        for name in ("key", "value")
+    ),
+    Key("attention.layer_norm_epsilon", "eps"),
+    WIDTH,
+    TIED,
+)
 
 
-def gemma2(decoder: Decoder) -> Keys:
-    """Windows in every other layer, the first among them; soft caps; scores scaled by the heads' width."""
-    mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in decoder.layers]
-    windows = [isinstance(mixer.pattern, Window) for mixer in mixers]
-    if windows != [index % 2 == 0 for index in range(len(mixers))]:
-        raise unsupported("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
-    heads = mixers[0].sizes(decoder.d_model)
-    # llama.cpp decides by the number of layers that a model is the one of 27B
-    width = decoder.d_model // heads.num_heads if decoder.num_layers == 46 else heads.head_dim
-    if mixers[0].scale is not None and not math.isclose(mixers[0].scale, width**-0.5):
-        raise unsupported("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in gemma2")
-    head = expect_kind(LanguageModelHead, decoder.head, "head")
-    if mixers[0].softcap is None or head.softcap is None:
-        raise unsupported("layers[*].mixer.softcap", "gemma2 without soft caps")
-    assert isinstance(mixers[0].pattern, Window)
-    return gemma(decoder) | {
-        "attention.sliding_window": mixers[0].pattern.size,
-        "attn_logit_softcapping": mixers[0].softcap,
-        "final_logit_softcapping": head.softcap,
-    }
-
-
-def unscaled(decoder: Decoder) -> Keys:
-    mixer = expect_kind(Attention, decoder.layers[0].mixer, "layers[0].mixer")
-    if mixer.scale is not None:
+def check_scale(decoder: Decoder) -> None:
+    """Scores are scaled by the heads' width."""
+    if first_attention(decoder).scale is not None:
         raise unsupported("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
-    return attention(decoder)
 
 
-def mamba(decoder: Decoder) -> Keys:
+def check_mamba(decoder: Decoder) -> None:
+    """What no key says has one value."""
     mixer = expect_kind(Mamba, decoder.layers[0].mixer, "layers[0].mixer")
-    norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
     for name, value, needed in (
         ("expand", mixer.expand, 2),
         ("bias", mixer.bias, False),
@@ -164,16 +184,26 @@ def mamba(decoder: Decoder) -> Keys:
     ):
         if value != needed:
             raise unsupported(f"layers[0].mixer.{name}", f"{value!r} here, only {needed!r}")
-    return {
-        "feed_forward_length": 0,
-        "attention.head_count": 0,
-        "attention.layer_norm_rms_epsilon": norm.eps,
-        "ssm.conv_kernel": mixer.conv_kernel,
-        "ssm.inner_size": mixer.expand * decoder.d_model,
-        "ssm.state_size": mixer.state_size,
-        "ssm.time_step_rank": mixer.rank(decoder.d_model),
-    }
 
+
+MAMBA: tuple[Row, ...] = (
+    *SIZES,
+    Expected("feed_forward_length", 0, "feed-forward parts", path=lambda model: 0),
+    Expected("attention.head_count", 0, "attention", path=lambda model: 0),
+    RMS_EPS,
+    Key("ssm.conv_kernel", "conv_kernel"),
+    Expected("ssm.inner_size", lambda values: 2 * values["d_model"], "another expansion",
+             path=lambda model: model.layers[0].mixer.expand * model.d_model),
+    Key("ssm.state_size", "state_size"),
+    Key("ssm.time_step_rank", "dt_rank", decode=unless_automatic,
+        path=lambda model: model.layers[0].mixer.rank(model.d_model)),
+    Expected("ssm.dt_b_c_rms", False, "norms of what the scan is steered by"),
+    TIED,
+)  # fmt: skip
+
+GATED_PARTS: dict[str, Any] = {"final_norm": RMSNorm, "block.mixer": Attention}
+STANDARD_PARTS: dict[str, Any] = {"final_norm": LayerNorm, "block.mixer": Attention}
+MAMBA_PARTS: dict[str, Any] = {"final_norm": RMSNorm, "block.mixer": Mamba}
 
 OUTER = """
     token_embd                       embedding.token
@@ -189,18 +219,20 @@ NORMS = """
     blk.{i}.post_ffw_norm            blocks.{i}.feedforward_post_norm
 """
 ATTENTION = "blk.{i}.attn_{q,k,v,output}      blocks.{i}.mixer.{q,k,v,o}"
-NETWORK = "blk.{i}.ffn_{gate,up,down}        blocks.{i}.feedforward.{gate,up,down}"
+NETWORK = "\n    blk.{i}.ffn_{gate,up,down}       blocks.{i}.feedforward.{gate,up,down}"
 SPARSE = """
     blk.{i}.ffn_gate_inp             blocks.{i}.feedforward.router
     blk.{i}.ffn_{gate,up,down}_exps.weight   = blocks.{i}.feedforward.experts.{gate,up,down}
 """
-APART = weight_rules(f"{OUTER}{NORMS}{ATTENTION}\n{NETWORK}")
-EXPERTS = APART + weight_rules(SPARSE)
+APART = weight_rules(f"""{OUTER}{NORMS}{NETWORK}{SPARSE}
+    {ATTENTION}
+    blk.{{i}}.attn_{{q,k}}_norm      blocks.{{i}}.mixer.{{q,k}}_norm
+""")
 FUSED = weight_rules(f"""{OUTER}{NORMS}{NETWORK}
     blk.{{i}}.attn_qkv               blocks.{{i}}.mixer.{{q,k,v}}
     blk.{{i}}.attn_output            blocks.{{i}}.mixer.o
 """)
-STATES = weight_rules(f"""{OUTER}
+SCANS = weight_rules(f"""{OUTER}
     blk.{{i}}.attn_norm              blocks.{{i}}.mixer_norm
     blk.{{i}}.ssm_{{a,d}}          = blocks.{{i}}.mixer.{{A_log,D}}
     blk.{{i}}.ssm_conv1d             blocks.{{i}}.mixer.conv

@@ -1,23 +1,28 @@
 """DeepSeek-V2 in GGUF: latent attention as llama.cpp computes it, on the latents themselves."""
 
-from archetype.convert.gguf.decoders import NETWORK, NORMS, OUTER, SPARSE
+from typing import Any
+
+from archetype.convert.gguf.decoders import NETWORK, NORMS, OUTER, RMS_EPS, SIZES, SPARSE, TIED
 from archetype.convert.gguf.keys import Keys, unsupported
-from archetype.families.keys import expect_kind
+from archetype.families.config import Config
+from archetype.families.deepseek_v2 import dense_layers, dense_width, expert_width, shared_width
+from archetype.families.keys import Converted, Expected, Key, Row, Values, expect_kind
 from archetype.families.rules import weight_rules
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.spec import GatedMLP, NoFeedForward
 from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
 from archetype.parts.norm.spec import RMSNorm
-from archetype.parts.position.spec import NoScaling, RotaryScaling, YarnScaling
+from archetype.parts.position.spec import NoScaling, Rotary, RotaryScaling, YarnScaling
 
 # Numbers of layers, and of tokens, by which llama.cpp tells the models whose queries go through no narrow vector.
 LITE, OTHER_LITE = (26, 27), (48, 128_256)
 SOFTMAX = 1  # of its functions from logits to affinities
+TENTH = 0.1  # which its reader takes back (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
 
 
-def keys(decoder: Decoder) -> Keys:
-    """Latent attention counts as one head of keys and values, which is as wide as what is remembered."""
+def check(decoder: Decoder) -> None:
+    """Refuse what is said with no key."""
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
     norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
     inner = expect_kind(RMSNorm, mixer.norm, "layers[0].mixer.norm")
@@ -29,9 +34,54 @@ def keys(decoder: Decoder) -> Keys:
     if isinstance(mixer.query, LowRankQuery) and lite:
         cause = f"queries through a narrow vector in deepseek2 of {decoder.num_layers} layers"
         raise unsupported("layers[*].mixer.query", cause)
+    place = "layers[-1].feedforward"
+    experts = expect_kind(MixtureOfExperts, decoder.layers[-1].feedforward, place)
+    if expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{place}.shared").bias:
+        raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
+    if experts.groups is not None and experts.groups.groups_per_token < experts.groups.num_groups:
+        # llama.cpp has the groups of DeepSeek-V3, which it compares by the sum of each one's best two experts
+        raise unsupported(f"{place}.groups", "groups of experts that are chosen by the best of each")
+    _written_scaling(mixer.position.scaling)
+
+
+def without_groups(decoder: Decoder) -> Decoder:
+    """Where a token chooses all groups, there need be none."""
+
+    def plain(part: Any) -> Any:
+        return part.replace(groups=None) if isinstance(part, MixtureOfExperts) else part
+
+    return decoder.replace(
+        layers=tuple(block.replace(feedforward=plain(block.feedforward)) for block in decoder.layers)
+    )
+
+
+def _read_latents(config: Config, values: Values) -> Values:
+    """Latent attention counts as one head of keys and values, as wide as what is remembered; in old files as many."""
+    rank, rope = config.size("attention.kv_lora_rank"), config.size("rope.dimension_count")
+    config.used.add("attention.head_count_kv")
+    kind = "_mla" if config.get("attention.key_length_mla") is not None else ""
+    head_dim, v_head_dim = config.size(f"attention.key_length{kind}"), config.size(f"attention.value_length{kind}")
+    if kind:
+        config.expect("attention.key_length", rank + rope, "heads of another width")
+        config.expect("attention.value_length", rank, "heads of another width")
+    if head_dim <= rope:
+        raise config.error(f"attention.key_length{kind}", f"{head_dim} is not above {rope} rotated features", "fix it")
+    return {
+        "kv_lora_rank": rank,
+        "qk_rope_head_dim": rope,
+        "qk_nope_head_dim": head_dim - rope,
+        "v_head_dim": v_head_dim,
+        "q_lora_rank": config.count("attention.q_lora_rank", 0) or None,
+        "position": Rotary(
+            theta=config.positive("rope.freq_base", 10_000.0), interleaved=True, scaling=_read_scaling(config)
+        ),
+    }
+
+
+def _write_latents(model: Any) -> Keys:
+    mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
     rank, rope = mixer.kv_lora_rank, mixer.qk_rope_head_dim
     return {
-        "attention.head_count": mixer.num_heads,
         "attention.head_count_kv": 1,
         "attention.key_length": rank + rope,
         "attention.value_length": rank,
@@ -39,39 +89,33 @@ def keys(decoder: Decoder) -> Keys:
         "attention.value_length_mla": mixer.v_head_dim,
         "attention.kv_lora_rank": rank,
         "attention.q_lora_rank": mixer.query.rank if isinstance(mixer.query, LowRankQuery) else 0,
-        "attention.layer_norm_rms_epsilon": norm.eps,
         "rope.dimension_count": rope,
         "rope.freq_base": mixer.position.theta,
-        **_scaling(mixer.position.scaling),
-        **_experts(decoder),
+        **_written_scaling(mixer.position.scaling),
     }
 
 
-def _experts(decoder: Decoder) -> Keys:
-    plain = [block.feedforward for block in decoder.layers if isinstance(block.feedforward, GatedMLP)]
-    place = "layers[-1].feedforward"
-    experts = expect_kind(MixtureOfExperts, decoder.layers[-1].feedforward, place)
-    shared = expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{place}.shared")
-    width = experts.expert.width(decoder.d_model)
-    if shared.bias:
-        raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
-    if experts.groups is not None and experts.groups.groups_per_token < experts.groups.num_groups:
-        # llama.cpp has the groups of DeepSeek-V3, which it compares by the sum of each one's best two experts
-        raise unsupported(f"{place}.groups", "groups of experts that are chosen by the best of each")
-    return {
-        "leading_dense_block_count": len(plain),
-        "feed_forward_length": plain[0].width(decoder.d_model) if plain else width,
-        "expert_count": experts.num_experts,
-        "expert_used_count": experts.experts_per_token,
-        "expert_feed_forward_length": width,
-        "expert_shared_count": shared.width(decoder.d_model) // width,
-        "expert_weights_scale": experts.router.scale,
-        "expert_weights_norm": experts.router.renormalize,
-        "expert_gating_func": SOFTMAX,
-    }
+def _read_scaling(config: Config) -> RotaryScaling:
+    config.used.add("rope.scaling.finetuned")
+    match config.get("rope.scaling.type", "none"):
+        case "none":
+            return NoScaling()
+        case "yarn":
+            every = config.positive("rope.scaling.yarn_log_multiplier") / TENTH
+            every = float(f"{every:.7g}")
+            return YarnScaling(
+                factor=config.positive("rope.scaling.factor"),
+                original_context_length=config.size("rope.scaling.original_context_length"),
+                beta_fast=config.positive("rope.scaling.yarn_beta_fast", 32.0),
+                beta_slow=config.positive("rope.scaling.yarn_beta_slow", 1.0),
+                mscale=every,
+                mscale_all_dim=every,
+            )
+        case kind:
+            raise config.error("rope.scaling.type", f"{kind!r} is not read here", "only 'none' and 'yarn' are")
 
 
-def _scaling(scaling: RotaryScaling) -> Keys:
+def _written_scaling(scaling: RotaryScaling) -> Keys:
     """YaRN with DeepSeek's two factors, of which llama.cpp knows one: the rotations keep their length."""
     place = "layers[*].mixer.position.scaling"
     match scaling:
@@ -88,13 +132,33 @@ def _scaling(scaling: RotaryScaling) -> Keys:
                 "rope.scaling.original_context_length": scaling.original_context_length,
                 "rope.scaling.yarn_beta_fast": scaling.beta_fast,
                 "rope.scaling.yarn_beta_slow": scaling.beta_slow,
-                # a tenth, which its reader takes back (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
-                "rope.scaling.yarn_log_multiplier": 0.1 * every,
+                "rope.scaling.yarn_log_multiplier": TENTH * every,
             }
         case YarnScaling():
             raise unsupported(f"{place}.mscale", "yarn in deepseek2 unless mscale and mscale_all_dim are the same")
         case _:
             raise unsupported(place, f"{scaling.kind} scaling in deepseek2")
+
+
+KEYS: tuple[Row, ...] = (
+    *SIZES,
+    Key("attention.head_count", "num_heads"),
+    RMS_EPS,
+    Converted(_read_latents, _write_latents),
+    Key("leading_dense_block_count", "num_dense_layers", 0, check=Config.count,
+        path=lambda model: len(dense_layers(model))),
+    Key("feed_forward_length", "d_ff", path=dense_width),
+    Key("expert_count", "num_experts"),
+    Key("expert_used_count", "experts_per_token"),
+    Key("expert_feed_forward_length", "expert_d_ff"),
+    Key("expert_shared_count", "num_shared_experts", path=lambda model: shared_width(model) // expert_width(model)),
+    Key("expert_weights_scale", "router_scale", 1.0, check=Config.positive, path="last.feedforward.router.scale"),
+    Expected("expert_weights_norm", False, "weights that sum to one", path="last.feedforward.router.renormalize"),
+    Expected("expert_gating_func", SOFTMAX, "another affinity", path=lambda model: SOFTMAX),
+    Expected("expert_group_count", 1, "groups of experts"),
+    Expected("expert_group_used_count", 1, "groups of experts"),
+    TIED,
+)  # fmt: skip
 
 
 RULES = weight_rules(f"""{OUTER}{NORMS}{NETWORK}{SPARSE}

@@ -3,9 +3,11 @@
 llama.cpp knows BERT where it makes vectors of texts, without a head for masked tokens.
 """
 
-from archetype.convert.gguf.decoders import ATTENTION
-from archetype.convert.gguf.keys import Keys, Value, check_activations, sizes, unsupported
-from archetype.families.keys import expect_kind
+from operator import itemgetter
+
+from archetype.convert.gguf.decoders import ATTENTION, SIZES, TIED
+from archetype.convert.gguf.keys import Shown, check_activations, unsupported
+from archetype.families.keys import Expected, Key, Row, check_num_layers, expect_kind, head_sizes, ignored, width
 from archetype.families.rules import weight_rules
 from archetype.models.block.spec import PostNorm
 from archetype.models.encoder.spec import Encoder
@@ -13,35 +15,50 @@ from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import GELU, GELUTanh, ReLU
 from archetype.parts.attention.spec import Attention
-from archetype.parts.embedding.spec import Embedding
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.parts.head.spec import NoHead
-from archetype.parts.norm.spec import LayerNorm, RMSNorm
+from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import RelativeBias
+from archetype.spec.base import Spec
 
 MEAN = 1  # of its ways from the tokens' vectors to a text's; a pooler, which only a first token needs, is left out
-BERT_FIXED: dict[str, Value] = {"attention.causal": False, "pooling_type": MEAN}
 
 
-def bert_keys(model: ModelSpec) -> Keys:
-    """All keys of an encoder."""
+def check_bert(model: ModelSpec) -> None:
+    """Refuse another head and another activation."""
     encoder = expect_kind(Encoder, model, "kind")
-    block = encoder.layers[0]
-    mixer = expect_kind(Attention, block.mixer, "layers[0].mixer")
-    norm = expect_kind(LayerNorm, expect_kind(PostNorm, block.wiring, "layers[0].wiring").norm, "layers[0].wiring.norm")
     if not isinstance(encoder.head, NoHead):
         raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, which is there for vectors of texts")
     # its only gelu is the approximation, which its own converter takes for BERT's exact one too
     check_activations(encoder.layers, (GELU(), GELUTanh()))
-    return {
-        **sizes(encoder, encoder.num_layers),
-        "feed_forward_length": expect_kind(MLP, block.feedforward, "layers[0].feedforward").width(encoder.d_model),
-        "attention.head_count": mixer.num_heads,
-        "attention.layer_norm_epsilon": norm.eps,
-        "tokenizer.ggml.token_type_count": expect_kind(Embedding, encoder.embedding, "embedding").num_token_types,
-    }
 
 
+def as_vectors(model: Encoder) -> Encoder:
+    """Without a pooler, and with the activation that BERT's files mean."""
+    blocks = (
+        block.replace(
+            feedforward=expect_kind(MLP, block.feedforward, "layers[*].feedforward").replace(activation=GELU())
+        )
+        for block in model.layers
+    )
+    return model.replace(pooler=False, layers=tuple(blocks))
+
+
+BERT: tuple[Row, ...] = (
+    *SIZES,
+    Key("feed_forward_length", "d_ff"),
+    Key("attention.head_count", "num_heads"),
+    Key("attention.layer_norm_epsilon", "eps", path="block.wiring.norm.eps"),
+    Key("tokenizer.ggml.token_type_count", "num_token_types", 1),
+    Expected("attention.causal", False, "a causal mask", path=lambda model: False),
+    Expected("pooling_type", MEAN, "only the mean of all tokens is a text's vector here", path=lambda model: MEAN),
+)
+BERT_PARTS: dict[str, type[Spec]] = {
+    "block.wiring": PostNorm,
+    "block.wiring.norm": LayerNorm,
+    "block.mixer": Attention,
+    "block.feedforward": MLP,
+}
 BERT_RULES = weight_rules(f"""{ATTENTION}
     token_embd                       embedding.token
     position_embd                    embedding.position
@@ -57,16 +74,14 @@ BERT_RULES = weight_rules(f"""{ATTENTION}
 FARTHEST = 128  # distance that its buckets tell apart, whatever a file says
 
 
-def t5_keys(model: ModelSpec) -> Keys:
-    """All keys of an encoder-decoder."""
+def check_t5(model: ModelSpec) -> None:
+    """Refuse what is said with no key."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     block = pair.encoder.layers[0]
     mixer = expect_kind(Attention, block.mixer, "encoder.layers[0].mixer")
     position = expect_kind(RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
-    norm = expect_kind(RMSNorm, pair.encoder.final_norm, "encoder.final_norm")
-    network = block.feedforward
     # it tells the activation by whether there is a gate
-    gated = isinstance(network, GatedMLP)
+    gated = isinstance(block.feedforward, GatedMLP)
     for side, stack in (("encoder", pair.encoder), ("decoder", pair.decoder)):
         check_activations(stack.layers, (GELUTanh() if gated else ReLU(),), f"{side}.layers[{{i}}]")
     if position.max_distance != FARTHEST:
@@ -75,19 +90,31 @@ def t5_keys(model: ModelSpec) -> Keys:
         )
     if len(pair.decoder.layers) > len(pair.encoder.layers):
         raise unsupported("decoder.layers", "more of them than the encoder has: it caches no more layers' keys")
-    heads = mixer.sizes(pair.d_model)
-    return {
-        **sizes(pair, len(pair.encoder.layers)),
-        "decoder_block_count": len(pair.decoder.layers),
-        "feed_forward_length": expect_kind(GatedMLP if gated else MLP, network, "encoder").width(pair.d_model),
-        "attention.head_count": heads.num_heads,
-        "attention.key_length": heads.head_dim,
-        "attention.value_length": heads.head_dim,
-        "attention.layer_norm_epsilon": norm.eps,
-        "attention.layer_norm_rms_epsilon": norm.eps,
-        "attention.relative_buckets_count": position.num_buckets,
-    }
 
+
+def with_usual_scale(model: EncoderDecoder) -> EncoderDecoder:
+    """A tied head reads vectors divided by the root of their width: the norm before it says the rest."""
+    scale = model.d_model**-0.5 if getattr(model.head, "tied", False) else 1.0
+    return model.replace(head=model.head.replace(scale=scale))
+
+
+T5: tuple[Row, ...] = (
+    Key("context_length", "context_length"),
+    Key("embedding_length", "d_model"),
+    Key("block_count", "num_layers", check=check_num_layers, path=lambda model: len(model.encoder.layers)),
+    Key("vocab_size", "vocab_size"),
+    Key("decoder_block_count", "num_decoder_layers", itemgetter("num_layers")),
+    Key("feed_forward_length", "d_ff", path=width("block.feedforward")),
+    Key("attention.head_count", "num_heads"),
+    Key("attention.key_length", "head_dim"),
+    Expected("attention.value_length", itemgetter("head_dim"), "wider values", path=head_sizes("head_dim")),
+    Key("attention.layer_norm_rms_epsilon", "eps", path="encoder.final_norm.eps"),
+    ignored("attention.layer_norm_epsilon", path="encoder.final_norm.eps"),
+    Key("attention.relative_buckets_count", "num_buckets", 32, path="block.mixer.position.num_buckets"),
+    ignored("decoder_start_token_id"),  # of the tokenizer
+    Shown(lambda shapes: {"gated": "enc.blk.0.ffn_gate.weight" in shapes}),
+    TIED,
+)
 
 T5_RULES = weight_rules("""
     token_embd                                   embedding.token

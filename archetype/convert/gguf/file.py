@@ -1,26 +1,31 @@
 """GGUF files, through the `gguf` library: written for llama.cpp, and read back before they are called done."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from archetype.convert.gguf.architectures import Value, gguf_of
+from archetype.convert.gguf.architectures import gguf_of
+from archetype.convert.gguf.header import gguf_library, read_header
+from archetype.convert.gguf.keys import Value
 from archetype.convert.gguf.quantize import BLOCKS
-from archetype.convert.gguf.tensors import TYPES, gguf_tensors, own_type
-from archetype.convert.gguf.vocabulary import vocabulary
-from archetype.distribution import install_command
-from archetype.errors import CheckpointError, DataError
+from archetype.convert.gguf.rope import frequency_factors
+from archetype.convert.gguf.tensors import TYPES, file_shapes, gguf_tensors, own_type
+from archetype.convert.gguf.tokenizer import read_tokenizer
+from archetype.convert.gguf.vocabulary import PREFIX, no_form, vocabulary
+from archetype.errors import CheckpointError
 from archetype.families import Family
 from archetype.models.build import Model
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
 from archetype.tokenizers.chat_template import ChatTemplate
 
 FILE = "model.gguf"
-PREFIX = "tokenizer.ggml"
 
 
 def write_gguf(
@@ -29,7 +34,7 @@ def write_gguf(
     tokenizer: Tokenizer | None,
     file: Path,
     template: ChatTemplate | None = None,
-    start: int | None = None,
+    special: Mapping[str, Any] = MappingProxyType({}),
     type: str | None = None,
 ) -> None:
     """Write a model with its tokenizer and its chat template, and compare what is read back.
@@ -40,16 +45,18 @@ def write_gguf(
         tokenizer: None leaves the vocabulary out: such a file takes and gives ids only.
         file: to make.
         template: how a conversation is written; None leaves the key out.
-        start: the token that every target starts with; None for what writes none.
+        special: ids of the tokens that pad a text and that every target starts with, where the model names them.
         type: of matrices: f32, f16, bf16, q8_0 or q4_0 (absent: the model's own).
 
     Raises:
         CheckpointError: names the field that llama.cpp does not compute, or the type that is not known.
         DataError: gguf is not installed, or the tokenizer has no form there.
     """
-    library = _library()
+    library = gguf_library()
     target = gguf_of(family.name)
-    keys = target.metadata(model.spec)
+    keys = target.metadata(
+        model.spec, lambda: file_shapes(model.spec, target), lambda name: frequency_factors(model.spec) or []
+    )
     type = type or own_type(model)
     if not type:
         raise CheckpointError("dtype", "of the model has no place in GGUF", "use --dtype float32, float16 or bfloat16")
@@ -58,14 +65,14 @@ def write_gguf(
     writer = library.GGUFWriter(file, target.architecture)
     for name, value in keys.items():
         _put(writer, name if name.startswith("tokenizer.") else f"{target.architecture}.{name}", value)
-    if start is not None:
+    if (start := special.get("decoder_start_token_id")) is not None:
         writer.add_decoder_start_token_id(start)
     writer.add_name(model.spec.name or family.name)
     writer.add_file_type(library.LlamaFileType[f"{'ALL' if type == 'f32' else 'MOSTLY'}_{type.upper()}"])
     if type in BLOCKS:
         writer.add_quantization_version(library.GGML_QUANT_VERSION)
     ends = isinstance(model.spec, EncoderDecoder)  # a source does
-    _put_vocabulary(writer, tokenizer, model.spec.vocab_size, ends)  # type: ignore[union-attr]
+    _put_vocabulary(writer, tokenizer, model.spec.vocab_size, special.get("pad_token_id"), ends)  # type: ignore[union-attr]
     if template is not None:
         writer.add_chat_template(template.source)
     tensors = gguf_tensors(model, target, type)
@@ -81,15 +88,9 @@ def write_gguf(
         ) from None
     finally:
         writer.close()
-    _compare(library, file, tensors)
-
-
-def _library() -> Any:
-    try:
-        import gguf
-    except ImportError:
-        raise DataError("gguf", "is not installed", install_command("gguf")) from None
-    return gguf
+    _compare(file, tensors)
+    if tokenizer is not None:
+        _compare_ids(file, tokenizer)
 
 
 def _put(writer: Any, key: str, value: Value) -> None:
@@ -113,7 +114,7 @@ def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor, type: str)
         writer.add_tensor(name, tensor.view(torch.uint8).numpy(), raw_dtype=library.GGMLQuantizationType[raw])
 
 
-def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, ends: bool) -> None:
+def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, padding: int | None, ends: bool) -> None:
     if tokenizer is None:
         writer.add_tokenizer_model("no_vocab")
         return
@@ -129,7 +130,8 @@ def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, e
         writer.add_token_merges(vocab.merges)
     if vocab.charsmap:
         writer.add_precompiled_charsmap(vocab.charsmap)
-    ids = {"bos": tokenizer.bos, "eos": tokenizer.eos[0] if tokenizer.eos else None} | vocab.special
+    eos, turn = (*tokenizer.eos, None, None)[:2]
+    ids = {"bos": tokenizer.bos, "eos": eos, "eot": turn, "padding": padding} | vocab.special
     for role, id in ids.items():
         if id is not None:
             writer.add_uint32(f"{PREFIX}.{role}_token_id", id)
@@ -141,12 +143,21 @@ def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, e
         writer.add_bool(f"{PREFIX}.{name}", value)
 
 
-def _compare(library: Any, file: Path, tensors: dict[str, Tensor]) -> None:
+def _compare(file: Path, tensors: dict[str, Tensor]) -> None:
     """Read the file back, and compare every tensor to the bit."""
-    read = {tensor.name: tensor for tensor in library.GGUFReader(file).tensors}
+    read = read_header(file).entries
     if read.keys() != tensors.keys():
         raise CheckpointError(str(file), "does not hold the tensors that were written", "is the disk sound? try again")
     for name, tensor in tensors.items():
-        written = tensor.reshape(-1).view(torch.uint8).numpy()
-        if not np.array_equal(np.ascontiguousarray(read[name].data).reshape(-1).view(np.uint8), written):
+        entry, written = read[name], tensor.reshape(-1).view(torch.uint8).numpy()
+        if not np.array_equal(np.memmap(file, np.uint8, "r", entry.offset, entry.num_bytes), written):
             raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
+
+
+def _compare_ids(file: Path, tokenizer: Tokenizer) -> None:
+    """Read the vocabulary back as llama.cpp's rules have it, and compare what awkward texts become."""
+    read = read_tokenizer(read_header(file).metadata, str(file))
+    for text in AWKWARD_TEXTS:
+        ids = tokenizer.encode_with_special_tokens(text)
+        if read is None or read.encode_with_special_tokens(text) != ids:
+            raise no_form(f"llama.cpp would cut {text!r:.60} otherwise than its file says")

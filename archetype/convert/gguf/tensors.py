@@ -6,16 +6,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from archetype.convert.apply import export_tensors
-from archetype.convert.gguf.architectures import Gguf, frequency_factors
+from archetype.convert.apply import export_tensors, shapes_of
+from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.quantize import BLOCK, BLOCKS, dequantize, own_blocks, quantize
-from archetype.families.keys import expect_kind
+from archetype.convert.gguf.rope import FACTORS, frequency_factors
 from archetype.families.rules import for_model
-from archetype.models.build import Model
-from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.build import Model, build_on_meta
+from archetype.models.spec import ModelSpec
 from archetype.parts.experts.module import Experts
-from archetype.parts.head.spec import LanguageModelHead
-from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.weights.packed import PackedMatrix
 from archetype.weights.quantized import QuantizedMatrix
 
@@ -24,8 +22,6 @@ EXACT = (
     "_norm.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight",
     "attn_rel_b.weight",
 )  # fmt: skip
-POOLER = "cls."
-
 
 # The types of a file by their names: of torch, or blocks in bytes.
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16} | dict.fromkeys(BLOCKS, torch.uint8)
@@ -47,7 +43,7 @@ def gguf_tensors(model: Model, target: Gguf, type: str) -> dict[str, Tensor]:
     own, squares = own_type(model), torch.zeros(2)
     for name, stored in _stored(model, target, type if type == own and own in BLOCKS else None):
         tensor = stored.detach()
-        if tensor.dim() == 1 or name.endswith(EXACT) or not name.endswith(".weight"):
+        if is_exact_in_file(name, tensor.dim()):
             tensors[name] = _numbers(tensor, type).contiguous()
         elif type == own:
             tensors[name] = tensor.contiguous()
@@ -65,7 +61,23 @@ def gguf_tensors(model: Model, target: Gguf, type: str) -> dict[str, Tensor]:
         error = float((squares[0] / squares[1]).sqrt())
         log.warning("%s became %s: its numbers were rounded again, with a relative error of %.2g", own, type, error)
     factors = frequency_factors(model.spec)
-    return tensors if factors is None else tensors | {"rope_freqs.weight": torch.tensor(factors)}
+    return tensors if factors is None else tensors | {FACTORS: torch.tensor(factors)}
+
+
+def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
+    """The names of a model's tensors in the file, with the shapes of parameters."""
+    shapes = shapes_of(build_on_meta(model))
+    rules = for_model(target.rules, model.num_layers, shapes)
+    changes = ((rule, target.change(rule.hf)) for rule in rules)
+    named = ((rule, [rule.hf] if change is None else change.names(rule.hf)) for rule, change in changes)
+    made = {name: shapes[rule.params[0]] for rule, names in named for name in names}
+    factors = frequency_factors(model)
+    return made if factors is None else made | {FACTORS: (len(factors),)}
+
+
+def is_exact_in_file(name: str, dimensions: int) -> bool:
+    """Whether a tensor is in float32, whatever the type of the rest."""
+    return dimensions == 1 or name.endswith(EXACT) or not name.endswith(".weight")
 
 
 def own_type(model: Model) -> str:
@@ -100,56 +112,10 @@ def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
 
 def _stored(model: Model, target: Gguf, blocks: str | None) -> Iterator[tuple[str, Tensor]]:
     """Each tensor as llama.cpp computes with it; in `blocks` of a type where the model has the numbers of such."""
-    heads = _head_counts(model) if target.paired else {}
     state = _parameters(model, blocks in BLOCKS)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for name, tensor in export_tensors(model, for_model(target.rules, model.spec.num_layers, shapes), state):
-        place = name.rpartition(".")[0]
-        kind = name.split(".")[2] if name.startswith("blk.") else ""
-        if kind in heads:
-            yield name, _interleave(tensor, heads[kind])
-        elif kind == "attn_kv_b":
-            yield from _absorbed(model, place, tensor, blocks)
-        elif kind == "ssm_a":
-            yield name, -tensor.float().exp()
-        elif kind == "ssm_conv1d":
-            yield name, tensor.squeeze(1) if tensor.dim() == 3 else tensor
-        elif target.offset and name.endswith("norm.weight"):
-            yield name, tensor.float() + target.offset
-        elif name == "dec.output_norm.weight":
-            yield name, _scaled_for_head(model, tensor)
-        elif not name.startswith(POOLER):
+        if (change := target.change(name)) is None:
             yield name, tensor
-
-
-def _head_counts(model: Model) -> dict[str, int]:
-    mixer = model.spec.layers[0].mixer  # type: ignore[union-attr]
-    sizes = mixer.sizes(model.spec.d_model)  # type: ignore[union-attr]
-    return {"attn_q": sizes.num_heads, "attn_k": sizes.num_kv_heads}
-
-
-def _interleave(tensor: Tensor, heads: int) -> Tensor:
-    """Rows in the order in which the features that rotate together are neighbours."""
-    pairs: Tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2)
-    return pairs.reshape(tensor.shape)
-
-
-def _absorbed(model: Model, place: str, tensor: Tensor, blocks: str | None) -> Iterator[tuple[str, Tensor]]:
-    """Latents to keys and values, head by head: the first (H, C, P), as queries are taken to latents by it.
-
-    Its rows are columns here, which blocks do not follow: it is in float32 where the others are in blocks.
-    """
-    mixer = model.spec.layers[0].mixer  # type: ignore[union-attr]
-    assert isinstance(mixer, LatentAttention)
-    whole = tensor.unflatten(0, (mixer.num_heads, -1))
-    key, value = whole.split((mixer.qk_nope_head_dim, mixer.v_head_dim), dim=1)
-    above = place.rpartition(".")[0]
-    key = dequantize(key, blocks) if blocks is not None and key.dtype == torch.uint8 else key
-    yield f"{above}.attn_k_b.weight", key.transpose(1, 2)
-    yield f"{above}.attn_v_b.weight", value
-
-
-def _scaled_for_head(model: Model, norm: Tensor) -> Tensor:
-    """A tied head reads shorter vectors, for which llama.cpp has no key: the norm before it makes them so."""
-    assert isinstance(model.spec, EncoderDecoder)
-    return norm.float() * expect_kind(LanguageModelHead, model.spec.head, "head").scale
+        else:
+            yield from zip(change.names(name), change.write(tensor, model.spec, blocks), strict=True)

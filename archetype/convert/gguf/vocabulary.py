@@ -9,10 +9,19 @@ from typing import Any
 from archetype.errors import DataError
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
-from archetype.tokenizers.sentencepiece import BPE, UNIGRAM, SentencePieceTokenizer
+from archetype.tokenizers.sentencepiece import (
+    BPE,
+    CONTROL,
+    NORMAL,
+    UNIGRAM,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    SentencePieceTokenizer,
+)
 from archetype.tokenizers.tokenizer import Tokenizer
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+PREFIX = "tokenizer.ggml"
 NEVER = -10_000.0  # score of a token that no text is to be cut into
 
 
@@ -43,6 +52,51 @@ class Vocabulary:
     charsmap: bytes = b""
 
 
+FLAGS = (
+    "add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "remove_extra_whitespaces",
+    "normalizer.lowercase", "normalizer.strip_accents",
+)  # fmt: skip
+ID = "_token_id"  # what keys of special tokens end with
+OTHERS = ("token_type_count",)  # of the model
+
+
+def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | None:
+    """The vocabulary that a file's keys describe; None for a model of ids alone.
+
+    Raises:
+        DataError: names the key that is missing, wrong or not understood.
+    """
+    keys = {key.removeprefix(f"{PREFIX}."): value for key, value in metadata.items() if key.startswith(f"{PREFIX}.")}
+    model = keys.pop("model", "no_vocab")
+    if model == "no_vocab":
+        return None
+    lists = {
+        name: keys.pop(name, None) for name in ("tokens", "token_type", "scores", "merges", "precompiled_charsmap")
+    }
+    tokens, types, scores, merges, charsmap = lists.values()
+    for name, kind, needed in (
+        ("tokens", str, True), ("token_type", int, False), ("scores", float | int, False), ("merges", str, False),
+    ):  # fmt: skip
+        value = lists[name]
+        sound = isinstance(value, list) and all(isinstance(item, kind) for item in value)
+        if not sound and (needed or value is not None):
+            raise DataError(f"{place}: {PREFIX}.{name}", "is missing or of another type", "convert the model again")
+        if name not in ("tokens", "merges") and value is not None and len(value) != len(tokens):
+            cause = f"has {len(value)} items, and there are {len(tokens)} tokens"
+            raise DataError(f"{place}: {PREFIX}.{name}", cause, "is it the whole file?")
+    special = {key.removesuffix(ID): keys.pop(key) for key in [*keys] if key.endswith(ID)}
+    if wrong := next((role for role, id in special.items() if not isinstance(id, int) or id >= len(tokens)), None):
+        raise DataError(f"{place}: {PREFIX}.{wrong}{ID}", f"{special[wrong]!r} is no token", "convert the model again")
+    flags = {name: bool(keys.pop(name)) for name in FLAGS if name in keys}
+    pre = keys.pop("pre", None)
+    if unknown := next((key for key in keys if key not in OTHERS), None):
+        raise DataError(f"{place}: {PREFIX}.{unknown}", "is not understood", "remove it if it changes no token")
+    return Vocabulary(
+        str(model), pre, tokens, types or [NORMAL] * len(tokens), scores, merges, special, flags,
+        bytes(value & 0xFF for value in charsmap or ()),
+    )  # fmt: skip
+
+
 def no_form(cause: str) -> DataError:
     """The error for a tokenizer that llama.cpp does not have."""
     return DataError("tokenizer", cause, "use byte_bpe, bytes, WordPiece or SentencePiece, or --format hf")
@@ -52,6 +106,11 @@ def padded(tokens: Mapping[int, str], types: Mapping[int, int], vocab_size: int)
     """Tokens and types of all ids; those without a token stand for nothing."""
     ids = range(vocab_size)
     return [tokens.get(id, f"[PAD{id}]") for id in ids], [types.get(id, UNUSED) for id in ids]
+
+
+def is_padding(id: int, token: str, type: int) -> bool:
+    """Whether an id stands for nothing."""
+    return type == UNUSED and token == f"[PAD{id}]"
 
 
 def _add_tokens(definition: Any, tokens: dict[int, str], types: dict[int, int]) -> None:
@@ -88,16 +147,24 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
 
 
 # How text is cut before pairs are merged, by the published pattern, and what llama.cpp calls it.
+GPT2 = "gpt-2"  # which a tokenizer.json calls ByteLevel
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CUTS = {rf"{WORDS}|\p{{N}}{{1,3}}|{REST}": "llama-bpe", rf"{WORDS}|\p{{N}}|{REST}": "qwen2"}
+# Other names of the same cuts (llama.cpp's src/llama-vocab.cpp).
+SAME_CUTS = {
+    "phi-2": GPT2, "jina-es": GPT2, "jina-de": GPT2, "mpt": GPT2, "olmo": GPT2,
+    "llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "llama-bpe", "dbrx": "llama-bpe",
+    "deepseek-r1-qwen": "qwen2", "megrez": "qwen2",
+}  # fmt: skip
+IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is one, and a text starts with bos
 
 
 def single_bytes(vocab_size: int) -> Vocabulary:
     """The vocabulary of the 256 bytes."""
     tokens = {byte: character for character, byte in byte_of_character().items()}
     # llama.cpp wants a pair to merge; of this one it finds no token, and goes back to the bytes
-    return Vocabulary("gpt2", "gpt-2", *padded(tokens, dict.fromkeys(tokens, NORMAL), vocab_size), merges=["Ā Ā"])
+    return Vocabulary("gpt2", GPT2, *padded(tokens, dict.fromkeys(tokens, NORMAL), vocab_size), merges=["Ā Ā"])
 
 
 def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
@@ -116,7 +183,7 @@ def _pre_tokenizer(definition: Any) -> str:
     """The name by which llama.cpp knows how a tokenizer.json splits texts."""
     match definition.get("pre_tokenizer"):
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
-            return "gpt-2"
+            return GPT2
         case {
             "type": "Sequence",
             "pretokenizers": [
@@ -131,29 +198,32 @@ def _pre_tokenizer(definition: Any) -> str:
 
 def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabulary:
     """The vocabulary of a SentencePiece model, BPE or Unigram."""
-    processor, settings = tokenizer.processor, tokenizer.settings
+    settings = tokenizer.settings
     if settings.kind not in (UNIGRAM, BPE) or settings.space_behind:
         raise no_form("of SentencePiece's models only BPE and Unigram, with spaces before words, have one in GGUF")
-    tokens, types, scores = {}, {}, {}
-    for id in range(tokenizer.vocab_size):
-        tokens[id], scores[id] = processor.id_to_piece(id), processor.get_score(id)
-        kinds = ((processor.is_unknown, UNKNOWN), (processor.is_control, CONTROL), (processor.is_unused, UNUSED),
-                 (processor.is_byte, BYTE))  # fmt: skip
-        types[id] = next((kind for asked, kind in kinds if asked(id)), NORMAL)
-    padding = NEVER if settings.kind == UNIGRAM else 0.0
-    all_scores = [scores.get(id, padding) for id in range(vocab_size)]
+    pieces = tokenizer.pieces
+    tokens = {
+        # llama.cpp looks for these in a text as it is, before spaces are written another way
+        id: piece.text.replace(SPACE, " ") if piece.type == USER_DEFINED else piece.text
+        for id, piece in enumerate(pieces)
+    }
+    types = {id: piece.type for id, piece in enumerate(pieces)}
+    scores = [piece.score for piece in pieces]
+    scores += [NEVER if settings.kind == UNIGRAM else 0.0] * (vocab_size - len(scores))
+    flags = {"add_space_prefix": settings.adds_prefix}
     if settings.kind == BPE:
-        return Vocabulary("llama", "default", *padded(tokens, types, vocab_size), scores=all_scores)
+        if settings.joins_spaces or settings.charsmap:
+            raise no_form("its file changes texts before they are cut, which llama.cpp does for Unigram alone")
+        if "<0x00>" not in tokens.values():
+            raise no_form("llama.cpp needs pieces for the 256 bytes, which its file lacks")
+        return Vocabulary("llama", "default", *padded(tokens, types, vocab_size), scores=scores, flags=flags)
     return Vocabulary(
         "t5",
         "default",
         *padded(tokens, types, vocab_size),
-        scores=all_scores,
-        special={"unknown": processor.unk_id()},
-        flags={
-            "add_space_prefix": settings.adds_prefix,
-            "remove_extra_whitespaces": settings.joins_spaces,
-        },
+        scores=scores,
+        special={"unknown": tokenizer.processor.unk_id()},
+        flags=flags | {"remove_extra_whitespaces": settings.joins_spaces},
         charsmap=settings.charsmap,
     )
 

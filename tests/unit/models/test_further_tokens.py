@@ -214,7 +214,7 @@ def test_formats_that_have_no_word_for_it_refuse_it() -> None:
     with pytest.raises(CheckpointError, match="further_tokens: the llama format cannot express"):
         family.format.config_for(with_further("one"))
     with pytest.raises(CheckpointError, match=r"further_tokens: llama\.cpp does not know"):
-        gguf_of("llama").metadata(with_further("one"))
+        gguf_of("llama").check(with_further("one"))
 
 
 def test_layouts_that_part_what_it_reads_are_refused() -> None:

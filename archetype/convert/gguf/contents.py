@@ -1,0 +1,134 @@
+"""The tensors of GGUF files as a model has them: blocks become numbers, and what is kept otherwise is undone."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archetype.convert.gguf.changes import Change
+from archetype.convert.gguf.header import Entry, Header, gguf_library
+from archetype.convert.gguf.keys import Gguf
+from archetype.errors import CheckpointError
+from archetype.io.tensors import Tensors
+from archetype.models.spec import ModelSpec
+
+PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+WEIGHTS_AT_ONCE = 2**20  # of blocks that become numbers
+
+
+class FileTensors(Tensors):
+    """The tensors that weight rules name, each made when it is asked for.
+
+    Args:
+        header: of the files.
+        target: their architecture.
+        model: that they describe.
+        names: of the rules' tensors.
+        dtype: what numbers become.
+    """
+
+    def __init__(
+        self, header: Header, target: Gguf, model: ModelSpec, names: Iterable[str], dtype: torch.dtype
+    ) -> None:
+        self._header, self._model, self._dtype = header, model, dtype
+        self._maps: dict[Path, Any] = {}
+        entries = header.entries
+        self._changes: dict[str, tuple[Change, list[str]]] = {}
+        for name in names:
+            change = target.change(name)
+            stored = change.names(name) if change is not None else []
+            if change is not None and stored and all(one in entries for one in stored):
+                self._changes[name] = change, stored
+        parts = {one for _, stored in self._changes.values() for one in stored}
+        self._names = [*self._changes, *(name for name in entries if name not in parts)]
+
+    def names(self) -> list[str]:
+        """All tensor names: those of the rules, and those of the file that none names."""
+        return self._names
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape as the model has it, without reading it."""
+        if name not in self._changes:
+            return self._header.entries[name].shape
+        change, stored = self._changes[name]
+        empty = tuple(torch.empty(self._header.entries[one].shape, device="meta") for one in stored)
+        try:
+            return tuple(change.read(empty, self._model).shape)
+        except (RuntimeError, ValueError, IndexError):
+            shapes = " and ".join(str(list(self._header.entries[one].shape)) for one in stored)
+            cause = f"has shape {shapes}, which does not fit the file's heads"
+            raise CheckpointError(f"{self._header.place}: {stored[0]}", cause, "is it the whole file?") from None
+
+    def mapped(self, name: str) -> Tensor:
+        """A tensor in the type that is asked for: a view of its file where that is possible, else new memory."""
+        if name in self._changes:
+            change, stored = self._changes[name]
+            return change.read(tuple(map(self._stored, stored)), self._model).to(self._dtype).contiguous()
+        entry = self._header.entries[name]
+        if PLAIN.get(entry.type) == self._dtype:
+            return self._plain(self._bytes(entry, kept=True), entry)
+        return self._numbers(name, self._dtype)
+
+    @contextmanager
+    def copied(self, name: str) -> Iterator[Tensor]:
+        """A tensor to copy from, valid within the block."""
+        yield self.mapped(name)
+
+    def is_exact(self, dtype: torch.dtype) -> bool:
+        """Whether the file's tensors in float32 would be the same, written from a model of a type."""
+        return all(self._stays(name, dtype) for name in self._names)
+
+    def _stays(self, name: str, dtype: torch.dtype) -> bool:
+        change, names = self._changes.get(name, (None, [name]))
+        if {self._header.entries[one].type for one in names} != {"F32"}:
+            return True
+        stored = tuple(map(self._stored, names))
+        if change is None:
+            return torch.equal(stored[0].to(dtype).float(), stored[0])
+        written = change.write(change.read(stored, self._model).to(dtype), self._model, None)
+        return all(torch.equal(one.float(), other) for one, other in zip(written, stored, strict=True))
+
+    def _stored(self, name: str) -> Tensor:
+        """A tensor as the file keeps it; of blocks, their numbers."""
+        entry = self._header.entries[name]
+        if entry.type in PLAIN:
+            return self._plain(self._bytes(entry), entry)
+        return self._numbers(name, torch.float32)
+
+    def _bytes(self, entry: Entry, kept: bool = False) -> Any:
+        """The rows of a tensor as bytes, mapped: with the whole file, or by itself and given back with the array."""
+        shape = (entry.num_rows, entry.row_bytes)
+        if not kept:
+            return np.memmap(entry.file, np.uint8, "c", entry.offset, shape).view(np.ndarray)
+        if entry.file not in self._maps:
+            self._maps[entry.file] = np.memmap(entry.file, np.uint8, "c")
+        whole = self._maps[entry.file]
+        return whole[entry.offset : entry.offset + entry.num_bytes].reshape(shape)
+
+    @staticmethod
+    def _plain(rows: Any, entry: Entry) -> Tensor:
+        return torch.from_numpy(rows).view(PLAIN[entry.type]).view(entry.shape)
+
+    def _numbers(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A tensor in new memory, some rows at a time."""
+        entry = self._header.entries[name]
+        rows = self._bytes(entry)
+        if entry.type in PLAIN:
+            return self._plain(rows, entry).to(dtype)
+        library = gguf_library()
+        kind = library.GGMLQuantizationType[entry.type]
+        numbers = torch.empty(entry.num_rows, entry.shape[-1], dtype=dtype)
+        step = max(1, WEIGHTS_AT_ONCE // entry.shape[-1])
+        try:
+            with np.errstate(all="ignore"):  # scales may be anything
+                for start in range(0, entry.num_rows, step):
+                    piece = library.quants.dequantize(rows[start : start + step], kind)
+                    numbers[start : start + step] = torch.from_numpy(piece)
+        except NotImplementedError:
+            cause = f"is of type {entry.type}, which gguf does not turn into numbers"
+            raise CheckpointError(f"{self._header.place}: {name}", cause, "quantize it in another type") from None
+        return numbers.view(entry.shape)

@@ -1,0 +1,140 @@
+"""Gemma's decoders in GGUF: windows in an order that no key says, soft caps, and scores scaled by the model's size."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from archetype.convert.gguf.decoders import BIASES, DESIGN, first_attention
+from archetype.convert.gguf.keys import unsupported
+from archetype.families.config import Config
+from archetype.families.gemma3_text import LOCAL
+from archetype.families.keys import Converted, Key, Row, Values, expect_kind
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.pattern.spec import Full, Window
+from archetype.parts.position.spec import Rotary
+from archetype.roles.pattern import Pattern
+
+EVERY = 6  # the layer of Gemma 3 that sees everything, behind five with a window
+# By the number of their layers llama.cpp knows the models of 27B, whose scores are scaled by another width.
+LARGEST = {"gemma2": 46, "gemma3": 62}
+GEMMA: tuple[Row, ...] = (*DESIGN, BIASES)
+
+
+def check_gemma(decoder: Decoder) -> None:
+    """No bias behind the heads."""
+    if first_attention(decoder).bias.o:
+        raise unsupported("layers[*].mixer.bias", "a bias behind the heads in gemma")
+
+
+def _scaling_width(architecture: str, num_layers: int, d_model: int, num_heads: int, head_dim: int) -> int:
+    return d_model // num_heads if num_layers == LARGEST[architecture] else head_dim
+
+
+def _check_scale(decoder: Decoder, architecture: str) -> None:
+    mixer = first_attention(decoder)
+    heads = mixer.sizes(decoder.d_model)
+    width = _scaling_width(architecture, decoder.num_layers, decoder.d_model, heads.num_heads, heads.head_dim)
+    if not math.isclose(heads.head_dim**-0.5 if mixer.scale is None else mixer.scale, width**-0.5):
+        raise unsupported("layers[*].mixer.scale", f"another scale than {width} ** -0.5 in {architecture}")
+
+
+def _windows(decoder: Decoder) -> list[int | None]:
+    """The width of each layer's window."""
+    patterns = [expect_kind(Attention, block.mixer, "layers[*].mixer").pattern for block in decoder.layers]
+    return [pattern.size if isinstance(pattern, Window) else None for pattern in patterns]
+
+
+def check_gemma2(decoder: Decoder) -> None:
+    """Windows in every other layer, the first among them; soft caps; scores scaled by the heads' width."""
+    windows = _windows(decoder)
+    if [width is not None for width in windows] != [index % 2 == 0 for index in range(len(windows))]:
+        raise unsupported("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
+    _check_scale(decoder, "gemma2")
+    head = expect_kind(LanguageModelHead, decoder.head, "head")
+    if first_attention(decoder).softcap is None or head.softcap is None:
+        raise unsupported("layers[*].mixer.softcap", "gemma2 without soft caps")
+    check_gemma(decoder)
+
+
+def check_gemma3(decoder: Decoder) -> None:
+    """Windows in five of six layers, or in none, with positions of their own."""
+    windows = _windows(decoder)
+    ordered = [width is not None for width in windows] == [_is_local(index) for index in range(len(windows))]
+    if any(windows) and not ordered:
+        raise unsupported("layers[*].mixer.pattern", "another order of windows than five of six layers in gemma3")
+    positions = [expect_kind(Attention, block.mixer, "layers[*].mixer").position for block in decoder.layers]
+    local = [one for one, width in zip(positions, windows, strict=True) if width is not None]
+    if any(one != LOCAL for one in local):
+        raise unsupported("layers[*].mixer.position", "other positions of windows than theta 10,000 in gemma3")
+    _check_scale(decoder, "gemma3")
+    check_gemma(decoder)
+
+
+def _is_local(index: int) -> bool:
+    return (index + 1) % EVERY != 0
+
+
+def _query_width(architecture: str) -> Callable[[Config, Values], Values]:
+    def read(config: Config, values: Values) -> Values:
+        sizes = (values[name] for name in ("num_layers", "d_model", "num_heads", "head_dim"))
+        return {"query_width": _scaling_width(architecture, *sizes)}
+
+    return read
+
+
+def _no_keys(model: Any) -> dict[str, Any]:
+    return {}
+
+
+def _first_window(model: Decoder) -> int | None:
+    return next((width for width in _windows(model) if width is not None), None)
+
+
+GEMMA2: tuple[Row, ...] = (
+    *GEMMA,
+    Key("attention.sliding_window", "window", 4096, path=_first_window),
+    Key("attn_logit_softcapping", "attention_softcap", 50.0),
+    Key("final_logit_softcapping", "softcap", 30.0),
+    Converted(_query_width("gemma2"), _no_keys),
+)
+
+
+def _read_layers(config: Config, values: Values) -> Values:
+    """Patterns, and the positions of layers with a window."""
+    layers, size = range(values["num_layers"]), config.count("attention.sliding_window", 0)
+    every = config.get("attention.sliding_window_pattern", EVERY)
+    if isinstance(every, int) and every > 0:  # a number, or a flag for each layer
+        every = [(index + 1) % every != 0 for index in layers]
+    if not isinstance(every, list) or len(every) != len(layers):
+        raise config.error("attention.sliding_window_pattern", f"{every!r} does not fit the layers", "fix the file")
+    patterns: tuple[Pattern, ...] = tuple(Window(size=size) if local and size else Full() for local in every)
+    theta = config.positive("rope.freq_base_swa", LOCAL.theta)
+    return {"patterns": patterns, "local_position": Rotary(theta=theta)}
+
+
+def _write_layers(model: Decoder) -> dict[str, Any]:
+    width = _first_window(model)
+    return {} if width is None else {"attention.sliding_window": width}
+
+
+def _global_position(model: Decoder) -> Decoder:
+    """The layers that see everything alone, from which the keys of positions are written."""
+    whole = tuple(block for block, width in zip(model.layers, _windows(model), strict=True) if width is None)
+    return model.replace(layers=whole or model.layers)
+
+
+def _written_positions(row: Converted) -> Converted:
+    return Converted(row.read, lambda model: row.write(_global_position(model)))
+
+
+GEMMA3: tuple[Row, ...] = (
+    *(_written_positions(row) if isinstance(row, Converted) else row for row in GEMMA),
+    Converted(_read_layers, _write_layers),
+    Converted(
+        lambda config, values: {"softcap": config.optional_positive("final_logit_softcapping")},
+        lambda model: {} if model.head.softcap is None else {"final_logit_softcapping": model.head.softcap},
+    ),
+    Converted(_query_width("gemma3"), _no_keys),
+)

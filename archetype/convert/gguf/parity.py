@@ -1,0 +1,125 @@
+"""Whether a GGUF file gives the same in Archetype and in llama.cpp, where llama-cpp-python is installed."""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archetype.convert.gguf.contents import PLAIN
+from archetype.convert.gguf.header import read_header
+from archetype.convert.gguf.read import Reading, read_gguf
+from archetype.errors import DataError
+from archetype.io.tensors import dtype_of
+from archetype.models.build import Model
+from archetype.models.encoder_decoder.module import EncoderDecoder
+
+LENGTH = 32  # tokens of the random input
+# llama.cpp keeps keys and values in half precision and rounds the activations that it multiplies with blocks.
+TOLERANCE, BLOCKS_TOLERANCE = 1e-2, 1e-1
+
+
+@torch.inference_mode()
+def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) -> tuple[Model, Tensor, Tensor]:
+    """What both compute for the same tokens: logits, or the mean vector of an encoder.
+
+    Args:
+        path: of the file.
+        dtype: that Archetype computes in.
+        text: the input (absent: random tokens).
+        overrides: path=value, applied to the specification that Archetype reads.
+
+    Returns:
+        The model, Archetype's output, and llama.cpp's.
+
+    Raises:
+        DataError: llama-cpp-python is not installed, or cannot read the file.
+    """
+    library = _library()
+    read = read_gguf(path, dtype_of(dtype), overrides=overrides)
+    tokens = _tokens(read, text)
+    model: Any = read.model
+    with _opened(library, path, len(tokens), model.spec.kind == "encoder") as context:
+        if isinstance(model, EncoderDecoder):
+            start = read.special.get("decoder_start_token_id", 0)
+            _run(library, library.llama_encode, context, tokens)
+            _run(library, library.llama_decode, context, [start])
+            ours = model(torch.tensor([[start]]), source=torch.tensor([tokens])).logits[0]
+            return model, ours, _logits(library, context, 1, ours.shape[-1])
+        _run(library, library.llama_decode, context, tokens)
+        output = model(torch.tensor([tokens]))
+        if output.logits is None:
+            vector = library.llama_get_embeddings_seq(context, 0)
+            theirs = np.ctypeslib.as_array(vector, shape=(model.spec.d_model,)).copy()
+            return model, output.hidden[0].mean(0, keepdim=True), torch.from_numpy(theirs)[None]
+        ours = output.logits[0]
+        return model, ours, _logits(library, context, len(tokens), ours.shape[-1])
+
+
+def tolerance(path: Path) -> float:
+    """The difference of two outputs that llama.cpp's precision explains, of the largest magnitude."""
+    types = {entry.type for entry in read_header(path).entries.values()}
+    return TOLERANCE if types <= PLAIN.keys() else BLOCKS_TOLERANCE
+
+
+def _library() -> Any:
+    try:
+        import llama_cpp
+    except ImportError:
+        raise DataError("llama-cpp-python", "is not installed", "pip install llama-cpp-python") from None
+    return llama_cpp
+
+
+def _tokens(read: Reading, text: str | None) -> list[int]:
+    spec: Any = read.model.spec
+    if text is None:
+        generator = torch.Generator().manual_seed(0)
+        length = min(LENGTH, spec.context_length)
+        return torch.randint(min(5, spec.vocab_size - 1), spec.vocab_size, (length,), generator=generator).tolist()
+    if read.tokenizer is None:
+        raise DataError("tokenizer", "the file holds none", "leave --text out")
+    if not (tokens := read.tokenizer.add_special_tokens(read.tokenizer.encode(text))):
+        raise DataError("--text", "is empty", "give some text")
+    return tokens
+
+
+@contextmanager
+def _opened(library: Any, path: Path, length: int, vectors: bool) -> Iterator[Any]:
+    """A context of the file's model, silent."""
+    silent = library.llama_log_callback(lambda level, text, user: None)
+    library.llama_log_set(silent, ctypes.c_void_p(0))
+    library.llama_backend_init()
+    model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
+    if not model:
+        raise DataError(str(path), "llama.cpp cannot read it", "is llama-cpp-python new enough for its architecture?")
+    settings = library.llama_context_default_params()
+    settings.n_ctx = settings.n_batch = settings.n_ubatch = length + 8
+    settings.embeddings = vectors
+    context = library.llama_init_from_model(model, settings)
+    try:
+        yield context
+    finally:
+        library.llama_free(context)
+        library.llama_model_free(model)
+        library.llama_log_set(library.llama_log_callback(0), ctypes.c_void_p(0))
+
+
+def _run(library: Any, function: Any, context: Any, tokens: list[int]) -> None:
+    batch = library.llama_batch_init(len(tokens), 0, 1)
+    batch.n_tokens = len(tokens)
+    for place, token in enumerate(tokens):
+        batch.token[place], batch.pos[place] = token, place
+        batch.n_seq_id[place], batch.seq_id[place][0], batch.logits[place] = 1, 0, 1
+    failed = function(context, batch)
+    library.llama_batch_free(batch)
+    if failed:
+        raise DataError("llama.cpp", f"fails with {failed}", "try a shorter text")
+
+
+def _logits(library: Any, context: Any, count: int, vocab_size: int) -> Tensor:
+    rows = (library.llama_get_logits_ith(context, place) for place in range(count))
+    return torch.from_numpy(np.stack([np.ctypeslib.as_array(row, shape=(vocab_size,)).copy() for row in rows]))

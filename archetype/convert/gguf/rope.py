@@ -1,0 +1,106 @@
+"""Rotary positions in GGUF: their keys, and Llama 3's bands as a tensor of divisors."""
+
+import math
+from typing import Any
+
+from archetype.convert.gguf.keys import FileKeys, Keys, unsupported
+from archetype.errors import CheckpointError
+from archetype.families.config import Config
+from archetype.families.keys import Converted, Values, expect_kind
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.position.spec import LinearScaling, Llama3Scaling, NoScaling, Rotary, RotaryScaling
+
+FACTORS = "rope_freqs.weight"
+# What files of Llama 3's scaling leave out: bands and trained lengths of which the divisors say the quotients alone.
+LOW, HIGH = 1.0, 4.0
+LENGTHS = (8192, *(2**power for power in range(4, 21)))
+
+
+def rotary(config: Config, values: Values) -> Values:
+    """The positions of a file whose architecture turns whole heads."""
+    assert isinstance(config, FileKeys)
+    head_dim = values["head_dim"]
+    config.expect("rope.dimension_count", head_dim, "a part of each head is turned")
+    theta = config.positive("rope.freq_base", 10_000.0)
+    return {"position": Rotary(theta=theta, scaling=_read_scaling(config, theta, head_dim))}
+
+
+def _read_scaling(config: FileKeys, theta: float, dim: int) -> RotaryScaling:
+    kind = config.get("rope.scaling.type", "linear")  # llama.cpp's default, with a factor of one
+    factor = config.number("rope.scaling.factor", config.number("rope.scale_linear", 1.0))
+    config.expect("rope.scaling.attn_factor", 1.0, "scaled rotations")
+    config.used |= {"rope.scaling.original_context_length", "rope.scaling.finetuned"}  # which these kinds do not read
+    if kind not in ("none", "linear"):
+        raise config.error("rope.scaling.type", f"{kind!r} is not read here", "only 'none' and 'linear' are")
+    if FACTORS in config.shapes:
+        config.used_tensors.add(FACTORS)
+        return _of_factors(config, config.vector(FACTORS), theta, dim)
+    if kind == "none" or factor in (0.0, 1.0):
+        return NoScaling()
+    return LinearScaling(factor=config.positive("rope.scaling.factor", factor))
+
+
+def written(model: Any) -> Keys:
+    """The keys of the first layer's positions."""
+    mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+    position = expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
+    keys: Keys = {"rope.dimension_count": mixer.sizes(model.d_model).head_dim, "rope.freq_base": position.theta}
+    return keys | written_scaling(position.scaling)
+
+
+def written_scaling(scaling: RotaryScaling) -> Keys:
+    """The keys of a scaling; Llama 3's is a tensor instead: see `frequency_factors`."""
+    match scaling:
+        case NoScaling() | Llama3Scaling():
+            return {}
+        case LinearScaling():
+            return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
+        case _:
+            raise unsupported("layers[0].mixer.position.scaling", f"{scaling.kind} scaling as transformers computes it")
+
+
+ROTARY = Converted(rotary, written)
+
+
+def frequency_factors(model: Any) -> list[float] | None:
+    """The divisor of each pair's frequency in Llama 3's scaling (Dubey 2024); None without it."""
+    mixer = model.layers[0].mixer if isinstance(model, Decoder) else None
+    if not isinstance(mixer, Attention) or not isinstance(mixer.position, Rotary):
+        return None
+    scaling = mixer.position.scaling
+    if not isinstance(scaling, Llama3Scaling):
+        return None
+    return _factors(scaling, mixer.position.theta, mixer.sizes(model.d_model).rotary_dim)
+
+
+def _factors(scaling: Llama3Scaling, theta: float, dim: int) -> list[float]:
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    factors = []
+    for pair in range(dim // 2):
+        turns = scaling.original_context_length / (2 * math.pi * theta ** (2 * pair / dim))
+        share = min(max((turns - low) / (high - low), 0.0), 1.0)
+        factors.append(1 / ((1 - share) / scaling.factor + share))
+    return factors
+
+
+def _of_factors(config: FileKeys, factors: list[float], theta: float, dim: int) -> RotaryScaling:
+    """The scaling whose divisors these are, to within what 32 bits store.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if len(factors) == dim // 2 and all(factor == 1.0 for factor in factors):
+        return NoScaling()
+    for length in LENGTHS if len(factors) == dim // 2 and max(factors) > 0 else ():
+        scaling = Llama3Scaling(
+            factor=max(factors),
+            low_frequency_factor=LOW,
+            high_frequency_factor=HIGH,
+            original_context_length=length,
+        )
+        pairs = zip(factors, _factors(scaling, theta, dim), strict=True)
+        if all(math.isclose(one, other, rel_tol=2e-7) for one, other in pairs):
+            return scaling
+    cause = "holds other divisors of frequencies than Llama 3's scaling makes"
+    raise CheckpointError(f"{config.place}: {FACTORS}", cause, "its model is not read")

@@ -1,0 +1,64 @@
+"""The family and the specification that a GGUF file describes. No torch."""
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+from archetype.convert.gguf.architectures import GGUF, families_of
+from archetype.convert.gguf.header import Entry, Header, read_header
+from archetype.convert.gguf.keys import FileKeys, Gguf
+from archetype.errors import ArchetypeError, CheckpointError
+from archetype.families import FAMILIES, Family
+from archetype.models.spec import ModelSpec
+
+TOKEN_TYPES = "tokenizer.ggml.token_type_count"  # which stands among the tokenizer's keys, and is the model's
+MAX_VECTOR = 2**16  # numbers of a tensor that says a setting
+
+
+def read_spec(path: Path) -> tuple[Family, ModelSpec]:
+    """The family and the specification of a file.
+
+    Raises:
+        ArchetypeError: says what is wrong with the file, or what of it is not understood.
+    """
+    family, _, model, _ = describe(read_header(path))
+    return family, model
+
+
+def describe(header: Header) -> tuple[Family, Gguf, ModelSpec, Header]:
+    """What a header describes, and the header without the tensors that say settings.
+
+    Raises:
+        CheckpointError: names what is not understood.
+    """
+    families = families_of(header.metadata.get("general.architecture"), header.place)
+    target = GGUF[families[0]]
+    prefix = f"{target.architecture}."
+    values = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
+    if TOKEN_TYPES in header.metadata:
+        values[TOKEN_TYPES] = header.metadata[TOKEN_TYPES]
+    shapes = {name: entry.shape for name, entry in header.entries.items()}
+
+    def vector(name: str) -> list[float]:
+        return _numbers(header, name)
+
+    keys = FileKeys(values, header.place, target.architecture, shapes, vector)
+    try:
+        model = target.read(keys)
+    except ArchetypeError as error:
+        raise error if error.place.startswith(header.place) else error.at(header.place) from None
+    name = header.metadata.get("general.name")
+    model = model.replace(name=name) if isinstance(name, str) and not model.name else model
+    entries = {name: entry for name, entry in header.entries.items() if name not in keys.used_tensors}
+    able = (FAMILIES[name] for name in families if not FAMILIES[name].format.lacking(model))
+    return next(able, FAMILIES[families[0]]), target, model, replace(header, entries=entries)
+
+
+def _numbers(header: Header, name: str) -> list[float]:
+    """The numbers of a small tensor."""
+    entry: Entry = header.entries[name]
+    if entry.type != "F32" or len(entry.shape) > 1 or entry.shape[0] > MAX_VECTOR:
+        raise CheckpointError(f"{header.place}: {name}", f"is no vector of F32 but {entry.type}", "convert it again")
+    with entry.file.open("rb") as file:
+        file.seek(entry.offset)
+        return list(struct.unpack(f"<{entry.shape[0]}f", file.read(entry.row_bytes)))

@@ -1,0 +1,203 @@
+"""The tokenizer and the chat template of a GGUF file, by llama.cpp's rules."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from archetype.convert.gguf.vocabulary import (
+    CONTINUES,
+    CUTS,
+    GPT2,
+    IGNORE_MERGES,
+    SAME_CUTS,
+    SPACE,
+    Vocabulary,
+    is_padding,
+    read_vocabulary,
+)
+from archetype.errors import ArchetypeError, DataError
+from archetype.tokenizers.bytes import ByteTokenizer
+from archetype.tokenizers.chat_template import ChatTemplate
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
+from archetype.tokenizers.sentencepiece import (
+    BPE,
+    CONTROL,
+    NORMAL,
+    UNIGRAM,
+    UNKNOWN,
+    USER_DEFINED,
+    ModelSettings,
+    Piece,
+    SentencePieceTokenizer,
+    write_model,
+)
+from archetype.tokenizers.tokenizer import Tokenizer
+
+TEMPLATE = "tokenizer.chat_template"
+# Tokens behind which llama.cpp stops whatever the keys say, as far as they are control tokens.
+ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
+STARTS = {"llama": True, "bert": True}  # whose texts start with bos unless a key says otherwise
+
+
+def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
+    """The tokenizer of a file; None for a model of ids alone.
+
+    Raises:
+        DataError: names what is wrong with it or not known.
+    """
+    if (vocabulary := read_vocabulary(metadata, place)) is None:
+        return None
+    try:
+        tokenizer = _tokenizer(vocabulary)
+    except ArchetypeError as error:
+        raise (
+            error
+            if error.place.startswith(place)
+            else DataError(f"{place}: tokenizer: {error.place}", error.cause, error.remedy)
+        ) from None
+    special = vocabulary.special
+    tokenizer.bos = special.get("bos", special.get("cls"))
+    kinds = zip(vocabulary.tokens, vocabulary.types, strict=True)
+    ends = (id for id, (token, kind) in enumerate(kinds) if kind == CONTROL and token in ENDS)
+    named = (special[role] for role in ("eos", "eot") if role in special)
+    tokenizer.eos = tuple(dict.fromkeys((*named, *ends)))
+    starts = STARTS.get(vocabulary.model, vocabulary.pre in IGNORE_MERGES)
+    tokenizer.adds_bos = tokenizer.bos is not None and vocabulary.flags.get("add_bos_token", starts)
+    return tokenizer
+
+
+def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None) -> ChatTemplate | None:
+    """The chat template of a file, with the special tokens that it may name; None where there is none."""
+    source = metadata.get(TEMPLATE)
+    if not isinstance(source, str):
+        return None
+    named = {id: name for name, id in tokenizer.special_tokens.items()} if tokenizer else {}
+    ids = {"bos_token": tokenizer.bos, "eos_token": next(iter(tokenizer.eos), None)} if tokenizer else {}
+    return ChatTemplate(source, {role: named[id] for role, id in ids.items() if id is not None and id in named})
+
+
+def special_ids(metadata: Mapping[str, Any], architecture: str) -> dict[str, int]:
+    """The ids of special tokens by the names of config.json, as far as the file has them."""
+    keys = {
+        "bos_token_id": "tokenizer.ggml.bos_token_id",
+        "pad_token_id": "tokenizer.ggml.padding_token_id",
+        "decoder_start_token_id": f"{architecture}.decoder_start_token_id",
+    }
+    return {name: metadata[key] for name, key in keys.items() if isinstance(metadata.get(key), int)}
+
+
+def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
+    match vocabulary.model:
+        case "gpt2":
+            return _byte_level(vocabulary)
+        case "llama" | "t5":
+            return _sentencepiece(vocabulary)
+        case "bert":
+            return _wordpiece(vocabulary)
+        case kind:
+            raise DataError("tokenizer.ggml.model", f"{kind!r:.40} is not read", "known are gpt2, llama, t5 and bert")
+
+
+def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
+    """Token and type of every id that stands for something."""
+    kinds = enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
+    used = {id: (token, type) for id, (token, type) in kinds if not is_padding(id, token, type)}
+    if len({token for token, _ in used.values()}) < len(used):
+        raise DataError("tokenizer.ggml.tokens", "names a token twice", "convert the model again")
+    return used
+
+
+def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> HuggingFaceTokenizer:
+    """A tokenizer.json, in which control tokens are special."""
+    added = [
+        {"id": id, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+         "special": type == CONTROL}
+        for id, (token, type) in _used(vocabulary).items() if type in (CONTROL, USER_DEFINED)
+    ]  # fmt: skip
+    names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    definition = {"version": "1.0", "added_tokens": added} | dict.fromkeys(names) | steps | {"model": model}
+    return HuggingFaceTokenizer(json.dumps(definition, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
+    tokens = {token: id for id, (token, _) in _used(vocabulary).items()}
+    if tokens == byte_of_character() and vocabulary.pre == GPT2:
+        return ByteTokenizer()
+    pairs = (merge.partition(" ") for merge in vocabulary.merges or ())
+    merges = [[one, other] for one, _, other in pairs if {one, other, one + other} <= tokens.keys()]
+    pre = SAME_CUTS.get(vocabulary.pre or "", vocabulary.pre)
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": pre == GPT2}
+    cut: dict[str, Any] = level
+    if pre != GPT2:
+        pattern = next((pattern for pattern, name in CUTS.items() if name == pre), None)
+        if pattern is None:
+            known = ", ".join((GPT2, *CUTS.values(), *SAME_CUTS))
+            raise DataError("tokenizer.ggml.pre", f"{vocabulary.pre!r:.40} is not read", f"known are {known}")
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        cut = {"type": "Sequence", "pretokenizers": [split, level]}
+    model = {
+        "type": "BPE", "vocab": tokens, "merges": merges, "dropout": None, "unk_token": None, "fuse_unk": False,
+        "continuing_subword_prefix": None, "end_of_word_suffix": None, "byte_fallback": False,
+        "ignore_merges": vocabulary.pre in IGNORE_MERGES,
+    }  # fmt: skip
+    return _definition(vocabulary, model, pre_tokenizer=cut, decoder=level | {"use_regex": True})
+
+
+def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
+    """BPE, or Unigram with the rules that normalize a text."""
+    scores, used = vocabulary.scores, _used(vocabulary)
+    if scores is None:
+        raise DataError("tokenizer.ggml.scores", "is missing", "convert the model again")
+    if [*used] != [*range(len(used))]:
+        raise DataError("tokenizer.ggml.tokens", "has ids without a token among others", "convert the model again")
+    unigram = vocabulary.model == "t5"
+    settings = ModelSettings(
+        kind=UNIGRAM if unigram else BPE,
+        charsmap=vocabulary.charsmap,
+        adds_prefix=vocabulary.flags.get("add_space_prefix", not unigram),
+        joins_spaces=unigram and vocabulary.flags.get("remove_extra_whitespaces", False),
+        space_behind=False,
+    )
+    unknown = next((id for id, (_, type) in used.items() if type == UNKNOWN), vocabulary.special.get("unknown"))
+    if unknown not in used:
+        raise DataError("tokenizer.ggml.token_type", "names no token for what is unknown", "convert the model again")
+    pieces = []
+    for id, (token, type) in used.items():
+        text = token.replace(" ", SPACE) if type == USER_DEFINED else token  # which a text is searched for as it is
+        pieces.append(Piece(text, float(scores[id]), UNKNOWN if id == unknown else type))
+    special = {"unk": used[unknown][0]}
+    for role, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+        if (id := vocabulary.special.get(key)) is not None and id in used and used[id][1] == CONTROL:
+            special[role] = used[id][0]
+    return SentencePieceTokenizer(write_model(pieces, settings, special))
+
+
+def _wordpiece(vocabulary: Vocabulary) -> Tokenizer:
+    def piece(token: str, type: int) -> str:
+        if token.startswith(SPACE):
+            return token.removeprefix(SPACE)
+        bracketed = token.startswith("[") and token.endswith("]")
+        return token if type != NORMAL or bracketed else CONTINUES + token
+
+    used = _used(vocabulary)
+    vocab = {piece(token, type): id for id, (token, type) in used.items()}
+    special = vocabulary.special
+    ids = (special.get("unknown"), special.get("bos", special.get("cls")), special.get("seperator"))
+    if any(id is None or id not in used for id in ids):
+        raise DataError("tokenizer.ggml", "names no tokens for what is unknown and around a text", "convert it again")
+    unknown, first, last = (used[id][0] for id in ids if id is not None)
+    lower = vocabulary.flags.get("normalizer.lowercase", True)
+    normalizer = {
+        "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": lower,
+        "strip_accents": vocabulary.flags.get("normalizer.strip_accents", lower),
+    }  # fmt: skip
+    processor = {"type": "BertProcessing", "sep": [last, ids[2]], "cls": [first, ids[1]]}
+    model = {
+        "type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": CONTINUES,
+        "max_input_chars_per_word": 100, "vocab": vocab,
+    }  # fmt: skip
+    decoder = {"type": "WordPiece", "prefix": CONTINUES, "cleanup": True}
+    return _definition(
+        vocabulary, model, normalizer=normalizer, pre_tokenizer={"type": "BertPreTokenizer"},
+        post_processor=processor, decoder=decoder,
+    )  # fmt: skip
