@@ -88,7 +88,7 @@ def compare(
     """Run both models on the same input.
 
     Args:
-        folder: a Hugging Face folder, or the name of a model of huggingface.co.
+        folder: a Hugging Face folder, or the name of a model of huggingface.co, owner/name or owner/name@revision.
         dtype: of weights and computation.
         text: the input (absent: random tokens, or a random image).
         tolerance: beyond which a module diverges (absent: what the type allows).

@@ -22,18 +22,22 @@ def _check_device(context: typer.Context, name: str) -> str:
     return name
 
 
-SPEC_HELP = "A preset, a YAML or JSON file, a run directory, a model folder or owner/name."
+SPEC_HELP = (
+    "A preset, a YAML or JSON file, a run directory, a model folder or its config.json, or owner/name[@revision]."
+)
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help=SPEC_HELP, autocompletion=complete_presets)]
 Specs = Annotated[list[str], typer.Argument(metavar="SPEC...", help=SPEC_HELP, autocompletion=complete_presets)]
 Model = Annotated[
     Path,
-    typer.Argument(metavar="MODEL", help="A run directory, a Hugging Face folder, or owner/name of huggingface.co."),
+    typer.Argument(
+        metavar="MODEL", help="A run directory, a Hugging Face folder, or owner/name[@revision] of huggingface.co."
+    ),
 ]
 Exported = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A run directory, a Hugging Face folder, owner/name of huggingface.co, or a preset or specification.",
+        help="A run directory, a Hugging Face folder, owner/name[@revision] of huggingface.co, or a preset or file.",
         autocompletion=complete_presets,
     ),
 ]
