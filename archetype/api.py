@@ -29,8 +29,9 @@ def load_spec(source: Source) -> ModelSpec:
     """Read a specification.
 
     Args:
-        source: a preset's name, a YAML or JSON file, a run directory, a Hugging Face folder or its name on
-            huggingface.co, or plain data (a dict).
+        source: a preset's name, a YAML or JSON file, a run directory, a Hugging Face folder or its config.json, its
+            name on huggingface.co (owner/name or owner/name@revision, whose weights are not fetched), or plain data
+            (a dict).
 
     Raises:
         ArchetypeError: nothing of that name exists, or what exists is wrong.
@@ -68,6 +69,8 @@ def cost_report(
     length: int | None = None,
     dtype: str = "bfloat16",
     attention: AttentionPairs = "computed",
+    source_length: int | None = None,
+    state_dtype: str | None = None,
 ) -> CostReport:
     """Count what a specification costs: parameters, FLOPs, state and memory.
 
@@ -75,15 +78,17 @@ def cost_report(
         source: anything that `load_spec` takes.
         batch: sequences at once.
         length: tokens of each sequence (default: the context length).
-        dtype: type of weights and state.
+        dtype: type of the weights.
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
+        source_length: tokens of each source, of an encoder-decoder (default: as many as of each sequence).
+        state_dtype: type of the state (default: that of the weights, 16 bits at least).
 
     Raises:
-        ArchetypeError: the specification is wrong, or the length or the type is not possible.
+        ArchetypeError: the specification is wrong, or a length or a type is not possible.
     """
     from archetype.estimate import report
 
-    return report.cost_report(load_spec(source), batch, length, dtype, attention)
+    return report.cost_report(load_spec(source), batch, length, dtype, attention, source_length, state_dtype)
 
 
 def draw(
@@ -157,7 +162,7 @@ def load(
 
     Args:
         folder: a run directory (spec.yaml), a Hugging Face folder (config.json), or the name of a model on
-            huggingface.co, owner/name.
+            huggingface.co, owner/name or owner/name@revision.
         dtype: type of the weights, such as "bfloat16" (default: as stored).
         device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.

@@ -10,6 +10,7 @@ LEGEND = {
     "B": "batch size",
     "b": "batch size, or 1 where all sequences are alike; b2 and b3 where several of them are broadcast",
     "T": "tokens of a sequence",
+    "T_s": "tokens of a source",
     "t": "tokens of a sequence, or 1 where only the last is computed",
     "N": "tokens of all sequences together",
     "M": "patches of a sequence",

@@ -71,7 +71,8 @@ def load(
 
     Args:
         folder: holds spec.yaml (a run), config.json (Hugging Face) or adapter_config.json (an adapter of peft, which
-            says where its base is); a GGUF file, any part of several; or the name of a model on the hub, owner/name.
+            says where its base is); a GGUF file, any part of several; or the name of a model on the hub, owner/name or
+            owner/name@revision.
         dtype: type of the weights (default: as stored; of a GGUF file's blocks float32, which holds their numbers).
         device: where the weights go.
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.

@@ -89,7 +89,8 @@ def compare(
     """Run both models on the same input.
 
     Args:
-        folder: a Hugging Face folder, the name of a model of huggingface.co, or a GGUF file.
+        folder: a Hugging Face folder, a GGUF file, or the name of a model of huggingface.co, owner/name or
+            owner/name@revision.
         dtype: of weights and computation.
         text: the input (absent: random tokens, or a random image).
         tolerance: beyond which a module diverges (absent: what the type allows).

@@ -16,6 +16,7 @@ from archetype.families.registry import family_of, preset, published
 from archetype.io import hub, weight_files
 from archetype.io.low_bit.header import plain_header
 from archetype.io.low_bit.settings import read_settings, without_settings
+from archetype.io.weight_files import Header
 from archetype.io.yaml import read_mapping
 from archetype.models.file import parse, read
 from archetype.models.spec import ModelSpec
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from archetype.convert.infer import Shapes
 
 SUFFIXES = (".yaml", ".yml", ".json")
+CONFIG = "config.json"
 Source = str | Path | dict[str, Any] | ModelSpec
 
 
@@ -39,19 +41,44 @@ def open_spec(source: Source) -> ModelSpec:
     if isinstance(source, dict):
         return parse(source)
     place = Path(source)
+    if (place / "spec.yaml").is_file():
+        return read(place / "spec.yaml")
+    if (config := find_config(place)) is not None:
+        return read_config(*config)[1]
     if place.is_dir():
-        return _of_folder(place)
+        raise SpecError(
+            str(place), "holds neither spec.yaml nor config.json", f"known families: {', '.join(published())}"
+        )
     if is_gguf(place):
         from archetype.convert.gguf.specification import read_spec  # here, because no other source needs it
 
         return read_spec(place)[1]
     if place.is_file():
         return read(place)
-    if hub.is_name(place) and place.suffix not in SUFFIXES:
-        return _of_folder(hub.download(place.as_posix(), ["config.json"]), _not_fetched)
     if place.suffix in SUFFIXES or len(place.parts) > 1:
         raise SpecError(str(source), "there is no such file or folder", "check the path, or see `archetype list`")
     return preset(str(source))
+
+
+def find_config(place: Path) -> tuple[Path, Callable[[], Shapes]] | None:
+    """The published config.json that a source names, and a function that gives the shapes of its tensors.
+
+    Args:
+        place: a folder with a config.json, such a file, or a name on the hub, of which only this file is fetched.
+    """
+    if place.is_dir():
+        file = place / CONFIG
+        return (file, partial(_shapes_beside, file)) if file.is_file() else None
+    if place.is_file():
+        is_published = place.suffix == ".json" and "model_type" in read_mapping(place)
+        return (place, partial(_shapes_beside, place)) if is_published else None
+    if not hub.is_name(place) or place.suffix in SUFFIXES:
+        return None
+    name = place.as_posix()
+    file = hub.download(name, [CONFIG]) / CONFIG
+    if not file.is_file():
+        raise SpecError(name, "has no config.json", "is it a model for transformers?")
+    return file, lambda: _shapes(hub.header(name), file)
 
 
 def without_weights(place: str | Path) -> CheckpointError:
@@ -67,13 +94,18 @@ def without_weights(place: str | Path) -> CheckpointError:
 def read_hf_spec(
     folder: Path, shapes: Callable[[], Shapes] | None = None, warn: bool = True
 ) -> tuple[Family, ModelSpec]:
-    """The family and the specification that a folder's config.json describes.
+    """The family and the specification that a folder's config.json describes, as `read_config` reads it."""
+    return read_config(folder / CONFIG, shapes or partial(_shapes_beside, folder / CONFIG), warn)
 
-    A family that is not registered is read by what the files show; then its `reading` says what that rests on.
+
+def read_config(file: Path, shapes: Callable[[], Shapes], warn: bool = True) -> tuple[Family, ModelSpec]:
+    """The family and the specification that a published config.json describes.
+
+    A family that is not registered is read by its tensors too; then its `reading` says what that rests on.
 
     Args:
-        folder: holds config.json.
-        shapes: gives those of the tensors as numbers (absent: as the folder's safetensors say).
+        file: the config.json.
+        shapes: gives those of the tensors as numbers.
         warn: say so where a family is not registered.
 
     Warns:
@@ -81,35 +113,33 @@ def read_hf_spec(
     """
     from archetype.convert.infer import read_unknown  # here, because presets and files need none of it
 
-    place = folder / "config.json"
-    stored = read_mapping(place)
-    config = without_settings(stored)
+    config, folder = without_settings(read_mapping(file)), str(file.parent)
+    family = family_of(config, str(file))
+    tensors = shapes() if family is None else {}
     try:
-        family = family_of(config, str(place)) or read_unknown(
-            config, (shapes or partial(_shapes, folder, stored))(), str(place)
-        )
+        family = family or read_unknown(config, tensors, str(file))
         if family.reading is not None and warn:
             warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
-        return family, family.format.spec_from(config, str(place))
+        return family, family.format.spec_from(config, str(file))
     except ArchetypeError as error:
-        raise error if error.place.startswith(str(folder)) else error.at(str(place)) from None
+        raise error if error.place.startswith(folder) else error.at(str(file)) from None
 
 
-def _shapes(folder: Path, config: dict[str, Any]) -> Shapes:
-    """The shapes of a folder's tensors as numbers, in however few bits they are stored."""
-    header, settings = weight_files.header(folder), read_settings(config, folder)
+def _shapes_beside(file: Path) -> Shapes:
+    """The shapes that the safetensors beside a config.json say.
+
+    Raises:
+        CheckpointError: there are none, or the file has another name and may be of another model.
+    """
+    if file.name == CONFIG and weight_files.has_weights(file.parent):
+        return _shapes(weight_files.header(file.parent), file)
+    cause = "is not registered: it is read by the names and shapes of its tensors too, and there are none beside it"
+    remedy = "give owner/name of the hub, or put model.safetensors or its index and shards here (their headers suffice)"
+    raise CheckpointError(f"{file}: model_type", cause, remedy)
+
+
+def _shapes(header: Header, file: Path) -> Shapes:
+    """The shapes of a header's tensors as numbers, in however few bits the config.json says that they are stored."""
+    settings = read_settings(read_mapping(file), file.parent)
     plain = header if settings is None else plain_header(header, settings)
     return {name: tensor.shape for name, tensor in plain.items()}
-
-
-def _of_folder(folder: Path, shapes: Callable[[], Shapes] | None = None) -> ModelSpec:
-    if (folder / "spec.yaml").is_file():
-        return read(folder / "spec.yaml")
-    if (folder / "config.json").is_file():
-        return read_hf_spec(folder, shapes)[1]
-    raise SpecError(str(folder), "holds neither spec.yaml nor config.json", f"known families: {', '.join(published())}")
-
-
-def _not_fetched() -> Shapes:
-    cause = "is of no family that is known here, and its tensors, which would show more, are not fetched"
-    raise CheckpointError("model_type", cause, "`archetype import` fetches them")

@@ -41,12 +41,12 @@ def fits(report: CostReport, available: int) -> list[Fit]:
         report: of the model.
         available: bytes of memory.
     """
-    cost = report.memory_cost
+    cost, source = report.memory_cost, report.source_length
     needs: dict[str, Callable[[int, int], int]] = {
-        "inference": lambda rows, tokens: cost.weights + cost.state(rows, tokens),
-        "training": lambda rows, tokens: cost.training_peak(cost.saved_activations(rows, tokens).peak),
+        "inference": lambda rows, tokens: cost.weights + cost.state(rows, tokens, source),
+        "training": lambda rows, tokens: cost.training_peak(cost.saved_activations(rows, tokens, source).peak),
         "training, activation checkpointing": lambda rows, tokens: cost.training_peak(
-            cost.saved_activations(rows, tokens).peak_recomputed
+            cost.saved_activations(rows, tokens, source).peak_recomputed
         ),
     }
     max_length = cost.cost.max_length or UNLIMITED

@@ -12,6 +12,7 @@ from archetype.spec.edit import assign, value_at
 MEASURES = ("parameters", "active", "flops", "state")
 FEW = 256  # values up to here are all tried: numbers of layers and heads have no common step
 LARGEST = 2**24
+MISS = 0.01  # of the target: by how much a field that ends short of it may still be said to match
 
 
 class Match(NamedTuple):
@@ -36,7 +37,7 @@ def match(model: ModelSpec, other: ModelSpec, measure: str, path: str | None = N
         path: the field (absent: the width of the feed-forward parts, or of the model; of `state`, the key/value heads).
 
     Raises:
-        SpecError: there is no such measure, or the field is not a whole number.
+        SpecError: there is no such measure, the field is not a whole number, or none of its values comes near.
     """
     if measure not in MEASURES:
         raise SpecError("match", f"there is no measure {measure!r}", f"use one of {', '.join(MEASURES)}")
@@ -55,6 +56,11 @@ def match(model: ModelSpec, other: ModelSpec, measure: str, path: str | None = N
     place = bisect_left(values, target, key=amount_at)
     near = values[max(place - 1, 0) : place + 1]
     after = min(near, key=lambda value: abs(amount_at(value) - target))
+    least, most = amount_at(values[0]), amount_at(values[-1])
+    if not least <= target <= most and abs(amount_at(after) - target) > MISS * target:
+        reach = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        cause = f"gives {reach} of {measure}, and {other.name or 'the other'} has {target:,}"
+        raise SpecError(path, cause, "solve another size (--solve PATH), or change others first")
     return Match(assign(model, [f"{path}={after}"]), path, before, after, amount_at(after), target)
 
 

@@ -2,8 +2,8 @@
 
 Of the logits the loss saves their log-softmax, in float32. Backward begins with two more copies, the gradients behind
 and before the log-softmax; with them a training step holds the most, unless gradients and the optimizer's step take
-more. In bfloat16 every weight of a product has a cast copy. With activation checkpointing only the blocks' inputs are
-saved, and one block's activations at a time.
+more. In bfloat16 every weight of a product has a cast copy, from forward to backward. With activation checkpointing
+only the blocks' inputs are saved, and one block's activations at a time.
 """
 
 from functools import cached_property
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from archetype.cost.formula import constant
 from archetype.cost.work import FLOAT32, INT64, ComputeType, Work
-from archetype.dtypes import bytes_of, weight_bytes
+from archetype.dtypes import bytes_of, state_bytes, state_type, weight_bytes
 from archetype.estimate.rows import Row, module_rows, num_parameters
 from archetype.models.cost import model_cost
 from archetype.models.spec import ModelSpec
@@ -54,12 +54,17 @@ class MemoryCost:
 
     Args:
         model: the specification.
-        dtype: type of weights and state; training computes in bfloat16 where the state's numbers have two bytes.
+        dtype: type of weights; training computes in bfloat16 where their products have numbers of two bytes.
+        state_dtype: type of the state (absent: that of products).
+
+    Raises:
+        SpecError: there is no such type.
     """
 
-    def __init__(self, model: ModelSpec, dtype: str) -> None:
-        self.cost, self.dtype = model_cost(model), dtype
+    def __init__(self, model: ModelSpec, dtype: str, state_dtype: str | None = None) -> None:
+        self.cost, self.dtype, self.state_dtype = model_cost(model), dtype, state_dtype or state_type(dtype)
         self.itemsize, self.compute_dtype = bytes_of(dtype), compute_dtype(dtype)
+        state_bytes(1, self.state_dtype)  # refused before anything is counted
 
     @cached_property
     def num_parameters(self) -> int:
@@ -88,11 +93,12 @@ class MemoryCost:
             numbers += self.cost.further_tokens.product_weights()
         return 2 * numbers
 
-    def memory(self, batch: int, length: int) -> dict[str, int]:
-        """Weights in `dtype`, and what a training step holds: all but activations in float32."""
-        copy, saved = self.num_parameters * FLOAT32, self.saved_activations(batch, length)
+    def memory(self, batch: int, length: int, source: int | None = None) -> dict[str, int]:
+        """Weights in `dtype`, and what a training step holds: all but activations and copies in float32."""
+        copy, saved = self.num_parameters * FLOAT32, self.saved_activations(batch, length, source)
         return {
             "weights": self.weights,
+            "weight_copies": self.cast_weights,
             "gradients": copy,
             "optimizer": 2 * copy,
             "training_state": 4 * copy,  # weights, gradients and AdamW's two moments
@@ -106,31 +112,41 @@ class MemoryCost:
         """The most bytes that a training step holds.
 
         Gradients come into being while activations go. So the peak is either where backward begins, with weights,
-        moments and all activations, or in the optimizer's step, with gradients and no activation.
+        their copies, moments and all activations, or in the optimizer's step, with gradients and no activation.
 
         Args:
             activations: held where backward begins, as `SavedActivations` says.
         """
         copy = self.num_parameters * FLOAT32
-        return max(3 * copy + activations, 4 * copy)
+        return max(3 * copy + self.cast_weights + activations, 4 * copy)
 
-    def state(self, batch: int, length: int) -> int:
-        """Bytes of the state of `batch` rows with room for `length` tokens each; with a source, of that too."""
-        numbers, integers = self.cost.state(length)
-        return batch * (numbers * self.itemsize + integers * INT64)
+    def state(self, batch: int, length: int, source: int | None = None) -> int:
+        """Bytes of the state of some rows.
 
-    def state_per_token(self, length: int) -> int:
-        """By which the state of one row grows with each further token; of patches, on average."""
+        Args:
+            batch: rows.
+            length: tokens that each has room for.
+            source: tokens of each source, where there is one (absent: as many).
+        """
+        numbers, integers = self.cost.state(length, source)
+        return batch * (state_bytes(numbers, self.state_dtype) + integers * INT64)
+
+    def state_per_token(self, length: int, source: int | None = None) -> int:
+        """Bytes by which the state of one row grows per token: of target and source, unless the source has a length.
+
+        Where tokens are read in patches it is an average.
+        """
         patch_size = self.cost.patch_size
-        return -(-(self.state(1, length + patch_size) - self.state(1, length)) // patch_size)
+        return -(-(self.state(1, length + patch_size, source) - self.state(1, length, source)) // patch_size)
 
-    def saved_activations(self, batch: int, length: int) -> SavedActivations:
-        """Bytes that autograd saves in a training step on `batch` rows of `length` tokens."""
-        cost, forward = self.cost, Work(constant(batch), constant(length), "forward")
+    def saved_activations(self, batch: int, length: int, source: int | None = None) -> SavedActivations:
+        """Bytes that autograd saves in a training step on `batch` rows of `length` tokens, save copies of weights."""
+        sources = None if source is None else constant(source)
+        cost, forward = self.cost, Work(constant(batch), constant(length), "forward", source=sources)
         work, stack_work = forward.in_training(self.compute_dtype), cost.stack_work(forward)
         logits = cost.head.num_logits(batch, work.tokens) * FLOAT32
         loss = logits + work.tokens * INT64 + FLOAT32  # log-softmax, targets, their number
-        shared, blocks, inputs, largest = cost.saved_activations(work) + loss + self.cast_weights, 0, 0, 0
+        shared, blocks, inputs, largest = cost.saved_activations(work) + loss, 0, 0, 0
         count = 0 if cost.further_tokens is None else cost.further_tokens.count
         if cost.further_tokens is not None:
             shared += cost.further_tokens.saved_activations(work) + count * logits

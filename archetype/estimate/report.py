@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from archetype.cost.formula import ZERO, Formula, Symbol, symbol, symbol_names, total
+from archetype.cost.formula import ZERO, Formula, Symbol, constant, symbol, symbol_names, total
 from archetype.cost.registry import Complexity
 from archetype.cost.work import PHASES, AttentionPairs, Work
 from archetype.errors import SpecError
@@ -23,9 +23,12 @@ CONVENTIONS = {
     "decode": "one more token at the end of each row",
     "memory.training_state": "weights, gradients and AdamW's moments in float32, without activations",
     "memory.activations": "what autograd saves, and the logits' gradients where backward begins",
+    "memory.weight_copies": "weights of products cast to the type that training computes in",
     "memory.training_peak": "the most that a step holds: where backward begins, or in the optimizer's step",
     "memory.recomputed": "with activation checkpointing",
-    "dtype": "int8, int4 and lossless (12 bits) are types of weights, without scales; state and products are bfloat16",
+    "dtype": "fp8, int8, int4, mxfp4, nvfp4 (with scales) and lossless (12 bits) are types of weights; products are "
+    "bfloat16, and so is the state unless state_dtype says otherwise",
+    "parameters.non_embedding": "all but looked-up tables; a head counts, unless it shares the table",
 }
 ATTENTION: dict[AttentionPairs, str] = {
     "computed": "every pair that is computed, masked or not; of sparse patterns all of every tile",
@@ -44,6 +47,7 @@ class CostReport:
     attention: AttentionPairs
     rows: tuple[Row, ...]
     memory_cost: MemoryCost  # for any batch and length
+    source_length: int | None = None  # tokens of each source; None: there is none, or it is as long as its target
 
     @cached_property
     def formulas(self) -> Mapping[Column, Formula]:
@@ -63,11 +67,15 @@ class CostReport:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Total, those in embedding tables, and those active for one token."""
+        """Total, those in embedding tables, those active for one token, and both without the tables."""
+        whole, active = self.formulas["parameters"].value, self.formulas["active"].value
+        embedding = sum(row.parameters for row in self.rows if row.is_table)
         return {
-            "total": self.formulas["parameters"].value,
-            "embedding": sum(row.parameters for row in self.rows if row.is_table),
-            "active": self.formulas["active"].value,
+            "total": whole,
+            "embedding": embedding,
+            "non_embedding": whole - embedding,
+            "active": active,
+            "active_non_embedding": active - sum(row.active for row in self.rows if row.is_table),
         }
 
     @property
@@ -84,16 +92,22 @@ class CostReport:
     @property
     def _further_flops(self) -> Formula:
         """FLOPs of a forward pass in training that other passes do without."""
-        work = Work(symbol("B", self.batch), symbol("T", self.length, self.spec), "forward", self.attention)
         further = self.memory_cost.cost.further_tokens
-        return ZERO if further is None else further.flops(work)
+        return ZERO if further is None else further.flops(self._forward)
+
+    @property
+    def _forward(self) -> Work:
+        """The work of a forward pass."""
+        source = None if self.source_length is None else constant(self.source_length)
+        length = symbol("T", self.length, self.spec)
+        return Work(symbol("B", self.batch), length, "forward", self.attention, source=source)
 
     @property
     def state(self) -> dict[str, int]:
         """Bytes that decoding keeps: for each further token of a row, and for all rows at full length."""
         return {
-            "bytes_per_token": self.memory_cost.state_per_token(self.length),
-            "bytes": self.memory_cost.state(self.batch, self.length),
+            "bytes_per_token": self.memory_cost.state_per_token(self.length, self.source_length),
+            "bytes": self.memory_cost.state(self.batch, self.length, self.source_length),
         }
 
     @property
@@ -106,12 +120,13 @@ class CostReport:
         """What is read at once."""
         if self.memory_cost.cost.reads == "images":
             return f"{self.batch:,} image{'s' * (self.batch > 1)} of {self.length:,} positions"
-        return f"{self.batch} x {self.length:,} tokens"
+        source = "" if self.source_length is None else f" and sources of {self.source_length:,}"
+        return f"{self.batch} x {self.length:,} tokens{source}"
 
     @cached_property
     def memory(self) -> dict[str, int]:
         """Bytes of the weights in `dtype`, and what training holds."""
-        return self.memory_cost.memory(self.batch, self.length)
+        return self.memory_cost.memory(self.batch, self.length, self.source_length)
 
     @property
     def complexity(self) -> dict[str, Complexity]:
@@ -121,7 +136,7 @@ class CostReport:
     @cached_property
     def _mixing(self) -> list["_Mixing"]:
         cost, mixing = self.memory_cost.cost, []
-        work = cost.stack_work(Work(symbol("B", self.batch), symbol("T", self.length, self.spec), "forward"))
+        work = cost.stack_work(self._forward)
         for stack in cost.stacks:
             length, decodes = work[stack.prefix].length, stack in cost.decoding_stacks
             for group in (group for group in stack.groups if "mixer" in group.cost.contents):
@@ -144,7 +159,8 @@ class CostReport:
         """Plain data, for `--json`."""
         return {
             "name": self.spec.name,
-            **{name: getattr(self, name) for name in ("batch", "length", "dtype", "attention")},
+            **{name: getattr(self, name) for name in ("batch", "length", "source_length", "dtype", "attention")},
+            "state_dtype": self.memory_cost.state_dtype,
             "conventions": CONVENTIONS | {"attention": ATTENTION[self.attention]},
             **{name: getattr(self, name) for name in ("parameters", "flops", "state", "memory")},
             "formulas": {name: formula.text(self.symbols) for name, formula in self.formulas.items()},
@@ -214,8 +230,12 @@ class CostReport:
         rows = [["training step", step], ["weights", f"{sizes['weights']} in {self.dtype}"]]
         if state["bytes"]:
             held = f"{size(state['bytes_per_token'])} a token, {size(state['bytes'])} for {read}"
+            held += f", in {self.memory_cost.state_dtype}" * (self.memory_cost.state_dtype != self.dtype)
             rows.append([f"state ({self.state_name})", held])
         rows.append(["training state", f"{sizes['training_state']}: weights, gradients and AdamW's moments in float32"])
+        if self.memory["weight_copies"]:
+            copies = f"{sizes['weight_copies']} in {self.memory_cost.compute_dtype}, from forward to backward"
+            rows.append(["copies of weights", copies])
         for name, label in (("", "training peak"), ("_recomputed", "  activation checkpointing")):
             activations = f"{sizes[f'activations{name}']} of activations where backward begins"
             rows.append([label, f"{sizes[f'training_peak{name}']}; {activations}"])
@@ -258,36 +278,44 @@ def cost_report(
     length: int | None = None,
     dtype: str = "bfloat16",
     attention: AttentionPairs = "computed",
+    source_length: int | None = None,
+    state_dtype: str | None = None,
 ) -> CostReport:
     """Count parameters, FLOPs, state and memory of a specification.
 
     Args:
         model: the specification.
         batch: rows at once.
-        length: tokens of each row, and of its source (absent: the context length); an image has its positions.
-        dtype: type of weights and state, such as bfloat16.
+        length: tokens of each row (absent: the context length); an image has its positions.
+        dtype: type of the weights, such as bfloat16 or int4.
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
+        source_length: tokens of each source, of an encoder-decoder (absent: as many as of each row).
+        state_dtype: type of the state, such as fp8 (absent: that of the weights, of fewer than 16 bits bfloat16).
 
     Raises:
-        SpecError: the dtype or the way to count attention is unknown, a size is not positive, there are no positions
-            for the length, or it is another than an image has.
+        SpecError: a dtype or the way to count attention is unknown, a size is not positive, there are no positions
+            for a length, it is another than an image has, or the model reads no source.
     """
     if attention not in ATTENTION:
         raise SpecError("attention", f"{attention!r} is not a way to count attention", f"use {' or '.join(ATTENTION)}")
     if length is None:
         length = model.context_length
-    for name, count in (("batch", batch), ("length", length)):
+    lengths = {"length": length} | ({} if source_length is None else {"source_length": source_length})
+    for name, count in ({"batch": batch} | lengths).items():
         if count < 1:
             raise SpecError(name, f"{count} is too small", "use at least 1")
-    memory = MemoryCost(model, dtype)
+    if source_length is not None and not model.reads_source:
+        raise SpecError("source_length", f"{model.name or 'the model'} reads no source", "leave it out, or give length")
+    memory = MemoryCost(model, dtype, state_dtype)
     if memory.cost.reads == "images" and length != model.context_length:
         cause = f"an image has {model.context_length:,} positions in {model.name or 'this model'}, not {length:,}"
         raise SpecError("length", cause, "leave it out, or change image_size or patch_size")
-    if length > (most := memory.cost.max_length or length):
-        cause = f"{length:,} tokens are more than the {most:,} positions that {model.name or 'the model'} has"
-        raise SpecError("length", cause, f"use at most {most:,}")
-    rows = module_rows(memory.cost, batch, length, attention)
-    return CostReport(model, batch, length, dtype, attention, tuple(rows), memory)
+    for name, count in lengths.items():
+        if count > (most := memory.cost.max_length or count):
+            cause = f"{count:,} tokens are more than the {most:,} positions that {model.name or 'the model'} has"
+            raise SpecError(name, cause, f"use at most {most:,}")
+    rows = module_rows(memory.cost, batch, length, attention, source=source_length)
+    return CostReport(model, batch, length, dtype, attention, tuple(rows), memory, source_length)
 
 
 def total_parameters(model: ModelSpec) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from archetype.cost.formula import ZERO, Counts, Formula, symbol, total
+from archetype.cost.formula import ZERO, Counts, Formula, constant, symbol, total
 from archetype.cost.work import PHASES, AttentionPairs, Phase, Work
 from archetype.models.cost import ModelCost
 from archetype.models.further_tokens.cost import FurtherTokensCost
@@ -56,11 +56,27 @@ class Row:
 
 
 def module_rows(
-    cost: ModelCost, batch: int, length: int, attention: AttentionPairs = "computed", phases: Sequence[Phase] = PHASES
+    cost: ModelCost,
+    batch: int,
+    length: int,
+    attention: AttentionPairs = "computed",
+    phases: Sequence[Phase] = PHASES,
+    source: int | None = None,
 ) -> list[Row]:
-    """Every module that has parameters or multiplies anything; FLOPs of other phases than those asked for are 0."""
+    """Every module that has parameters or multiplies anything.
+
+    Args:
+        cost: of the model.
+        batch: rows.
+        length: tokens of each.
+        attention: which pairs of positions count.
+        phases: FLOPs of other phases are 0.
+        source: tokens of each source, where there is one (absent: as many).
+    """
     B, T = symbol("B", batch), symbol("T", length, cost.spec)
-    work = {phase: Work(B, T, phase, attention) for phase in phases if cost.generates or phase == "forward"}
+    sources = None if source is None else constant(source)
+    counted = [phase for phase in phases if cost.generates or phase == "forward"]
+    work = {phase: Work(B, T, phase, attention, source=sources) for phase in counted}
     stack_work = {phase: cost.stack_work(one) for phase, one in work.items()}
     flops: dict[str, Counts] = {phase: cost.flops(one) for phase, one in work.items()}
     rows = _module_rows(cost.embedding_parameters(), flops)

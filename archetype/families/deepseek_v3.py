@@ -26,6 +26,15 @@ LONG = Rotary(
     scaling=YarnScaling(factor=40.0, original_context_length=4096, mscale=1.0, mscale_all_dim=1.0),
 )
 
+# 4,096 tokens stretched to 32 times as many, with no ramp between stretched and other frequencies
+KIMI = Rotary(
+    theta=50_000.0,
+    interleaved=True,
+    scaling=YarnScaling(
+        factor=32.0, original_context_length=4096, beta_fast=1.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0
+    ),
+)
+
 
 def deepseek_v3(
     *,
@@ -97,6 +106,11 @@ FAMILY = Family("deepseek_v3", {
         "deepseek-v3": dict(num_layers=61, d_model=7168, num_heads=128, d_ff=18_432, num_experts=256,
             experts_per_token=8, expert_d_ff=2048,
             groups=ExpertGroups(num_groups=8, groups_per_token=4, top_k_in_group=2)),
+    }),
+    **presets("Kimi Team 2025, table 2; moonshotai/Kimi-K2-Instruct config.json", deepseek_v3, {
+        "kimi-k2": dict(num_layers=61, d_model=7168, num_heads=64, d_ff=18_432, num_experts=384, experts_per_token=8,
+            expert_d_ff=2048, num_dense_layers=1, router_scale=2.827, vocab_size=163_840, context_length=131_072,
+            position=KIMI),
     }),
     **tiny(deepseek_v3, {
         "deepseek-v3-tiny": dict(num_layers=2, num_heads=4, d_ff=172, num_experts=8, experts_per_token=2,

@@ -1,4 +1,4 @@
-"""Llama 2, 3, 3.1 and 3.2 (Touvron 2023, Dubey 2024), as transformers' `llama` writes them."""
+"""LLaMA, Llama 2, 3, 3.1 and 3.2 (Touvron 2023, Dubey 2024), as transformers' `llama` writes them."""
 
 from functools import partial
 from operator import itemgetter
@@ -170,6 +170,12 @@ def _llama31(factor: float, **sizes: Any) -> Decoder:
 
 
 PRESETS = {
+    **presets("Touvron 2023 (LLaMA), table 2; params.json of the release", partial(llama, context_length=2048), {
+        "llama-7b": dict(num_layers=32, d_model=4096, num_heads=32, d_ff=11_008, eps=1e-6),
+        "llama-13b": dict(num_layers=40, d_model=5120, num_heads=40, d_ff=13_824, eps=1e-6),
+        "llama-33b": dict(num_layers=60, d_model=6656, num_heads=52, d_ff=17_920, eps=1e-6),
+        "llama-65b": dict(num_layers=80, d_model=8192, num_heads=64, d_ff=22_016),
+    }),
     **presets("Touvron 2023 (Llama 2), meta-llama/Llama-2-*-hf config.json", llama, {
         "llama-2-7b": dict(num_layers=32, d_model=4096, num_heads=32, d_ff=11_008),
         "llama-2-13b": dict(num_layers=40, d_model=5120, num_heads=40, d_ff=13_824),

@@ -67,5 +67,7 @@ RULES = weight_rules("""
 FAMILY = Family("mpt", {
     **presets("MosaicML 2023; mosaicml/mpt-7b config.json", mpt,
         {"mpt-7b": dict(num_layers=32, d_model=4096, num_heads=32)}),
+    **presets("MosaicML 2023b; mosaicml/mpt-30b config.json", mpt,
+        {"mpt-30b": dict(num_layers=48, d_model=7168, num_heads=64, context_length=8192)}),
     **tiny(mpt, {"mpt-tiny": dict(num_layers=2, num_heads=4)}),
 }, Format("mpt", "MptForCausalLM", KEYS, RULES, "transformer."))  # fmt: skip

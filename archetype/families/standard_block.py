@@ -83,6 +83,7 @@ def standard_decoder(
     num_layers: int,
     d_ff: int | None = None,
     patterns: tuple[Pattern, ...] = (Full(),),
+    wiring: Wiring | None = None,
     tied: bool = True,
     std: float = 0.02,
     model: dict[str, Any] | None = None,
@@ -91,7 +92,7 @@ def standard_decoder(
     context_length: int,
     **block: Any,
 ) -> Decoder:
-    """A decoder of pre-norm standard blocks.
+    """A decoder of standard blocks.
 
     Args:
         norm: of every part, and behind the last layer.
@@ -99,6 +100,7 @@ def standard_decoder(
         num_layers: how many.
         d_ff: inner width (absent: four times the width).
         patterns: of the layers in turn.
+        wiring: of each block (absent: the norm stands before each part).
         tied: whether the head reads the table of the embedding.
         std: of initial weights.
         model: further fields of `spec.Decoder`.
@@ -107,7 +109,7 @@ def standard_decoder(
         context_length: in tokens.
         block: as in `standard_block`.
     """
-    wiring, width = PreNorm(norm=norm), d_ff or 4 * d_model
+    wiring, width = wiring or PreNorm(norm=norm), d_ff or 4 * d_model
     blocks = tuple(standard_block(wiring=wiring, d_ff=width, pattern=pattern, **block) for pattern in patterns)
     sizes: dict[str, Any] = dict(name=name, vocab_size=vocab_size, context_length=context_length, d_model=d_model)
     return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes, **(model or {}))

@@ -146,6 +146,10 @@ FAMILY = Family("vit", {
         "vit-l-16": dict(num_layers=24, d_model=1024, num_heads=16, patch_size=16),
         "vit-h-14": dict(num_layers=32, d_model=1280, num_heads=16, patch_size=14),
     }),
+    **presets("Steiner 2021, table 2 (d_model and heads of DeiT, Touvron 2020, table 1)", vit, {
+        "vit-ti-16": dict(num_layers=12, d_model=192, num_heads=3, patch_size=16),
+        "vit-s-16": dict(num_layers=12, d_model=384, num_heads=6, patch_size=16),
+    }),
     **presets("for tests and first trials: digits of 8 x 8 points", vit, {
         "vit-tiny": dict(num_layers=2, d_model=64, num_heads=4, patch_size=2, image_size=8, num_channels=1,
             num_classes=10, dropout=0.2, std=0.1),

@@ -4,18 +4,23 @@ The library's own settings apply: HF_HOME is the cache's folder, HF_TOKEN the ac
 """
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from archetype.errors import CheckpointError, DataError, one_line
+from archetype.io import weight_files
+from archetype.io.weight_files import INDEX, SINGLE, Header, TensorHeader
 
-NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
+CONNECTIONS = 8  # at once, to read the headers of a model's files
 # The files that are read here: no code, no pickles, no other library's weights.
 PATTERNS = ["*.json", "*.safetensors", "*.model", "*.tiktoken", "*.txt", "*.jinja"]
 PICKLE_PATTERNS = ["pytorch_model*.bin"]
 
 
 def is_name(source: str | Path) -> bool:
-    """Whether this may be a model of the hub: owner/name, where no local folder has the owner's name."""
+    """Whether this may be a model of the hub: owner/name or owner/name@revision, and no local folder is named owner."""
     text = source.as_posix() if isinstance(source, Path) else source
     return NAME.fullmatch(text) is not None and not Path(text.split("/")[0]).exists()
 
@@ -31,28 +36,80 @@ def download(name: str, patterns: list[str]) -> Path:
     """The folder of a model in the cache, downloaded where it is not there already.
 
     Args:
-        name: owner/name.
+        name: owner/name, or owner/name@revision with a branch, a tag or a commit.
         patterns: patterns of file names.
 
     Raises:
-        CheckpointError: there is no such model, it asks for permission, or the hub cannot be reached.
+        CheckpointError: there is no such model or revision, it asks for permission, or the hub cannot be reached.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
+    repository, revision = _parts(name)
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"]))
+        folder = snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
+        return Path(folder)
     except GatedRepoError:
         cause = "needs its owner's permission"
         raise CheckpointError(name, cause, "ask on its page, and set HF_TOKEN") from None
     except RepositoryNotFoundError:
         cause = "is not a folder here, nor a model of huggingface.co that you may read"
         raise CheckpointError(name, cause, "check the name; a private model needs HF_TOKEN") from None
+    except RevisionNotFoundError:
+        raise CheckpointError(
+            name, f"{repository} has no revision {revision}", "name a branch, a tag or a commit"
+        ) from None
     except LocalEntryNotFoundError:
         cause = "is not a folder here, and huggingface.co cannot be reached"
         raise CheckpointError(name, cause, "check the path, or the network and HF_HUB_OFFLINE") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(name, f"cannot be downloaded: {' '.join(str(error).split())}", "try again") from None
+
+
+def header(name: str) -> Header:
+    """The header of a model's safetensors: from its files where they were downloaded, else the first bytes of each.
+
+    Args:
+        name: owner/name, or owner/name@revision.
+
+    Raises:
+        CheckpointError: the model has no safetensors, or the hub cannot be reached.
+    """
+    folder = download(name, ["config.json", INDEX])
+    index = folder / INDEX
+    files = sorted(set(weight_files.weight_map(index).values())) if index.is_file() else [SINGLE]
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        headers = pool.map(partial(_file_header, name, folder), files)
+        return {tensor: one for part in headers for tensor, one in part.items()}
+
+
+def _file_header(name: str, folder: Path, file: str) -> Header:
+    """The header of one file; `folder` is named after the commit, so that all files are of one revision."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import EntryNotFoundError
+
+    if (folder / file).is_file():
+        return weight_files.file_header(folder / file)
+    try:
+        metadata = HfApi().parse_safetensors_file_metadata(_parts(name)[0], file, revision=folder.name)
+    except EntryNotFoundError:
+        cause = f"there is no {file}, whose header says which tensors the model has"
+        raise CheckpointError(name, cause, "`archetype import --allow-pickle` reads a pickle") from None
+    except Exception as error:  # the network library beneath raises errors of its own
+        cause = f"the header of {file} cannot be read: {one_line(str(error), 80)}"
+        raise CheckpointError(name, cause, "check the network and HF_HUB_OFFLINE") from None
+    return {tensor: TensorHeader(one.dtype, tuple(one.shape)) for tensor, one in metadata.tensors.items()}
+
+
+def _parts(name: str) -> tuple[str, str | None]:
+    """owner/name and the revision, where one is named."""
+    match = NAME.fullmatch(name)
+    return (name, None) if match is None else (match[1], match[2])
 
 
 def data_set_revision(name: str) -> str:

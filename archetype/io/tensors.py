@@ -83,7 +83,8 @@ class Tensors:
 
     def header(self) -> files.Header:
         """Type and shape of every tensor, without reading any."""
-        return {name: files.tensor_header(self._files[file], name) for name, file in self._where.items()}
+        slices = {name: self._files[file].get_slice(name) for name, file in self._where.items()}
+        return {name: files.TensorHeader(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape, without reading it."""

@@ -7,12 +7,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from archetype.errors import CheckpointError
-from archetype.io.files import MAX_INDEX_BYTES, read_json
+from archetype.io.files import MAX_INDEX_BYTES, check_regular, json_object, read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 PICKLED = "pytorch_model.bin"
+NAMES = (INDEX, SINGLE, PICKLED_INDEX, PICKLED)
+MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
+SIZE_BYTES = 8  # of the header's size, with which a file begins
 
 
 class TensorHeader(NamedTuple):
@@ -35,8 +38,7 @@ def find(folder: Path, allow_pickle: bool = False) -> Path:
     Raises:
         CheckpointError: none is there.
     """
-    names = [INDEX, SINGLE] + ([PICKLED_INDEX, PICKLED] if allow_pickle else [])
-    for name in names:
+    for name in NAMES if allow_pickle else NAMES[:2]:
         if (folder / name).is_file():
             return folder / name
     old = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
@@ -48,37 +50,75 @@ def find(folder: Path, allow_pickle: bool = False) -> Path:
     raise CheckpointError(str(folder), f"there is neither {SINGLE} nor {INDEX}", remedy)
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds a checkpoint, even one that is pickled."""
+    return any((folder / name).is_file() for name in NAMES)
+
+
 def is_index(file: Path) -> bool:
     """Whether a file lists others."""
     return file.name in (INDEX, PICKLED_INDEX)
 
 
+def weight_map(index: Path) -> dict[str, str]:
+    """The file's name of each tensor that an index lists, which must not point outside the index's folder."""
+    names = read_json(index, MAX_INDEX_BYTES, CheckpointError).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
+        raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
+    for name, shard in names.items():
+        if shard in ("", "..") or PurePosixPath(shard).name != shard or "\\" in shard:
+            cause = f"{shard!r} points outside the model's folder"
+            raise CheckpointError(f"{index}: weight_map: {name}", cause, "do not trust this checkpoint")
+    return names
+
+
 def listed(index: Path) -> dict[str, Path]:
     """The file of each tensor that an index lists, which must be in its own folder."""
-    weight_map = read_json(index, MAX_INDEX_BYTES, CheckpointError).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise CheckpointError(str(index), "its weight_map is not a mapping of names", "download it again")
     files = {path.name for path in index.parent.iterdir() if path.is_file()}
-    for name, shard in weight_map.items():
-        place = f"{index}: weight_map: {name}"
-        if shard in ("", "..") or PurePosixPath(shard).name != shard or "\\" in shard:
-            raise CheckpointError(place, f"{shard!r} points outside the model's folder", "do not trust this checkpoint")
+    names = weight_map(index)
+    for name, shard in names.items():
         if shard not in files:
-            raise CheckpointError(place, f"{shard!r} is missing", "download it")
-    return {name: index.parent / shard for name, shard in weight_map.items()}
+            raise CheckpointError(f"{index}: weight_map: {name}", f"{shard!r} is missing", "download it")
+    return {name: index.parent / shard for name, shard in names.items()}
 
 
 def header(folder: Path) -> Header:
-    """The type and shape of every tensor of a checkpoint in safetensors, by name, without reading the tensors."""
+    """The type and shape of every tensor of a checkpoint in safetensors; the headers of its files are enough.
+
+    Raises:
+        CheckpointError: there are no safetensors, or a header is damaged.
+    """
     file = find(folder)
-    handles = [opened(shard, "np") for shard in (sorted(set(listed(file).values())) if is_index(file) else [file])]
-    return {name: tensor_header(handle, name) for handle in handles for name in list(handle.keys())}
+    shards = sorted(set(listed(file).values())) if is_index(file) else [file]
+    return {name: tensor for shard in shards for name, tensor in file_header(shard).items()}
 
 
-def tensor_header(handle: Any, name: str) -> TensorHeader:
-    """What an open file says of one tensor."""
-    tensor = handle.get_slice(name)
-    return TensorHeader(tensor.get_dtype(), tuple(tensor.get_shape()))
+def file_header(file: Path) -> Header:
+    """The header of one safetensors file, whatever follows it."""
+    check_regular(file, CheckpointError)
+    try:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(SIZE_BYTES), "little")
+            data = stream.read(size) if size <= MAX_HEADER_BYTES else b""
+    except OSError as problem:
+        cause = f"cannot be read: {problem.strerror or problem}"
+        raise CheckpointError(str(file), cause, "check the path and its permissions") from None
+    if len(data) < max(size, 2):
+        raise CheckpointError(str(file), "does not begin with a whole safetensors header", "download it again")
+    entries = json_object(data, str(file), CheckpointError)
+    return {name: _tensor(f"{file}: {name}", entry) for name, entry in entries.items() if name != "__metadata__"}
+
+
+def _tensor(place: str, entry: Any) -> TensorHeader:
+    """One entry of a header, checked."""
+    dtype, shape = (entry.get("dtype"), entry.get("shape")) if isinstance(entry, dict) else (None, None)
+    if (
+        not isinstance(dtype, str)
+        or not isinstance(shape, list)
+        or not all(type(size) is int and size >= 0 for size in shape)
+    ):
+        raise CheckpointError(place, "has no type and shape in the header", "download the file again")
+    return TensorHeader(dtype, tuple(shape))
 
 
 def opened(file: Path, framework: str) -> Any:

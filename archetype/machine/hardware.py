@@ -2,23 +2,36 @@
 
 import difflib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from archetype.dtypes import bytes_of
 from archetype.errors import SpecError
 
 
+class Utilization(NamedTuple):
+    """The share of a peak that a published program reached."""
+
+    share: float
+    source: str  # the program, what it ran, and on what
+
+
+# By phase: of the bandwidth in decoding, of the FLOPs that a training step needs.
+Utilizations = Mapping[str, Utilization]
+
+
 class Device(NamedTuple):
-    """Peaks of one machine."""
+    """Peaks of one machine, and what programs usually reach of them."""
 
     name: str
     bandwidth: float  # bytes of memory a second
     flops: Mapping[str, float]  # a second, by the type that products are computed in
     memory: int | None  # bytes
     source: str
+    usual: Utilizations = MappingProxyType({})
 
     def peak(self, dtype: str) -> float:
-        """FLOPs a second; weights in int8 and int4 are multiplied in bfloat16, a type that is not listed in float32."""
+        """FLOPs a second; weights of fewer bits are multiplied in bfloat16, a type that is not listed in float32."""
         halves = bytes_of(dtype) == 2 and "bfloat16" in self.flops
         return self.flops["bfloat16" if halves else "float32"]
 
@@ -28,21 +41,37 @@ class Device(NamedTuple):
             return self
         flops = {dtype: number * peak for dtype, peak in self.flops.items()}
         memory = None if self.memory is None else number * self.memory
-        return Device(f"{number} x {self.name}", number * self.bandwidth, flops, memory, self.source)
+        name, bandwidth = f"{number} x {self.name}", number * self.bandwidth
+        return self._replace(name=name, bandwidth=bandwidth, flops=flops, memory=memory)
 
 
-def _device(name: str, gigabytes: int, bandwidth: float, bfloat16: float, float32: float, source: str) -> Device:
+# Published runs: decoding of one text, training with shards. A device without a run of its own has the nearest.
+_DECODE = Utilization(0.69, "gpt-fast's README: Llama 2 7B in bfloat16, 1,397 GB/s on A100-80GB")
+_TRAIN_A100 = Utilization(0.58, "torchtitan's docs/performance.md of 2024: Llama 3 8B on 64 A100-80GB")
+_TRAIN_H100 = Utilization(0.39, "torchtitan's benchmarks of 2024-12: Llama 3.1 8B compiled, on 8 and 128 H100 at 500 W")
+
+
+def _device(
+    name: str,
+    gigabytes: int,
+    bandwidth: float,
+    bfloat16: float,
+    float32: float,
+    source: str,
+    train: Utilization = _TRAIN_H100,
+) -> Device:
     """Bandwidth in GB/s, products in TFLOP/s."""
     flops = {"bfloat16": bfloat16 * 1e12, "float32": float32 * 1e12}
-    return Device(name, int(bandwidth * 1e9), flops, gigabytes * 10**9, source)
+    usual = {"decode": _DECODE, "train": train}
+    return Device(name, int(bandwidth * 1e9), flops, gigabytes * 10**9, source, usual)
 
 
 DEVICES = {
     device.name: device
     for device in (
         _device("A10", 24, 600, 125, 31.2, "NVIDIA A10 datasheet, without sparsity"),
-        _device("A100-40GB", 40, 1555, 312, 19.5, "NVIDIA A100 datasheet, SXM"),
-        _device("A100-80GB", 80, 2039, 312, 19.5, "NVIDIA A100 datasheet, SXM"),
+        _device("A100-40GB", 40, 1555, 312, 19.5, "NVIDIA A100 datasheet, SXM", _TRAIN_A100),
+        _device("A100-80GB", 80, 2039, 312, 19.5, "NVIDIA A100 datasheet, SXM", _TRAIN_A100),
         _device("H100-SXM", 80, 3350, 989.4, 66.9, "NVIDIA H100 datasheet; Hopper whitepaper, table 2"),
         _device("H100-PCIe", 80, 2000, 756, 51, "NVIDIA H100 datasheet, PCIe, without sparsity"),
         _device("H200", 141, 4800, 989.4, 66.9, "NVIDIA H200 datasheet, SXM"),

@@ -1,6 +1,7 @@
 """The cost of whole models: embedding, head, and which work goes through which stack in each phase.
 
-A source is as long as its target. What does not generate (encoders) has only the phase `forward`.
+A source is as long as its target unless `Work.source` says otherwise.
+What does not generate (encoders) has only the phase `forward`.
 """
 
 from abc import ABC, abstractmethod
@@ -59,8 +60,13 @@ class ModelCost(ABC):
         """FLOPs of the modules before and after the stacks."""
         return self.head.flops(work)
 
-    def state(self, length: int) -> tuple[int, int]:
-        """How many numbers and how many integers are in the state of one row with room for `length` tokens."""
+    def state(self, length: int, source: int | None = None) -> tuple[int, int]:
+        """Numbers and integers in the state of one row.
+
+        Args:
+            length: tokens that it has room for.
+            source: tokens of its source, where there is one (absent: as many).
+        """
         return 0, 0
 
     def state_parts(self, length: int, source: int) -> list[StatePart]:

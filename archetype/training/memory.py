@@ -89,7 +89,7 @@ class StepMemoryCost:
         saved = self.cost.saved_activations(rows, length)
         held, logits = self._loss(saved)
         outside = saved.embedding_and_head - saved.num_logits * saved.logits - held
-        outside -= self.cost.cast_weights if self.is_bfloat16 else 0
+        outside += 0 if self.is_bfloat16 else self.cost.cast_weights
         if self._share_of_blocks_with_gradients == 0:  # the head alone learns, of what it reads
             outside = rows * length * FLOAT32 * getattr(self.spec, "d_model", 0)
         num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)

@@ -134,6 +134,14 @@ export interface PhaseTime {
   bound: string;
 }
 
+export interface Times {
+  device: string;
+  source: string;
+  phases: PhaseTime[];
+  too_large: { phase: string; memory: number; available: number }[];
+  even_routing: boolean;
+}
+
 export interface FormGroup {
   path: string;
   definition: string;
@@ -152,7 +160,7 @@ export interface Evaluated {
   context_length: number;
   cost: CostReport;
   fit: { memory: string; use: string; batch: number | null; length: number | null }[];
-  times: { device: string; source: string; phases: PhaseTime[] } | null;
+  times: Times | null;
   form: FormGroup[];
   diff: { path: string; a: unknown; b: unknown }[];
   base: (Sums & { name: string }) | null;

@@ -11,7 +11,7 @@ from archetype.apps.bench.peers import Peer
 from archetype.cost.work import Phase
 from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
-from archetype.estimate.roofline import PhaseTime, predict, weights_read
+from archetype.estimate.roofline import PhaseTime, phase_times, weights_read
 from archetype.io.tensors import dtype_of
 from archetype.language_model import LanguageModel
 from archetype.loading import build_untrained, load, names_weights
@@ -219,7 +219,7 @@ def least_time(
     is_pair = spec.reads_source
     length = prompt + new // 2 if phase == "decode" and not is_pair else prompt
     report = cost_report(spec, rows, length, dtype)
-    time = next(time for time in predict(report, device) if time.phase == phase)
+    time = next(time for time in phase_times(report, device) if time.phase == phase)
     flops, traffic, state = time.flops, time.traffic, report.state["bytes"]
     if is_pair and phase == "prefill":  # the source, its keys and values, and the first step of the target
         flops = sum(row.prefill for row in report.rows if not row.decode) + report.flops["decode"]

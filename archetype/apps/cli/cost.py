@@ -19,12 +19,16 @@ def cost(
     sources: Specs,
     batch: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 1,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context]")] = None,
+    source_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each source, of an encoder-decoder.  [default: --length]")
+    ] = None,
     dtype: Annotated[
         str,
-        typer.Option(
-            help="Type of weights and state: float32, bfloat16, float16; lossless, int8 or int4 for weights alone."
-        ),
+        typer.Option(help="Type of weights: float32, bfloat16, float16, fp8, lossless, int8, int4, mxfp4 or nvfp4."),
     ] = "bfloat16",
+    state_dtype: Annotated[
+        str | None, typer.Option(help="Type of the state, such as fp8.  [default: of the weights, 16 bits at least]")
+    ] = None,
     attention: Annotated[
         str, typer.Option(help="Count every pair of positions that is `computed`, or those that are `allowed`.")
     ] = "computed",
@@ -54,7 +58,9 @@ def cost(
         raise SpecError("--devices", "says how many of a device there are, and there is none", "add --device NAME")
     memory = None if fit is None else parse_size(fit)
     pairs = cast("AttentionPairs", attention)  # others are refused by `cost_report`
-    reports = [cost_report(open_spec(source), batch, length, dtype, pairs) for source in sources]
+    reports = [
+        cost_report(open_spec(source), batch, length, dtype, pairs, source_length, state_dtype) for source in sources
+    ]
     hardware = None if device is None else _device(device).times(devices)
     predictions = [[*_fit(report, fit, memory), *_times(report, hardware)] for report in reports]
     if as_json:
@@ -69,6 +75,8 @@ def cost(
         for prediction in predicted:
             print(f"\n{source}: {prediction.title}" if compare else f"\n{prediction.title}")
             print(prediction.table)
+            if prediction.note:
+                print(prediction.note)
 
 
 class Prediction(NamedTuple):
@@ -77,6 +85,7 @@ class Prediction(NamedTuple):
     title: str
     table: "Table"
     data: dict[str, Any]
+    note: str = ""
 
 
 def _device(name: str) -> "Device":
@@ -101,9 +110,19 @@ def _fit(report: "CostReport", text: str | None, memory: int | None) -> Iterator
 
 
 def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction]:
-    from archetype.estimate.roofline import predict, time_table
+    from archetype.estimate.roofline import chooses_experts, predict, time_table, too_large
 
     if device is not None:
-        times = predict(report, device)
-        data = {"device": device._asdict(), "time": [time._asdict() for time in times]}
-        yield Prediction(f"at least, on {device.name} ({device.source})", time_table(times), data)
+        times, missing = predict(report, device), too_large(report, device)
+        reached = {phase: utilization._asdict() for phase, utilization in device.usual.items()}
+        even = chooses_experts(report)
+        data = {
+            "device": device._asdict() | {"usual": reached},
+            "routing": "even" if even else None,
+            "time": [time._asdict() for time in times],
+            "too_large": [phase._asdict() for phase in missing],
+        }
+        bound = "at least, if tokens choose experts evenly," if even else "at least,"
+        title = f"{bound} on {device.name} ({device.source})"
+        usual = "; ".join(f"{phase} {one.share:.0%} ({one.source})" for phase, one in device.usual.items())
+        yield Prediction(title, time_table(times, missing), data, f"usual: {usual}" if usual else "")

@@ -32,10 +32,12 @@ def draw(
     from pathlib import Path
 
     from archetype import api
+    from archetype.convert.source import SUFFIXES
 
     drawing = api.draw(source, other, measure, batch, length, dtype)  # type: ignore[arg-type]  # refused if unknown
     if as_json:
         print_json(drawing.scene.to_json())
         return
-    names = [Path(one).stem if Path(one).suffix else Path(one).name for one in (source, other) if one]
+    places = [Path(one) for one in (source, other) if one]
+    names = [place.stem if place.suffix in SUFFIXES else place.name for place in places]
     print(drawing.save(to or Path(f"{'-'.join(names)}.svg")))

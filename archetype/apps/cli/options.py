@@ -22,20 +22,24 @@ def _check_device(context: typer.Context, name: str) -> str:
     return name
 
 
-SPEC_HELP = "A preset, a YAML or JSON file, a run directory, a model folder, a GGUF file or owner/name."
+SPEC_HELP = (
+    "A preset, a YAML or JSON file, a run directory, a model folder or its config.json, a GGUF file, or "
+    "owner/name[@revision]."
+)
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help=SPEC_HELP, autocompletion=complete_presets)]
 Specs = Annotated[list[str], typer.Argument(metavar="SPEC...", help=SPEC_HELP, autocompletion=complete_presets)]
 Model = Annotated[
     Path,
     typer.Argument(
-        metavar="MODEL", help="A run directory, a Hugging Face folder, a GGUF file, or owner/name of huggingface.co."
+        metavar="MODEL",
+        help="A run directory, a Hugging Face folder, a GGUF file, or owner/name[@revision] of huggingface.co.",
     ),
 ]
 Exported = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A run directory, a model folder, a GGUF file, owner/name of huggingface.co, a preset or a specification.",
+        help="A run directory, a model folder, a GGUF file, owner/name[@revision], a preset or a specification.",
         autocompletion=complete_presets,
     ),
 ]

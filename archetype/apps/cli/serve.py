@@ -26,7 +26,8 @@ REPORTS = [Path("claims/reports"), Path("studies")]
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # hosts that listen everywhere, and where a browser finds them
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MODELS = typer.Argument(
-    metavar="MODEL...", help="Folders of models, or owner/name of huggingface.co; NAME=FOLDER gives one a name."
+    metavar="MODEL...",
+    help="Folders of models, or owner/name[@revision] of huggingface.co; NAME=FOLDER gives one a name.",
 )
 
 

@@ -49,18 +49,16 @@ def show(
         print(with_schema_line(mapping_to_yaml(data), "specification"), end="")
 
 
-def _explain(folder: Path, as_json: bool) -> None:
+def _explain(place: Path, as_json: bool) -> None:
     """Print what was recognized, assumed, not understood and left out of a family that is not registered."""
     from dataclasses import asdict
 
-    from archetype.convert.source import read_hf_spec
+    from archetype.convert.source import find_config, read_config
     from archetype.errors import SpecError
-    from archetype.io import hub
 
-    folder = hub.local(folder)
-    if not (folder / "config.json").is_file():
-        raise SpecError(str(folder), "is not a model folder with a config.json", "leave --explain out")
-    family, _ = read_hf_spec(folder, warn=False)
+    if (config := find_config(place)) is None:
+        raise SpecError(str(place), "is not a model folder with a config.json", "leave --explain out")
+    family, _ = read_config(*config, warn=False)
     if as_json:
         print_json({"family": family.name, "reading": family.reading and asdict(family.reading)})
     elif family.reading is None:

@@ -22,7 +22,7 @@ from archetype.diagram.scene import Box, Container, Scene
 from archetype.errors import ArchetypeError, SpecError, SpecErrors
 from archetype.estimate.fit import fits
 from archetype.estimate.report import CostReport, cost_report
-from archetype.estimate.roofline import predict
+from archetype.estimate.roofline import chooses_experts, predict, too_large
 from archetype.families.index import preset_facts
 from archetype.families.registry import preset
 from archetype.io.yaml import mapping_to_yaml, yaml_value
@@ -241,7 +241,11 @@ def times(report: CostReport, name: str) -> dict[str, Any] | None:
     if (device := DEVICES.get(name)) is None:
         return None
     phases = [time._asdict() for time in predict(report, device)]
-    return {"device": device.name, "source": device.source, "phases": phases}
+    missing = [phase._asdict() for phase in too_large(report, device)]
+    even = chooses_experts(report)
+    return {
+        "device": device.name, "source": device.source, "phases": phases, "too_large": missing, "even_routing": even,
+    }  # fmt: skip
 
 
 def form(spec: ModelSpec) -> list[dict[str, Any]]:

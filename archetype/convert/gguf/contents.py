@@ -74,7 +74,7 @@ class FileTensors(Tensors):
         return self._numbers(name, self._dtype)
 
     @contextmanager
-    def copied(self, name: str) -> Iterator[Tensor]:
+    def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
         """A tensor to copy from, valid within the block."""
         yield self.mapped(name)
 

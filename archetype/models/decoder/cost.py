@@ -17,6 +17,6 @@ class DecoderCost(EmbeddedModelCost):
         if model.further_tokens is not None and (stack := model.further_stack) is not None:
             self.further_tokens = FurtherTokensCost(model.further_tokens, stack, self.head)
 
-    def state(self, length: int) -> tuple[int, int]:
+    def state(self, length: int, source: int | None = None) -> tuple[int, int]:
         """The state of the stack."""
         return self.stacks[0].state(length), 0

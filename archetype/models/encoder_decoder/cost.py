@@ -1,6 +1,6 @@
 """The cost of encoder-decoders: the encoder reads the source once."""
 
-from archetype.cost.formula import ZERO, Counts, prefixed, symbol
+from archetype.cost.formula import ZERO, Counts, Formula, prefixed, symbol
 from archetype.cost.registry import cost_of
 from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.models.cost import EmbeddedModelCost
@@ -33,25 +33,32 @@ class EncoderDecoderCost(EmbeddedModelCost):
         if work.phase != "decode":
             place, source = ("embedding.", self.embedding) if self.source_embedding is None else (
                 "source_embedding.", self.source_embedding)  # fmt: skip
-            for name, count in prefixed(place, source.flops(work)).items():
+            for name, count in prefixed(place, source.flops(work._replace(length=_source(work)))).items():
                 counts[name] = counts.get(name, ZERO) + count
         return counts
 
     def stack_work(self, work: Work) -> dict[str, Work]:
         """The source, unless it has been read, and the target."""
-        encoder = {} if work.phase == "decode" else {"encoder.": work._replace(causal=False)}
-        return encoder | {"decoder.": work._replace(source=work.length)}
+        source = _source(work)
+        reading = work._replace(length=source, causal=False, source=None)
+        return ({} if work.phase == "decode" else {"encoder.": reading}) | {"decoder.": work._replace(source=source)}
 
     @property
     def decoding_stacks(self) -> list[StackCost]:
         """The decoder."""
         return self.stacks[1:]
 
-    def state(self, length: int) -> tuple[int, int]:
+    def state(self, length: int, source: int | None = None) -> tuple[int, int]:
         """The state of the decoder, with a source; each cross-attention keeps the source's length."""
-        return self.stacks[1].state(length, source=length), self.num_cross_attentions
+        return self.stacks[1].state(length, source=source or length), self.num_cross_attentions
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes saved of embeddings and head, and of the encoder's output, which every cross-attention reads."""
-        encoder_output = work.tokens * self.d.value * FLOAT32
-        return super().saved_activations(work) + self.embedding.saved_activations(work) + encoder_output
+        reading = work._replace(length=work.source or work.length)
+        encoder_output = reading.tokens * self.d.value * FLOAT32
+        return super().saved_activations(work) + self.embedding.saved_activations(reading) + encoder_output
+
+
+def _source(work: Work) -> Formula:
+    """Tokens of a source; without a length of its own it is as long as its target."""
+    return symbol("T_s", work.source.value) if work.source else work.length

@@ -68,7 +68,7 @@ class MegaByteCost(ModelCost):
         count = len(self.stacks[0].stack.layers)
         return [*layers, StatePart("open patch", "patch", (count,), self.global_d.value, self.patch_size)]
 
-    def state(self, length: int) -> tuple[int, int]:
+    def state(self, length: int, source: int | None = None) -> tuple[int, int]:
         """The start and every complete patch, the global model's newest output, and the bytes of one patch."""
         return self.stacks[0].state(length // self.patch_size + 1) + self.global_d.value, self.patch_size
 

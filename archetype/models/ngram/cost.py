@@ -44,7 +44,7 @@ class NGramCost(ModelCost):
         """The newest tokens."""
         return [StatePart("newest tokens", "ngram", (0,), 0, self.state(length)[1])]
 
-    def state(self, length: int) -> tuple[int, int]:
+    def state(self, length: int, source: int | None = None) -> tuple[int, int]:
         """The tokens that are read again with the next one."""
         return 0, self.n - 1
 

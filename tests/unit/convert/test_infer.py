@@ -359,17 +359,6 @@ def test_a_damaged_origin_is_refused_in_one_line(folder: Path, tmp_path: Path) -
             archetype.load(tmp_path / "run")
 
 
-def test_a_name_of_the_hub_says_that_the_tensors_are_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from archetype.io import hub
-
-    (folder / "model.safetensors").unlink()
-    monkeypatch.setattr(hub, "download", lambda name, patterns: folder)
-    with pytest.raises(
-        CheckpointError, match="its tensors, which would show more, are not fetched; `archetype import`"
-    ):
-        open_spec("owner/mystery")
-
-
 def test_an_old_pickle_of_an_unknown_family_is_read_where_that_is_asked_for(folder: Path) -> None:
     expected = read(folder)
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")

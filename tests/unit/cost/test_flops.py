@@ -138,16 +138,18 @@ def test_a_picture_has_one_length(name: str) -> None:
 def test_a_pair_reads_its_source_once(name: str) -> None:
     drawn = OTHERS[name]
     assert isinstance(drawn, spec.EncoderDecoder)
-    model, expected = build(drawn).eval(), cost.cost_report(drawn, BATCH, LENGTH).flops
-    source, target = tokens(drawn.source_vocab_size or drawn.vocab_size), tokens(drawn.vocab_size)
+    model, target = build(drawn).eval(), tokens(drawn.vocab_size)
+    for length in (None, 7):
+        expected = cost.cost_report(drawn, BATCH, LENGTH, source_length=length).flops
+        source = tokens(drawn.source_vocab_size or drawn.vocab_size, length=length or LENGTH)
 
-    def begun() -> State:
-        return model.new_state(source, capacity=LENGTH)
+        def begun(source: torch.Tensor = source) -> State:
+            return model.new_state(source, capacity=LENGTH)
 
-    assert flops_of(lambda: model(target, begun())) == expected["forward"]
-    assert flops_of(lambda: model(target, begun(), last_only=True)) == expected["prefill"]
-    state = written(model, target[:, :-1], begun())
-    assert flops_of(lambda: model(target[:, -1:], state)) == expected["decode"]
+        assert flops_of(lambda: model(target, begun())) == expected["forward"]
+        assert flops_of(lambda: model(target, begun(), last_only=True)) == expected["prefill"]
+        state = written(model, target[:, :-1], begun())
+        assert flops_of(lambda state=state: model(target[:, -1:], state)) == expected["decode"]
 
 
 @given(drawn=decoders(), **SIZES)

@@ -19,6 +19,10 @@ PUBLISHED = {
     "gpt2-medium": (354_823_168, "openai-community/gpt2-medium: model.safetensors"),
     "gpt2-large": (774_030_080, "openai-community/gpt2-large: model.safetensors"),
     "gpt2-xl": (1_557_611_200, "openai-community/gpt2-xl: model.safetensors"),
+    "llama-7b": (6_738_415_616, "Touvron 2023, table 2: 6.7B; transformers' llama of its params.json"),
+    "llama-13b": (13_015_864_320, "Touvron 2023, table 2: 13.0B; likewise"),
+    "llama-33b": (32_528_943_616, "Touvron 2023, table 2: 32.5B; likewise"),
+    "llama-65b": (65_285_660_672, "Touvron 2023, table 2: 65.2B; likewise"),
     "llama-2-7b": (6_738_415_616, "meta-llama/Llama-2-7b-hf: safetensors metadata"),
     "llama-2-13b": (13_015_864_320, "meta-llama/Llama-2-13b-hf: safetensors metadata"),
     "llama-2-70b": (68_976_648_192, "meta-llama/Llama-2-70b-hf: safetensors metadata"),
@@ -65,8 +69,9 @@ def test_no_layer_is_lost_from_the_report(drawn: spec.Decoder) -> None:
 
 
 def test_the_embedding_is_counted_apart() -> None:
-    counts = cost.cost_report(families.preset("gpt2")).parameters
-    assert counts == {"total": 124_439_808, "embedding": 50_257 * 768 + 1024 * 768, "active": 124_439_808}
+    counts, tables = cost.cost_report(families.preset("gpt2")).parameters, 50_257 * 768 + 1024 * 768
+    assert (counts["total"], counts["active"], counts["embedding"]) == (124_439_808, 124_439_808, tables)
+    assert counts["non_embedding"] == counts["active_non_embedding"] == 124_439_808 - tables
 
 
 def test_tying_saves_one_table() -> None:

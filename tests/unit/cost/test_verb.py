@@ -61,14 +61,19 @@ def test_what_fits_is_told() -> None:
 def test_times_are_predicted_for_a_device() -> None:
     report = read("llama-2-7b", "--device", "h100-sxm")
     assert report["device"]["name"] == "H100-SXM" and report["device"]["source"]
-    assert [(time["phase"], time["bound"]) for time in report["time"]] == [
-        ("prefill", "compute"), ("decode", "memory"), ("train", "compute"),
-    ]  # fmt: skip
-    assert "memory traffic" in run("llama-2-7b", "--device", "h100-sxm")
+    assert [(time["phase"], time["bound"]) for time in report["time"]] == [("prefill", "compute"), ("decode", "memory")]
+    assert [one["phase"] for one in report["too_large"]] == ["train", "train_recomputed"] and report["routing"] is None
+    assert set(report["device"]["usual"]["decode"]) == {"share", "source"}
+    shown = run("llama-2-7b", "--device", "h100-sxm")
+    assert "memory traffic" in shown and "at least, on H100-SXM (NVIDIA" in shown and "does not fit" in shown
+    assert "usual: decode 69% (gpt-fast" in shown
+    mixture = ("mixtral-8x7b", "--device", "h100-sxm", "--devices", "8", "--length", "64")
+    assert "at least, if tokens choose experts evenly, on 8 x H100-SXM" in run(*mixture)
+    assert read(*mixture)["routing"] == "even"
 
 
 def test_several_devices_share_the_work() -> None:
-    one, eight = (read("llama-2-7b", "--device", "h100-sxm", "--devices", number)["time"] for number in ("1", "8"))
+    one, eight = (read("gpt2", "--device", "h100-sxm", "--devices", number)["time"] for number in ("1", "8"))
     for alone, together in zip(one, eight, strict=True):
         assert together["seconds"] == pytest.approx(alone["seconds"] / 8) and together["bound"] == alone["bound"]
     assert "8 x H100-SXM" in run("gpt2", "--device", "h100-sxm", "--devices", "8")
@@ -97,6 +102,30 @@ def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.Monke
     report = read("gpt2-tiny", "--device", "here")
     assert report["device"]["bandwidth"] > 0 and set(report["device"]["flops"]) == {"bfloat16", "float32"}
     assert all(time["seconds"] > 0 for time in report["time"])
+
+
+def test_counts_without_the_tables() -> None:
+    """Kaplan 2020 counts so; a head of its own is no table."""
+    assert read("gpt2")["parameters"] == {
+        "total": 124_439_808, "embedding": 50_257 * 768 + 1024 * 768, "non_embedding": 85_056_000,
+        "active": 124_439_808, "active_non_embedding": 85_056_000,
+    }  # fmt: skip
+    mixture = read("mixtral-8x7b", "--length", "64")["parameters"]
+    assert mixture["active_non_embedding"] == mixture["active"] - 32_000 * 4096
+    assert mixture["non_embedding"] == mixture["total"] - mixture["embedding"]
+
+
+def test_copies_of_weights_are_a_line_of_their_own() -> None:
+    products = 50_257 * 768 + 12 * 12 * 768**2 + 12 * 9 * 768  # the table that the head reads, matrices and biases
+    assert read("gpt2")["memory"]["weight_copies"] == 2 * products
+    assert "copies of weights" in run("gpt2") and "copies of weights" not in run("gpt2", "--dtype", "float32")
+
+
+def test_source_and_state_have_sizes_of_their_own() -> None:
+    pair = read("t5-base", "--length", "64", "--source-length", "512", "--state-dtype", "fp8")
+    assert (pair["length"], pair["source_length"], pair["state_dtype"], pair["dtype"]) == (64, 512, "fp8", "bfloat16")
+    shown = run("t5-base", "--length", "64", "--source-length", "512")
+    assert "1 x 64 tokens and sources of 512" in shown and "T_s = 512 tokens of a source" in shown
 
 
 def test_allowed_pairs_cost_less_than_computed_ones() -> None:

@@ -31,6 +31,20 @@ def test_the_field_is_the_one_that_fits() -> None:
     assert match(families.preset("mamba-tiny"), GPT2, "parameters").path == "d_model"
 
 
+def test_a_field_that_ends_short_of_the_target_is_refused() -> None:
+    """By its largest or its smallest value, or because the measure does not follow it; within 1 % it is a match."""
+    small, large = families.preset("llama-tiny"), families.preset("llama-3-8b")
+    with pytest.raises(
+        SpecError, match=r"^layers\[\*\].feedforward.d_ff: gives .* of parameters, and .* has .*; solve"
+    ):
+        match(large, small, "parameters")
+    with pytest.raises(SpecError, match=r"^num_layers: gives .* to .* of parameters"):
+        match(small, large, "parameters", "num_layers")
+    with pytest.raises(SpecError, match=r"^vocab_size: gives [\d,]+ of state, and gpt2-tiny has"):
+        match(small, GPT2, "state", "vocab_size")
+    assert match(small, small, "state", "vocab_size").amount == amount(small, "state", small.context_length)
+
+
 def test_what_cannot_be_solved_is_refused() -> None:
     with pytest.raises(SpecError, match=r"^match: there is no measure 'size'; use one of parameters, active, flops"):
         match(LLAMA, GPT2, "size")  # type: ignore[arg-type]

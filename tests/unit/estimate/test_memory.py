@@ -1,5 +1,7 @@
 """Bytes: what is counted is what is allocated."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,16 +9,18 @@ from hypothesis import strategies as st
 
 from archetype import cost, families, spec
 from archetype.cost.formula import symbol
-from archetype.dtypes import BITS, bytes_of
+from archetype.dtypes import NUMBERS, bytes_of, weight_bytes
 from archetype.errors import SpecError
 from archetype.models.build import build, build_on_meta
 from archetype.parts.attention.cost import AttentionCost
 from archetype.parts.latent_attention.cost import LatentAttentionCost
+from archetype.weights.quantized import quantize
+from tests.helpers.cases import case
 from tests.helpers.examples import examples
 from tests.helpers.specs import ALL
 from tests.helpers.strategies import CONTEXT, decoders
 
-DTYPES = {name: getattr(torch, name) for name, bits in BITS.items() if bits >= 16}
+DTYPES = {name: getattr(torch, name) for name, bits in NUMBERS.items() if bits >= 16}
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -98,28 +102,68 @@ def test_training_takes_sixteen_bytes_a_parameter() -> None:
     preset = families.preset("gpt2")
     held, total = cost.cost_report(preset).memory, 124_439_808
     assert (held["gradients"], held["optimizer"], held["training_state"]) == (4 * total, 8 * total, 16 * total)
-    assert held["training_peak"] == 12 * total + held["activations"]  # where backward begins there are no gradients
-    assert held["training_peak_recomputed"] == 12 * total + held["activations_recomputed"] < held["training_peak"]
+    fixed = 12 * total + held["weight_copies"]  # where backward begins there are no gradients
+    assert held["training_peak"] == fixed + held["activations"]
+    assert held["training_peak_recomputed"] == fixed + held["activations_recomputed"] < held["training_peak"]
     few = cost.cost_report(families.preset("gpt2"), length=8).memory  # then the optimizer's step holds the most
     assert few["training_peak"] == 16 * total
 
 
 def test_an_unknown_type_is_refused() -> None:
+    gpt2 = families.preset("gpt2")
+    words = "dtype: 'float8' is not known; use one of float64, float32, bfloat16, float16, fp8"
     with pytest.raises(SpecError) as caught:
-        cost.cost_report(families.preset("gpt2"), dtype="float8")
-    assert (
-        str(caught.value)
-        == "dtype: 'float8' is not known; use one of float64, float32, bfloat16, float16, lossless, int8, int4"
-    )
+        cost.cost_report(gpt2, dtype="float8")
+    assert str(caught.value) == f"{words}, lossless, int8, int4, mxfp4, nvfp4"
+    with pytest.raises(SpecError) as caught:
+        cost.cost_report(gpt2, state_dtype="float8")
+    assert str(caught.value) == words
+    with pytest.raises(SpecError, match="'int4' is not known"):
+        cost.cost_report(gpt2, state_dtype="int4")
 
 
-def test_weights_in_int8_and_int4_take_a_byte_and_half_of_one() -> None:
+def test_few_bits_take_their_scales_too() -> None:
+    """int8 and int4 as they are packed, 4 bits as their formats say: OCP's MX and NVIDIA's of blocks of 16."""
     preset = families.preset("gpt2")
     whole = cost.cost_report(preset, dtype="bfloat16")
+    for dtype, bits in (("int8", 8.5), ("int4", 4.5), ("mxfp4", 4.25), ("nvfp4", 4.5), ("fp8", 8 + 1 / 512)):
+        with case(dtype):
+            report = cost.cost_report(preset, dtype=dtype)
+            assert report.memory["weights"] == math.ceil(124_439_808 * bits / 8)
+            assert report.state == whole.state and report.memory["training_peak"] == whole.memory["training_peak"]
     for dtype, bits in (("int8", 8), ("int4", 4)):
-        report = cost.cost_report(preset, dtype=dtype)
-        assert report.memory["weights"] * 8 == 124_439_808 * bits
-        assert report.state == whole.state and report.memory["training_peak"] == whole.memory["training_peak"]
+        quants, scales = quantize(torch.randn(64, 96), bits)
+        assert weight_bytes(64 * 96, dtype) == quants.nbytes + scales.nbytes
+
+
+def test_the_state_has_a_type_of_its_own() -> None:
+    llama = families.preset("llama-2-70b")
+    by_type = {
+        (weights, state): cost.cost_report(llama, 2, 100, weights, state_dtype=state)
+        for weights, state in (("bfloat16", None), ("int4", None), ("int4", "fp8"), ("bfloat16", "float32"))
+    }
+    per_token = {types: report.state["bytes_per_token"] for types, report in by_type.items()}
+    half = 80 * 8 * 128 * 2
+    assert list(per_token.values()) == [2 * half, 2 * half, half, 4 * half]
+    assert by_type["int4", "fp8"].memory == by_type["int4", None].memory
+    assert "in fp8" in by_type["int4", "fp8"].table() and "in bfloat16" in by_type["int4", None].table()
+
+
+def test_a_source_has_a_length_of_its_own() -> None:
+    drawn, source, target = families.preset("t5-tiny"), 7, 12
+    model = build(drawn)
+    report = cost.cost_report(drawn, 2, target, "float32", source_length=source)
+    state = model.new_state(torch.zeros(2, source, dtype=torch.long), capacity=target)
+    assert state.nbytes == report.state["bytes"]
+    alike = cost.cost_report(drawn, 2, target, "float32", source_length=target)
+    assert alike.flops == cost.cost_report(drawn, 2, target, "float32").flops
+    assert alike.memory == cost.cost_report(drawn, 2, target, "float32").memory
+    assert report.memory["activations"] < alike.memory["activations"]
+    with pytest.raises(SpecError, match="source_length: gpt2 reads no source"):
+        cost.cost_report(families.preset("gpt2"), source_length=5)
+    limited = spec.assign(families.preset("transformer-tiny"), ["embedding.position=learned"])
+    with pytest.raises(SpecError, match="source_length: 9,999 tokens are more than"):
+        cost.cost_report(limited, source_length=9_999)
 
 
 def test_a_length_without_positions_is_refused() -> None:

@@ -1,5 +1,7 @@
 """What fits, and how long it takes: predictions from the counts alone."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from archetype.cost.registry import Complexity
 from archetype.errors import SpecError
 from archetype.estimate.fit import fits, largest, parse_size
 from archetype.estimate.memory import MemoryCost
-from archetype.estimate.roofline import predict
+from archetype.estimate.roofline import chooses_experts, predict, time_table, too_large, weights_read
 from archetype.machine.hardware import DEVICES, Device, device
 from tests.helpers.specs import ALL
 
@@ -74,7 +76,8 @@ def test_decoding_one_row_is_bound_by_memory_and_prefill_by_compute() -> None:
     assert decode.seconds == decode.traffic / 100e9
     assert train.flops == 3 * report.flops["forward"]
     passes = 2 + 1 + 4 + 3  # forward and backward; the gradient; AdamW reads four numbers a weight and writes three
-    assert train.traffic == 4 * passes * 6_738_415_616 + 2 * report.memory["activations"]
+    out_and_back = report.memory["activations"] + report.memory["weight_copies"]
+    assert train.traffic == 4 * passes * 6_738_415_616 + 2 * out_and_back
     assert decode.tokens_per_second == 1 / decode.seconds
 
 
@@ -91,6 +94,59 @@ def test_few_tokens_read_few_experts() -> None:
     assert read[1] - read[0] == 2 * (6 - 2) * 3 * 16 * 44
 
 
+@pytest.mark.parametrize("batch", [1, 2, 5, 40])
+def test_a_batch_reads_the_experts_that_even_routing_expects(batch: int) -> None:
+    """By drawing: the weights that are read on average, and never all that the tokens could reach but for one."""
+    num_experts, chosen, tries = 6, 2, 4000
+    draw = random.Random(batch).sample
+    reached = sum(len({e for _ in range(batch) for e in draw(range(num_experts), chosen)}) for _ in range(tries))
+    report = cost.cost_report(ALL["experts"], batch, 8)
+    decode = predict(report, MACHINE)[1].traffic - report.state["bytes"]
+    one = 2 * 3 * 16 * 44  # bytes of an expert
+    others = weights_read(report, 10**6) - num_experts * one
+    assert (decode - others) / one == pytest.approx(reached / tries, rel=0.02)
+    most = min(num_experts, chosen * batch)
+    assert (decode - others) / one == pytest.approx(most) if batch in (1, 40) else (decode - others) / one < 0.97 * most
+
+
+def test_at_least_is_said_where_it_is_true() -> None:
+    assert not chooses_experts(cost.cost_report(families.preset("llama-3-8b"), 4, 8))
+    assert chooses_experts(cost.cost_report(families.preset("mixtral-8x7b"), 4, 8))
+
+
+def test_what_does_not_fit_is_not_timed() -> None:
+    report, h100 = cost.cost_report(families.preset("llama-2-7b"), 1, 4096), device("H100-SXM")
+    assert [time.phase for time in predict(report, h100)] == ["prefill", "decode"]
+    (step, again) = too_large(report, h100)
+    assert (step.phase, step.memory, step.available) == ("train", report.memory["training_peak"], 80 * 10**9)
+    assert again.memory == report.memory["training_peak_recomputed"] > 80 * 10**9
+    assert "does not fit" in str(time_table(predict(report, h100), too_large(report, h100)))
+    eight = predict(report, h100.times(8))
+    assert [time.phase for time in eight] == ["prefill", "decode", "train"] and not too_large(report, h100.times(8))
+    larger = cost.cost_report(families.preset("llama-3.1-405b"), 1, 128)
+    assert predict(larger, h100) == [] and len(too_large(larger, h100)) == 4
+    assert len(predict(larger, MACHINE)) == 3  # whose memory is not known
+
+
+def test_a_step_that_fits_only_with_activation_checkpointing_is_timed_so() -> None:
+    report = cost.cost_report(families.preset("gpt2"), 8, 1024)
+    memory = report.memory
+    between = (memory["training_peak"] + memory["training_peak_recomputed"]) // 2
+    step = predict(report, MACHINE._replace(memory=between))[-1]
+    assert (step.phase, step.flops) == ("train_recomputed", report.flops["train_recomputed"])
+    assert step.traffic < predict(report, MACHINE)[-1].traffic
+
+
+def test_what_programs_usually_reach_stands_beside_the_bound() -> None:
+    report = cost.cost_report(families.preset("llama-2-7b"), 1, 4096)
+    prefill, decode, train = predict(report, device("A100-80GB").times(8))
+    assert prefill.usual_seconds is None
+    assert decode.usual_seconds == pytest.approx(decode.seconds / 0.69)
+    assert train.usual_seconds == pytest.approx(train.seconds / 0.58)
+    many = predict(cost.cost_report(families.preset("llama-2-7b"), 4096, 64), device("A100-80GB").times(64))[1]
+    assert many.bound == "compute" and many.usual_seconds is None  # nobody has published that
+
+
 def test_an_encoder_has_a_forward_pass_and_no_decoding() -> None:
     assert [time.phase for time in predict(cost.cost_report(ALL["encoder"]), MACHINE)] == ["forward", "train"]
 
@@ -99,6 +155,8 @@ def test_an_encoder_has_a_forward_pass_and_no_decoding() -> None:
 def test_every_device_is_found_in_any_case_and_has_a_source(name: str) -> None:
     hardware = device(name.lower())
     assert hardware is DEVICES[name] and hardware.source
+    assert all(0 < reached.share < 1 and len(reached.source) > 20 for reached in hardware.usual.values())
+    assert {"decode", "train"} == set(hardware.usual)
     assert hardware.peak("bfloat16") == hardware.peak("float16") > hardware.peak("float32") == hardware.peak("float64")
 
 

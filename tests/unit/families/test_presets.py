@@ -79,9 +79,11 @@ def test_a_tiny_preset_reads_bytes_or_digits_in_two_layers_a_side() -> None:
 
 
 def test_a_tiny_preset_has_every_kind_of_part_of_its_family() -> None:
-    for name in [name for name in families.FAMILIES if name != "marian"]:
+    for name, family in families.FAMILIES.items():
+        presets = family.presets
+        if not any(preset.endswith("-tiny") for preset in presets):
+            continue  # a published table, whose parts other families have
         with case(name):
-            presets = families.FAMILIES[name].presets
             tiny = set().union(*(kinds(families.preset(n).dump(full=True)) for n in presets if n.endswith("-tiny")))
             published = set().union(
                 *(kinds(families.preset(n).dump(full=True)) for n in presets if not n.endswith("-tiny"))

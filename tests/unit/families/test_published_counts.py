@@ -1,7 +1,7 @@
 """Published presets have the published number of parameters, to the last one.
 
 Where the source is a configuration, its number is that of the model that transformers 5.23 builds from it, counted on
-the meta device, tied tables once. Those of GPT-2 and Llama stand in tests/unit/cost/test_parameters.py.
+the meta device, tied tables once. Those of GPT-2 and Llama are in tests/unit/cost/test_parameters.py.
 """
 
 import pytest
@@ -84,6 +84,53 @@ COUNTS = [
     ("mamba-790m", [], 793_204_224, "state-spaces/mamba-790m-hf"),
     ("mamba-1.4b", [], 1_372_178_432, "state-spaces/mamba-1.4b-hf"),
     ("mamba-2.8b", [], 2_768_345_600, "state-spaces/mamba-2.8b-hf"),
+    # Biderman 2023, table 1, has the same numbers
+    ("pythia-70m", [], 70_426_624, "EleutherAI/pythia-70m"),
+    ("pythia-160m", [], 162_322_944, "EleutherAI/pythia-160m"),
+    ("pythia-410m", [], 405_334_016, "EleutherAI/pythia-410m"),
+    ("pythia-1b", [], 1_011_781_632, "EleutherAI/pythia-1b"),
+    ("pythia-1.4b", [], 1_414_647_808, "EleutherAI/pythia-1.4b"),
+    ("pythia-2.8b", [], 2_775_208_960, "EleutherAI/pythia-2.8b"),
+    ("pythia-6.9b", [], 6_857_302_016, "EleutherAI/pythia-6.9b"),
+    ("pythia-12b", [], 11_846_072_320, "EleutherAI/pythia-12b"),
+    ("gpt-neox-20b", [], 20_554_567_680, "EleutherAI/gpt-neox-20b; its model card says so"),
+    ("gpt-j-6b", [], 6_050_882_784, "EleutherAI/gpt-j-6b"),
+    ("opt-125m", [], 125_239_296, "facebook/opt-125m"),
+    ("opt-1.3b", [], 1_315_758_080, "facebook/opt-1.3b"),
+    ("opt-2.7b", [], 2_651_596_800, "facebook/opt-2.7b"),
+    ("opt-6.7b", [], 6_658_473_984, "facebook/opt-6.7b"),
+    ("opt-13b", [], 12_853_473_280, "facebook/opt-13b"),
+    ("opt-30b", [], 29_974_540_288, "facebook/opt-30b"),
+    ("opt-66b", [], 65_719_701_504, "facebook/opt-66b"),
+    # The files repeat the table as a head, which transformers ties: 7,217,189,760 and 179,522,565,120 numbers.
+    ("falcon-7b", [], 6_921_720_704, "tiiuae/falcon-7b"),
+    ("falcon-7b", ["head.tied=false"], 7_217_189_760, "tiiuae/falcon-7b-instruct: its index"),
+    ("falcon-40b", [], 41_303_293_952, "tiiuae/falcon-40b"),
+    ("falcon-180b", [], 178_557_088_768, "tiiuae/falcon-180B"),
+    ("falcon-180b", ["head.tied=false"], 179_522_565_120, "tiiuae/falcon-180B-chat: its index"),
+    ("qwen2.5-0.5b", [], 494_032_768, "Qwen/Qwen2.5-0.5B"),
+    ("qwen2.5-1.5b", [], 1_543_714_304, "Qwen/Qwen2.5-1.5B"),
+    ("qwen2.5-3b", [], 3_085_938_688, "Qwen/Qwen2.5-3B"),
+    ("qwen2.5-7b", [], 7_615_616_512, "Qwen/Qwen2.5-7B"),
+    ("qwen2.5-14b", [], 14_770_033_664, "Qwen/Qwen2.5-14B"),
+    ("qwen2.5-32b", [], 32_763_876_352, "Qwen/Qwen2.5-32B"),
+    ("qwen2.5-72b", [], 72_706_203_648, "Qwen/Qwen2.5-72B"),
+    ("mpt-30b", [], 29_957_200_896, "mosaicml/mpt-30b"),
+    ("kimi-k2", [], 1_026_408_209_408, "moonshotai/Kimi-K2-Instruct, without the biases of the choice"),
+    # without the layers that predict further tokens, which the makers' 355B, 106B, 230B and 80B may count
+    ("glm-4.5", [], 352_797_814_784, "zai-org/GLM-4.5, without the biases of the choice"),
+    ("glm-4.5-air", [], 106_852_245_504, "zai-org/GLM-4.5-Air, without the biases of the choice"),
+    ("minimax-m2", [], 228_689_748_992, "MiniMaxAI/MiniMax-M2, without the biases of the choice"),
+    ("qwen3-next-80b-a3b", [], 79_674_391_296, "Qwen/Qwen3-Next-80B-A3B-Thinking"),
+    ("olmo3-7b", [], 7_298_011_136, "allenai/Olmo-3-1025-7B"),
+    ("olmo3-32b", [], 32_233_522_176, "allenai/Olmo-3-1125-32B"),
+    ("nanochat-d20", [], 560_988_160, "karpathy/nanochat-d20; the repository's own count of d20 is 561M"),
+    ("roberta-base", [], 124_697_433, "FacebookAI/roberta-base as RobertaForMaskedLM"),
+    ("roberta-large", [], 355_412_057, "FacebookAI/roberta-large as RobertaForMaskedLM"),
+    ("switch-base-8", [], 619_339_008, "google/switch-base-8"),
+    ("switch-base-128", [], 7_415_217_408, "google/switch-base-128; Fedus 2021, table 9: 7B"),
+    ("vit-ti-16", [], 5_717_416, "transformers' vit of Touvron 2020, table 1 (5M), with 1,000 classes"),
+    ("vit-s-16", [], 22_050_664, "transformers' vit of Touvron 2020, table 1 (22M), with 1,000 classes"),
     ("vit-b-16", [], 86_567_656, "google/vit-base-patch16-224"),
     ("vit-l-16", [], 304_326_632, "google/vit-large-patch16-224"),
     ("vit-h-14", [], 632_045_800, "google/vit-huge-patch14-224-in21k with 1,000 classes"),
@@ -104,6 +151,11 @@ ROUNDED = [
     ("gpt3-6.7b", 6660, 0.01, "Brown 2020, table D.1"),
     ("gpt3-13b", 12_850, 0.01, "Brown 2020, table D.1"),
     ("gpt3-175b", 174_600, 0.01, "Brown 2020, table D.1"),
+    ("palm-8b", 8630, 0.001, "Chowdhery 2022, table 1"),
+    ("palm-62b", 62_500, 0.001, "Chowdhery 2022, table 1"),
+    ("palm-540b", 540_350, 0.001, "Chowdhery 2022, table 1"),
+    # 314.9B beside the table of tokens
+    ("grok-1", 314_000, 0.006, "xai-org/grok-1: 314B parameters"),
     # of what reads text alone, embeddings and the rest, with some rows of padding
     ("gemma3-4b", 675 + 3209, 0.001, "Gemma Team 2025, table 1"),
     ("gemma3-12b", 1012 + 10_759, 0.001, "Gemma Team 2025, table 1"),

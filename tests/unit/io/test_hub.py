@@ -52,7 +52,9 @@ def test_a_model_that_was_not_fetched_is_told(offline: Path, call: object) -> No
 @pytest.mark.parametrize(
     ("name", "is_one"),
     [
-        ("someone/small", True), ("Some-one/small_1.5B", True), ("small", False), ("a/b/c", False), ("/a/b", False),
+        ("someone/small", True), ("Some-one/small_1.5B", True), ("someone/small@main", True), ("a/b@v1.0", True),
+        ("a/b@refs/pr/5", True), ("a/b@", False), ("a/b@..", False), ("a/b@-x", False), ("a/b@v 1", False),
+        ("a@b/c", False), ("small", False), ("a/b/c", False), ("/a/b", False),
         ("../b", False), ("./b", False), ("a/..", False), ("a /b", False), ("a/b c", False), ("", False),
     ],
 )  # fmt: skip
@@ -76,7 +78,7 @@ def test_files_that_are_code_are_never_asked_for(offline: Path, monkeypatch: pyt
     asked: dict[str, object] = {}
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **how: asked.update(how) or str(offline))
     local(Path("someone/small"))
-    assert asked == {"allow_patterns": PATTERNS, "ignore_patterns": ["*/*"]}
+    assert asked == {"revision": None, "allow_patterns": PATTERNS, "ignore_patterns": ["*/*"]}
     assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in PATTERNS)
     local(Path("someone/small"), allow_pickle=True)
     assert asked["allow_patterns"] == [*PATTERNS, "pytorch_model*.bin"]

@@ -1,0 +1,39 @@
+"""GPT-NeoX (Black 2022) and Pythia (Biderman 2023): a block's parts side by side, a quarter of each head turns."""
+
+from typing import Any
+
+from archetype.families.family import Family, presets
+from archetype.families.standard_block import standard_decoder
+from archetype.models.block.spec import ParallelResidual
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Rotary
+
+
+def gpt_neox(
+    *, d_model: int, num_heads: int, vocab_size: int = 50_304, context_length: int = 2048, **design: Any
+) -> Decoder:
+    """A decoder of GPT-NeoX's design; `design` is as in `standard_decoder`."""
+    norm = LayerNorm()
+    position = Rotary(dim=d_model // num_heads // 4)
+    sizes: dict[str, Any] = {"d_model": d_model, "num_heads": num_heads, "vocab_size": vocab_size}
+    return standard_decoder(
+        norm=norm, wiring=ParallelResidual(norm=norm), activation="gelu", position=position, tied=False,
+        context_length=context_length, **sizes, **design,
+    )  # fmt: skip
+
+
+FAMILY = Family("gpt_neox", {
+    **presets("Biderman 2023, table 1; EleutherAI/pythia-* config.json", gpt_neox, {
+        "pythia-70m": dict(num_layers=6, d_model=512, num_heads=8),
+        "pythia-160m": dict(num_layers=12, d_model=768, num_heads=12),
+        "pythia-410m": dict(num_layers=24, d_model=1024, num_heads=16),
+        "pythia-1b": dict(num_layers=16, d_model=2048, num_heads=8),
+        "pythia-1.4b": dict(num_layers=24, d_model=2048, num_heads=16),
+        "pythia-2.8b": dict(num_layers=32, d_model=2560, num_heads=32),
+        "pythia-6.9b": dict(num_layers=32, d_model=4096, num_heads=32, vocab_size=50_432),
+        "pythia-12b": dict(num_layers=36, d_model=5120, num_heads=40, vocab_size=50_688),
+    }),
+    **presets("Black 2022, section 2; EleutherAI/gpt-neox-20b config.json", gpt_neox,
+        {"gpt-neox-20b": dict(num_layers=44, d_model=6144, num_heads=64, vocab_size=50_432)}),
+})  # fmt: skip

@@ -1,0 +1,30 @@
+"""GPT-J (Wang 2021): one norm for both parts of a block, which read the stream side by side."""
+
+from archetype.families.family import Family, presets
+from archetype.families.standard_block import decoder
+from archetype.models.block.spec import Block, ParallelResidual
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Rotary
+
+
+def gptj(
+    *, num_layers: int, d_model: int, num_heads: int, rotary_dim: int = 64, vocab_size: int = 50_400, name: str = ""
+) -> Decoder:
+    """A decoder of GPT-J's design: attention has no biases, and neighbouring features turn together."""
+    norm = LayerNorm()
+    block = Block(
+        wiring=ParallelResidual(norm=norm, shared_norm=True),
+        mixer=Attention(num_heads=num_heads, position=Rotary(dim=rotary_dim, interleaved=True)),
+        feedforward=MLP(d_ff=4 * d_model, activation="gelu_tanh", bias=True),
+    )
+    sizes = {"d_model": d_model, "vocab_size": vocab_size, "context_length": 2048}
+    model = decoder((block,), num_layers=num_layers, norm=norm, tied=False, std=0.02, name=name, **sizes)
+    return model.replace(head=LanguageModelHead(bias=True))
+
+
+FAMILY = Family("gptj", presets("Wang 2021; EleutherAI/gpt-j-6b config.json", gptj,
+    {"gpt-j-6b": dict(num_layers=28, d_model=4096, num_heads=16)}))  # fmt: skip

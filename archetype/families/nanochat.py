@@ -1,0 +1,28 @@
+"""nanochat (Karpathy 2025): norms without weights, ReLU squared, a norm behind the embedding."""
+
+from archetype.families.family import Family, presets
+from archetype.families.standard_block import decoder
+from archetype.models.block.spec import Block, PreNorm
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import Attention
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Rotary
+
+
+def nanochat(*, num_layers: int, name: str = "") -> Decoder:
+    """A decoder of nanochat's first design: 64 features a layer, heads of 128."""
+    norm, d_model = RMSNorm(eps=1e-6, weight=False), 64 * num_layers
+    block = Block(
+        wiring=PreNorm(norm=norm),
+        mixer=Attention(num_heads=d_model // 128, qk_norm=norm, position=Rotary(reversed=True)),
+        feedforward=MLP(d_ff=4 * d_model, activation="relu2"),
+    )
+    sizes = {"d_model": d_model, "vocab_size": 65_536, "context_length": 2048, "embedding": Embedding(norm=norm)}
+    return decoder((block,), num_layers=num_layers, norm=norm, tied=False, std=0.02, softcap=15.0, name=name, **sizes)
+
+
+FAMILY = Family("nanochat", presets("karpathy/nanochat, nanochat/gpt.py of 2025-10", nanochat, {
+    "nanochat-d20": dict(num_layers=20),
+}))  # fmt: skip

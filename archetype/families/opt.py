@@ -1,0 +1,32 @@
+"""OPT (Zhang 2022): GPT-3's sizes with ReLU, all layers dense."""
+
+from typing import Any
+
+from archetype.families.family import Family, presets
+from archetype.families.standard_block import standard_decoder
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.embedding.spec import Embedding
+from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.position.spec import Learned
+
+
+def opt(*, vocab_size: int = 50_272, context_length: int = 2048, **design: Any) -> Decoder:
+    """A decoder of OPT's design; `design` is as in `standard_decoder`.
+
+    The table of positions has two rows that no token has.
+    """
+    embedding = Embedding(position=Learned(offset=2))
+    sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
+    return standard_decoder(norm=LayerNorm(), activation="relu", model={"embedding": embedding}, **sizes, **design)
+
+
+# 350M is left out: its norms stand behind each part, and its token vectors have 512 features, its layers 1,024.
+FAMILY = Family("opt", presets("Zhang 2022, table 1; facebook/opt-* config.json", opt, {
+    "opt-125m": dict(num_layers=12, d_model=768, num_heads=12),
+    "opt-1.3b": dict(num_layers=24, d_model=2048, num_heads=32),
+    "opt-2.7b": dict(num_layers=32, d_model=2560, num_heads=32),
+    "opt-6.7b": dict(num_layers=32, d_model=4096, num_heads=32),
+    "opt-13b": dict(num_layers=40, d_model=5120, num_heads=40),
+    "opt-30b": dict(num_layers=48, d_model=7168, num_heads=56),
+    "opt-66b": dict(num_layers=64, d_model=9216, num_heads=72),
+}))  # fmt: skip

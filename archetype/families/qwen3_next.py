@@ -1,0 +1,35 @@
+"""Qwen3-Next (Qwen Team 2025b): three layers of a gated delta net, then gated attention; many narrow experts."""
+
+from archetype.families.family import Family, presets
+from archetype.families.llama import llama
+from archetype.families.standard_block import with_experts
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import OutputGate
+from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.gated_delta_net.spec import GatedDeltaNet
+from archetype.parts.norm.spec import RMSNorm
+from archetype.parts.position.spec import Rotary
+from archetype.parts.router.spec import SoftmaxRouter
+
+
+def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, name: str = "") -> Decoder:
+    """A decoder of Qwen3-Next's design: a quarter of each head turns, weights of norms are learned around one."""
+    eps = 1e-6
+    dense = llama(
+        num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=256,
+        d_ff=512, eps=eps, unit_offset=True,
+        attention={"qk_norm": RMSNorm(eps=eps, unit_offset=True), "gate": OutputGate()},
+        position=Rotary(theta=10_000_000.0, dim=64), vocab_size=151_936, context_length=262_144, name=name,
+    )  # fmt: skip
+    model = with_experts(
+        dense, num_experts=512, experts_per_token=10, shared=GatedMLP(d_ff=512, activation="silu"), shared_gate=True,
+        router=SoftmaxRouter(renormalize=True), balance_loss=0.001,
+    )  # fmt: skip
+    delta = model.layers[0].replace(mixer=GatedDeltaNet(num_heads=32, num_key_heads=16, eps=eps))
+    layers = tuple(one if layer % 4 == 3 else delta for layer, one in enumerate(model.layers))
+    return model.replace(layers=layers)
+
+
+# Without the layer that predicts a further token.
+FAMILY = Family("qwen3_next", presets("Qwen Team 2025b; Qwen/Qwen3-Next-80B-A3B-* config.json", qwen3_next,
+    {"qwen3-next-80b-a3b": dict(num_layers=48, d_model=2048, num_heads=16, num_kv_heads=2)}))  # fmt: skip
