@@ -158,8 +158,9 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
         joins_spaces=unigram and vocabulary.flags.get("remove_extra_whitespaces", False),
         space_behind=False,
     )
-    unknown = next((id for id, (_, type) in used.items() if type == UNKNOWN), vocabulary.special.get("unknown"))
-    if unknown not in used:
+    marked = [id for id, (_, type) in used.items() if type == UNKNOWN]
+    unknown = marked[0] if marked else vocabulary.special.get("unknown")
+    if unknown is None or unknown not in used:
         raise DataError("tokenizer.ggml.token_type", "names no token for what is unknown", "convert the model again")
     pieces = []
     for id, (token, type) in used.items():
