@@ -159,7 +159,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
         space_behind=False,
     )
     marked = [id for id, (_, type) in used.items() if type == UNKNOWN]
-    unknown = marked[0] if marked else vocabulary.special.get("unknown")
+    unknown: int | None = marked[0] if marked else vocabulary.special.get("unknown")
     if unknown is None or unknown not in used:
         raise DataError("tokenizer.ggml.token_type", "names no token for what is unknown", "convert the model again")
     pieces = []
