@@ -159,7 +159,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
         space_behind=False,
     )
     marked = [id for id, (_, type) in used.items() if type == UNKNOWN]
-    unknown: int | None = marked[0] if marked else vocabulary.special.get("unknown")
+    unknown = marked[0] if marked else vocabulary.special.get("unknown")
     if unknown is None or unknown not in used:
         raise DataError("tokenizer.ggml.token_type", "names no token for what is unknown", "convert the model again")
     pieces = []
@@ -168,8 +168,9 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
         pieces.append(Piece(text, float(scores[id]), UNKNOWN if id == unknown else type))
     special = {"unk": used[unknown][0]}
     for role, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
-        if (id := vocabulary.special.get(key)) is not None and id in used and used[id][1] == CONTROL:
-            special[role] = used[id][0]
+        own = vocabulary.special.get(key)
+        if own is not None and own in used and used[own][1] == CONTROL:
+            special[role] = used[own][0]
     return SentencePieceTokenizer(write_model(pieces, settings, special))
 
 
