@@ -26,6 +26,11 @@ class TokenEmbedding(Part):
         """Whether one module embeds the texts of encoder and decoder; else each has its own."""
         return True
 
+    @property
+    def source_placement(self) -> "TokenEmbedding | None":
+        """An embedding without a table for the source's vectors of a shared one (absent: as for the target's)."""
+        return None
+
     def check(self, width: int) -> None:
         """Refuse, by `invalid`, a model of `width` features in which this embedding cannot stand."""
 

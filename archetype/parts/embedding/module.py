@@ -1,7 +1,7 @@
 """Embeddings: from tokens to vectors."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext, Tokens, Vectors
@@ -14,11 +14,14 @@ from archetype.weights.linear import Table
 
 @module_for(spec.Embedding)
 class Embedding(nn.Module):
-    """dropout(norm(scale * token vector + position vector + token type vector)); or the norm of token vectors alone."""
+    """dropout(norm(scale * token vector + position vector + token type vector)); or the norm of token vectors alone.
+
+    Without a vocabulary it has no table, and places the vectors of another's.
+    """
 
     def __init__(self, embedding: spec.Embedding, vocab_size: int, context_length: int, d_model: int) -> None:
         super().__init__()
-        self.token = table(vocab_size, d_model)
+        self.token = table(vocab_size, d_model) if vocab_size else None
         self.num_positions = context_length if embedding.position.limits_length else None
         self.position = build_position(embedding.position, context_length, d_model)
         self.token_type = table(embedding.num_token_types, d_model) if embedding.num_token_types else None
@@ -28,9 +31,13 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tokens, context: ForwardContext, types: Tokens | None = None) -> Vectors:
         """The vectors; `types` says which part of the input each token belongs to (absent: all to the first)."""
+        assert self.token is not None
+        return self.placed(self.token(tokens), context, types)
+
+    def placed(self, x: Vectors, context: ForwardContext, types: Tokens | None = None) -> Vectors:
+        """Token vectors with all that is added to them."""
         if self.num_positions is not None:
-            check_positions_fit(tokens.shape[1], self.num_positions)
-        x: Tensor = self.token(tokens)
+            check_positions_fit(x.shape[1], self.num_positions)
         if self.scale != 1.0:
             x = x * self.scale
         x = normalize_stream(self.norm, x, context) if self.norm_first else x
