@@ -268,7 +268,7 @@ class LanguageModel:
             raise SpecError("data", "pairs and beams are for an encoder-decoder", "give one file, without --num-beams")
         if isinstance(self.model, VisionEncoder):
             return generate.evaluate_images(self.model, Path(data), self.labels)
-        if isinstance(self.model, Encoder | Decoder) and self.model.classifier is not None:
+        if isinstance(self.model, Encoder | Decoder) and self.model.spec.head.classifies:
             return generate.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels)
         raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
 

@@ -202,7 +202,7 @@ class MeasuredHeadCost(HeadCost):
         super().__init__(part, d, vocab_size)
         self.module = _on_meta(lambda: build_head(part, vocab_size, d.value))
         self.tied, self.num_answers = part.shares_table, getattr(part, "num_classes", vocab_size)
-        self.further_arguments = () if part.classifies else (torch.empty(vocab_size, d.value, device=META),)
+        self.further_arguments = () if part.has_classes else (torch.empty(vocab_size, d.value, device=META),)
 
     def parameters(self) -> Counts:
         """All of the module's together."""
@@ -222,7 +222,7 @@ class MeasuredHeadCost(HeadCost):
 
     @property
     def _name(self) -> str:
-        return "classifier" if self.part.classifies else "lm_head"
+        return "classifier" if self.part.has_classes else "lm_head"
 
     def _logits(self, rows: int, length: int) -> Tensor:
         x = torch.empty(rows, length, self.d.value, device=META)

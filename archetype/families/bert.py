@@ -1,29 +1,26 @@
 """BERT (Devlin 2018), and what models that follow it change; as transformers' `bert` writes it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config
+from archetype.families.encoder_format import encoder_format
 from archetype.families.family import Family, presets, tiny
-from archetype.families.format import Format
-from archetype.families.keys import ConfigTable, Converted, Expected, Key, Row, Values, expect_kind, ignored, wrong_kind
-from archetype.families.rules import Rule, rule, weight_rules
+from archetype.families.keys import Expected, Key, Row, Values, ignored
 from archetype.families.standard_block import standard_block
 from archetype.models.block.spec import PostNorm
 from archetype.models.encoder.spec import Encoder
 from archetype.models.initialization_spec import NormalInitialization
-from archetype.models.spec import ModelSpec
-from archetype.parts.attention.spec import Attention
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.feedforward.spec import MLP
-from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, NoHead
+from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, NoHead, TokenClassificationHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import Learned
 from archetype.roles.activation import Activation
 from archetype.roles.head import Head
 from archetype.roles.pattern import Pattern
-from archetype.spec.base import Spec
+from archetype.roles.position import EmbeddingPosition
 from archetype.spec.repeats import cycle
 
 
@@ -39,7 +36,7 @@ def bert(
     activation: Activation | str = "gelu",
     head_activation: Activation | str | None = None,
     eps: float = 1e-12,
-    position: Learned = Learned(),
+    position: EmbeddingPosition = Learned(),
     patterns: tuple[Pattern, ...] = (Full(),),
     qkv_bias: bool = True,
     embedding_scale: float = 1.0,
@@ -78,23 +75,47 @@ def bert(
     )
 
 
-def _read_head(config: Config, values: Values) -> Values:
-    """`head` and `pooler`, by the class that wrote the file; where none is named, the head for masked tokens."""
-    names = config.get("architectures") or ["ForMaskedLM"]
-    name = str(names[0]) if isinstance(names, list) else str(names)
-    dropout = config.rate("classifier_dropout", values["dropout"])
-    if name.endswith(("ForMaskedLM", "ForPreTraining")):
-        return {}
-    if name.endswith("ForSequenceClassification"):
-        return {"head": ClassificationHead(num_classes=read_classes(config), dropout=dropout), "pooler": True}
-    if name.endswith("Model"):
-        return {"head": NoHead(), "pooler": True}
-    remedy = "use a model for masked tokens, for classes of texts, or without a head"
-    raise config.error("architectures", f"the head of {name} is not known here", remedy)
+@dataclass(frozen=True)
+class HeadRow:
+    """The head and the pooler, by the class that wrote the file; where none is named, the head for masked tokens.
+
+    Attributes:
+        dropout: the key of the rate before classes.
+        pooled: whether a model without a head has a pooler.
+        activation: of the pooler before classes; `activation` is that of the networks.
+        pretraining: whether the class that was pretrained has the head for masked tokens.
+    """
+
+    dropout: str = "classifier_dropout"
+    pooled: bool = True
+    activation: str = "tanh"
+    pretraining: bool = True
+
+    def read(self, config: Config, values: Values) -> Values:
+        """`head`, `pooler` and `pooler_activation`."""
+        names = config.get("architectures") or ["ForMaskedLM"]
+        name = str(names[0]) if isinstance(names, list) else str(names)
+        dropout = config.rate(self.dropout, values["dropout"])
+        if name.endswith("ForMaskedLM") or (self.pretraining and name.endswith("ForPreTraining")):
+            return {}
+        if name.endswith("ForSequenceClassification"):
+            activation = values.get(self.activation, self.activation)
+            head = ClassificationHead(num_classes=read_classes(config), dropout=dropout)
+            return {"head": head, "pooler": True, "pooler_activation": activation}
+        if name.endswith("ForTokenClassification"):
+            return {"head": TokenClassificationHead(num_classes=read_classes(config), dropout=dropout)}
+        if name.endswith("Model"):
+            return {"head": NoHead(), "pooler": self.pooled}
+        remedy = "use a model for masked tokens, for classes of texts or of tokens, or without a head"
+        raise config.error("architectures", f"the head of {name} is not known here", remedy)
+
+    def write(self, model: Any) -> dict[str, Any]:
+        """The names of the classes."""
+        return write_classes(model)
 
 
 # The keys that every format of BERT's kind has.
-DESIGN: tuple[Row, ...] = (
+BODY_KEYS: tuple[Row, ...] = (
     # of a pooler that was never built, and of Google's own files
     ignored("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
         "pooler_type", "directionality"),
@@ -114,71 +135,12 @@ DESIGN: tuple[Row, ...] = (
     Key("tie_word_embeddings", "tied", True),
     Key("attention_probs_dropout_prob", "attention_dropout", 0.1),
     Key("initializer_range", "std", 0.02),
-    Converted(_read_head, write_classes),
 )  # fmt: skip
-PARTS: dict[str, type[Spec]] = {
-    "block.wiring": PostNorm,
-    "block.wiring.norm": LayerNorm,
-    "block.mixer": Attention,
-    "block.feedforward": MLP,
-}
-KEYS = ConfigTable(bert, DESIGN, Encoder, PARTS)
-
-
-def architecture(prefix: str, model: ModelSpec) -> str:
-    """The class that a model of some head is loaded with."""
-    match expect_kind(Encoder, model, "kind").head:
-        case MaskedLanguageModelHead():
-            return f"{prefix}ForMaskedLM"
-        case ClassificationHead():
-            return f"{prefix}ForSequenceClassification"
-        case NoHead():
-            return f"{prefix}Model"
-        case head:
-            raise wrong_kind(MaskedLanguageModelHead, head, "head")
-
-
-# Embeddings and layers, which all formats of BERT's kind name alike below their own prefix.
-BODY = """
-    bert.embeddings.{word,position,token_type}_embeddings   embedding.{token,position,token_type}
-    bert.embeddings.LayerNorm                               embedding.norm
-    bert.encoder.layer.{i}.attention.self.{query,key,value}   blocks.{i}.mixer.{q,k,v}
-    bert.encoder.layer.{i}.attention.output.dense           blocks.{i}.mixer.o
-    bert.encoder.layer.{i}.attention.output.LayerNorm       blocks.{i}.mixer_norm
-    bert.encoder.layer.{i}.intermediate.dense               blocks.{i}.feedforward.up
-    bert.encoder.layer.{i}.output.dense                     blocks.{i}.feedforward.down
-    bert.encoder.layer.{i}.output.LayerNorm                 blocks.{i}.feedforward_norm
-"""
-
-
-def masked_rules(model: ModelSpec, prefix: str = "cls.predictions.") -> tuple[Rule, ...]:
-    """The table of the head for masked tokens, and its bias: beside it where it is the embedding's, else with it."""
-    head = expect_kind(Encoder, model, "kind").head
-    tied = not isinstance(head, MaskedLanguageModelHead) or head.tied
-    bias = rule(f"{prefix}bias" if tied else f"{prefix}decoder.bias", "lm_head.bias")
-    return rule(f"{prefix}decoder.weight", "lm_head.weight"), bias
-
-
-def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """The rules of a model with any of the heads."""
-    return weight_rules(f"""{BODY}
-        bert.pooler.dense                                   pooler
-        cls.predictions.transform.{{dense,LayerNorm}}       lm_head.{{dense,norm}}
-        classifier                                          classifier
-    """) + masked_rules(model)
-
-
-COPIES = {"cls.predictions.decoder.weight": "embedding.token.weight", "cls.predictions.decoder.bias": "lm_head.bias"}
-# A table of numbers, the other task of the first training, and what a head that is not there would have read.
-LEFT_OUT = (
-    r"(bert\.)?embeddings\.position_ids", r"cls\.seq_relationship\..*", r"(bert\.)?pooler\..*",
-    r"cls\.predictions\.bias",
-)  # fmt: skip
-
+DESIGN: tuple[Row, ...] = (*BODY_KEYS, HeadRow())
 FAMILY = Family("bert", {
     **presets("Devlin 2018, section 3; google-bert/bert-*-uncased config.json", bert, {
         "bert-base": dict(num_layers=12, d_model=768, num_heads=12),
         "bert-large": dict(num_layers=24, d_model=1024, num_heads=16),
     }),
     **tiny(bert, {"bert-tiny": dict(num_layers=2, num_heads=4, vocab_size=257)}),  # the bytes, and the mask
-}, Format("bert", lambda model: architecture("Bert", model), KEYS, rules, "bert.", LEFT_OUT, COPIES))  # fmt: skip
+}, encoder_format("bert", "Bert", "bert", bert, DESIGN))  # fmt: skip

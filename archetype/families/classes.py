@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from archetype.families.config import Config
-from archetype.parts.head.spec import ClassificationHead
+from archetype.parts.head.spec import ClassificationHead, TokenClassificationHead
 
 
 def read_classes(config: Config) -> int:
@@ -28,7 +28,7 @@ def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def write_classes(model: Any) -> dict[str, Any]:
     """The classes of a model's head by number, under the names that transformers gives those that have none."""
-    if not isinstance(model.head, ClassificationHead):
+    if not isinstance(model.head, ClassificationHead | TokenClassificationHead):
         return {}
     names = {str(number): f"LABEL_{number}" for number in range(model.head.num_classes)}
     return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from archetype.errors import CheckpointError, one_line
 from archetype.families.format import Format
+from archetype.families.keys import ConfigTable
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.table import Table
@@ -89,7 +89,8 @@ class Family:
     @property
     def decodes(self) -> bool:
         """Whether its models are decoders."""
-        return all(isinstance(preset.make(), Decoder) for preset in islice(self.presets.values(), 1))
+        keys = self.format.keys
+        return isinstance(keys, ConfigTable) and keys.kind is Decoder
 
     @property
     def format(self) -> Format:

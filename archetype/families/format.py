@@ -71,7 +71,8 @@ class Format:
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
         """The weight rules of a model; without a head, names lack the prefix."""
         rules = self.rules(model) if callable(self.rules) else self.rules
-        if isinstance(model, Decoder) and isinstance(model.head, ClassificationHead):
+        named = any("classifier.weight" in one.params for one in rules)  # as a file that was read by its names has it
+        if isinstance(model, Decoder) and isinstance(model.head, ClassificationHead) and not named:
             return (*rules, rule("score.weight", "classifier.weight"))
         if isinstance(model, Encoder | VisionEncoder) and isinstance(model.head, NoHead):
             return tuple(replace(rule, hf=rule.hf.removeprefix(self.prefix)) for rule in rules)

@@ -5,7 +5,17 @@ from typing import Any
 from archetype.families.config import Config
 from archetype.families.family import Family, presets
 from archetype.families.format import Format
-from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, check_width, expect_kind, ignored
+from archetype.families.keys import (
+    ConfigTable,
+    Converted,
+    Expected,
+    Key,
+    Row,
+    Values,
+    check_width,
+    expect_kind,
+    ignored,
+)
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.families.standard_block import standard_block
 from archetype.models.block.spec import Block, PostNorm
@@ -20,6 +30,7 @@ from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Sinusoidal
 from archetype.roles.activation import Activation
+from archetype.spec.base import Spec
 from archetype.spec.repeats import repeat
 
 
@@ -90,15 +101,11 @@ def _write_vocabularies(model: EncoderDecoder) -> dict[str, Any]:
     }
 
 
-KEYS = ConfigTable(marian, (
-    # of Marian's own program, all of them as here: post-norm, positions computed, and a bias of the logits
+# The keys that every format of a pair of Transformers has.
+PAIR_KEYS: tuple[Row, ...] = (
     ignored("num_hidden_layers", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop", "extra_pos_embeddings",
         "classif_dropout", "classifier_dropout"),
-    *(Expected(name, False, "another design") for name in (
-        "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits", "tie_encoder_decoder"
-    )),
-    *(Expected(name, True, "another design") for name in ("static_position_embeddings", "tie_word_embeddings")),
-    Converted(_read_vocabularies, _write_vocabularies),
+    Expected("tie_word_embeddings", True, "another design"),
     Key("encoder_layers", "num_layers", 12, path=lambda model: len(model.encoder.layers)),
     Key("encoder_attention_heads", "num_heads", 16),
     Key("encoder_ffn_dim", "d_ff", 4096),
@@ -113,12 +120,32 @@ KEYS = ConfigTable(marian, (
     Key("dropout", "dropout", 0.1, path="embedding.dropout"),
     Key("attention_dropout", "attention_dropout", 0.0, path="decoder.block.mixer.dropout"),
     Key("init_std", "std", 0.02),
-), EncoderDecoder, {
+)  # fmt: skip
+PAIR_PARTS: dict[str, type[Spec]] = {
     "block.mixer": Attention,
     "block.feedforward": MLP,
     "decoder.block.mixer": Attention,
     "decoder.block.feedforward": MLP,
-})  # fmt: skip
+}
+KEYS = ConfigTable(marian, (
+    # of Marian's own program, all of them as here: post-norm, positions computed, and a bias of the logits
+    *(Expected(name, False, "another design") for name in (
+        "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits", "tie_encoder_decoder"
+    )),
+    Expected("static_position_embeddings", True, "another design"),
+    Converted(_read_vocabularies, _write_vocabularies),
+    *PAIR_KEYS,
+), EncoderDecoder, PAIR_PARTS)  # fmt: skip
+
+# Layers, which all formats of pairs name alike.
+PAIR_LAYERS = """
+    model.{encoder,decoder}.layers.{i}.self_attn.{q,k,v,out}_proj   {encoder,decoder}.blocks.{i}.mixer.{q,k,v,o}
+    model.{encoder,decoder}.layers.{i}.self_attn_layer_norm   {encoder,decoder}.blocks.{i}.mixer_norm
+    model.decoder.layers.{i}.encoder_attn.{q,k,v,out}_proj    decoder.blocks.{i}.cross.{q,k,v,o}
+    model.decoder.layers.{i}.encoder_attn_layer_norm          decoder.blocks.{i}.cross_norm
+    model.{encoder,decoder}.layers.{i}.{fc1,fc2}   {encoder,decoder}.blocks.{i}.feedforward.{up,down}
+    model.{encoder,decoder}.layers.{i}.final_layer_norm       {encoder,decoder}.blocks.{i}.feedforward_norm
+"""
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
@@ -127,21 +154,15 @@ def rules(model: ModelSpec) -> tuple[Rule, ...]:
     return (
         rule("model.shared.weight" if pair.embedding.is_shared else TARGET, "embedding.token.weight"),
         rule(SOURCE, "source_embedding.token.weight"),
-        *weight_rules("""
-            model.{encoder,decoder}.layers.{i}.self_attn.{q,k,v,out}_proj   {encoder,decoder}.blocks.{i}.mixer.{q,k,v,o}
-            model.{encoder,decoder}.layers.{i}.self_attn_layer_norm   {encoder,decoder}.blocks.{i}.mixer_norm
-            model.decoder.layers.{i}.encoder_attn.{q,k,v,out}_proj    decoder.blocks.{i}.cross.{q,k,v,o}
-            model.decoder.layers.{i}.encoder_attn_layer_norm          decoder.blocks.{i}.cross_norm
-            model.{encoder,decoder}.layers.{i}.{fc1,fc2}   {encoder,decoder}.blocks.{i}.feedforward.{up,down}
-            model.{encoder,decoder}.layers.{i}.final_layer_norm       {encoder,decoder}.blocks.{i}.feedforward_norm
-        """),
+        *weight_rules(PAIR_LAYERS),
         rule("final_logits_bias", "lm_head.bias", shape=(1, pair.vocab_size)),
     )
 
 
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 
+PAIR_COPIES = dict.fromkeys((SOURCE, TARGET, "lm_head.weight"), "embedding.token.weight")
 COMPUTED = r"model\.(encoder|decoder)\.embed_positions\.weight"
 FAMILY = Family("marian", presets("Helsinki-NLP/opus-mt-* config.json (those with 58,101 tokens)", marian,
     {"opus-mt": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048)}), Format("marian", "MarianMTModel", KEYS,
-    rules, "", (COMPUTED,), dict.fromkeys((SOURCE, TARGET, "lm_head.weight"), "embedding.token.weight")))  # fmt: skip
+    rules, "", (COMPUTED,), PAIR_COPIES))  # fmt: skip

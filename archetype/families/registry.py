@@ -18,20 +18,35 @@ NAMES = (
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "switch", "grok", "glm4_moe",
     "minimax_m2", "qwen3_next", "olmo3", "nanochat",
 )  # fmt: skip
+# The modules that have several, each with a table of them: published types that are spellings of those above.
+SPELLINGS = {
+    "pairs": (
+        "bart", "plbart", "mvp", "mbart", "pegasus", "blenderbot", "blenderbot-small", "m2m_100", "mt5",
+    ),
+    "encoders": (
+        "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "ernie",
+        "megatron-bert", "electra", "roformer", "distilbert", "mpnet", "nomic_bert",
+    ),
+    "pictures": ("deit", "vit_msn", "ijepa"),
+}  # fmt: skip
+MODULES = {name: module for module, names in SPELLINGS.items() for name in names}
 
 
 class _Families(Mapping[str, Family]):
     def __getitem__(self, name: str) -> Family:
+        if name in MODULES:
+            spelling: Family = import_module(f"archetype.families.{MODULES[name]}").FAMILIES[name]
+            return spelling
         if name not in NAMES:
             raise KeyError(name)
         family: Family = import_module(f"archetype.families.{name}").FAMILY
         return family
 
     def __iter__(self) -> Iterator[str]:
-        return iter(NAMES)
+        return iter((*NAMES, *MODULES))
 
     def __len__(self) -> int:
-        return len(NAMES)
+        return len(NAMES) + len(MODULES)
 
 
 FAMILIES = _Families()
@@ -80,7 +95,9 @@ def family_of(config: dict[str, object], place: str = "config.json") -> Family |
     family = FAMILIES.get(model_type)
     if family is None or family.published is None:
         return None
+    names = config.get("architectures")
     alone = config.get("is_decoder") is True and config.get("is_encoder_decoder") is not True
+    alone = alone or (isinstance(names, list) and str(names[:1]).endswith("ForCausalLM']"))
     return None if alone and not family.decodes else family
 
 

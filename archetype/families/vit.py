@@ -1,5 +1,8 @@
 """The Vision Transformer (Dosovitskiy 2020), as transformers' `vit` writes it."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -7,7 +10,7 @@ from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config
 from archetype.families.family import Family, presets
 from archetype.families.format import Format
-from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, expect_kind, ignored
+from archetype.families.keys import ConfigTable, Expected, Key, Row, Values, expect_kind, ignored
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.families.standard_block import standard_block
 from archetype.models.block.spec import PreNorm
@@ -21,6 +24,7 @@ from archetype.parts.head.spec import ClassificationHead, NoHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import Learned
 from archetype.roles.activation import Activation
+from archetype.spec.base import Spec
 from archetype.spec.repeats import repeat
 
 
@@ -80,16 +84,31 @@ def _check_side(config: Config, name: str, default: int) -> int:
             return config.size(name, default)
 
 
-def _read_head(config: Config, values: Values) -> Values:
-    names = config.get("architectures") or ["ViTForImageClassification"]
-    name = str(names[0]) if isinstance(names, list) else str(names)
-    if not name.endswith(("ForImageClassification", "Model")):
-        raise config.error("architectures", f"the head of {name} is not known here", "use a model for classes")
-    bare = name.endswith("Model")
-    return {"num_classes": None if bare else read_classes(config), "pooler": bare}
+@dataclass(frozen=True)
+class HeadRow:
+    """The head and the pooler, by the class that wrote the file.
+
+    Attributes:
+        pooled: whether a model without a head has a pooler.
+    """
+
+    pooled: bool = True
+
+    def read(self, config: Config, values: Values) -> Values:
+        """`num_classes`, and whether there is a pooler."""
+        names = config.get("architectures") or ["ForImageClassification"]
+        name = str(names[0]) if isinstance(names, list) else str(names)
+        if not name.endswith(("ForImageClassification", "Model")):
+            raise config.error("architectures", f"the head of {name} is not known here", "use a model for classes")
+        bare = name.endswith("Model")
+        return {"num_classes": None if bare else read_classes(config), "pooler": bare and self.pooled}
+
+    def write(self, model: Any) -> dict[str, Any]:
+        """The names of the classes."""
+        return write_classes(model)
 
 
-KEYS = ConfigTable(vit, (
+BODY_KEYS: tuple[Row, ...] = (
     ignored("encoder_stride"),  # of another head
     Key("hidden_size", "d_model", 768),
     Expected("pooler_output_size", itemgetter("d_model"), "a pooler of another width"),
@@ -99,7 +118,6 @@ KEYS = ConfigTable(vit, (
     Key("patch_size", "patch_size", 16, check=_check_side, path="patch_size"),
     Key("image_size", "image_size", 224, check=_check_side, path="image_size"),
     Key("num_channels", "num_channels", 3, path="num_channels"),
-    Converted(_read_head, write_classes),
     Key("intermediate_size", "d_ff", 3072),
     Key("hidden_act", "activation", "gelu"),
     Key("layer_norm_eps", "eps", 1e-12),
@@ -107,37 +125,49 @@ KEYS = ConfigTable(vit, (
     Key("hidden_dropout_prob", "dropout", 0.0),
     Key("attention_probs_dropout_prob", "attention_dropout", 0.0),
     Key("initializer_range", "std", 0.02),
-), VisionEncoder, {
-    "final_norm": LayerNorm, "block.mixer": Attention, "block.feedforward": MLP,
-})  # fmt: skip
+)  # fmt: skip
+PARTS: dict[str, type[Spec]] = {"final_norm": LayerNorm, "block.mixer": Attention, "block.feedforward": MLP}
 
 
-def architecture(model: ModelSpec) -> str:
-    """The class that a model of some head is loaded with."""
-    bare = isinstance(expect_kind(VisionEncoder, model, "kind").head, NoHead)
-    return "ViTModel" if bare else "ViTForImageClassification"
-
-
-def rules(model: ModelSpec) -> tuple[Rule, ...]:
+def _rules(base: str, model: ModelSpec) -> tuple[Rule, ...]:
     """Patches are projected by a convolution, whose kernel is a matrix of the same numbers."""
     encoder = expect_kind(VisionEncoder, model, "kind")
     kernel = (encoder.d_model, encoder.num_channels, encoder.patch_size, encoder.patch_size)
-    positions = (1, encoder.context_length, encoder.d_model)
+    positions, token = (1, encoder.context_length, encoder.d_model), (1, 1, encoder.d_model)
     return (
-        rule("vit.embeddings.cls_token", "embedding.class_token", shape=(1, 1, encoder.d_model)),
-        rule("vit.embeddings.patch_embeddings.projection.weight", "embedding.patch.weight", shape=kernel),
-        rule("vit.embeddings.patch_embeddings.projection.bias", "embedding.patch.bias"),
-        rule("vit.embeddings.position_embeddings", "embedding.position.weight", shape=positions),
+        rule(f"{base}.embeddings.cls_token", "embedding.class_token", shape=token),
+        rule(f"{base}.embeddings.distillation_token", "embedding.distillation_token", shape=token),
+        rule(f"{base}.embeddings.patch_embeddings.projection.weight", "embedding.patch.weight", shape=kernel),
+        rule(f"{base}.embeddings.patch_embeddings.projection.bias", "embedding.patch.bias"),
+        rule(f"{base}.embeddings.position_embeddings", "embedding.position.weight", shape=positions),
         *weight_rules("""
-            vit.encoder.layer.{i}.attention.attention.{query,key,value}   blocks.{i}.mixer.{q,k,v}
-            vit.encoder.layer.{i}.attention.output.dense      blocks.{i}.mixer.o
-            vit.encoder.layer.{i}.layernorm_{before,after}    blocks.{i}.{mixer_norm,feedforward_norm}
-            vit.encoder.layer.{i}.{intermediate,output}.dense   blocks.{i}.feedforward.{up,down}
-            vit.layernorm                                     final_norm
-            vit.pooler.dense                                  pooler
-            classifier                                        classifier
-        """),
-    )
+            BASE.encoder.layer.{i}.attention.attention.{query,key,value}   blocks.{i}.mixer.{q,k,v}
+            BASE.encoder.layer.{i}.attention.output.dense      blocks.{i}.mixer.o
+            BASE.encoder.layer.{i}.layernorm_{before,after}    blocks.{i}.{mixer_norm,feedforward_norm}
+            BASE.encoder.layer.{i}.{intermediate,output}.dense   blocks.{i}.feedforward.{up,down}
+            BASE.layernorm                                     final_norm
+            BASE.pooler.dense                                  pooler
+            classifier                                         classifier
+        """.replace("BASE", base)),
+    )  # fmt: skip
+
+
+def vit_format(
+    model_type: str,
+    name: str,
+    base: str = "vit",
+    build: Callable[..., VisionEncoder] = vit,
+    keys: tuple[Row, ...] = (*BODY_KEYS, HeadRow()),
+) -> Format:
+    """The format of a type whose classes begin with `name`, and whose tensors below the head with `base`."""
+
+    def architecture(model: ModelSpec) -> str:
+        bare = isinstance(expect_kind(VisionEncoder, model, "kind").head, NoHead)
+        return f"{name}Model" if bare else f"{name}ForImageClassification"
+
+    table, left_out = ConfigTable(build, keys, VisionEncoder, PARTS), rf"({base}\.)?pooler\..*"
+    mask = rf"{base}\.embeddings\.mask_token"
+    return Format(model_type, architecture, table, partial(_rules, base), f"{base}.", (left_out, mask))
 
 
 FAMILY = Family("vit", {
@@ -154,5 +184,4 @@ FAMILY = Family("vit", {
         "vit-tiny": dict(num_layers=2, d_model=64, num_heads=4, patch_size=2, image_size=8, num_channels=1,
             num_classes=10, dropout=0.2, std=0.1),
     }),
-}, Format("vit", architecture, KEYS, rules, "vit.",
-    (r"(vit\.)?pooler\..*", r"vit\.embeddings\.mask_token")))  # fmt: skip
+}, vit_format("vit", "ViT"))  # fmt: skip

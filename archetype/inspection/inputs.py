@@ -103,7 +103,7 @@ def _image(model: VisionEncoder, image: Text) -> Inputs:
     images = (image[None] if image.dim() == 3 else image).to(model.device)
     across = model.spec.image_size // model.spec.patch_size
     patches = [f"{place // across},{place % across}" for place in range(across**2)]
-    return Inputs({"images": images}, (*(["class"] if model.spec.class_token else []), *patches))
+    return Inputs({"images": images}, (*(name.removesuffix("_token") for name in model.spec.learned_tokens), *patches))
 
 
 def _names(tokenizer: Tokenizer | None, ids: Tensor) -> tuple[str, ...]:

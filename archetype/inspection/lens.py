@@ -71,6 +71,8 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
     assert isinstance(model, Decoder | Encoder | VisionEncoder)
     context = ForwardContext.of(x)
     y = model.final_norm(x, context)
+    if model.spec.head.labels_tokens:
+        return model.classifier(y)  # type: ignore[no-any-return]
     if model.classifier is not None:
         pooled = last_tokens(y, context)[:, 0] if isinstance(model, Decoder) else model.pooled(y)
         return model.classifier(pooled)[:, None]  # type: ignore[no-any-return]

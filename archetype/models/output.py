@@ -19,7 +19,8 @@ class Output:
     """The result of a forward pass.
 
     Attributes:
-        logits: of tokens (B, t, V) or classes (B, Y); None for a model without a head, and where they were left out.
+        logits: of tokens (B, t, V), of classes (B, Y), or of classes of tokens (B, T, Y); None for a model without a
+            head, and where they were left out.
         state: what the next tokens go on from, where the pass was given a state.
         aux_loss: what parts add to the training loss, such as a balance of experts; None where none does.
         hidden: the vectors that the head reads, (B, t, D).
@@ -49,7 +50,7 @@ class BaseModel(nn.Module):
             features: of the vectors that it reads.
         """
         module = build_head(head, vocab_size, features)
-        self.lm_head, self.classifier = (None, module) if head.classifies else (module, None)
+        self.lm_head, self.classifier = (None, module) if head.has_classes else (module, None)
 
     @property
     def device(self) -> torch.device:

@@ -32,6 +32,11 @@ class TokenEmbedding(Part):
         """Features of the vectors that it gives single layers beside the stream; 0 where it gives none."""
         return 0
 
+    @property
+    def source_placement(self) -> "TokenEmbedding | None":
+        """An embedding without a table for the source's vectors of a shared one (absent: as for the target's)."""
+        return None
+
     def check(self, width: int) -> None:
         """Refuse, by `invalid`, a model of `width` features in which this embedding cannot stand."""
 

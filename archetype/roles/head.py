@@ -13,14 +13,20 @@ class Head(Part):
     Its module is made as `Module(spec, vocab_size, features)`. That of a head over the vocabulary is called
     `(x, table) -> logits`, with vectors (B, T, D) and the embedding's table (V, D), which it may multiply by, and gives
     (B, T, V). That of a head which `classifies` has `num_classes` and is called `(x) -> logits`, with a vector of each
-    row (B, D), and gives (B, Y).
+    row (B, D), and gives (B, Y); of one that `labels_tokens`, likewise with vectors (B, T, D), and gives (B, T, Y).
     """
 
     needs: ClassVar[str] = "module"
     predicts_next: ClassVar[bool] = False  # whether it gives logits of the token after each position
     predicts_masked: ClassVar[bool] = False  # whether it gives logits of the token at each position, some being hidden
     classifies: ClassVar[bool] = False  # whether it answers for a whole text or image, and not for each token
+    labels_tokens: ClassVar[bool] = False  # whether it gives logits of classes for each token
     is_product: ClassVar[bool] = False  # whether its module is a LanguageModelHead, whose logits may come in chunks
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether it answers with classes, of a whole text or of each token."""
+        return self.classifies or self.labels_tokens
 
     @property
     def shares_table(self) -> bool:
@@ -30,5 +36,5 @@ class Head(Part):
 
 NextTokenHead = Annotated[Head, ByKind(Head, "predicts_next", default="language_model")]
 DecoderHead = Annotated[Head, ByKind(Head, "predicts_next", "classifies", default="language_model")]
-EncoderHead = Annotated[Head, ByKind(Head, "predicts_masked", "classifies", "is_absent")]
+EncoderHead = Annotated[Head, ByKind(Head, "predicts_masked", "classifies", "labels_tokens", "is_absent")]
 VisionHead = Annotated[Head, ByKind(Head, "classifies", "is_absent")]

@@ -13,7 +13,8 @@ from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.recipe import Recipe
 
-NOT_TOKENS = ("position", "token_type", "class_token")  # tables of an embedding that have no row for each token
+# tables of an embedding that have no row for each token
+NOT_TOKENS = ("position", "token_type", "class_token", "distillation_token")
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,12 @@ BERT_BASE = {
     "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 0, "position_embedding_type": "absolute",
     "transformers_version": "4.6.0.dev0", "type_vocab_size": 2, "use_cache": True, "vocab_size": 30522,
 }  # fmt: skip
+ROBERTA_BASE = {
+    "architectures": ["RobertaForMaskedLM"], "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "eos_token_id": 2,
+    "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768, "initializer_range": 0.02,
+    "intermediate_size": 3072, "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "roberta",
+    "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1, "type_vocab_size": 1, "vocab_size": 50265,
+}  # fmt: skip
 LONGFORMER_BASE = {
     "attention_mode": "longformer", "attention_probs_dropout_prob": 0.1, "attention_window": [512] * 12,
     "bos_token_id": 0, "eos_token_id": 2, "gradient_checkpointing": False, "hidden_act": "gelu",
@@ -301,6 +307,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "mpt-7b": MPT_7B,
     "mamba-130m": MAMBA_130M,
     "bert-base": BERT_BASE,
+    "roberta-base": ROBERTA_BASE,
     "longformer-base": LONGFORMER_BASE,
     "bigbird-base": BIGBIRD_BASE,
     "t5-small": T5_SMALL,

@@ -1,23 +1,27 @@
-"""Small models of every causal type that transformers knows, with random weights, and what becomes of them here."""
+"""Small models of every type that transformers knows for a task, with random weights, and what becomes of them here."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import archetype
 from archetype.errors import ArchetypeError, UnknownFamily
 from tests.helpers.published import EXACT
 from tests.helpers.weights import distance, randomize
 
-TYPES: tuple[str, ...] = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 TEXT = torch.arange(4, 24)[None]
+# Two texts, of which the second is shorter, and is padded at its end with a token that no text has.
+ROWS, COUNTS = torch.stack((torch.arange(4, 24), torch.arange(24, 4, -1))), torch.tensor([20, 13])
+IS_TOKEN = torch.arange(20) < COUNTS[:, None]
+PICTURES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 MOST = 5_000_000  # parameters: what is larger has a size that no key below names
 
 WIDTH = (
@@ -76,18 +80,105 @@ SPECIAL: dict[str, dict[str, Any]] = {
 }
 
 
-def small_config(kind: str) -> PreTrainedConfig:
+def _padded(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The texts as transformers takes them: padded with the token that the configuration names."""
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None) or 0
+    texts = {"input_ids": ROWS.where(IS_TOKEN, torch.tensor(padding)), "attention_mask": IS_TOKEN.long()}
+    if hasattr(model.config, "attention_window"):  # the first token is global here, and nowhere else unless it is said
+        texts["global_attention_mask"] = (torch.arange(20) == 0).expand(2, 20).long()
+    return texts
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of transformers.
+
+    Attributes:
+        title: of the page of its types.
+        auto: the class that makes a model of a type.
+        types: that have a model for it.
+        theirs: the answers of a model of transformers to one input, each for one row of the result.
+        ours: those of the same model here.
+        sizes: settings beside those of all types.
+    """
+
+    title: str
+    auto: Any
+    types: tuple[str, ...]
+    theirs: Callable[[Any], Tensor]
+    ours: Callable[[Any], Tensor]
+    sizes: dict[str, Any]
+
+
+def _causal(model: Any) -> Tensor:
+    return model(TEXT, use_cache=False).logits  # type: ignore[no-any-return]
+
+
+def _texts(model: Any) -> Tensor:
+    return model(**_padded(model)).logits  # type: ignore[no-any-return]
+
+
+def _our_texts(model: Any) -> Tensor:
+    return model(ROWS, num_tokens=COUNTS).logits  # type: ignore[no-any-return]
+
+
+def _pairs(model: Any) -> Tensor:
+    return model(**_padded(model), decoder_input_ids=ROWS, use_cache=False).logits  # type: ignore[no-any-return]
+
+
+def _our_pairs(model: Any) -> Tensor:
+    return model(ROWS, source=ROWS, source_num_tokens=COUNTS).logits  # type: ignore[no-any-return]
+
+
+def _task(title: str, auto: Any, theirs: Callable[[Any], Tensor], ours: Callable[[Any], Tensor], **sizes: Any) -> Task:
+    types = tuple(dict.fromkeys(auto._model_mapping._model_mapping))
+    return Task(title, auto, types, theirs, ours, sizes)
+
+
+CLASSES: dict[str, Any] = {"num_labels": 3}
+TASKS: dict[str, Task] = {
+    "causal": _task(
+        "causal types", transformers.AutoModelForCausalLM, _causal, lambda model: model(TEXT).logits, is_decoder=True
+    ),
+    "masked": _task(
+        "types for masked tokens", transformers.AutoModelForMaskedLM,
+        lambda model: _texts(model)[IS_TOKEN], lambda model: _our_texts(model)[IS_TOKEN],
+    ),
+    "texts": _task(
+        "types for classes of texts", transformers.AutoModelForSequenceClassification, _texts, _our_texts, **CLASSES
+    ),
+    "tokens": _task(
+        "types for classes of tokens", transformers.AutoModelForTokenClassification,
+        lambda model: _texts(model)[IS_TOKEN], lambda model: _our_texts(model)[IS_TOKEN], **CLASSES,
+    ),
+    "pairs": _task(
+        "types that write a target to a source", transformers.AutoModelForSeq2SeqLM, _pairs, _our_pairs
+    ),
+    "images": _task(
+        "types for classes of images", transformers.AutoModelForImageClassification,
+        lambda model: model(PICTURES).logits, lambda model: model(PICTURES).logits, **CLASSES,
+    ),
+}  # fmt: skip
+TYPES = TASKS["causal"].types
+
+
+def small_config(kind: str, task: Task = TASKS["causal"]) -> PreTrainedConfig:
     """A configuration of a few thousand parameters; what has no name above stays as it is by default."""
     config_class = CONFIG_MAPPING[kind]
-    config: PreTrainedConfig = config_class(**_sized(config_class(), SPECIAL.get(kind, {})))
+    sizes = _sized(config_class(), task.sizes | SPECIAL.get(kind, {}), task.sizes.get("is_decoder", False))
+    config: PreTrainedConfig = config_class(**sizes)
+    classes = task.auto._model_mapping[config_class]
+    if isinstance(classes, tuple):  # of several, the first
+        config.architectures = [classes[0].__name__]
     return config
 
 
-def _sized(default: PreTrainedConfig, special: dict[str, Any]) -> dict[str, Any]:
-    sizes = {key: value for key, value in SIZES.items() if _settable(default, key)} | {"is_decoder": True}
+def _sized(default: PreTrainedConfig, special: dict[str, Any], is_decoder: bool) -> dict[str, Any]:
+    sizes = {key: value for key, value in SIZES.items() if _settable(default, key)}
+    sizes |= {"is_decoder": True} if is_decoder else {}
     for name in default.sub_configs:
         if isinstance(inner := getattr(default, name, None), PreTrainedConfig):
-            sizes[name] = inner.to_dict() | _sized(inner, {})
+            sizes[name] = inner.to_dict() | _sized(inner, {}, is_decoder)
     types = getattr(default, "layer_types", None)
     if types and _settable(default, "layer_types"):
         sizes["layer_types"] = [types[0], types[-1]]
@@ -103,23 +194,22 @@ def _settable(config: PreTrainedConfig, key: str) -> bool:
     return present and not (isinstance(attribute, property) and attribute.fset is None)
 
 
-def write_small(kind: str, folder: Path) -> Tensor:
-    """A folder with a model of a type, every tensor random, and the logits of `TEXT`, (1, T, V).
+def write_small(kind: str, folder: Path, task: Task = TASKS["causal"]) -> Tensor:
+    """A folder with a model of a type, every tensor random, and its answers.
 
     Raises:
         ValueError: it is larger than `MOST`.
     """
-    config = small_config(kind)
+    config = small_config(kind, task)
     with torch.device("meta"):
-        count = AutoModelForCausalLM.from_config(config).num_parameters()
+        count = task.auto.from_config(config).num_parameters()
     if count > MOST:
         raise ValueError(f"{count:,} parameters, which no size of its configuration makes fewer")
-    _drawn(AutoModelForCausalLM.from_config(config)).save_pretrained(folder)
+    _drawn(task.auto.from_config(config)).save_pretrained(folder)
     # read back, for buffers that are computed were drawn too
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model = task.auto.from_pretrained(folder).eval()
     with torch.no_grad():
-        logits: Tensor = model(TEXT, use_cache=False).logits
-    return logits
+        return task.theirs(model)
 
 
 def _drawn(model: PreTrainedModel) -> PreTrainedModel:
@@ -146,12 +236,12 @@ class Outcome:
     registered: bool = False
 
 
-def outcome(kind: str, folder: Path) -> Outcome:
+def outcome(kind: str, folder: Path, task: Task = TASKS["causal"]) -> Outcome:
     """Make a small model of a type in a folder, and read it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the libraries, on configurations that nobody uses
-            theirs = write_small(kind, folder)
+            theirs = write_small(kind, folder, task)
     except Exception as error:  # whatever a type's code raises on sizes that it was not written for
         return Outcome(kind, "not made", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}")
     with warnings.catch_warnings(record=True) as told:
@@ -161,6 +251,6 @@ def outcome(kind: str, folder: Path) -> Outcome:
         except ArchetypeError as error:
             return Outcome(kind, "refused", str(error).removeprefix(f"{folder}/config.json: ").replace(str(folder), ""))
     with torch.no_grad():
-        difference = distance(model(TEXT).logits, theirs)
+        difference = distance(task.ours(model), theirs)
     status: Literal["agrees", "differs"] = "agrees" if difference < EXACT else "differs"
     return Outcome(kind, status, f"{difference:.1e}", not any(one.category is UnknownFamily for one in told))

@@ -101,13 +101,12 @@ class ServedModel:
         Raises:
             ApiError: it is of another kind; names what it can do.
         """
-        model = self.lm.model
-        classifies = getattr(model, "classifier", None) is not None
+        head = getattr(self.lm.spec, "head", None)
         able = {
             "completions": self.generates,
             "chat completions": self.generates and not self.translates,
             "embeddings": self.lm.spec.embeds_tokens,
-            "classes": classifies,
+            "classes": head is not None and head.classifies,
         }
         if not able[task]:
             verbs = ", ".join(name for name, possible in able.items() if possible) or "nothing over this interface"

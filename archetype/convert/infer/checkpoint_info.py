@@ -44,6 +44,12 @@ class CheckpointInfo:
         """The settings that the family's code fixes."""
         return QUIRKS.get(self.type, FamilyQuirks())
 
+    @property
+    def has_score(self) -> bool:
+        """Whether this is a decoder with a head for classes of texts, whose matrix transformers calls `score`."""
+        classes = self.config.get("architectures") or [""]
+        return str(classes[0]).endswith("ForSequenceClassification") and "score.weight" in self.shapes
+
     def assume(self, path: str, value: object, why: str) -> None:
         """Note a value that neither keys nor tensors give."""
         text = str(value).lower() if isinstance(value, bool) else value
@@ -56,7 +62,8 @@ class CheckpointInfo:
             CheckpointError: names the part.
         """
         classes = self.config.get("architectures") or []
-        if isinstance(classes, list) and classes and not re.search(DECODERS, str(classes[0])):
+        decodes = not isinstance(classes, list) or not classes or re.search(DECODERS, str(classes[0])) is not None
+        if not decodes and not self.has_score:
             cause = f"{classes[0]!r} is not a decoder of text with its head"
             raise CheckpointError(
                 f"{self.config.place}: architectures", cause, "other models need a family of their own"

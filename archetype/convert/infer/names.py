@@ -36,6 +36,7 @@ OUTER: NameTable = (
      r"norm_f|final_norm|ln_out|layer_norm|layernorm)", "final_norm"),
     (r"(?:lm_head|predictions|generator_lm_head|embed_out|output|output_projection|predictions\.decoder|"
      r"lm_head\.decoder|decoder)", "lm_head"),
+    (r"score", "classifier"),
 )  # fmt: skip
 
 NETWORK = r"(?:(?:\w+\.)*?(?:mlp|feed_forward|ffn|feedforward|intermediate|output|block_sparse_moe|moe)\.)?"

@@ -25,7 +25,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.activation.spec import GELU
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import HeadTransform, LanguageModelHead
+from archetype.parts.head.spec import ClassificationHead, HeadTransform, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.spec import Learned, NoPosition
 from archetype.roles.norm import Norm
@@ -71,7 +71,7 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str) -> Chec
 
 def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list[dict[str, str]]]:
     """The specification, and each layer's norms."""
-    outer, config = tensors.outer, info.config
+    outer = tensors.outer
     vocab_size, d_model = info.sides(outer["embedding.token.weight"])
     dims = ModelDims(d_model, _context(info, tensors), tensors.transposed)
     final = "final_norm.weight" in outer
@@ -94,16 +94,25 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         embedding=_embedding(info, tensors, dims),
         layers=blocks,
         final_norm=_norm(info, tensors, "final_norm", assumed=weightless),
-        head=LanguageModelHead(
-            tied=_tied(info, tensors),
-            bias="lm_head.bias" in outer,
-            scale=_head_scale(info, d_model),
-            softcap=config.optional_positive("final_logit_softcapping"),
-            transform=_transform(info, tensors),
-        ),
+        head=_head(info, tensors, d_model),
         initialization=NormalInitialization(std=info.positive(INITIAL_STD, 0.02)),
     )
     return model, [norms for _, norms in wirings]
+
+
+def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> LanguageModelHead | ClassificationHead:
+    """Of tokens, or of classes of a text; those are not scaled."""
+    scale, softcap = _head_scale(info, d_model), info.config.optional_positive("final_logit_softcapping")
+    if info.has_score:
+        num_classes, _ = info.sides(tensors.outer["classifier.weight"])
+        return ClassificationHead(num_classes=num_classes, bias="classifier.bias" in tensors.outer)
+    return LanguageModelHead(
+        tied=_tied(info, tensors),
+        bias="lm_head.bias" in tensors.outer,
+        scale=scale,
+        softcap=softcap,
+        transform=_transform(info, tensors),
+    )
 
 
 def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bool = False) -> Norm:

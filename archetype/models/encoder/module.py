@@ -23,7 +23,7 @@ class Encoder(Stack, TokenModel):
         self.embedding = build_embedding(
             encoder.embedding, encoder.vocab_size, encoder.context_length, encoder.d_model, stack.readers
         )
-        self.pooler = Pooler(encoder.d_model) if encoder.pooler else None
+        self.pooler = Pooler(encoder.d_model, encoder.pooler_activation) if encoder.pooler else None
         self.add_head(encoder.head, encoder.vocab_size, encoder.d_model)
 
     def pooled(self, hidden: Vectors) -> Float[Tensor, "B D"]:
@@ -39,7 +39,8 @@ class Encoder(Stack, TokenModel):
         with_logits: bool = True,
         shares: PositionShares | None = None,
     ) -> Output:
-        """The hidden vectors of all tokens, and the head's logits: (B, T, V) of tokens, or (B, Y) of classes.
+        """The hidden vectors of all tokens, and the head's logits: (B, T, V) of tokens, (B, Y) of
+        classes, or (B, T, Y) of classes of tokens.
 
         Args:
             tokens: of each row, padded at the end where rows differ.
@@ -59,5 +60,5 @@ class Encoder(Stack, TokenModel):
         if self.lm_head is not None and with_logits:
             logits = self.lm_head(x, self.token_table)
         elif self.classifier is not None and with_logits:
-            logits = self.classifier(self.pooled(x))
+            logits = self.classifier(x if self.spec.head.labels_tokens else self.pooled(x))
         return Output(logits, aux_loss=context.aux_loss, hidden=x)

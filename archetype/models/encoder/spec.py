@@ -6,9 +6,11 @@ from archetype.models.initialization_spec import GPT2Initialization, Initializat
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.layers import Layers
 from archetype.models.stack.spec import EndsWithNorm, StackView
+from archetype.parts.activation.spec import Tanh
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead
 from archetype.parts.norm.spec import NoNorm
+from archetype.roles.activation import AnyActivation
 from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import EncoderHead
 from archetype.roles.norm import AnyNorm
@@ -23,7 +25,8 @@ __all__ = ["Encoder"]
 class Encoder(EndsWithNorm, ModelSpec):
     """A stack in which every position sees every other; it understands a text that is whole (Devlin 2018).
 
-    `pooler` adds a layer with tanh on the first token's vector, which stands for the text.
+    `pooler` adds a layer with tanh on the first token's vector, which stands for the text; ELECTRA has another
+    `pooler_activation`.
 
     Attributes:
         vocab_size: tokens of the vocabulary, V.
@@ -33,7 +36,8 @@ class Encoder(EndsWithNorm, ModelSpec):
         layers: blocks in turn, of which {repeat: n, block: ...} writes several.
         residual: how what the contents of its layers give is carried on.
         final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
-        pooler: a layer with tanh on the first token's vector.
+        pooler: a layer on the first token's vector.
+        pooler_activation: that layer's nonlinearity.
         head: what is answered for the vectors.
         initialization: how weights are drawn.
     """
@@ -50,6 +54,7 @@ class Encoder(EndsWithNorm, ModelSpec):
     residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()
     pooler: Flag = False
+    pooler_activation: AnyActivation = Tanh()
     head: EncoderHead = MaskedLanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 

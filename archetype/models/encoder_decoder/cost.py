@@ -17,13 +17,16 @@ class EncoderDecoderCost(EmbeddedModelCost):
     def __init__(self, model: spec.EncoderDecoder) -> None:
         super().__init__(model, model.vocab_size)
         self.head = HeadCost.of(model.head, self.d, model.vocab_size)
-        vocabulary = symbol("V_s", model.source_vocab_size or model.vocab_size)
-        source = TokenEmbeddingCost.of(model.embedding, self.d, vocabulary, model.context_length)
-        self.source_embedding = None if model.embedding.is_shared else source
+        self.source_embedding: TokenEmbeddingCost | None = None
+        if not model.embedding.is_shared:
+            vocabulary = symbol("V_s", model.source_vocab_size or model.vocab_size)
+            self.source_embedding = TokenEmbeddingCost.of(model.embedding, self.d, vocabulary, model.context_length)
+        elif (placement := model.embedding.source_placement) is not None:  # without a table
+            self.source_embedding = TokenEmbeddingCost.of(placement, self.d, ZERO, model.context_length)
         self.num_cross_attentions = sum(block.cross_attention is not None for block in model.decoder.layers)
 
     def embedding_parameters(self) -> Counts:
-        """Parameters of one table for both, or of one each."""
+        """Parameters of one table for both, or of one each, and of what each side has beside it."""
         source = self.source_embedding.parameters() if self.source_embedding else {}
         return super().embedding_parameters() | prefixed("source_embedding.", source)
 
@@ -56,7 +59,8 @@ class EncoderDecoderCost(EmbeddedModelCost):
         """Bytes saved of embeddings and head, and of the encoder's output, which every cross-attention reads."""
         reading = work._replace(length=work.source or work.length)
         encoder_output = reading.tokens * self.d.value * FLOAT32
-        return super().saved_activations(work) + self.embedding.saved_activations(reading) + encoder_output
+        source = self.source_embedding or self.embedding
+        return super().saved_activations(work) + source.saved_activations(reading) + encoder_output
 
 
 def _source(work: Work) -> Formula:

@@ -16,6 +16,10 @@ def encoder_decoder(model: EncoderDecoder, cost: EncoderDecoderCost, text: Calla
     own = cost.source_embedding
     if own is None:
         source = embedding_steps(cost.embedding, text, length="S", shared=True)
+    elif model.embedding.is_shared:
+        table, *_ = embedding_steps(cost.embedding, text, length="S", shared=True)
+        _, *rest = embedding_steps(own, text, "source_embedding", "S")
+        source = (table, *rest)
     else:
         source = embedding_steps(own, text, "source_embedding", "S")
     crosses = cost.num_cross_attentions > 0
@@ -24,7 +28,7 @@ def encoder_decoder(model: EncoderDecoder, cost: EncoderDecoderCost, text: Calla
     target, head = embedding_steps(cost.embedding, text), head_steps(model.head, text(cost.d))
     right = (pill("target", "target tokens", "(B, T)"), *target, Blocks("decoder."), *head)
     links = [Link("cross", "encoder.output", "decoder.")] if crosses else []
-    if own is None:
+    if model.embedding.is_shared:
         links.append(Link("tied", "embedding.token", "embedding.token.source"))
     if model.state_bridge is not None:
         links.append(Link("state", "encoder.", "decoder."))

@@ -1,8 +1,10 @@
 """Encoder and decoder: a target text written with a view of a source text."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from archetype.models.block.module import Block
 from archetype.models.encoder_decoder import spec
@@ -21,10 +23,12 @@ class EncoderDecoder(TokenModel):
         super().__init__()
         self.spec = model
         self.embedding = build_embedding(model.embedding, model.vocab_size, model.context_length, model.d_model)
-        self.source_embedding: nn.Module | None = None
+        self.source_embedding: Any = None  # a module, or None
         if not model.embedding.is_shared:
             vocab_size = model.source_vocab_size or model.vocab_size
             self.source_embedding = build_embedding(model.embedding, vocab_size, model.context_length, model.d_model)
+        elif (placement := model.embedding.source_placement) is not None:
+            self.source_embedding = build_embedding(placement, 0, model.context_length, model.d_model)
         encoder, decoder = model.stacks
         self.encoder, self.decoder = Stack(encoder), Stack(decoder)
         self.add_head(model.head, model.vocab_size, model.d_model)
@@ -38,13 +42,20 @@ class EncoderDecoder(TokenModel):
             source: tokens of each row, padded at the end where rows differ.
             context: of the source.
         """
-        x = (self.source_embedding or self.embedding)(source, context)
+        x = self._embed_source(source, context)
         bridge: State | None = None
         if self.spec.state_bridge:
             layers = self.encoder.new_layers(x.shape[0], x.shape[1], x.dtype, x.device)
             bridge = State(torch.zeros(x.shape[0], dtype=torch.long, device=x.device), layers, x.shape[1])
         x = self.encoder.run(x, context, bridge)
         return self.encoder.final_norm(x, context), bridge
+
+    def _embed_source(self, source: Int[Tensor, "B S"], context: ForwardContext) -> Float[Tensor, "B S D"]:
+        if self.source_embedding is None:
+            return self.embedding(source, context)  # type: ignore[no-any-return]
+        if self.spec.embedding.is_shared:
+            return self.source_embedding.placed(self.embedding.token(source), context)  # type: ignore[no-any-return]
+        return self.source_embedding(source, context)  # type: ignore[no-any-return]
 
     def new_state(
         self,

@@ -10,26 +10,26 @@ from archetype.parts.embedding.cost import EmbeddingCost
 
 @cost_of(spec.VisionEncoder)
 class VisionEncoderCost(EncoderCost):
-    """A picture has one length: its patches, and perhaps a class token."""
+    """A picture has one length: its patches, and perhaps learned tokens."""
 
     reads = "images"
     embedding: EmbeddingCost
 
     def __init__(self, model: spec.VisionEncoder) -> None:
         super().__init__(model)
-        self.max_length, self.class_token = model.context_length, model.class_token
+        self.max_length, self.learned_tokens = model.context_length, model.learned_tokens
         side = symbol("J", model.patch_size, model)
         self.patch = model.num_channels * side * side  # numbers of one patch
 
     def embedding_parameters(self) -> Counts:
-        """Parameters of patches, the class token and positions."""
-        patch = {"patch": linear(self.patch, self.d, bias=True), "class_token": self.d * self.class_token}
+        """Parameters of patches, the learned tokens and positions."""
+        patch = {"patch": linear(self.patch, self.d, bias=True), **dict.fromkeys(self.learned_tokens, self.d)}
         embedding = self.embedding.parameters()
         return prefixed("embedding.", patch | {name: embedding[name] for name in ("position", "norm")})
 
     def flops(self, work: Work) -> Counts:
         """FLOPs of patches and head."""
-        patches = work.rows * (work.length + -1 * self.class_token)
+        patches = work.rows * (work.length + -1 * len(self.learned_tokens))
         return {"embedding.patch": 2 * patches * self.patch * self.d} | super().flops(work)
 
     def saved_activations(self, work: TrainingWork) -> int:

@@ -18,9 +18,9 @@ def vision_encoder(model: VisionEncoder, cost: VisionEncoderCost, text: Callable
         pill("image", "image", f"(B, {model.num_channels}, {side}, {side})"),
         Step("embedding.patch", "patches", f"{text(cost.patch)} → D", field="patch_size"),
     ]
-    if model.class_token:
-        items.append(Step("embedding.class_token", "class token", "D", field="class_token",
-                          joins="embedding.concatenation", is_before=True))  # fmt: skip
+    for name in model.learned_tokens:
+        items.append(Step(f"embedding.{name}", name.replace("_", " "), "D", field=name,
+                          joins=f"embedding.{name}.concatenation", is_before=True))  # fmt: skip
     if not position.is_absent:
         shape = f"{model.context_length:,} × D"
         items.append(Step("embedding.position", title(position), shape, "position", "embedding.position",

@@ -18,24 +18,25 @@ from archetype.weights.linear import Linear
 
 
 class PatchEmbedding(nn.Module):
-    """dropout(norm(scale * (class token, projected patches) + position vectors)) (Dosovitskiy 2020, equation 1)."""
+    """dropout(norm(scale * (learned tokens, projected patches) + position vectors)) (Dosovitskiy 2020, equation 1)."""
 
     def __init__(self, encoder: spec.VisionEncoder) -> None:
         super().__init__()
         self.spec = encoder
         embedding, d_model = encoder.embedding, encoder.d_model
         self.patch = Linear(encoder.num_channels * encoder.patch_size**2, d_model)
-        self.class_token = nn.Parameter(torch.empty(d_model)) if encoder.class_token else None
+        for name in encoder.learned_tokens:
+            self.register_parameter(name, nn.Parameter(torch.empty(d_model)))
         self.position = build_position(embedding.position, encoder.context_length, d_model)
         self.norm = build_norm(embedding.norm, d_model)
         self.dropout = embedding.dropout
 
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Vectors:
-        """The vectors of the class token, where there is one, and of the patches row by row."""
+        """The learned vectors, where there are any, and those of the patches row by row."""
         dtype = self.patch.weight.dtype  # what is summed keeps the weights' type under autocast
         x = self.patch(patches(images.to(dtype), self.spec.patch_size)).to(dtype)
-        if self.class_token is not None:
-            x = torch.cat((self.class_token.expand(x.shape[0], 1, -1), x), dim=1)
+        learned = [self.get_parameter(name).expand(x.shape[0], 1, -1) for name in self.spec.learned_tokens]
+        x = torch.cat((*learned, x), dim=1) if learned else x
         scale = self.spec.embedding.scale
         x = x if scale == 1.0 else x * scale
         positions = torch.arange(x.shape[1], device=x.device)[None]
@@ -43,7 +44,7 @@ class PatchEmbedding(nn.Module):
         return dropout(x, self.dropout, self.training)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Draw the class token as a table of one vector."""
+        """Draw a learned token as a table of one vector."""
         init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 

@@ -28,7 +28,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
     """A picture as a text of patches (Dosovitskiy 2020).
 
     A `class_token` before the patches stands for the picture; without it the mean of the patches does. `pooler` adds a
-    layer with tanh on it.
+    layer with tanh on it. DeiT has a `distillation_token` beside the class token.
 
     Attributes:
         image_size: height and width of a picture, in pixels.
@@ -36,6 +36,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
         num_channels: of a picture.
         d_model: features of each vector, D.
         class_token: whether a learned vector stands before the patches.
+        distillation_token: whether another follows it, from which a teacher's answers were learned (Touvron 2020).
         embedding: how patches become vectors.
         layers: blocks in turn, of which {repeat: n, block: ...} writes several.
         residual: how what the contents of its layers give is carried on.
@@ -55,6 +56,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
     num_channels: Size = 3
     d_model: Size
     class_token: Flag = True
+    distillation_token: Flag = False
     embedding: Annotated[Embedding, ForPatches] = Embedding(position=Learned())
     layers: Layers
     residual: AnyResidual = ResidualSum()
@@ -65,8 +67,13 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
 
     @property
     def context_length(self) -> int:
-        """Positions: the patches, and the class token."""
-        return (self.image_size // self.patch_size) ** 2 + self.class_token
+        """Positions: the patches, and the learned vectors before them."""
+        return (self.image_size // self.patch_size) ** 2 + len(self.learned_tokens)
+
+    @property
+    def learned_tokens(self) -> tuple[str, ...]:
+        """Names of the learned vectors before the patches, in their order."""
+        return tuple(name for name in ("class_token", "distillation_token") if getattr(self, name))
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -88,6 +95,8 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
         if self.image_size % self.patch_size:
             cause = f"{self.patch_size} does not divide image_size {self.image_size}"
             invalid("patch_size", cause, "use a divisor")
+        if self.distillation_token and not self.class_token:
+            invalid("distillation_token", "it stands behind a class token", "use class_token: true, or leave it out")
         if self.embedding.num_token_types:
             invalid("embedding.num_token_types", "patches of a picture are all of one type", "leave it out")
         return self

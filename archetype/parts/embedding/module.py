@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext, LayerVectors, Tokens, Vectors
@@ -17,7 +17,10 @@ from archetype.weights.linear import Linear, Table
 
 @module_for(spec.Embedding)
 class Embedding(nn.Module):
-    """dropout(norm(scale * token vector + position vector + token type vector)); or the norm of token vectors alone."""
+    """dropout(norm(scale * token vector + position vector + token type vector)); or the norm of token vectors alone.
+
+    Without a vocabulary it has no table, and places the vectors of another's.
+    """
 
     def __init__(
         self,
@@ -28,7 +31,7 @@ class Embedding(nn.Module):
         readers: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self.token = table(vocab_size, d_model)
+        self.token = table(vocab_size, d_model) if vocab_size else None
         self.num_positions = context_length if embedding.position.limits_length else None
         self.position = build_position(embedding.position, context_length, d_model)
         self.token_type = table(embedding.num_token_types, d_model) if embedding.num_token_types else None
@@ -41,9 +44,16 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tokens, context: ForwardContext, types: Tokens | None = None) -> Vectors:
         """The vectors; `types` says which part of the input each token belongs to (absent: all to the first)."""
+        assert self.token is not None
+        x = self.placed(self.token(tokens), context, types)
+        if self.per_layer is not None:
+            context.layer_inputs = self.per_layer(tokens, x, context)
+        return x
+
+    def placed(self, x: Vectors, context: ForwardContext, types: Tokens | None = None) -> Vectors:
+        """Token vectors with all that is added to them."""
         if self.num_positions is not None:
-            check_positions_fit(tokens.shape[1], self.num_positions)
-        x: Tensor = self.token(tokens)
+            check_positions_fit(x.shape[1], self.num_positions)
         if self.scale != 1.0:
             x = x * self.scale
         x = normalize_stream(self.norm, x, context) if self.norm_first else x
@@ -51,9 +61,7 @@ class Embedding(nn.Module):
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
         x = x if self.norm_first else normalize_stream(self.norm, x, context)
-        y: Tensor = dropout(x, self.dropout, self.training)
-        if self.per_layer is not None:
-            context.layer_inputs = self.per_layer(tokens, y, context)
+        y: Vectors = dropout(x, self.dropout, self.training)
         return y
 
 

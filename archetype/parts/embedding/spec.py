@@ -1,15 +1,15 @@
 """How tokens and patches become vectors."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from archetype.parts.norm.spec import NoNorm, RMSNorm
 from archetype.parts.position.spec import NoPosition
 from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.norm import AnyNorm, VectorNorm
 from archetype.roles.position import AnyEmbeddingPosition
-from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Size, Spec
+from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Size, Spec, invalid
 from archetype.spec.kinds import part
 
 __all__ = ["Embedding", "PairEmbedding", "PerLayerEmbedding"]
@@ -72,8 +72,11 @@ class Embedding(TokenEmbedding):
 class PairEmbedding(Embedding):
     """The embeddings of an encoder and a decoder: one table for both where `shared`, else one each.
 
+    With `source` the two share the table of tokens alone: the source has positions and a norm of its own (Lewis 2019).
+
     Attributes:
         shared: one table for encoder and decoder.
+        source: what is added to the source's token vectors, and their norm (absent: as in the target, and the same).
     """
 
     embeds_text: ClassVar[bool] = False
@@ -81,6 +84,26 @@ class PairEmbedding(Embedding):
     embeds_patches: ClassVar[bool] = False
     kind: Literal["pair"] = "pair"  # type: ignore[assignment]
     shared: Flag = True
+    source: Embedding | None = None
+
+    def check(self, width: int) -> None:
+        """The positions of both sides have to fit."""
+        super().check(width)
+        if self.source is not None:
+            self.source.check(width)
+
+    @property
+    def source_placement(self) -> Embedding | None:
+        """As it says."""
+        return self.source
+
+    @model_validator(mode="after")
+    def _source_shares_a_table(self) -> Self:
+        if self.source is not None and not self.shared:
+            invalid("source", "each side has all of its own where no table is shared", "leave it out, or share one")
+        if self.source is not None and self.source.per_layer is not None:
+            invalid("source.per_layer", "the source shares the table of tokens, and has no other", "leave it out")
+        return self
 
     @property
     def is_shared(self) -> bool:

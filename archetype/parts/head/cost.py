@@ -102,13 +102,15 @@ class MaskedLanguageModelHeadCost(LanguageModelHeadCost):
         super().__init__(part.as_language_model_head, d, vocab_size)
 
 
-@cost_of(spec.ClassificationHead)
+@cost_of(spec.ClassificationHead, spec.TokenClassificationHead)
 class ClassificationHeadCost(HeadCost):
-    """Logits of classes for each row."""
+    """Logits of classes for each row, or for each token."""
 
-    part: spec.ClassificationHead
+    part: spec.ClassificationHead | spec.TokenClassificationHead
 
-    def __init__(self, part: spec.ClassificationHead, d: Formula, vocab_size: int) -> None:
+    def __init__(
+        self, part: spec.ClassificationHead | spec.TokenClassificationHead, d: Formula, vocab_size: int
+    ) -> None:
         super().__init__(part, d, vocab_size)
         self.classes = symbol("Y", part.num_classes)
 
@@ -121,9 +123,10 @@ class ClassificationHeadCost(HeadCost):
         return {"classifier": linear(self.d, self.classes, bias=self.part.bias)}
 
     def flops(self, work: Work) -> Counts:
-        """Logits of rows."""
-        return {"classifier": 2 * work.rows * self.d * self.classes}
+        """Logits of rows, or of tokens."""
+        answers = work.answered_tokens if self.part.labels_tokens else work.rows
+        return {"classifier": 2 * answers * self.d * self.classes}
 
     def num_logits(self, rows: int, tokens: int) -> int:
-        """Logits of every row."""
-        return rows * self.classes.value
+        """Logits of every row, or of every token."""
+        return (tokens if self.part.labels_tokens else rows) * self.classes.value

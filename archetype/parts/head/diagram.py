@@ -1,6 +1,12 @@
 """How heads are drawn: boxes at the end of a stream."""
 
-from archetype.parts.head.spec import ClassificationHead, LanguageModelHead, MaskedLanguageModelHead, NoHead
+from archetype.parts.head.spec import (
+    ClassificationHead,
+    LanguageModelHead,
+    MaskedLanguageModelHead,
+    NoHead,
+    TokenClassificationHead,
+)
 from archetype.roles.activation import Activation
 from archetype.roles.drawing import Step, pill, steps_of, title
 from archetype.roles.head import Head
@@ -37,11 +43,11 @@ def masked_language_model_head(head: MaskedLanguageModelHead, width: str, table:
     return (*_transform(head.activation, head.norm, width), _logits(head.tied, width, table), LOGITS)
 
 
-@steps_of(ClassificationHead)
-def classification_head(head: ClassificationHead, width: str, table: str) -> tuple[Step, ...]:
-    """Logits of classes."""
+@steps_of(ClassificationHead, TokenClassificationHead)
+def classification_head(head: ClassificationHead | TokenClassificationHead, width: str, table: str) -> tuple[Step, ...]:
+    """Logits of classes, of the whole or of each token."""
     classifier = Step("classifier", "classifier", f"{width} → Y", "head", "head")
-    return classifier, CLASSES
+    return classifier, TOKEN_CLASSES if head.labels_tokens else CLASSES
 
 
 @steps_of(NoHead)
@@ -52,11 +58,12 @@ def no_head(head: NoHead, width: str, table: str) -> tuple[Step, ...]:
 
 def unknown_head(head: Head, width: str, table: str) -> tuple[Step, ...]:
     """One box; the modules inside a head from outside have no known place."""
-    answer = CLASSES if head.classifies else LOGITS
-    return Step("classifier" if head.classifies else "lm_head", title(head), "", "head", "head"), answer
+    answer = CLASSES if head.classifies else TOKEN_CLASSES if head.labels_tokens else LOGITS
+    return Step("classifier" if head.has_classes else "lm_head", title(head), "", "head", "head"), answer
 
 
 CLASSES = pill("classes", "classes", "(B, Y)", "output")
+TOKEN_CLASSES = pill("classes", "classes", "(B, T, Y)", "output")
 LOGITS = pill("logits", "logits", "(B, T, V)", "output")
 
 

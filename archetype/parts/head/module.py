@@ -10,7 +10,9 @@ from archetype.nn.context import Vectors
 from archetype.nn.dropout import dropout
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.activation.module import activation
+from archetype.parts.activation.spec import Tanh
 from archetype.parts.head import spec
+from archetype.roles.activation import Activation
 from archetype.weights.linear import Linear, project
 from archetype.weights.packed import Weight
 
@@ -69,12 +71,27 @@ class Classifier(nn.Linear):
         return super().forward(dropout(x, self.dropout, self.training))
 
 
-class Pooler(nn.Linear):
-    """tanh(W x + b) of the vector that stands for the whole (Devlin 2018)."""
+@module_for(spec.TokenClassificationHead)
+class TokenClassifier(nn.Linear):
+    """Logits of classes from the vector of each token."""
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, head: spec.TokenClassificationHead, vocab_size: int, features: int) -> None:
+        super().__init__(features, head.num_classes, bias=head.bias)
+        self.dropout = head.dropout
+
+    def forward(self, x: Vectors) -> Float[Tensor, "B T Y"]:
+        """The logits of each token."""
+        return super().forward(dropout(x, self.dropout, self.training))
+
+
+class Pooler(nn.Linear):
+    """tanh(W x + b) of the vector that stands for the whole (Devlin 2018), or with another activation (ELECTRA)."""
+
+    def __init__(self, d_model: int, nonlinearity: Activation = Tanh()) -> None:
         super().__init__(d_model, d_model)
+        self.activation = activation(nonlinearity)
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """The pooled vector of each row."""
-        return torch.tanh(super().forward(x))
+        pooled: Tensor = self.activation(super().forward(x))
+        return pooled

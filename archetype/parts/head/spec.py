@@ -10,7 +10,14 @@ from archetype.roles.norm import AnyNorm
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec
 from archetype.spec.kinds import part
 
-__all__ = ["ClassificationHead", "HeadTransform", "LanguageModelHead", "MaskedLanguageModelHead", "NoHead"]
+__all__ = [
+    "ClassificationHead",
+    "HeadTransform",
+    "LanguageModelHead",
+    "MaskedLanguageModelHead",
+    "NoHead",
+    "TokenClassificationHead",
+]
 
 
 class HeadTransform(Spec):
@@ -100,6 +107,23 @@ class ClassificationHead(Head):
     renamed: ClassVar[dict[str, str]] = {"classes": "num_classes"}
     classifies: ClassVar[bool] = True
     kind: Literal["classification"] = "classification"
+    num_classes: Size
+    dropout: Probability = 0.0
+    bias: Flag = True
+
+
+@part
+class TokenClassificationHead(Head):
+    """Logits of `num_classes` for each token, such as whether it begins a name (Devlin 2018, section 5.3).
+
+    Attributes:
+        num_classes: classes, Y.
+        dropout: of the vectors, while training.
+        bias: whether a bias is added to the logits.
+    """
+
+    labels_tokens: ClassVar[bool] = True
+    kind: Literal["token_classification"] = "token_classification"
     num_classes: Size
     dropout: Probability = 0.0
     bias: Flag = True

@@ -14,6 +14,8 @@ COUNTS = [
     # The pooler belongs to the model without a head.
     ("bert-base", [], 109_514_298, "google-bert/bert-base-uncased as BertForMaskedLM"),
     ("bert-base", ["pooler=true", "head={kind: none}"], 109_482_240, "google-bert/bert-base-uncased as BertModel"),
+    ("roberta-base", [], 124_697_433, "FacebookAI/roberta-base as RobertaForMaskedLM"),
+    ("roberta-large", [], 355_412_057, "FacebookAI/roberta-large as RobertaForMaskedLM"),
     ("bert-large", [], 335_174_458, "google-bert/bert-large-uncased as BertForMaskedLM"),
     ("t5-small", [], 60_506_624, "google-t5/t5-small"),
     ("t5-base", [], 222_903_552, "google-t5/t5-base"),

@@ -1,0 +1,139 @@
+"""The format of an encoder of BERT's kind, by the names that a type of transformers has for its tensors."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from archetype.families.format import Format
+from archetype.families.keys import ConfigTable, Row, expect_kind, wrong_kind
+from archetype.families.rules import Rule, rule, weight_rules
+from archetype.models.block.spec import PostNorm
+from archetype.models.encoder.spec import Encoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.feedforward.spec import MLP
+from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, NoHead, TokenClassificationHead
+from archetype.parts.norm.spec import LayerNorm
+from archetype.spec.base import Spec
+
+PARTS: dict[str, type[Spec]] = {
+    "block.wiring": PostNorm,
+    "block.wiring.norm": LayerNorm,
+    "block.mixer": Attention,
+    "block.feedforward": MLP,
+}
+# Embeddings and layers, which all formats of BERT's kind name alike below their own BASE.
+BODY = """
+    BASE.embeddings.{word,position,token_type}_embeddings   embedding.{token,position,token_type}
+    BASE.embeddings.LayerNorm                               embedding.norm
+    BASE.encoder.layer.{i}.attention.self.{query,key,value}   blocks.{i}.mixer.{q,k,v}
+    BASE.encoder.layer.{i}.attention.output.dense           blocks.{i}.mixer.o
+    BASE.encoder.layer.{i}.attention.output.LayerNorm       blocks.{i}.mixer_norm
+    BASE.encoder.layer.{i}.intermediate.dense               blocks.{i}.feedforward.up
+    BASE.encoder.layer.{i}.output.dense                     blocks.{i}.feedforward.down
+    BASE.encoder.layer.{i}.output.LayerNorm                 blocks.{i}.feedforward_norm
+"""
+
+
+@dataclass(frozen=True)
+class Names:
+    """How a type calls its tensors. `BASE` stands for the prefix of all that is below the head.
+
+    Attributes:
+        body: the table of embeddings and layers.
+        transform: the layer before the logits, and its norm.
+        logits: the table of the logits.
+        tied_bias: the bias of logits whose table is the embedding's (absent: that of `logits`).
+        pooler: of a model that has no head.
+        class_pooler: the pooler before classes (absent: as without a head).
+        classifier: what gives the logits of classes for a whole text.
+    """
+
+    body: str = BODY
+    transform: str = "cls.predictions.transform.{dense,LayerNorm}"
+    logits: str = "cls.predictions.decoder"
+    tied_bias: str = "cls.predictions.bias"
+    pooler: str = "BASE.pooler.dense"
+    class_pooler: str = "BASE.pooler.dense"
+    classifier: str = "classifier"
+
+    def rules(self, base: str, model: ModelSpec) -> tuple[Rule, ...]:
+        """The rules of a model with any of the heads."""
+        head = expect_kind(Encoder, model, "kind").head
+        classes = isinstance(head, ClassificationHead)
+        tied = isinstance(head, MaskedLanguageModelHead) and head.tied
+        table = f"""{self.body}
+            {self.class_pooler if classes else self.pooler}   pooler
+            {self.classifier if classes else "classifier"}    classifier
+            {self.transform}                                  lm_head.{{dense,norm}}
+        """
+        return (
+            *weight_rules(table.replace("BASE", base)),
+            rule(f"{self.logits}.weight", "lm_head.weight"),
+            rule(self.tied_bias if tied else f"{self.logits}.bias", "lm_head.bias"),
+        )
+
+
+def architecture(prefix: str, model: ModelSpec) -> str:
+    """The class that a model of some head is loaded with."""
+    match expect_kind(Encoder, model, "kind").head:
+        case MaskedLanguageModelHead():
+            return f"{prefix}ForMaskedLM"
+        case ClassificationHead():
+            return f"{prefix}ForSequenceClassification"
+        case TokenClassificationHead():
+            return f"{prefix}ForTokenClassification"
+        case NoHead():
+            return f"{prefix}Model"
+        case head:
+            raise wrong_kind(MaskedLanguageModelHead, head, "head")
+
+
+ROBERTA_NAMES = Names(
+    transform="lm_head.{dense,layer_norm}",
+    logits="lm_head.decoder",
+    tied_bias="lm_head.bias",
+    class_pooler="classifier.dense",
+    classifier="classifier.out_proj",
+)
+
+
+def encoder_format(
+    model_type: str,
+    name: str,
+    base: str,
+    build: Callable[..., Encoder],
+    keys: tuple[Row, ...],
+    names: Names = Names(),
+    parts: Mapping[str, type[Spec]] = PARTS,
+    ignored: tuple[str, ...] = (),
+    **format: Any,
+) -> Format:
+    """The format of a type.
+
+    Args:
+        model_type: in config.json.
+        name: what its classes begin with.
+        base: the prefix of all tensors below the head.
+        build: the constructor.
+        keys: of config.json.
+        names: of the tensors.
+        parts: the only kind that a part may have, by its path.
+        ignored: patterns of further tensors that say nothing.
+        format: further fields of `Format`.
+    """
+    # a table of numbers, the other task of the first training, and what a head that is not there would have read
+    left_out = (rf"({base}\.)?embeddings\.position_ids", rf"({base}\.)?pooler\..*", r"cls\.seq_relationship\..*",
+                rf"{names.tied_bias}".replace(".", r"\."), *ignored)  # fmt: skip
+    copies = {f"{names.logits}.weight": "embedding.token.weight", f"{names.logits}.bias": "lm_head.bias"}
+    return Format(
+        model_type,
+        lambda model: architecture(name, model),
+        ConfigTable(build, keys, Encoder, parts),
+        partial(names.rules, base),
+        f"{base}.",
+        left_out,
+        copies,
+        **format,
+    )

@@ -1,0 +1,214 @@
+"""Encoders of BERT's kind that other types of transformers spell: a row each says in what they depart from it.
+
+Their designs have no presets of their own; the family of a row is there to read what is published and to write it back.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from archetype.families.bert import BODY_KEYS, DESIGN, HeadRow, bert
+from archetype.families.config import Config
+from archetype.families.encoder_format import BODY, PARTS, ROBERTA_NAMES, Names, encoder_format
+from archetype.families.family import Family
+from archetype.families.format import Format
+from archetype.families.keys import Converted, Expected, Key, Row, Values, expect_kind, ignored, with_defaults
+from archetype.families.roberta import KEYS as ROBERTA_KEYS
+from archetype.families.roberta import PADDING, roberta
+from archetype.families.rope import read_rotary, write_rotary
+from archetype.models.block.spec import PostNorm, PreNorm
+from archetype.models.encoder.spec import Encoder
+from archetype.parts.attention.spec import Attention, ProjectionBiases
+from archetype.parts.feedforward.spec import MLP, GatedMLP
+from archetype.parts.norm.spec import NoNorm
+from archetype.parts.position.spec import NoPosition, RelativeBias, Rotary
+from archetype.roles.position import MixerPosition
+
+Build = Callable[..., Encoder]
+
+
+def pre_norm(build: Build, embedding_norm: bool = True) -> Build:
+    """A constructor of the same encoders with the norms before each part, and one behind the last layer."""
+
+    def built(**design: Any) -> Encoder:
+        encoder = build(**design)
+        norm = expect_kind(PostNorm, encoder.layers[0].wiring, "layers[0].wiring").norm
+        embedding = encoder.embedding if embedding_norm else encoder.embedding.replace(norm=NoNorm())
+        layers = tuple(block.replace(wiring=PreNorm(norm=norm)) for block in encoder.layers)
+        return encoder.replace(layers=layers, final_norm=norm, embedding=embedding)
+
+    return built
+
+
+def in_attention(encoder: Encoder, position: MixerPosition, **attention: Any) -> Encoder:
+    """The encoder with positions in attention; `attention` are further fields of it."""
+    layers = tuple(block.replace(mixer=block.mixer.replace(position=position, **attention)) for block in encoder.layers)
+    return encoder.replace(layers=layers)
+
+
+def mpnet(**design: Any) -> Encoder:
+    """RoBERTa without token types, whose scores have a bias by distance (Song 2020)."""
+    return in_attention(roberta(offset=PADDING + 1, num_token_types=0, **design), RelativeBias())
+
+
+def roformer(**design: Any) -> Encoder:
+    """BERT with rotary positions, of neighbouring features (Su 2021)."""
+    return in_attention(bert(position=NoPosition(), **design), Rotary(interleaved=True))
+
+
+def nomic(*, rotary: Rotary, head_dim: int, **design: Any) -> Encoder:
+    """BERT with rotary positions, gated networks and no bias (Nussbaum 2024)."""
+    encoder = in_attention(bert(position=NoPosition(), **design), rotary, bias=ProjectionBiases(), head_dim=head_dim)
+    network = expect_kind(MLP, encoder.layers[0].feedforward, "layers[0].feedforward")
+    gated = GatedMLP(d_ff=network.d_ff, activation=network.activation)
+    return encoder.replace(layers=tuple(block.replace(feedforward=gated) for block in encoder.layers))
+
+
+def without(rows: tuple[Row, ...], *names: str) -> tuple[Row, ...]:
+    """The rows but those of some keys."""
+    return tuple(row for row in rows if not (isinstance(row, Key) and row.names in names))
+
+
+def named(rows: tuple[Row, ...], **names: str) -> tuple[Row, ...]:
+    """The rows under other names of the keys."""
+    return tuple(
+        replace(row, names=names.get(row.names, row.names)) if isinstance(row, Key) and isinstance(row.names, str)
+        else row for row in rows
+    )  # fmt: skip
+
+
+def spelled(names: dict[str, str], further: str) -> str:
+    """BERT's table of tensors with other names for some, and a further line."""
+    table = BODY
+    for ours, theirs in names.items():
+        table = table.replace(ours, theirs)
+    return f"{table}    {further}\n"
+
+
+def norms(attention: str, network: str) -> dict[str, str]:
+    """The names of the norms of a layer's two parts."""
+    return {"{i}.attention.output.LayerNorm": f"{{i}}.{attention}", "{i}.output.LayerNorm": f"{{i}}.{network}"}
+
+
+MASK_OFFSET = Converted(
+    lambda config, values: {"context_length": values["context_length"] - PADDING - 1},
+    lambda model: {"max_position_embeddings": model.context_length + PADDING + 1},
+)
+DISTILBERT = named(
+    without(BODY_KEYS, "layer_norm_eps", "type_vocab_size"), hidden_size="dim", num_hidden_layers="n_layers",
+    num_attention_heads="n_heads", intermediate_size="hidden_dim", hidden_act="activation",
+    hidden_dropout_prob="dropout", attention_probs_dropout_prob="attention_dropout",
+)  # fmt: skip
+
+
+def _same_width(config: Config, values: Values) -> Values:
+    if config.get("embedding_size") is not None:
+        config.expect("embedding_size", values["d_model"], "token vectors of another width than the model's")
+    return {}
+
+
+SAME_WIDTH = Converted(_same_width, lambda model: {"embedding_size": model.d_model})
+
+
+def _read_rotary(config: Config, values: Values) -> Values:
+    head_dim = config.size("head_dim", values["d_model"] // values["num_heads"])
+    return {"rotary": read_rotary(config, head_dim, values["context_length"], 1000.0), "head_dim": head_dim}
+
+
+def _write_rotary(model: Encoder) -> dict[str, Any]:
+    attention = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+    rotary = expect_kind(Rotary, attention.position, "layers[0].mixer.position")
+    head_dim = attention.sizes(model.d_model).head_dim
+    return {"rope_parameters": write_rotary(rotary, head_dim), "head_dim": head_dim}
+
+
+DISTILBERT_NAMES = Names(
+    body="""
+        BASE.embeddings.{word,position}_embeddings                embedding.{token,position}
+        BASE.embeddings.LayerNorm                                 embedding.norm
+        BASE.transformer.layer.{i}.attention.{q,k,v,out}_lin      blocks.{i}.mixer.{q,k,v,o}
+        BASE.transformer.layer.{i}.{sa,output}_layer_norm         blocks.{i}.{mixer_norm,feedforward_norm}
+        BASE.transformer.layer.{i}.ffn.{lin1,lin2}                blocks.{i}.feedforward.{up,down}
+    """,
+    transform="{vocab_transform,vocab_layer_norm}", logits="vocab_projector", tied_bias="vocab_projector.bias",
+    class_pooler="pre_classifier",
+)  # fmt: skip
+MPNET_NAMES = replace(
+    ROBERTA_NAMES,
+    body=spelled(
+        {"self.{query,key,value}": "attn.{q,k,v}", "attention.output.dense": "attention.attn.o"}
+        | norms("attention.LayerNorm", "output.LayerNorm"),
+        "BASE.encoder.relative_attention_bias   position_bias",
+    ),
+)
+MEGATRON_NAMES = Names(spelled(norms("attention.ln", "ln"), "BASE.encoder.ln   final_norm"))
+PRE_LAYER_NORM_NAMES = replace(
+    ROBERTA_NAMES,
+    body=spelled(norms("attention.LayerNorm", "intermediate.LayerNorm"), "BASE.LayerNorm   final_norm"),
+)
+XL_NAMES = replace(
+    ROBERTA_NAMES,
+    body=spelled(norms("attention.self_attn_layer_norm", "LayerNorm"), "BASE.encoder.LayerNorm   final_norm"),
+)
+ELECTRA_NAMES = Names(
+    transform="generator_predictions.{dense,LayerNorm}", logits="generator_lm_head",
+    tied_bias="generator_lm_head.bias", class_pooler="classifier.dense", classifier="classifier.out_proj",
+)  # fmt: skip
+ROFORMER_NAMES = Names(class_pooler="classifier.dense", classifier="classifier.out_proj")
+NOMIC_NAMES = Names(
+    body="""
+        BASE.embeddings.{word,token_type}_embeddings    embedding.{token,token_type}
+        BASE.emb_ln                                     embedding.norm
+        BASE.encoder.layers.{i}.attn.Wqkv               blocks.{i}.mixer.{q,k,v}
+        BASE.encoder.layers.{i}.attn.out_proj           blocks.{i}.mixer.o
+        BASE.encoder.layers.{i}.{norm1,norm2}           blocks.{i}.{mixer_norm,feedforward_norm}
+        BASE.encoder.layers.{i}.mlp.{fc11,fc12,fc2}     blocks.{i}.feedforward.{up,gate,down}
+    """,
+    transform="cls.predictions.transform.{dense,layer_norm}",
+)  # fmt: skip
+
+PRE_NORM_PARTS = PARTS | {"block.wiring": PreNorm}
+SUMMARY = ignored("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")  # of another head
+FORMATS: tuple[Format, ...] = (
+    encoder_format("xlm-roberta", "XLMRoberta", "roberta", roberta, ROBERTA_KEYS, ROBERTA_NAMES),
+    encoder_format("camembert", "Camembert", "roberta", roberta, ROBERTA_KEYS, ROBERTA_NAMES),
+    encoder_format("data2vec-text", "Data2VecText", "data2vec_text", roberta, ROBERTA_KEYS, ROBERTA_NAMES),
+    encoder_format("roberta-prelayernorm", "RobertaPreLayerNorm", "roberta_prelayernorm", pre_norm(roberta),
+        ROBERTA_KEYS, PRE_LAYER_NORM_NAMES, PRE_NORM_PARTS),
+    encoder_format("xlm-roberta-xl", "XLMRobertaXL", "roberta", pre_norm(roberta, embedding_norm=False),
+        with_defaults(ROBERTA_KEYS, layer_norm_eps=1e-5, type_vocab_size=1), XL_NAMES, PRE_NORM_PARTS),
+    encoder_format("ernie", "Ernie", "ernie", bert, (
+        *DESIGN,
+        Expected("use_task_id", False, "vectors of tasks"),
+        ignored("task_type_vocab_size"),
+    )),
+    encoder_format("megatron-bert", "MegatronBert", "bert", pre_norm(bert, embedding_norm=False), DESIGN,
+        MEGATRON_NAMES, PRE_NORM_PARTS),
+    encoder_format("electra", "Electra", "electra", lambda **design: bert(head_activation="gelu", **design), (
+        *BODY_KEYS, SAME_WIDTH, SUMMARY, HeadRow(pooled=False, activation="gelu", pretraining=False),
+    ), ELECTRA_NAMES),
+    encoder_format("roformer", "RoFormer", "roformer", roformer, (
+        *with_defaults(BODY_KEYS, max_position_embeddings=1536),
+        SAME_WIDTH,
+        Expected("rotary_value", False, "values that are rotated"),
+        HeadRow(pooled=False, activation="activation"),
+    ), ROFORMER_NAMES, ignored=(r"(roformer\.)?encoder\.embed_positions\.weight",)),
+    encoder_format("distilbert", "DistilBert", "distilbert", lambda **design: bert(num_token_types=0, **design), (
+        *DISTILBERT,
+        # fixed sines, where a file has them, are a table like any other
+        ignored("qa_dropout", "sinusoidal_pos_embds", "tie_weights_"),
+        HeadRow("seq_classif_dropout", pooled=False, activation="relu"),
+    ), DISTILBERT_NAMES),
+    encoder_format("mpnet", "MPNet", "mpnet", mpnet, (
+        *without(BODY_KEYS, "type_vocab_size"),
+        MASK_OFFSET,
+        Expected("relative_attention_num_buckets", 32, "other buckets than its code has"),
+        HeadRow(),
+    ), MPNET_NAMES),
+    encoder_format("nomic_bert", "NomicBert", "nomic_bert", nomic, (
+        *with_defaults(BODY_KEYS, hidden_act="silu", max_position_embeddings=2048),
+        Converted(_read_rotary, _write_rotary),
+        HeadRow(pooled=False),
+    ), NOMIC_NAMES, PARTS | {"block.feedforward": GatedMLP}),
+)  # fmt: skip
+FAMILIES = {format.model_type: Family(format.model_type, {}, format) for format in FORMATS}

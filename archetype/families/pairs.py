@@ -1,0 +1,163 @@
+"""Pairs of Transformers in other types of transformers: a row each says in what they depart from Marian or T5."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from archetype.families.config import Config
+from archetype.families.family import Family
+from archetype.families.format import Format
+from archetype.families.keys import (
+    ConfigTable,
+    Converted,
+    Expected,
+    Key,
+    Row,
+    Values,
+    expect_kind,
+    ignored,
+    with_defaults,
+)
+from archetype.families.marian import COMPUTED, PAIR_COPIES, PAIR_KEYS, PAIR_LAYERS, PAIR_PARTS, marian
+from archetype.families.rules import Rule, rule, weight_rules
+from archetype.families.t5 import COPIES as T5_COPIES
+from archetype.families.t5 import KEYS as T5_KEYS
+from archetype.families.t5 import rules as t5_rules
+from archetype.families.t5 import t5
+from archetype.models.block.spec import PreNorm
+from archetype.models.encoder_decoder.spec import EncoderDecoder
+from archetype.models.spec import ModelSpec
+from archetype.models.stack.spec import Stack
+from archetype.parts.embedding.spec import Embedding, PairEmbedding
+from archetype.parts.head.spec import LanguageModelHead
+from archetype.parts.norm.spec import LayerNorm, NoNorm
+from archetype.parts.position.spec import Learned, Sinusoidal
+from archetype.roles.position import EmbeddingPosition
+
+NORM = LayerNorm()
+
+
+def transformer_pair(
+    *,
+    position: EmbeddingPosition,
+    embedding_norm: bool = False,
+    norm_first: bool = False,
+    pre_norm: bool = False,
+    logits_bias: bool = True,
+    **design: Any,
+) -> EncoderDecoder:
+    """A pair of Transformers that share a table of tokens; `design` is as in `marian`.
+
+    Args:
+        position: vectors that are added; learned ones are of each side.
+        embedding_norm: a norm of the sum, of each side.
+        norm_first: the target's stands before positions are added.
+        pre_norm: norms stand before each part, and behind the last layer.
+        logits_bias: a bias is added to the logits.
+        design: further arguments of `marian`.
+    """
+    pair = marian(**design)
+    placed: dict[str, Any] = {"position": position, "norm": NORM if embedding_norm else NoNorm()}
+    table = expect_kind(PairEmbedding, pair.embedding, "embedding").replace(**placed, norm_first=norm_first)
+    if position.limits_length or embedding_norm:
+        table = table.replace(source=Embedding(scale=table.scale, dropout=table.dropout, **placed))
+    pair = pair.replace(embedding=table, head=LanguageModelHead(tied=True, bias=logits_bias))
+    return pair.replace(encoder=_pre_norm(pair.encoder), decoder=_pre_norm(pair.decoder)) if pre_norm else pair
+
+
+def _pre_norm(stack: Stack) -> Stack:
+    return stack.replace(layers=tuple(block.replace(wiring=PreNorm(norm=NORM)) for block in stack.layers),
+                         final_norm=NORM)  # fmt: skip
+
+
+def m2m(*, offset: int, d_model: int, **design: Any) -> EncoderDecoder:
+    """A pre-norm pair whose positions are counted from the number after padding's (Fan 2020).
+
+    The exponents of the waves run from 0 to 1 inclusive, as in tensor2tensor.
+    """
+    half = max(d_model // 2, 2)
+    waves = Sinusoidal(theta=10_000.0 ** (half / (half - 1)), interleaved=False, offset=offset)
+    return transformer_pair(position=waves, pre_norm=True, d_model=d_model, **design)
+
+
+def _read_class(config: Config, values: Values) -> Values:
+    """A bias of the logits, which a file that was saved without the head lacks."""
+    names = config.get("architectures") or ["ForConditionalGeneration"]
+    name = str(names[0]) if isinstance(names, list) else str(names)
+    if not name.endswith(("ForConditionalGeneration", "Model")):
+        raise config.error("architectures", f"the head of {name} is not known here", "use a model that writes targets")
+    return {"logits_bias": name.endswith("ForConditionalGeneration")}
+
+
+def _read_padding(config: Config, values: Values) -> Values:
+    return {"offset": config.count("pad_token_id", 1) + 1, "logits_bias": False}
+
+
+def _write_padding(model: EncoderDecoder) -> dict[str, Any]:
+    embedding = expect_kind(Embedding, model.embedding, "embedding")
+    offset = expect_kind(Sinusoidal, embedding.position, "embedding.position").offset
+    return {"pad_token_id": max(offset - 1, 0)}
+
+
+# keys of fairseq's program, which these classes do not read
+FAIRSEQ = ignored("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits",
+    "static_position_embeddings", "force_bos_token_to_be_generated", "output_past")  # fmt: skip
+KEYS: tuple[Row, ...] = (
+    Key("vocab_size", "vocab_size", 50_265), *PAIR_KEYS, FAIRSEQ, Converted(_read_class, lambda model: {}),
+)  # fmt: skip
+M2M_KEYS: tuple[Row, ...] = (
+    Key("vocab_size", "vocab_size", 128_112),
+    *with_defaults(PAIR_KEYS, activation_function="relu", scale_embedding=True, attention_dropout=0.1),
+    FAIRSEQ,
+    Converted(_read_padding, _write_padding),
+)
+
+
+def rules(model: ModelSpec) -> tuple[Rule, ...]:
+    """One table of tokens, and of positions and norms one for each side."""
+    pair = expect_kind(EncoderDecoder, model, "kind")
+    return (
+        rule("model.shared.weight", "embedding.token.weight"),
+        *weight_rules(f"""{PAIR_LAYERS}
+            model.{{decoder,encoder}}.embed_positions       {{embedding,source_embedding}}.position
+            model.{{decoder,encoder}}.layernorm_embedding   {{embedding,source_embedding}}.norm
+            model.{{encoder,decoder}}.layer_norm            {{encoder,decoder}}.final_norm
+        """),
+        rule("final_logits_bias", "lm_head.bias", shape=(1, pair.vocab_size)),
+    )
+
+
+def pair_format(
+    model_type: str, name: str, build: Callable[..., EncoderDecoder], keys: tuple[Row, ...] = KEYS
+) -> Format:
+    """The format of a type, whose classes begin with `name`."""
+
+    def architecture(model: ModelSpec) -> str:
+        head = expect_kind(LanguageModelHead, expect_kind(EncoderDecoder, model, "kind").head, "head")
+        return f"{name}ForConditionalGeneration" if head.bias or keys is M2M_KEYS else f"{name}Model"
+
+    table = ConfigTable(build, keys, EncoderDecoder, PAIR_PARTS)
+    return Format(model_type, architecture, table, rules, "model.", (COMPUTED,), PAIR_COPIES)
+
+
+BART = partial(transformer_pair, position=Learned(offset=2), embedding_norm=True)
+PROMPTS = (Expected("use_prompt", False, "learned prompts"), ignored("prompt_length", "prompt_mid_dim"))
+MT5 = ConfigTable(partial(t5, scaled=False), with_defaults(
+    tuple(row for row in T5_KEYS.rows if getattr(row, "argument", "") != "scaled"), vocab_size=250_112,
+), EncoderDecoder, T5_KEYS.parts)  # fmt: skip
+FORMATS: tuple[Format, ...] = (
+    pair_format("bart", "Bart", BART),
+    pair_format("plbart", "PLBart", BART, with_defaults(KEYS, attention_dropout=0.1, scale_embedding=True)),
+    pair_format("mvp", "Mvp", BART, (*KEYS, *PROMPTS)),
+    pair_format("mbart", "MBart", partial(BART, pre_norm=True)),
+    pair_format("pegasus", "Pegasus",
+        partial(transformer_pair, position=Sinusoidal(interleaved=False), pre_norm=True)),
+    pair_format("blenderbot", "Blenderbot", partial(transformer_pair, position=Learned(), pre_norm=True)),
+    pair_format("blenderbot-small", "BlenderbotSmall",
+        partial(transformer_pair, position=Learned(), embedding_norm=True, norm_first=True)),
+    pair_format("m2m_100", "M2M100", m2m, M2M_KEYS),
+    Format("mt5", "MT5ForConditionalGeneration", MT5, t5_rules, "",
+        (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+        dict.fromkeys(T5_COPIES, "embedding.token.weight")),
+)  # fmt: skip
+FAMILIES = {format.model_type: Family(format.model_type, {}, format) for format in FORMATS}

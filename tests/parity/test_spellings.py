@@ -1,0 +1,71 @@
+"""The same answers as transformers' models of types that are spellings of a registered family, every tensor random.
+
+`tests/parity/test_encoders.py` and `test_pairs.py` prove the families themselves; here each type has one model of each
+head, texts of two lengths, a round trip to the bit, and a mistake that must show.
+"""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import archetype
+from archetype.families.registry import SPELLINGS
+from tests.helpers.published import EXACT, WRONG, Change, lose, swap
+from tests.helpers.weights import distance
+from tests.helpers.zoo import TASKS, write_small
+
+ENCODERS = ("roberta", *SPELLINGS["encoders"])
+CASES = [
+    *(("masked", kind) for kind in ENCODERS),
+    # of each way to pool and to name a head for classes; the others' are in docs/zoo, and tested with it
+    *(("texts", kind) for kind in ("roberta", "electra", "roformer", "distilbert", "mpnet", "nomic_bert", "ernie")),
+    *(("tokens", kind) for kind in ("roberta", "distilbert")),
+    *(("pairs", kind) for kind in SPELLINGS["pairs"]),
+    *(("images", kind) for kind in SPELLINGS["pictures"]),
+]
+
+
+def mistake(model: nn.Module) -> Change:
+    """Two parameters of a layer, exchanged."""
+    stack = "decoder." if hasattr(model, "decoder") else ""
+    return swap(f"{stack}blocks.1.mixer.k.weight", f"{stack}blocks.1.mixer.v.weight")
+
+
+@pytest.mark.parametrize(("task", "kind"), CASES, ids=[" ".join(case) for case in CASES])
+def test_a_type_is_read_computes_the_same_and_is_written_back(task: str, kind: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of transformers, on sizes that nobody uses
+        theirs = write_small(kind, tmp_path / "theirs", TASKS[task])
+    lm = archetype.load(tmp_path / "theirs")
+    assert lm.family is not None and lm.family.reading is None  # nothing was inferred
+    with torch.no_grad():
+        assert distance(TASKS[task].ours(lm.model), theirs) < EXACT
+    archetype.export(lm, tmp_path / "written")
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "written"))
+    prefix = lm.family.format.prefix  # of which transformers drops a part where it writes ViT-MSN
+    names = {name.removeprefix(prefix): name for name in before}
+    for name, tensor in after.items():
+        assert torch.equal(before[names[name.removeprefix(prefix)]], tensor), name
+    computed = {name for name in names if "embed_positions" in name or "position_ids" in name or "pooler" in name}
+    assert names.keys() - computed <= {name.removeprefix(prefix) for name in after}
+    mistake(lm.model)(lm.model)
+    with torch.no_grad():
+        assert distance(TASKS[task].ours(lm.model), theirs) > WRONG
+
+
+def test_positions_follow_the_tokens_that_are_not_padding(tmp_path: Path) -> None:
+    """RoBERTa's are counted from the number after padding's; the rows before are never read."""
+    for kind in ("roberta", "mpnet"):
+        theirs = write_small(kind, tmp_path / kind, TASKS["masked"])
+        lm = archetype.load(tmp_path / kind)
+        offset = lm.spec.embedding.position.offset
+        assert offset == (2 if kind == "mpnet" else 1)
+        with torch.no_grad():
+            lm.model.embedding.position.weight[:offset] = 7.0
+            assert distance(TASKS["masked"].ours(lm.model), theirs) < EXACT
+            lose("embedding.position.weight")(lm.model)
+            assert distance(TASKS["masked"].ours(lm.model), theirs) > WRONG
