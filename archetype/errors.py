@@ -70,12 +70,20 @@ class DataError(ArchetypeError):
     """Text, tokens or a tokenizer that cannot be used."""
 
 
-class LeftOut(UserWarning):
+class Notice(UserWarning):
+    """What somebody should know of a file that was read all the same; the message says it in one line."""
+
+
+class LeftOut(Notice):
     """Tensors of a checkpoint that the model has no use for, which are kept and written back."""
 
 
-class UnknownFamily(UserWarning):
-    """A model of a family that is not registered was loaded; the message says in one line what was inferred."""
+class NotObeyed(Notice):
+    """A file asks for what is not done here."""
+
+
+class UnknownFamily(Notice):
+    """A model of a family that is not registered was loaded; the message says what was inferred."""
 
 
 def shorten(text: str, limit: int) -> str:

@@ -11,14 +11,15 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial, update_wrapper
+from functools import lru_cache, partial, update_wrapper
 from pathlib import Path
+from types import CodeType
 from typing import Annotated, Any, NoReturn
 
-from jinja2 import TemplateError, TemplateRuntimeError, nodes, pass_context
+from jinja2 import Template, TemplateError, TemplateRuntimeError, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -43,7 +44,14 @@ MAX_NUMBER = 100_000  # that it may multiply by, or give to a method or filter
 REFUSED_METHODS = {"decode", "encode", "format", "format_map", "striptags", "translate"}
 REFUSED_FILTERS = {"format", "pprint", "striptags", "sum", "urlize", "wordwrap"}
 
-Message = Mapping[str, str]  # its role (system, user, assistant) and its content
+Message = Mapping[str, Any]  # its role (system, user, assistant, tool), its content, and whatever else a template reads
+REASONING = (
+    "reasoning_content",
+    "thinking",
+    "reasoning",
+)  # names of an answer's thoughts; templates read the first two
+UNREAD = ("role", "content", "tool_call_id")  # that change nothing where a template does not read them
+CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # put behind a text to find where it ends; its space shows what is trimmed
 
 
 @dataclass(frozen=True)
@@ -58,27 +66,96 @@ class ChatTemplate:
     source: str
     tokens: Mapping[str, str]
 
-    def render(self, messages: list[Message], add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """The text of a conversation, up to where the model's answer begins.
 
         Args:
-            messages: each with its role and its content.
+            messages: each with its role and its content; a key of null is left out.
             add_generation_prompt: whether it ends with what stands before an answer.
+            tools: functions that an answer may call, as JSON schemas.
 
         Raises:
-            DataError: the template is wrong, refuses these messages, or needs too much time or memory.
+            DataError: the template is wrong, refuses these messages or reads a part of them nowhere, or needs too much
+                time or memory.
         """
+        self._check_read(messages, tools)
+        named = [_named(message) for message in messages]
         try:
             if len(self.source) > MAX_SOURCE:
                 raise TemplateError(f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}")
-            size = sum(sys.getsizeof(text) for message in messages for text in message.values())
-            template = Sandbox(size).from_string(self.source)
-            settings = {"add_generation_prompt": add_generation_prompt, "tools": None, "documents": None}
-            return template.render(messages=messages, **settings, **self.tokens)
+            sandbox = Sandbox(_size([named, tools]))
+            template = Template.from_code(sandbox, _compiled(self.source), sandbox.make_globals(None))
+            settings = {"add_generation_prompt": add_generation_prompt, "tools": tools, "documents": None}
+            return template.render(messages=named, **settings, **self.tokens)
         except TemplateError as error:
             raise DataError("chat template", _line(error), "fix the template or the messages") from None
         except Exception as error:  # whatever Python says of an expression or of the compiled template
             raise DataError("chat template", f"fails with {_line(error)}", "fix the template") from None
+
+    def render_continued(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """The text of a conversation up to the end of its last message, which is to be continued.
+
+        Raises:
+            DataError: as `render`, or the template leaves out some of that message.
+        """
+        last = messages[-1].get("content")
+        if not isinstance(last, str):
+            raise DataError(f"messages[{len(messages) - 1}].content", "is no text to continue", "give it some")
+        text = self.render([*messages[:-1], {**messages[-1], "content": last + CONTINUED}], False, tools)
+        end = text.rfind(CONTINUED.strip())
+        if end < 0 or last.strip() not in text:
+            cause = "leaves out some of the message that is to be continued"
+            raise DataError("chat template", cause, "continue another text, or ask for a new answer")
+        keeps_spaces = text.startswith(CONTINUED, end)
+        return text[:end] if keeps_spaces else text[:end].rstrip()
+
+    def reads(self, key: str) -> bool:
+        """Whether the template names a key of messages."""
+        names = REASONING[:2] if key in REASONING else (key,)
+        return any(re.search(rf"\b{re.escape(name)}\b", self.source) for name in names)
+
+    def _check_read(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> None:
+        """Refuse what would be left out of the text without a word."""
+        for number, message in enumerate(messages):
+            if not isinstance(message, Mapping):
+                raise DataError(f"messages[{number}]", "is not an object with a role and a content", "write one")
+        keys = [
+            (f"messages[{number}].{key}", key)
+            for number, message in enumerate(messages)
+            for key, value in message.items()
+            if key not in UNREAD and value not in (None, "", [], {})
+        ]
+        for place, key in [*keys, *([("tools", "tools")] if tools else [])]:
+            if not self.reads(key):
+                raise DataError(place, "is nowhere in the model's chat template", "leave it out")
+
+
+@lru_cache(maxsize=16)
+def _compiled(source: str) -> CodeType:
+    """The code of a template; a server renders the same one for every request."""
+    return Sandbox(0).compile(source)
+
+
+def _named(message: Message) -> dict[str, Any]:
+    """A message without keys of null, whose thoughts stand under every name that a template may read."""
+    present = {key: value for key, value in message.items() if value is not None}
+    thoughts = next((present[name] for name in REASONING if name in present), None)
+    return present if thoughts is None else {"thinking": thoughts, **present, "reasoning_content": thoughts}
+
+
+def _size(value: Any) -> int:
+    """The bytes of a value and of all its parts."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = (*value, *value.values())
+    elif isinstance(value, list | tuple):
+        parts = value
+    return sys.getsizeof(value) + sum(map(_size, parts))
 
 
 def _default_template(value: object) -> object:
@@ -275,9 +352,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
             texts.append(text)
         return "".join(texts)
 
-    def _to_json(self, value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
-        """JSON without the escapes for web pages that Jinja's own filter adds."""
-        return self._concatenate(json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent).iterencode(value))
+    def _to_json(
+        self,
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | str | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        """JSON without the escapes for web pages that Jinja's own filter adds; arguments as in transformers."""
+        encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        return self._concatenate(encoder.iterencode(value))
 
 
 def _raise(message: str) -> NoReturn:

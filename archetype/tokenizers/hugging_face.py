@@ -88,8 +88,9 @@ class HuggingFaceTokenizer(Tokenizer):
     @cached_property
     def _word_cache(self) -> WordCache | None:
         pattern = word_pattern(self.definition)
-        added = [token.content for token in self.backend.get_added_tokens_decoder().values()]
-        return None if pattern is None else WordCache(pattern, added, self._encode)
+        added = self.backend.get_added_tokens_decoder().values()
+        reaching = [token.content for token in added if token.lstrip or "\n" in token.content[:-1]]
+        return None if pattern is None else WordCache(pattern, [one.content for one in added], reaching, self._encode)
 
     def _encode(self, text: str) -> list[int]:
         with library_errors("text", "cannot be encoded", INCOMPLETE):

@@ -34,6 +34,7 @@ from archetype.tokenizers.sentencepiece import (
 from archetype.tokenizers.tokenizer import Tokenizer
 
 TEMPLATE = "tokenizer.chat_template"
+SENTENCEPIECE = {"llama": BPE, "t5": UNIGRAM}  # what llama.cpp calls their models
 # Tokens behind which llama.cpp stops whatever the keys say, as far as they are control tokens.
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
 STARTS = {"llama": True, "bert": True}  # whose texts start with bos unless a key says otherwise
@@ -90,7 +91,7 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     match vocabulary.model:
         case "gpt2":
             return _byte_level(vocabulary)
-        case "llama" | "t5":
+        case model if model in SENTENCEPIECE:
             return _sentencepiece(vocabulary)
         case "bert":
             return _wordpiece(vocabulary)
@@ -150,9 +151,10 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
         raise DataError("tokenizer.ggml.scores", "is missing", "convert the model again")
     if [*used] != [*range(len(used))]:
         raise DataError("tokenizer.ggml.tokens", "has ids without a token among others", "convert the model again")
-    unigram = vocabulary.model == "t5"
+    kind = SENTENCEPIECE[vocabulary.model]
+    unigram = kind == UNIGRAM
     settings = ModelSettings(
-        kind=UNIGRAM if unigram else BPE,
+        kind=kind,
         charsmap=vocabulary.charsmap,
         adds_prefix=vocabulary.flags.get("add_space_prefix", not unigram),
         joins_spaces=unigram and vocabulary.flags.get("remove_extra_whitespaces", False),

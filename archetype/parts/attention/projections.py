@@ -25,6 +25,7 @@ RowKeys = Float[Tensor, "B K S P"]  # of whole rows, where queries may be those 
 class MultiHeadProjection(nn.Module):
     """The four projections between a model's vectors and its heads, and how scores are made."""
 
+    parameter_roles: ClassVar = {"score": "vector"}  # of each head
     probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S P", "heads": "B H T P"}  # as scores and o take them
 
     def __init__(self, attention: spec.Attention, d_model: int, vocab_size: int = 0) -> None:
