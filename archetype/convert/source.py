@@ -126,8 +126,8 @@ def _shapes_beside(file: Path) -> Shapes:
     """
     if file.name == CONFIG and weight_files.has_weights(file.parent):
         return _shapes(weight_files.header(file.parent))
-    cause = "is not registered: it is read by the names and shapes of its tensors too, and there are none beside it"
-    remedy = "give owner/name of the hub, or put model.safetensors or its index and shards here (their headers suffice)"
+    cause = "a family that is not registered is read by the names and shapes of its tensors, and none are beside it"
+    remedy = "name it owner/name, or put its safetensors there, or their headers"
     raise CheckpointError(f"{file}: model_type", cause, remedy)
 
 
