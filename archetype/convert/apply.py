@@ -96,8 +96,12 @@ def _split(
     if as_it_is and device in (None, torch.device("cpu")):
         return {rule.params[0]: tensors.mapped(rule.hf).view(shapes[0])}
     with tensors.copied(rule.hf) as tensor:
-        joined = (tensor.transpose(-1, -2) if rule.transposed else tensor).reshape(rule.heads, -1)
-        pieces = joined.split([prod(shape) // rule.heads for shape in shapes], dim=1)
+        turned = tensor.transpose(-1, -2) if rule.transposed else tensor
+        if rule.heads == 1 and rule.shape is None:  # views, so that nothing is copied twice
+            pieces = turned.split([shape[0] for shape in shapes])
+        else:
+            joined = turned.reshape(rule.heads, -1)
+            pieces = joined.split([prod(shape) // rule.heads for shape in shapes], dim=1)
         return {
             name: empty(tuple(piece.shape), dtype, device).copy_(piece).view(shape)
             for name, piece, shape in zip(rule.params, pieces, shapes, strict=True)
