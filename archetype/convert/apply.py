@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from archetype.errors import CheckpointError
 from archetype.families.rules import Rule, check_all_used
-from archetype.io.tensors import Tensors
+from archetype.io.tensors import Tensors, empty
 from archetype.native.library import library
 
 Shape = tuple[int, ...]
@@ -56,7 +56,7 @@ def load_tensors(
             continue
         for name, tensor in params.items():
             if name not in state:
-                state[name] = torch.empty(shapes[name], dtype=dtype, device=device)
+                state[name] = empty(shapes[name], dtype, device)
             state[name][rule.expert] = tensor
     model.load_state_dict(state, strict=True, assign=True)
     if device is None or device.type == "cpu":
@@ -98,10 +98,14 @@ def _split(
     if as_it_is and device in (None, torch.device("cpu")):
         return {rule.params[0]: tensors.mapped(rule.hf).view(shapes[0])}
     with tensors.copied(rule.hf) as tensor:
-        joined = (tensor.transpose(-1, -2) if rule.transposed else tensor).reshape(rule.heads, -1)
-        pieces = joined.split([prod(shape) // rule.heads for shape in shapes], dim=1)
+        turned = tensor.transpose(-1, -2) if rule.transposed else tensor
+        if rule.heads == 1 and rule.shape is None:  # views, so that nothing is copied twice
+            pieces = turned.split([shape[0] for shape in shapes])
+        else:
+            joined = turned.reshape(rule.heads, -1)
+            pieces = joined.split([prod(shape) // rule.heads for shape in shapes], dim=1)
         return {
-            name: torch.empty(piece.shape, dtype=dtype, device=device).copy_(piece).view(shape)
+            name: empty(tuple(piece.shape), dtype, device).copy_(piece).view(shape)
             for name, piece, shape in zip(rule.params, pieces, shapes, strict=True)
         }
 

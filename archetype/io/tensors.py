@@ -4,9 +4,11 @@ The files are safetensors; pickles of older checkpoints are read on request, by 
 but tensors.
 """
 
+import mmap
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +24,7 @@ from archetype.io import weight_files as files
 from archetype.io.slices import Slices
 
 SHARD_BYTES = 5 * 10**9
+MAPPED_BYTES = 2**20  # a smaller tensor is allocated as any other
 NO_SETTINGS = "no quantization_config says what it stands for"
 # As safetensors spells the types that a pickle may hold.
 PICKLED_TYPES = {
@@ -128,6 +131,21 @@ class Tensors:
             cause = f"is stored as {str(tensor.dtype).removeprefix('torch.')}"
             raise CheckpointError(name, cause, NO_SETTINGS)
         return tensor
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """A tensor to write into, whose memory goes back to the system with it, whatever the C library keeps.
+
+    Args:
+        shape: of the tensor.
+        dtype: of its numbers.
+        device: where it is (absent: CPU).
+    """
+    size = prod(shape) * dtype.itemsize
+    if size < MAPPED_BYTES or device not in (None, torch.device("cpu")):
+        return torch.empty(shape, dtype=dtype, device=device)
+    flags = {} if not hasattr(mmap, "MAP_ANONYMOUS") else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
+    return torch.frombuffer(mmap.mmap(-1, size, **flags), dtype=dtype).view(shape)
 
 
 def save(path: Path, tensors: dict[str, Tensor]) -> None:

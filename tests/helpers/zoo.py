@@ -72,6 +72,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mamba": {"intermediate_size": None},
     "falcon_mamba": {"intermediate_size": None},
     "mamba2": {"head_dim": 16, "n_groups": 2},
+    "nemotron_h": {"n_groups": 2, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "bamba": {"layer_types": None, "attn_layer_indices": [1]},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": "rope"},

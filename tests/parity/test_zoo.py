@@ -32,8 +32,8 @@ ROWS = dict(re.findall(r"^\| (\S+) \| (agrees|differs|refused|not made) \|", PAG
 SCORE = (
     "afmoe", "aria_text", "axk1", "bitnet", "blenderbot-small", "codegen", "cohere2", "falcon_mamba", "gemma3", "glm4",
     "gpt_neox", "gpt_neox_japanese", "granitemoe_swa", "granitemoehybrid", "hunyuan_v1_dense", "hy_v3", "jamba",
-    "kolibri1", "laguna", "lfm2_moe", "minicpm3", "ministral3", "modernbert-decoder", "nanochat", "openai-gpt",
-    "qwen3_5", "qwen3_next", "rembert", "vaultgemma", "xglm", "xlm-roberta-xl", "zamba", "zaya",
+    "kolibri1", "laguna", "lfm2_moe", "minicpm3", "ministral3", "modernbert-decoder", "nanochat", "nemotron_h",
+    "openai-gpt", "qwen3_5", "qwen3_next", "rembert", "vaultgemma", "xglm", "xlm-roberta-xl", "zamba", "zaya",
 )  # fmt: skip
 
 

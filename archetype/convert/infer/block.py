@@ -16,12 +16,19 @@ from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 
 
-def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool) -> FeedForward:
-    """The feed-forward part of a layer."""
+def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart: bool) -> FeedForward:
+    """The feed-forward part of a layer.
+
+    Args:
+        info: of the checkpoint.
+        layer: its tensors.
+        transposed: matrices are kept as (inputs, outputs).
+        apart: mixers and networks are layers of their own (Nemotron-H).
+    """
     if layer.sparse:
         return _experts(info, layer)
     names = layer.network
-    if not names and layer.reader.stands_alone:
+    if not names and (layer.reader.stands_alone or apart):
         return NoFeedForward()
     if "down.weight" not in names:
         raise info.missing(layer.prefix, "a layer without a feed-forward part that is known")
@@ -38,14 +45,15 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     num_experts, width = info.sides(names["router.weight"])[0], _expert_width(info, layer)
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
         raise CheckpointError(tensor, f"belongs to an expert beyond the router's {num_experts}", "fix the file")
-    activation = info.activation(gated=True)
+    gated = any(name.startswith("experts.gate") for name in (*names, *(param for param, _, _ in layer.experts)))
+    kind, activation = GatedMLP if gated else MLP, info.activation(gated)
     shared = None
     if "shared.down.weight" in names:
-        shared = GatedMLP(d_ff=info.sides(names["shared.down.weight"])[1], activation=activation)
+        shared = kind(d_ff=info.sides(names["shared.down.weight"])[1], activation=activation)
     return MixtureOfExperts(
         num_experts=num_experts,
         experts_per_token=_experts_per_token(info),
-        expert=GatedMLP(d_ff=width, activation=activation),
+        expert=kind(d_ff=width, activation=activation),
         shared=shared,
         shared_gate="shared_gate.weight" in names,
         router=_router(info, expert_bias="correction" in names),
@@ -109,7 +117,8 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
     paths = {name.rpartition(".")[0] for name in layer.norms}
     if not paths:
         return _wiring_without_weights(info), {}
-    kind, places = _wiring(info, paths, ends_in_norm, alone=not layer.network and not layer.sparse)
+    contents = {"mixer": bool(layer.mixer), "feedforward": bool(layer.network) or layer.sparse}
+    kind, places = _wiring(info, paths, ends_in_norm, [name for name, present in contents.items() if present])
     if left := sorted(paths - set(places.values())):
         raise info.no_place(f"{layer.prefix}.{left[0]}.weight")
     if None in places.values() or len(set(places.values())) < len(places):
@@ -120,7 +129,7 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
         for suffix in ("weight", "bias")
         if f"{path}.{suffix}" in layer.norms
     }
-    norm = info.norm(bias="mixer_norm.bias" in names)
+    norm = info.norm(bias=any(name.endswith(".bias") for name in names))
     if kind is ParallelResidual:
         return ParallelResidual(norm=norm, shared_norm="feedforward_norm" not in places), names
     wiring: Wiring = kind(norm=norm)
@@ -135,17 +144,17 @@ def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
 
 
 def _wiring(
-    info: CheckpointInfo, paths: set[str], ends_in_norm: bool, alone: bool
+    info: CheckpointInfo, paths: set[str], ends_in_norm: bool, contents: list[str]
 ) -> tuple[type[Any], dict[str, str | None]]:
-    """The kind of wiring, and the file's norm at each of its places, of a layer with a mixer `alone` or with both."""
+    """The kind of wiring, and the file's norm at each of its places, of a layer with a mixer, a network or both."""
 
     def one(names: tuple[str, ...]) -> str | None:
         return next((name for name in names if name in paths), None)
 
     before, after = one(BEFORE_NETWORK), one(AFTER_NETWORK)
     first, second = one(FIRST), one(SECOND)
-    if alone:
-        return PreNorm, {"mixer_norm": first}
+    if len(contents) == 1:
+        return PreNorm, {f"{contents[0]}_norm": first}
     if after and first:
         return SandwichNorm, {
             "mixer_norm": first,

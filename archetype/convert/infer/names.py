@@ -39,7 +39,7 @@ OUTER: NameTable = (
     (r"score", "classifier"),
 )  # fmt: skip
 
-NETWORK = r"(?:(?:\w+\.)*?(?:mlp|feed_forward|ffn|feedforward|intermediate|output|block_sparse_moe|moe)\.)?"
+NETWORK = r"(?:(?:\w+\.)*?(?:mlp|feed_forward|ffn|feedforward|intermediate|output|block_sparse_moe|moe|mixer)\.)?"
 # Within a layer with experts, before what stands in NETWORKS.
 EXPERTS: NameTable = (
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:gate_proj|w1)", "experts.gate"),
@@ -55,10 +55,11 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|gate\.wg)", "router"),
     # numbers without a `.weight` or `.bias`
     (rf"{NETWORK}experts\.gate_up_proj", "experts.gate_up.weight"),
+    (rf"{NETWORK}experts\.up_proj", "experts.up.weight"),
     (rf"{NETWORK}experts\.down_proj", "experts.down.weight"),
     (rf"{NETWORK}(?:(?:gate|router|moe_statics|experts)\.)?(?:e_score_correction_bias|expert_bias)", "correction"),
 )
-SPARSE = re.compile(rf"{NETWORK}(?:experts\.(?:\d+\..*|fc1\..*|gate_up_proj)|input_linear\..*)")
+SPARSE = re.compile(rf"{NETWORK}(?:experts\.(?:\d+\..*|fc1\..*|gate_up_proj|up_proj)|input_linear\..*)")
 NETWORKS: NameTable = (
     (rf"{NETWORK}(?:gate_up_proj|dense_h_to_8h)", "gate_up"),
     (rf"{NETWORK}(?:gate_proj|w1|wi_0|linear_gate|gate_linear)", "gate"),

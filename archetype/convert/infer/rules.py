@@ -71,8 +71,8 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> 
         elif path == "experts.gate_up":  # of each expert, its gate before its up
             params = (f"{below}.experts.{part}" for part in ("gate", "up"))
             rules.append(rule(name, *params, heads=shape[0], shape=shape, transposed=layer.experts_transposed(info)))
-        elif path == "experts.down":
-            rules.append(rule(name, f"{below}.experts.down", transposed=layer.experts_transposed(info)))
+        elif path in ("experts.up", "experts.down"):
+            rules.append(rule(name, f"{below}.{path}", transposed=layer.experts_transposed(info)))
         elif path.endswith("gate_up"):
             parent = path.removesuffix("gate_up")
             params = (f"{below}.{parent}{part}.{kind}" for part in ("gate", "up"))

@@ -20,7 +20,7 @@ from archetype.errors import CheckpointError
 from archetype.families.as_read import family_as_read
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
-from archetype.models.block.spec import Block
+from archetype.models.block.spec import Block, NoMixer
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.activation.spec import GELU
@@ -77,11 +77,12 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     final = "final_norm.weight" in outer
     wirings = [read_wiring(info, layer, final) for layer in tensors.layers]
     scale = _residual_scale(info, len(tensors.layers))
+    apart = any(not layer.mixer for layer in tensors.layers)
     blocks = tuple(
         Block(
             wiring=wiring,
-            mixer=layer.reader.read(InferredMixer(info, layer, dims)),
-            feedforward=read_feedforward(info, layer, tensors.transposed),
+            mixer=layer.reader.read(InferredMixer(info, layer, dims)) if layer.mixer else NoMixer(),
+            feedforward=read_feedforward(info, layer, tensors.transposed, apart),
             residual_scale=scale,
         )
         for layer, (wiring, _) in zip(tensors.layers, wirings, strict=True)

@@ -48,6 +48,8 @@ class Layer:
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
         """Whether experts in one tensor are kept as (inputs, outputs): their two layers show it together."""
+        if "experts.gate_up.weight" not in self.network:
+            return False
         gate_up, down = (info.shapes[self.network[f"experts.{name}.weight"]] for name in ("gate_up", "down"))
         return gate_up[1] == down[2] and gate_up[2] == 2 * down[1]
 

@@ -42,15 +42,16 @@ def powers_of_two(exponents: Tensor) -> Tensor:
     return (exponents.view(torch.uint8).float() - E8M0_BIAS).exp2()
 
 
-def scales_of_rows(scale: Tensor, block: tuple[int, ...], first: int, last: int, columns: int) -> Tensor:
-    """The scale of each number of some rows, (last - first, columns).
+def by_blocks(numbers: Tensor, grid: Tensor, block: tuple[int, ...], first: int) -> tuple[Tensor, Tensor]:
+    """Some rows of a matrix, and the value of each block of it, as views that broadcast.
 
     Args:
-        scale: of each block of rows and columns; the last blocks may be cut short.
+        numbers: the rows, (R, C).
+        grid: a value for each block of the matrix; the last blocks may be cut short.
         block: rows and columns of each.
-        first: row.
-        last: row, exclusive.
-        columns: of the matrix.
+        first: the number of the first row.
     """
-    of_rows = scale[torch.arange(first, last) // block[0]]
-    return of_rows[:, torch.arange(columns) // block[1]]
+    of_rows = grid[torch.arange(first, first + len(numbers)) // block[0]]
+    if numbers.shape[1] % block[1]:
+        return numbers, of_rows.repeat_interleave(block[1], dim=1)[:, : numbers.shape[1]]
+    return numbers.unflatten(1, (-1, block[1])), of_rows[..., None]

@@ -47,17 +47,20 @@ class Scaled(Scheme):
 
     def rows(self, stored: Mapping[str, Tensor], first: int, last: int, dtype: torch.dtype) -> Tensor:
         """Numbers, less their zero points, times their scales."""
-        from archetype.io.low_bit.bits import powers_of_two, scales_of_rows
+        from archetype.io.low_bit.bits import by_blocks, powers_of_two
 
         weight, scale, zeros = stored["weight"], stored["scale"], stored.get("zero_point")
         block, grid = self._block(tuple(weight.shape), tuple(scale.shape)), _grid(tuple(scale.shape))
         assert block is not None and grid is not None  # by `shape`
         scale = (powers_of_two(scale) if scale.element_size() == 1 else scale).reshape(grid)
         kind = {"float32": scale.float().dtype, "result": dtype, "scale": scale.dtype}[self.product]
-        numbers, columns = weight[first:last].to(kind), weight.shape[1]
+        numbers = weight[first:last].to(kind, copy=True)
         if zeros is not None:
-            numbers -= scales_of_rows(zeros.reshape(grid), block, first, last, columns).to(kind)
-        return numbers * scales_of_rows(scale.to(kind), block, first, last, columns)
+            each, zero = by_blocks(numbers, zeros.reshape(grid).to(kind), block, first)
+            each -= zero
+        each, factor = by_blocks(numbers, scale.to(kind), block, first)
+        each *= factor
+        return numbers
 
     def _block(self, shape: Shape, scale: Shape) -> Shape | None:
         """The rows and columns that share a scale; None where a matrix and its scales do not fit."""

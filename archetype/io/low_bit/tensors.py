@@ -10,11 +10,11 @@ from archetype.errors import CheckpointError
 from archetype.io.low_bit.header import as_plain, low_bit_tensors
 from archetype.io.low_bit.registry import Settings
 from archetype.io.low_bit.scheme import STEP, Scheme
-from archetype.io.tensors import Tensors
+from archetype.io.tensors import Tensors, empty
 from archetype.io.weight_files import Header
 
 TYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
-AT_ONCE = 2**22  # numbers that are made at once, beside the tensor that they are written into
+AT_ONCE = 2**18  # numbers that are made at once, beside the tensor that they are written into
 
 
 class LowBitTensors(Tensors):
@@ -73,7 +73,7 @@ class LowBitTensors(Tensors):
 
     def _numbers(self, name: str) -> Tensor:
         tensor = self._low_bit[name]
-        numbers = torch.empty(tensor.shape, dtype=self._type_of(name))
+        numbers = empty(tensor.shape, self._type_of(name))
         with ExitStack() as files:
             stored = {
                 role: files.enter_context(self._tensors.copied(part, of_weights=False))

@@ -7,6 +7,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import NemotronHConfig, NemotronHForCausalLM
+
 from archetype.convert.infer import read_unknown
 from archetype.cost import total_parameters
 from archetype.errors import ArchetypeError
@@ -67,3 +70,17 @@ def test_each_header_is_read_with_its_own_sum_or_refused_for_a_known_reason(shar
     assert {name: text for name, text in refused.items() if not text.startswith(REFUSED.get(name, "?"))} == {}
     assert len(read) >= 21
     assert {"openai__gpt-oss-20b", "XiaomiMiMo__MiMo-7B"} <= set(read)  # MXFP4, and layers that predict further tokens
+
+
+def test_layers_that_are_a_mixer_or_a_network_alone_are_counted_as_published(shared: Path) -> None:
+    """Nemotron-H; 31.6 billion and 56 billion, by the shapes of transformers' modules."""
+    for name, count in (
+        ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 31_577_937_344),
+        ("Nemotron-H-56B-Base-8K", 56_324_350_464),
+    ):
+        config = json.loads((shared / "published" / "configs" / f"nvidia__{name}.json").read_text())
+        with torch.device("meta"):
+            model = NemotronHForCausalLM(NemotronHConfig(**config))
+        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        spec = read_unknown(config, shapes).format.spec_from(config)
+        assert total_parameters(spec) == model.num_parameters() == count
