@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families.family import Family
@@ -41,7 +41,7 @@ def open_spec(source: Source) -> ModelSpec:
     if (place / "spec.yaml").is_file():
         return read(place / "spec.yaml")
     if (config := find_config(place)) is not None:
-        return read_config(*config)[1]
+        return read_config(config)[1]
     if place.is_dir():
         raise SpecError(
             str(place), "holds neither spec.yaml nor config.json", f"known families: {', '.join(published())}"
@@ -53,25 +53,48 @@ def open_spec(source: Source) -> ModelSpec:
     return preset(str(source))
 
 
-def find_config(place: Path) -> tuple[Path, Callable[[], Shapes]] | None:
-    """The published config.json that a source names, and a function that gives the shapes of its tensors.
+class PublishedConfig(NamedTuple):
+    """A published config.json.
+
+    Attributes:
+        file: of this machine.
+        shapes: gives the shapes of the model's tensors, which families need that are not registered.
+        model: its folder, or its name on the hub.
+    """
+
+    file: Path
+    shapes: Callable[[], Shapes]
+    model: str
+
+    @property
+    def place(self) -> str:
+        """The file as messages name it."""
+        return str(Path(self.model) / self.file.name)
+
+
+def find_config(source: Path) -> PublishedConfig | None:
+    """The published config.json that a source names; None where it names none.
 
     Args:
-        place: a folder with a config.json, such a file, or a name on the hub, of which only this file is fetched.
+        source: a folder with a config.json, such a file, or a name on the hub, of which only this file is fetched.
     """
-    if place.is_dir():
-        file = place / CONFIG
-        return (file, partial(_shapes_beside, file)) if file.is_file() else None
-    if place.is_file():
-        is_published = place.suffix == ".json" and "model_type" in read_mapping(place)
-        return (place, partial(_shapes_beside, place)) if is_published else None
-    if not hub.is_name(place) or place.suffix in SUFFIXES:
+    if source.is_dir():
+        file = source / CONFIG
+        return _local_config(file) if file.is_file() else None
+    if source.is_file():
+        is_published = source.suffix == ".json" and "model_type" in read_mapping(source)
+        return _local_config(source) if is_published else None
+    if not hub.is_name(source) or source.suffix in SUFFIXES:
         return None
-    name = place.as_posix()
+    name = source.as_posix()
     file = hub.download(name, [CONFIG]) / CONFIG
     if not file.is_file():
         raise SpecError(name, "has no config.json", "is it a model for transformers?")
-    return file, lambda: _shapes(hub.header(name))
+    return PublishedConfig(file, lambda: _shapes(hub.header(name)), name)
+
+
+def _local_config(file: Path) -> PublishedConfig:
+    return PublishedConfig(file, partial(_shapes_beside, file), str(file.parent))
 
 
 def without_weights(place: str | Path) -> CheckpointError:
@@ -88,17 +111,17 @@ def read_hf_spec(
     folder: Path, shapes: Callable[[], Shapes] | None = None, warn: bool = True
 ) -> tuple[Family, ModelSpec]:
     """The family and the specification that a folder's config.json describes, as `read_config` reads it."""
-    return read_config(folder / CONFIG, shapes or partial(_shapes_beside, folder / CONFIG), warn)
+    config = _local_config(folder / CONFIG)
+    return read_config(config if shapes is None else config._replace(shapes=shapes), warn)
 
 
-def read_config(file: Path, shapes: Callable[[], Shapes], warn: bool = True) -> tuple[Family, ModelSpec]:
+def read_config(config: PublishedConfig, warn: bool = True) -> tuple[Family, ModelSpec]:
     """The family and the specification that a published config.json describes.
 
     A family that is not registered is read by its tensors too; then its `reading` says what that rests on.
 
     Args:
-        file: the config.json.
-        shapes: gives those of the tensors.
+        config: the config.json, and what gives the shapes of the tensors.
         warn: say so where a family is not registered.
 
     Warns:
@@ -106,16 +129,16 @@ def read_config(file: Path, shapes: Callable[[], Shapes], warn: bool = True) -> 
     """
     from archetype.convert.infer import read_unknown  # here, because presets and files need none of it
 
-    config, folder = read_mapping(file), str(file.parent)
-    family = family_of(config, str(file))
-    tensors = shapes() if family is None else {}
+    values, place = read_mapping(config.file), config.place
+    family = family_of(values, place)
+    tensors = config.shapes() if family is None else {}
     try:
-        family = family or read_unknown(config, tensors, str(file))
+        family = family or read_unknown(values, tensors, place)
         if family.reading is not None and warn:
-            warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
-        return family, family.format.spec_from(config, str(file))
+            warnings.warn(UnknownFamily(f"{config.model}: {family.reading.summary(family.name)}"), stacklevel=2)
+        return family, family.format.spec_from(values, place)
     except ArchetypeError as error:
-        raise error if error.place.startswith(folder) else error.at(str(file)) from None
+        raise error if error.place.startswith(config.model) else error.at(place) from None
 
 
 def _shapes_beside(file: Path) -> Shapes:
@@ -126,8 +149,8 @@ def _shapes_beside(file: Path) -> Shapes:
     """
     if file.name == CONFIG and weight_files.has_weights(file.parent):
         return _shapes(weight_files.header(file.parent))
-    cause = "is not registered: it is read by the names and shapes of its tensors too, and there are none beside it"
-    remedy = "give owner/name of the hub, or put model.safetensors or its index and shards here (their headers suffice)"
+    cause = "a family that is not registered is read by the names and shapes of its tensors, and none are beside it"
+    remedy = "name it owner/name, or put its safetensors there, or their headers"
     raise CheckpointError(f"{file}: model_type", cause, remedy)
 
 

@@ -128,7 +128,8 @@ class MemoryCost:
             length: tokens that each has room for.
             source: tokens of each source, where there is one (absent: as many).
         """
-        numbers, integers = self.cost.state(length, source)
+        # a kind of model that reads no source need not know of one
+        numbers, integers = self.cost.state(length) if source is None else self.cost.state(length, source)
         return batch * (state_bytes(numbers, self.state_dtype) + integers * INT64)
 
     def state_per_token(self, length: int, source: int | None = None) -> int:

@@ -36,6 +36,7 @@ class StepMemory:
         weights: of the model, with the masters and the moving average where there are any.
         optimizer: its state.
         gradients: of all trained parameters, in float32.
+        weight_copies: of weights of products, cast to bfloat16 from forward to backward.
         activations: that the backward pass needs, without the logits.
         logits: what the loss and its gradient hold where the backward pass begins.
         peak: the most that is held at once.
@@ -44,6 +45,7 @@ class StepMemory:
     weights: int
     optimizer: int
     gradients: int
+    weight_copies: int
     activations: int
     logits: int
     peak: int
@@ -89,9 +91,9 @@ class StepMemoryCost:
         saved = self.cost.saved_activations(rows, length)
         held, logits = self._loss(saved)
         outside = saved.embedding_and_head - saved.num_logits * saved.logits - held
-        outside += 0 if self.is_bfloat16 else self.cost.cast_weights
+        copies = 0 if self.is_bfloat16 else self.cost.cast_weights
         if self._share_of_blocks_with_gradients == 0:  # the head alone learns, of what it reads
-            outside = rows * length * FLOAT32 * getattr(self.spec, "d_model", 0)
+            outside, copies = rows * length * FLOAT32 * getattr(self.spec, "d_model", 0), 0
         num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
         trained = self._share_of_blocks_with_gradients
         of_recomputed = num_recomputed / max(1, self.num_blocks)
@@ -103,12 +105,12 @@ class StepMemoryCost:
         head = self.cost.cost.head
         tied = FLOAT32 * head.num_weights if head.tied else 0  # the embedding's gradient beside the head's
         peak = weights + optimizer + max(
-            (gradients if accumulates else 0) + activations + logits,
-            behind + inputs + again,
+            (gradients if accumulates else 0) + copies + activations + logits,
+            behind + copies + inputs + again,
             gradients + tied + again,
             gradients + recipe.optimizer.workspace_bytes(self.grouped),
         )  # fmt: skip
-        return StepMemory(weights, optimizer, gradients, activations, logits, peak)
+        return StepMemory(weights, optimizer, gradients, copies, activations, logits, peak)
 
     def _loss(self, saved: SavedActivations) -> tuple[int, int]:
         """Bytes that a capped head is counted to save of logits that never exist at once, and the peak of the loss."""

@@ -68,6 +68,7 @@ class Plan:
             ["weights", size(memory.weights), "with masters and moving average"],
             ["optimizer", size(memory.optimizer), "its state"],
             ["gradients", size(memory.gradients), ""],
+            ["copies of weights", size(memory.weight_copies), "in bfloat16, from forward to backward"],
             ["activations", size(memory.activations), f"of {self.rows:,} rows of {self.length:,} tokens"],
             ["logits", size(memory.logits), "with what the loss makes of them"],
             ["peak", size(memory.peak), f"{free} free: it {'fits' if self.fits else 'does not fit'}"],

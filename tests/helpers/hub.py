@@ -33,14 +33,14 @@ class Hub(ThreadingHTTPServer):
     Attributes:
         models: the folder of each revision.
         sent: bytes of files that were sent.
-        asked: the paths of all requests.
+        broken: whether files are answered with an error of the server.
     """
 
     daemon_threads = True
 
     def __init__(self, models: Models) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
-        self.models, self.sent, self.asked = models, 0, list[str]()
+        self.models, self.sent, self.broken = models, 0, False
 
     @property
     def url(self) -> str:
@@ -58,7 +58,6 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with facts of a model, a list of its files, or bytes of a file."""
-        self.server.asked.append(self.path)
         path = unquote(urlsplit(self.path).path)
         match = API.fullmatch(path) or MAIN.fullmatch(path) or FILE.fullmatch(path)
         if match is None or (revisions := self.server.models.get(match[1])) is None:
@@ -71,6 +70,8 @@ class _Answer(BaseHTTPRequestHandler):
             return self._say(_tree(files) if "/tree/" in path else _facts(match[1], folder, files))
         if not (file := folder / match[3]).is_file():
             return self._refuse("EntryNotFound")
+        if self.server.broken:
+            return self._send(HTTPStatus.FORBIDDEN, b"not now", {})
         return self._send_file(file, commit_of(folder))
 
     do_HEAD = do_GET

@@ -80,8 +80,8 @@ def changes(preset: str) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownFamily)
         read = read_unknown(keys, shapes).format.spec_from(keys)
-    found = differences(assign(families.preset(preset), ["name=''"]), read)
-    return [(path, *values) for path, *values in found if not path.startswith(TRAINING)]
+    all_changes = differences(assign(families.preset(preset), ["name=''"]), read)
+    return [(path, *values) for path, *values in all_changes if not path.startswith(TRAINING)]
 
 
 @pytest.mark.parametrize("preset", CONFIGS)

@@ -22,8 +22,8 @@ KINDS = {
 LINES = {  # one each; those of `explain` and of families say how it is shown and published: it works without them
     "mixer": {"apps/cli/explain.py": 1, "spec/__init__.py": 1},  # the latter for type checkers
     "norm": {"apps/cli/explain.py": 1},
-    "activation": {"apps/cli/explain.py": 1, "families/config.py": 2},
-    "router": {"families/deepseek_v3.py": 2},
+    "activation": {"apps/cli/explain.py": 1, "families/config.py": 2, "families/nanochat.py": 1},
+    "router": {"families/deepseek_v3.py": 2, "families/glm4_moe.py": 2, "families/minimax_m2.py": 2},
     "family": {"families/registry.py": 1},
     "objective": {"training/objectives/__init__.py": 1},
     "optimizer": {"training/optimizers/__init__.py": 1},

@@ -58,7 +58,7 @@ def _explain(place: Path, as_json: bool) -> None:
 
     if (config := find_config(place)) is None:
         raise SpecError(str(place), "is not a model folder with a config.json", "leave --explain out")
-    family, _ = read_config(*config, warn=False)
+    family, _ = read_config(config, warn=False)
     if as_json:
         print_json({"family": family.name, "reading": family.reading and asdict(family.reading)})
     elif family.reading is None:

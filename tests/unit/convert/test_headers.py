@@ -6,16 +6,17 @@ from math import prod
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import archetype
 from archetype.apps.cli.main import app
 from archetype.convert.source import open_spec, read_hf_spec
-from archetype.errors import ArchetypeError, CheckpointError
+from archetype.errors import ArchetypeError, CheckpointError, UnknownFamily
 from archetype.estimate.report import total_parameters
 from archetype.io import hub
-from archetype.io.weight_files import SINGLE, header
+from archetype.io.weight_files import INDEX, SINGLE, header
 from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.spec.edit import assign
@@ -144,6 +145,38 @@ def test_what_the_hub_does_not_have_is_one_line(source: str, message: str, serve
     with pytest.raises(ArchetypeError) as caught:
         open_spec(source)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_without_a_network_a_model_whose_config_was_fetched_says_what_is_missing(
+    served: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = open_spec("someone/known")
+    hub.download("someone/unknown", ["config.json"])
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert open_spec("someone/known") == known
+    with pytest.raises(CheckpointError) as caught:
+        open_spec("someone/unknown")
+    assert "HF_HUB_OFFLINE" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_messages_name_the_model_and_not_where_it_is_kept(served: Hub, folders: dict[str, Path]) -> None:
+    with pytest.warns(UnknownFamily, match=r"^someone/unknown@v1\.5: mystery is not a registered family"):
+        open_spec("someone/unknown@v1.5")
+    config = json.loads((folders[KNOWN] / "config.json").read_text())
+    wrong = folders[KNOWN].with_name("wrong")
+    wrong.mkdir()
+    (wrong / "config.json").write_text(json.dumps(config | {"hidden_size": -1}))
+    served.models["someone/wrong"] = {"main": wrong}
+    with pytest.raises(CheckpointError, match=r"^someone/wrong/config\.json: hidden_size: "):
+        open_spec("someone/wrong")
+
+
+def test_a_server_that_fails_midway_is_one_line(served: Hub) -> None:
+    hub.download("someone/unknown", ["config.json", INDEX])
+    served.broken = True
+    with pytest.raises(CheckpointError, match=r"someone/unknown: the header of model-.* cannot be read: ") as caught:
+        open_spec("someone/unknown")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("form", ["file", "folder", "hub"])

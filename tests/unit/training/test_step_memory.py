@@ -95,6 +95,10 @@ def test_a_plan_says_what_a_run_takes_and_writes_nothing(tmp_path: Path, recipe:
     assert (half.steps, half.tokens, half.rows, half.length) == (12, 12 * 64 * 16, 16, 16)
     assert half.flops == 12 * cost_report(state.model.spec, 64, 16).flops["train"] < whole.flops
     assert half.memory.activations > whole.memory.activations and half.memory.weights == whole.memory.weights
+    cast, whole_numbers = (
+        StepMemoryCost(recipe.replace(dtype=dtype), state.model.spec) for dtype in ("bfloat16", "float32")
+    )
+    assert whole_numbers.step(16, 16).weight_copies == 0 < cast.step(16, 16).weight_copies == cast.cost.cast_weights
     assert half.fits and half.is_measured and half.seconds > 0
     assert half.to_json()["memory"]["peak"] == half.memory.peak
     text = str(half.table())
