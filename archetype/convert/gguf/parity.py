@@ -12,7 +12,7 @@ from torch import Tensor
 
 from archetype.convert.gguf.contents import PLAIN
 from archetype.convert.gguf.header import read_header
-from archetype.convert.gguf.read import Reading, read_gguf
+from archetype.convert.gguf.read import Contents, read_gguf
 from archetype.errors import DataError
 from archetype.io.tensors import dtype_of
 from archetype.models.build import Model
@@ -74,7 +74,7 @@ def _library() -> Any:
     return llama_cpp
 
 
-def _tokens(read: Reading, text: str | None) -> list[int]:
+def _tokens(read: Contents, text: str | None) -> list[int]:
     spec: Any = read.model.spec
     if text is None:
         generator = torch.Generator().manual_seed(0)

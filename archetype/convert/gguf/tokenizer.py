@@ -90,8 +90,10 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     match vocabulary.model:
         case "gpt2":
             return _byte_level(vocabulary)
-        case "llama" | "t5":
-            return _sentencepiece(vocabulary)
+        case "llama":
+            return _sentencepiece(vocabulary, BPE, joins_spaces=False)
+        case "t5":
+            return _sentencepiece(vocabulary, UNIGRAM, vocabulary.flags.get("remove_extra_whitespaces", False))
         case "bert":
             return _wordpiece(vocabulary)
         case kind:
@@ -143,19 +145,18 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     return _definition(vocabulary, model, pre_tokenizer=cut, decoder=level | {"use_regex": True})
 
 
-def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
+def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tokenizer:
     """BPE, or Unigram with the rules that normalize a text."""
     scores, used = vocabulary.scores, _used(vocabulary)
     if scores is None:
         raise DataError("tokenizer.ggml.scores", "is missing", "convert the model again")
     if [*used] != [*range(len(used))]:
         raise DataError("tokenizer.ggml.tokens", "has ids without a token among others", "convert the model again")
-    unigram = vocabulary.model == "t5"
     settings = ModelSettings(
-        kind=UNIGRAM if unigram else BPE,
+        kind=kind,
         charsmap=vocabulary.charsmap,
-        adds_prefix=vocabulary.flags.get("add_space_prefix", not unigram),
-        joins_spaces=unigram and vocabulary.flags.get("remove_extra_whitespaces", False),
+        adds_prefix=vocabulary.flags.get("add_space_prefix", kind == BPE),
+        joins_spaces=joins_spaces,
         space_behind=False,
     )
     unknown = next((id for id, (_, type) in used.items() if type == UNKNOWN), vocabulary.special.get("unknown"))
