@@ -13,8 +13,8 @@ from archetype.convert.gguf.vocabulary import (
     SPACE,
     Vocabulary,
     is_padding,
-    read_vocabulary,
 )
+from archetype.convert.gguf.vocabulary_keys import read_vocabulary
 from archetype.errors import ArchetypeError, DataError
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
@@ -159,8 +159,9 @@ def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tok
         joins_spaces=joins_spaces,
         space_behind=False,
     )
-    unknown = next((id for id, (_, type) in used.items() if type == UNKNOWN), vocabulary.special.get("unknown"))
-    if unknown not in used:
+    known = (id for id, (_, type) in used.items() if type == UNKNOWN)
+    unknown = next(known, vocabulary.special.get("unknown"))
+    if unknown is None or unknown not in used:
         raise DataError("tokenizer.ggml.token_type", "names no token for what is unknown", "convert the model again")
     pieces = []
     for id, (token, type) in used.items():
@@ -168,8 +169,9 @@ def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tok
         pieces.append(Piece(text, float(scores[id]), UNKNOWN if id == unknown else type))
     special = {"unk": used[unknown][0]}
     for role, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
-        if (id := vocabulary.special.get(key)) is not None and id in used and used[id][1] == CONTROL:
-            special[role] = used[id][0]
+        token, type = used.get(vocabulary.special.get(key, -1), ("", NORMAL))
+        if type == CONTROL:
+            special[role] = token
     return SentencePieceTokenizer(write_model(pieces, settings, special))
 
 
