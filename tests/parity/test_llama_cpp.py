@@ -56,7 +56,7 @@ MODELS: dict[str, spec.Decoder] = {
     # its sixth layer, which sees everything, is compared in the published model (test_gguf_published.py)
     "gemma3_text": gemma3_text(**GROUPED, head_dim=32, query_width=32, window=8),
     "gemma3_text scaled": gemma3_text(
-        **GROUPED | {"num_layers": 6},
+        **GROUPED,
         head_dim=32,
         query_width=32,
         window=8,
