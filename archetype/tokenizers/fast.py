@@ -13,7 +13,15 @@ from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.characters import CharacterTokenizer
 from archetype.tokenizers.definition import FILE
 from archetype.tokenizers.hugging_face import byte_of_character
-from archetype.tokenizers.sentencepiece import BPE, UNIGRAM, ModelSettings, SentencePieceTokenizer
+from archetype.tokenizers.sentencepiece import (
+    BPE,
+    BYTE,
+    CONTROL,
+    UNIGRAM,
+    USER_DEFINED,
+    ModelSettings,
+    SentencePieceTokenizer,
+)
 from archetype.tokenizers.special_tokens import CONFIG
 from archetype.tokenizers.tokenizer import SPACE, Tokenizer
 from archetype.tokenizers.words import PATTERN, UNKNOWN, WordTokenizer
@@ -74,11 +82,11 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
     if model.kind not in (BPE, UNIGRAM) or model.space_behind:
         return None
     processor = tokenizer.processor
-    pieces = [tokenizer.piece(id) for id in range(tokenizer.vocab_size)]
-    scores = [float(processor.get_score(id)) for id in range(tokenizer.vocab_size)]
-    text = [id for id in range(len(pieces)) if not (processor.is_control(id) or processor.is_byte(id))]
-    if len(set(pieces)) != len(pieces):
-        return None
+    pieces, scores, types = zip(*tokenizer.pieces, strict=True)
+    symbols = [id for id, type in enumerate(types) if type == USER_DEFINED]
+    text = [id for id, type in enumerate(types) if type not in (CONTROL, BYTE, USER_DEFINED)]
+    if len(set(pieces)) != len(pieces) or (symbols and (model.adds_prefix or model.joins_spaces)):
+        return None  # around a symbol the library would put spaces in each part of a text
     ids = {piece: id for id, piece in enumerate(pieces)}
     unknown = int(processor.unk_id())
     if model.kind == BPE:
@@ -89,9 +97,11 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
         merged = {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": byte_fallback}
     decoder = _decoder(model, pieces[unknown], str(processor.decode([unknown])))
     definition = _definition(merged, normalizer=_normalizer(model), decoder=decoder)
-    special = [{"id": id, "content": piece, "single_word": False, "lstrip": False, "rstrip": False,
-                "normalized": False, "special": True} for piece, id in tokenizer.special_tokens.items()]  # fmt: skip
-    definition["added_tokens"] = special
+    definition["added_tokens"] = [
+        {"id": id, "content": pieces[id], "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": types[id] == USER_DEFINED, "special": types[id] == CONTROL}
+        for id in sorted((*tokenizer.special_tokens.values(), *symbols))
+    ]  # fmt: skip
     if tokenizer.adds_bos and tokenizer.bos is not None:
         definition["post_processor"] = _starts_with(pieces[tokenizer.bos], tokenizer.bos)
     return definition

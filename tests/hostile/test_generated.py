@@ -179,7 +179,7 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...], tuple[str | bytes, ...]]] = 
     "checkpoint manifest": ("trained", f"{CHECKPOINT}/manifest.json", RESUME, ()),
     "checkpoint weights": ("trained", f"{CHECKPOINT}/model.safetensors", RESUME, ()),
     "checkpoint optimizer": ("trained", f"{CHECKPOINT}/optimizer.safetensors", RESUME, ()),
-    "gguf": ("gguf", "model.gguf", ("generate", "{}/model.gguf", "hello", "--max-new-tokens", "1"), GGUF_FILES),
+    "gguf": ("gguf", "model.gguf", ("import", "{}/model.gguf", "--to", "{}/run"), GGUF_FILES),
 }  # fmt: skip
 
 

@@ -70,7 +70,7 @@ class FileTensors(Tensors):
             return change.read(tuple(map(self._stored, stored)), self._model).to(self._dtype).contiguous()
         entry = self._header.entries[name]
         if PLAIN.get(entry.type) == self._dtype:
-            return self._plain(self._bytes(entry, kept=True), entry)
+            return self._plain(self._bytes(entry, shared=True), entry)
         return self._numbers(name, self._dtype)
 
     @contextmanager
@@ -99,10 +99,10 @@ class FileTensors(Tensors):
             return self._plain(self._bytes(entry), entry)
         return self._numbers(name, torch.float32)
 
-    def _bytes(self, entry: Entry, kept: bool = False) -> Any:
+    def _bytes(self, entry: Entry, shared: bool = False) -> Any:
         """The rows of a tensor as bytes, mapped: with the whole file, or by itself and given back with the array."""
         shape = (entry.num_rows, entry.row_bytes)
-        if not kept:
+        if not shared:
             return np.memmap(entry.file, np.uint8, "c", entry.offset, shape).view(np.ndarray)
         if entry.file not in self._maps:
             self._maps[entry.file] = np.memmap(entry.file, np.uint8, "c")

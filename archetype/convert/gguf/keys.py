@@ -65,12 +65,12 @@ class FileKeys(Config):
 class Shown:
     """Arguments that a file's tensors give by being there, and no key."""
 
-    given: Callable[[Shapes], Values]
+    arguments: Callable[[Shapes], Values]
 
     def read(self, config: Config, values: Values) -> Values:
         """The arguments."""
         assert isinstance(config, FileKeys)
-        return self.given(config.shapes)
+        return self.arguments(config.shapes)
 
     def write(self, model: Any) -> dict[str, Any]:
         """No key: the tensors are written anyway."""

@@ -32,7 +32,7 @@ SAMPLING = {
 
 
 @dataclass(frozen=True)
-class Reading:
+class Contents:
     """What GGUF files hold.
 
     Attributes:
@@ -57,7 +57,7 @@ def read_gguf(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
     overrides: Sequence[str] = (),
-) -> Reading:
+) -> Contents:
     """All that GGUF files hold.
 
     Args:
@@ -93,7 +93,7 @@ def read_gguf(
     template = read_chat_template(metadata, tokenizer)
     special = special_ids(metadata, target.architecture)
     sampling = {SAMPLING[key]: metadata[f"{prefix}{key}"] for key in SAMPLING if f"{prefix}{key}" in metadata}
-    return Reading(family, model.eval(), tokenizer, template, special, sampling)
+    return Contents(family, model.eval(), tokenizer, template, special, sampling)
 
 
 def _own_type(header: Header) -> torch.dtype:

@@ -70,9 +70,9 @@ def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
     rules = for_model(target.rules, model.num_layers, shapes)
     changes = ((rule, target.change(rule.hf)) for rule in rules)
     named = ((rule, [rule.hf] if change is None else change.names(rule.hf)) for rule, change in changes)
-    made = {name: shapes[rule.params[0]] for rule, names in named for name in names}
+    stored = {name: shapes[rule.params[0]] for rule, names in named for name in names}
     factors = frequency_factors(model)
-    return made if factors is None else made | {FACTORS: (len(factors),)}
+    return stored if factors is None else stored | {FACTORS: (len(factors),)}
 
 
 def is_exact_in_file(name: str, dimensions: int) -> bool:

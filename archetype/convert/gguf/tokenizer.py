@@ -13,8 +13,8 @@ from archetype.convert.gguf.vocabulary import (
     SPACE,
     Vocabulary,
     is_padding,
-    read_vocabulary,
 )
+from archetype.convert.gguf.vocabulary_keys import read_vocabulary
 from archetype.errors import ArchetypeError, DataError
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
@@ -34,7 +34,6 @@ from archetype.tokenizers.sentencepiece import (
 from archetype.tokenizers.tokenizer import Tokenizer
 
 TEMPLATE = "tokenizer.chat_template"
-SENTENCEPIECE = {"llama": BPE, "t5": UNIGRAM}  # what llama.cpp calls their models
 # Tokens behind which llama.cpp stops whatever the keys say, as far as they are control tokens.
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
 STARTS = {"llama": True, "bert": True}  # whose texts start with bos unless a key says otherwise
@@ -91,8 +90,10 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     match vocabulary.model:
         case "gpt2":
             return _byte_level(vocabulary)
-        case model if model in SENTENCEPIECE:
-            return _sentencepiece(vocabulary)
+        case "llama":
+            return _sentencepiece(vocabulary, BPE, joins_spaces=False)
+        case "t5":
+            return _sentencepiece(vocabulary, UNIGRAM, vocabulary.flags.get("remove_extra_whitespaces", False))
         case "bert":
             return _wordpiece(vocabulary)
         case kind:
@@ -144,24 +145,22 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     return _definition(vocabulary, model, pre_tokenizer=cut, decoder=level | {"use_regex": True})
 
 
-def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
+def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tokenizer:
     """BPE, or Unigram with the rules that normalize a text."""
     scores, used = vocabulary.scores, _used(vocabulary)
     if scores is None:
         raise DataError("tokenizer.ggml.scores", "is missing", "convert the model again")
     if [*used] != [*range(len(used))]:
         raise DataError("tokenizer.ggml.tokens", "has ids without a token among others", "convert the model again")
-    kind = SENTENCEPIECE[vocabulary.model]
-    unigram = kind == UNIGRAM
     settings = ModelSettings(
         kind=kind,
         charsmap=vocabulary.charsmap,
-        adds_prefix=vocabulary.flags.get("add_space_prefix", not unigram),
-        joins_spaces=unigram and vocabulary.flags.get("remove_extra_whitespaces", False),
+        adds_prefix=vocabulary.flags.get("add_space_prefix", kind == BPE),
+        joins_spaces=joins_spaces,
         space_behind=False,
     )
-    marked = [id for id, (_, type) in used.items() if type == UNKNOWN]
-    unknown = marked[0] if marked else vocabulary.special.get("unknown")
+    known = (id for id, (_, type) in used.items() if type == UNKNOWN)
+    unknown = next(known, vocabulary.special.get("unknown"))
     if unknown is None or unknown not in used:
         raise DataError("tokenizer.ggml.token_type", "names no token for what is unknown", "convert the model again")
     pieces = []
@@ -170,9 +169,9 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
         pieces.append(Piece(text, float(scores[id]), UNKNOWN if id == unknown else type))
     special = {"unk": used[unknown][0]}
     for role, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
-        own = vocabulary.special.get(key)
-        if own is not None and own in used and used[own][1] == CONTROL:
-            special[role] = used[own][0]
+        token, type = used.get(vocabulary.special.get(key, -1), ("", NORMAL))
+        if type == CONTROL:
+            special[role] = token
     return SentencePieceTokenizer(write_model(pieces, settings, special))
 
 
