@@ -50,7 +50,7 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
         ArchetypeError: names the file and the key whose value is wrong.
 
     Warns:
-        NotObeyed: names the keys that would change a text, and do not here.
+        NotObeyed: names the keys that may change a text, and do not here.
     """
     file = folder / GENERATION_CONFIG
     if not file.is_file():
@@ -72,7 +72,7 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
     except ArchetypeError as error:
         raise error.at(str(file)) from None
     if unobeyed := [key for key, value in data.items() if _is_unobeyed(key, value, data)]:
-        message = f"{file}: {', '.join(map(repr, unobeyed))[:200]} would change texts, and are not obeyed here"
+        message = f"{file}: {', '.join(map(repr, unobeyed))[:200]} may change texts, which is not done here"
         warnings.warn(message, NotObeyed, stacklevel=2)
     return sampling, {name: value for name, value in data.items() if name not in READ}
 

@@ -86,7 +86,7 @@ class Sampling(Spec):
     temperature: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
     top_h: Share | None = None
     top_k: Annotated[int, Field(strict=True, ge=1)] | None = None
-    top_p: Share = 1.0
+    top_p: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 1.0
     min_p: Probability = 0.0
     typical_p: Share = 1.0
     epsilon_cutoff: Probability = 0.0

@@ -33,8 +33,7 @@ class WordCache:
     Args:
         pattern: of a word.
         added: tokens that the library looks for before it cuts a text into words.
-        reaching: those of them that take in characters before a line's first: they hold a line end, or strip the
-            spaces before them.
+        reaching: those of them that depend on what is beyond a line end.
         library: gives the ids of a word, or of a text.
     """
 

@@ -22,6 +22,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:RuntimeWarning"),
 ]
 TOLERANCE = 1e-5
+
+
+def _words(value: Any) -> list[str]:
+    """The texts of a value, and of what it holds."""
+    if isinstance(value, dict):
+        return [text for item in value.values() for text in _words(item)]
+    return [text for item in value for text in _words(item)] if isinstance(value, list) else [str(value)]
+
+
 PLAIN: dict[str, Any] = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "down_proj"], "task_type": "CAUSAL_LM"}
 TABLE, HEAD = "embed_tokens", "lm_head"
 # Changes of a plain configuration that are read as peft reads them. Those of one field, together with what they need.
@@ -92,7 +101,12 @@ REFUSED: dict[str, list[Any]] = {
 }
 # Fields that only say how an initialization was found, whose values are refused or passed with `init_lora_weights`.
 OF_BEGINNINGS = {"loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_config"}
-CASES = [(field, index) for field, changes in READ.items() for index in range(len(changes))]
+CASES = [(field, index, False) for field, changes in READ.items() for index in range(len(changes))] + [
+    # a head that shares the embedding's table: of fields that say nothing of either in the soak alone
+    pytest.param(field, index, True, marks=() if {TABLE, HEAD} & {*_words(change)} else pytest.mark.slow)
+    for field, changes in READ.items()
+    for index, change in enumerate(changes)
+]
 
 
 def base_model(folder: Path, tied: bool) -> Any:
@@ -108,16 +122,23 @@ def base_model(folder: Path, tied: bool) -> Any:
     return model
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
-def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("base")
-    base_model(folder, request.param)
-    return folder
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """The base with a head of its own, and with one that shares the embedding's table."""
+    folders = {tied: tmp_path_factory.mktemp("base") for tied in (False, True)}
+    for tied, folder in folders.items():
+        base_model(folder, tied)
+    return folders
 
 
-def tune(base: Path, folder: Path, **fields: Any) -> None:
+@pytest.fixture
+def base(bases: dict[bool, Path]) -> Path:
+    return bases[False]
+
+
+def tune(base: Path, folder: Path, architecture: Any = transformers.LlamaForCausalLM, **fields: Any) -> None:
     """Write the folder of an adapter of random numbers."""
-    hf = transformers.LlamaForCausalLM.from_pretrained(base)
+    hf = architecture.from_pretrained(base)
     begun = fields.pop("init_lora_weights", True)
     as_begun = begun if begun in (False, "olora", "pissa", "mica") else True
     model = peft.get_peft_model(hf, peft.LoraConfig(**PLAIN | fields, init_lora_weights=as_begun))
@@ -142,8 +163,11 @@ def logits(model: Any) -> Tensor:
     return result
 
 
-@pytest.mark.parametrize(("field", "index"), CASES)
-def test_a_field_is_read_as_peft_reads_it(field: str, index: int, base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("field", "index", "tied"), CASES)
+def test_a_field_is_read_as_peft_reads_it(
+    field: str, index: int, tied: bool, bases: dict[bool, Path], tmp_path: Path
+) -> None:
+    base = bases[tied]
     tune(base, tmp_path, **READ[field][index])
     plain = transformers.LlamaForCausalLM.from_pretrained(base)
     before = logits(plain)
@@ -189,3 +213,63 @@ def test_a_folder_whose_tensors_do_not_fit_is_refused(base: Path, tmp_path: Path
         with pytest.raises(CheckpointError, match=r"adapter_model.safetensors: base_model") as caught:
             archetype.load(tmp_path)
         assert "\n" not in str(caught.value), change
+
+
+GPT2 = transformers.GPT2Config(
+    n_embd=32, n_layer=2, n_head=2, vocab_size=64, n_positions=32, bos_token_id=1, eos_token_id=2
+)  # fmt: skip
+T5 = transformers.T5Config(
+    vocab_size=64, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, decoder_start_token_id=0
+)  # fmt: skip
+GEMMA = transformers.Gemma3TextConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, head_dim=8,
+    num_key_value_heads=2,
+)  # fmt: skip
+BERT = transformers.BertConfig(
+    vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=40,
+    max_position_embeddings=32,
+)  # fmt: skip
+# Matrices that a file turns and joins, tables that several modules have, embeddings that are scaled.
+OTHERS: list[tuple[str, Any, dict[str, Any]]] = [
+    ("GPT2LMHeadModel", GPT2, {"target_modules": ["c_attn", "c_proj"], "init_lora_weights": "pissa"}),
+    ("GPT2LMHeadModel", GPT2, {"target_modules": ["attn.c_proj"], "init_lora_weights": "olora"}),
+    ("GPT2LMHeadModel", GPT2, {"target_modules": ["wte", "wpe", "c_fc"]}),
+    ("GPT2LMHeadModel", GPT2, {"target_modules": ["c_attn"], "modules_to_save": ["wte"], "ensure_weight_tying": True}),
+    ("GPT2LMHeadModel", GPT2, {"target_modules": ["c_attn"], "lora_bias": True, "modules_to_save": ["ln_1"]}),
+    ("T5ForConditionalGeneration", T5, {"target_modules": ["q", "lm_head"]}),
+    ("Gemma3ForCausalLM", GEMMA, {"target_modules": [TABLE, "q_proj"], "use_dora": True}),
+    ("BertForMaskedLM", BERT, {"target_modules": ["query", "word_embeddings"], "task_type": None}),
+    ("BertForMaskedLM", BERT, {"target_modules": ["query"], "modules_to_save": ["cls"], "task_type": None}),
+]
+
+
+@pytest.mark.parametrize("case", range(len(OTHERS)))
+def test_other_families_are_read_as_peft_reads_them(case: int, tmp_path: Path) -> None:
+    architecture, config, fields = OTHERS[case]
+    kind = getattr(transformers, architecture)
+    model = kind(config)
+    randomize(model)
+    model.tie_weights()
+    model.save_pretrained(tmp_path / "base")
+    tune(tmp_path / "base", tmp_path / "adapter", kind, **fields)
+    hf = kind.from_pretrained(tmp_path / "base")
+    tokens = torch.arange(3, 51).view(2, 24)
+    target = {"decoder_input_ids": tokens[:, :9]} if config.is_encoder_decoder else {}
+    with torch.inference_mode():
+        before = hf(input_ids=tokens, **target).logits
+        theirs = peft.PeftModel.from_pretrained(hf, tmp_path / "adapter").eval()(input_ids=tokens, **target).logits
+        ours: Any = archetype.load(tmp_path / "adapter").model
+        read = (ours(source=tokens, target=tokens[:, :9]) if target else ours(tokens)).logits
+    assert distance(read, theirs) < TOLERANCE
+    assert distance(theirs, before) > 1e-2
+
+
+@pytest.mark.parametrize("fields", [{"target_modules": ["shared"]}, {"modules_to_save": ["shared"]}])
+def test_a_table_of_several_modules_that_peft_does_not_keep_alike_is_refused(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    transformers.T5ForConditionalGeneration(T5).save_pretrained(tmp_path / "base")
+    tune(tmp_path / "base", tmp_path / "adapter", transformers.T5ForConditionalGeneration,
+        **{"target_modules": ["q"]} | fields)  # fmt: skip
+    with pytest.raises(CheckpointError, match=r"base_model\.model\.shared\..* belongs to one of several modules"):
+        archetype.load(tmp_path / "adapter")

@@ -73,6 +73,11 @@ class Base:
         rule = next((self.rules[spelling] for spelling in names if spelling in self.rules), None)
         return rule if rule is None or rule.shape is None else None
 
+    def is_repeated(self, rule: Rule) -> bool:
+        """Whether transformers has a tensor in several modules beside the head, which peft does not keep alike."""
+        copies = self.family.format.copies.items()
+        return any(param in rule.params and name not in self.rules for name, param in copies)
+
     def __getitem__(self, rule: Rule) -> Tensor:
         """The tensor of a file; a matrix is (outputs, inputs)."""
         return joined(rule, self.state)

@@ -31,6 +31,7 @@ EMPTY: tuple[Any, ...] = (None, False, [], {})  # what a key asks for nothing wi
 # beginnings of A and B that leave the base as it is, and those that take their product away from it
 PLAIN_BEGINNINGS, RESIDUAL_BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal", "mica"), ("pissa", "olora")
 BIASES = ("none", "all", "lora_only")
+TIED = ("embed_tokens", "lm_head")  # names of the modules that peft keeps alike where it is asked to
 MERGE, REWRITE = "merge it in peft", "write it again with save_pretrained"
 
 
@@ -64,8 +65,11 @@ class PeftConfig:
 
     @property
     def ties(self) -> bool:
-        """Whether a head that shares the embedding's table shares what became of it, too."""
-        return bool(self.values.get("ensure_weight_tying"))
+        """Whether a head that shares the embedding's table shares what became of it, too: where peft knows its name."""
+        names = self.values.get("target_modules") or ()
+        saved = {name.rpartition(".")[2] for name in self.values.get("modules_to_save", ())}
+        is_known = any(name in saved or _is_named(name, names) for name in TIED)
+        return is_known and bool(self.values.get("ensure_weight_tying"))
 
     def rank(self, module: str) -> int:
         """The rank of a module's adapter."""

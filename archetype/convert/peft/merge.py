@@ -19,6 +19,7 @@ OWN = re.compile(r"(?P<module>.+)\.(?P<own>lora_.+)")
 A, B, BIAS, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_B.bias", "lora_magnitude_vector"
 TABLE_A, TABLE_B = "lora_embedding_A", "lora_embedding_B"
 OF_TRAINING = "lora_velora_"  # what VeLoRA's gradients are compressed with; outputs have nothing of it
+REPEATED = "belongs to one of several modules with this tensor, which peft does not keep alike"
 KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # the tensors of a linear map's adapter, and of an embedding's
 FURTHER = ({BIAS, MAGNITUDE}, {MAGNITUDE})  # and those that it may have as well
 
@@ -64,9 +65,14 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
 
 def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> None:
     """A tensor of the base that learned whole."""
-    rule = base.rule(name.removeprefix(PREFIX).replace(".base_layer.", "."))
+    place = name.removeprefix(PREFIX).replace(".base_layer.", ".")
+    rule = base.rule(place)
     if rule is None:
+        if any(re.fullmatch(pattern, place) for pattern in base.family.format.ignored):
+            return  # as in the base's own file
         _refuse(config, name, "the base model has no tensor of this name", "take the adapter's own base")
+    if base.is_repeated(rule):
+        _refuse(config, name, REPEATED, MERGE)
     tensor = tensors.mapped(name)
     tensor = tensor.T if rule.transposed else tensor
     if tensor.shape != base[rule].shape:
@@ -97,6 +103,8 @@ class _Adapter:
         if rule is None:
             cause = "the base model has no matrix for it"
             self._refuse(min(own), cause, "take the adapter's own base")
+        if base.is_repeated(rule):
+            self._refuse(min(own), REPEATED, MERGE)
         self.rule: Rule = rule
         is_tied_head = config.ties and base.head in rule.params
         if not config.targets(module) and not is_tied_head:

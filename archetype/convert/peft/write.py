@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from archetype.convert.peft.base import PREFIX, joined, rows_in_file, rules_of
-from archetype.convert.peft.config import CONFIG, WEIGHTS
+from archetype.convert.peft.config import CONFIG, TIED, WEIGHTS
 from archetype.errors import CheckpointError
 from archetype.families import Family
 from archetype.families.rules import Rule
@@ -62,7 +62,11 @@ def write_peft(
         ranks[place] = sum(len(a) for a, _, _ in parts)
     trained = set(trained)
     saved = _whole_modules(rules, state, trained)
-    is_tied = model.spec.head.shares_table and any(model.get_parameter(name) is model.token_table for name in trained)
+    table = [name for name in trained if model.get_parameter(name) is model.token_table]
+    is_tied = bool(table) and model.spec.head.shares_table
+    if table and (model.spec.reads_source or (is_tied and not {name.rpartition(".")[2] for name in saved} & {*TIED})):
+        cause = "is the table of several modules, of which peft would train one alone"
+        raise CheckpointError(table[0], cause, "export it merged")
     tensors |= {PREFIX + name: tensor for names in saved.values() for name, tensor in names.items()}
     others = {place: ranks[place] for place in sorted(ranks, key=len, reverse=True) if ranks[place] != adapter.rank}
     task = [task for end, task in TASKS.items() if family.format.architecture_of(model.spec).endswith(end)]

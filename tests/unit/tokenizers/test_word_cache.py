@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from archetype.data.corpus import encode
 from archetype.tokenizers import word_cache
 from archetype.tokenizers.bpe import ByteBPE, CharacterBPE
 from archetype.tokenizers.hugging_face import LONG, HuggingFaceTokenizer
@@ -87,6 +88,7 @@ def test_added_tokens_are_found_as_by_the_library(
     before = "All that is known of 9 lives\n" * (LONG // 29 + 1)
     for text in (before + "".join(parts), "".join(parts) + before, before + "".join(parts) + before):
         assert tokenizer.encode(text) == library(tokenizer, text)
+        assert encode(tokenizer, text, 100).tolist() == library(tokenizer, text)  # in chunks, as data are tokenized
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama3", "qwen2", "o200k"])
