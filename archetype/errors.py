@@ -70,6 +70,10 @@ class DataError(ArchetypeError):
     """Text, tokens or a tokenizer that cannot be used."""
 
 
+class NotObeyed(UserWarning):
+    """A file asks for what is not done here; the message names it in one line."""
+
+
 class UnknownFamily(UserWarning):
     """A model of a family that is not registered was loaded; the message says in one line what was inferred."""
 

@@ -1,5 +1,6 @@
 """A model with its tokenizer: what `archetype.load` returns, and what can be asked of it."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from archetype import generate
 from archetype.data.pairs import read_pairs
-from archetype.errors import DataError, SpecError
+from archetype.errors import DataError, NotObeyed, SpecError
 from archetype.families import Family
 from archetype.generate import (
     Beam,
@@ -23,7 +24,13 @@ from archetype.generate import (
     TranslationScore,
     ValueReport,
 )
-from archetype.generate.settings import GENERATION_CONFIG, Sampling, SamplingFields, generation_config, never_written
+from archetype.generate.generation_config import (
+    GENERATION_CONFIG,
+    generation_config,
+    never_written,
+    unobeyed_by_beams,
+)
+from archetype.generate.settings import Sampling, SamplingFields
 from archetype.inspection import Inspection, Tracer
 from archetype.inspection.inputs import Inputs, Text, inputs_of
 from archetype.io import atomic
@@ -416,8 +423,17 @@ class LanguageModel:
         return self.sampling.replace(**sampling)
 
     def beam(self, **fields: Any) -> Beam:
-        """The settings of a search, with some fields replaced; nothing that the model never writes is chosen."""
-        return Beam.parse({"suppress_tokens": never_written(self.special)} | fields)
+        """The settings of a search, with some fields replaced; nothing that the model never writes is chosen.
+
+        Warns:
+            NotObeyed: names the model's settings of generation that a search does not obey.
+        """
+        if unobeyed := unobeyed_by_beams(self.sampling):
+            message = (
+                f"{GENERATION_CONFIG}: {', '.join(unobeyed)} would change targets, and beam search does not obey it"
+            )
+            warnings.warn(message, NotObeyed, stacklevel=2)
+        return Beam.parse({"suppress_tokens": (*never_written(self.special), *self.sampling.suppress_tokens)} | fields)
 
     @property
     def target_start(self) -> int | None:

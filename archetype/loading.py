@@ -17,13 +17,13 @@ from archetype.convert.source import SUFFIXES, open_spec, without_weights
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families import Family, family_for, published
 from archetype.families.classes import read_labels
-from archetype.generate.settings import (
+from archetype.generate.generation_config import (
     GENERATION_CONFIG,
-    Sampling,
     generation_config,
     read_generation_config,
     special_ids,
 )
+from archetype.generate.settings import Sampling
 from archetype.io import atomic, hub
 from archetype.io.tensors import SHARD_BYTES, Tensors
 from archetype.io.yaml import read_mapping

@@ -5,10 +5,11 @@ from archetype.generate.class_report import ClassReport, ValueReport
 from archetype.generate.encoder import Pooling, Prediction, classify_pictures, classify_texts, embed, fill
 from archetype.generate.engine import Engine
 from archetype.generate.examples import evaluate_images, evaluate_texts
+from archetype.generate.generation_config import generation_config, read_generation_config
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler, sample
 from archetype.generate.score import Score, score
-from archetype.generate.settings import Beam, Sampling, generation_config, read_generation_config
+from archetype.generate.settings import Beam, Sampling
 from archetype.generate.stats import Stats
 from archetype.generate.step import DecodeStep, prefill
 from archetype.generate.tasks import TaskScores, evaluate_tasks

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from archetype.errors import DataError, SpecError
+from archetype.generate.generation_config import never_written
 from archetype.generate.grammar import KINDS, Grammar, GrammarCompiler
 from archetype.generate.prompts import PromptEncoder
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler
 from archetype.generate.scheduler import Scheduler, chunk_size, logprobs_of
-from archetype.generate.settings import Sampling, never_written
+from archetype.generate.settings import Sampling
 from archetype.generate.speculate import speculator
 from archetype.generate.stats import Occupancy, Stats, occupancy
 from archetype.generate.step import PREFILL_CHUNK
@@ -142,19 +143,39 @@ class Engine:
         stops = frozenset((*ends, *stop_ids))
         grammar = self.grammar(settings)
         window = window or list(ids)
+        limit = self._limit(settings, len(window), "max_new_tokens" in sampling)
         if stream is not None and continues and grammar is None:
             stream.follow(window)
-        sampler = Sampler(settings, window, self.model.spec.vocab_size, self.model.device, grammar, stops)
+        vocab_size, device = self.model.spec.vocab_size, self.model.device
+        sampler = Sampler(settings, window, vocab_size, device, grammar, stops, ids, limit)
+        names = {} if self.tokenizer is None else self.tokenizer.special_tokens
+        spelled = {token: name for name, token in names.items() if name and any(name in text for text in settings.stop)}
         with self._changed:
             name = next(self._ids) if id is None else id
             if name in self._unfinished:
                 raise SpecError("id", f"{name!r:.80} is another unfinished request", "choose another")
-            request = Request(self, name, ids, window, settings, logprobs, stops, stream, sampler)
-            if self.model.spec.reads_source:  # a target has a place in the context for its end as well
-                request.left = min(request.left, self.model.spec.context_length - len(window))
+            request = Request(self, name, ids, window, settings, logprobs, stops, stream, sampler, limit, spelled)
             self._unfinished[name] = request
             self._scheduler.waiting.append(request)
         return request
+
+    def _limit(self, settings: Sampling, num_prompt: int, is_asked: bool) -> int:
+        """Tokens of a text after its prompt, at most.
+
+        Args:
+            settings: of the request.
+            num_prompt: tokens before the first that is chosen.
+            is_asked: whether the request itself says how many there are; else `max_length` counts, too.
+        """
+        limit = settings.max_new_tokens
+        if self.model.spec.reads_source:  # a target has a place in the context for its end as well
+            limit = min(limit, self.model.spec.context_length - num_prompt)
+        if is_asked or settings.max_length is None:
+            return limit
+        if settings.max_length <= num_prompt:
+            cause = f"{settings.max_length} leaves no token after the {num_prompt} of the prompt"
+            raise SpecError("max_length", cause, "give max_new_tokens instead")
+        return min(limit, settings.max_length - num_prompt)
 
     def grammar(self, settings: Sampling) -> Grammar | None:
         """The grammar of the settings' constraint, at the start of a text.

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
@@ -76,6 +77,8 @@ class Request:
         stop_ids: frozenset[int],
         stream: TextStream | None,
         sampler: Sampler,
+        limit: int,
+        spelled: Mapping[int, str],
     ) -> None:
         self.id, self.prompt, self.sampling, self.num_logprobs = id, prompt, sampling, num_logprobs
         self.tokens: list[int] = []
@@ -85,10 +88,11 @@ class Request:
         self.num_cached = 0
         self.sampler = sampler
         self.window = window  # what the decoder sees, the newest token last
-        self.left = sampling.max_new_tokens
+        self.left = limit  # tokens that may follow
         self.is_started = False
         self._engine, self._stop_ids = engine, stop_ids
         self._stream, self._filter = stream, StopStringFilter(sampling.stop)
+        self._spelled = spelled  # special tokens that a stop string spells, which are in no text
         self.unread: deque[Event] = deque()
         self._arrived: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
@@ -155,6 +159,8 @@ class Request:
         self.window.append(token)
         self.left -= 1
         piece = self._filter.push(self._stream.push(token)) if self._stream is not None else ""
+        if token in self._spelled:
+            piece += self._filter.push(self._spelled[token], shown=False)
         grammar = self.sampler.grammar
         if self._filter.stopped or (grammar is not None and grammar.is_complete):
             return self.finish("stop", token, piece, logprobs)
@@ -186,19 +192,21 @@ class StopStringFilter:
     """Lets text through until a stop string appears, holding back what may be the beginning of one.
 
     The stop string that is complete first ends the text, where it begins; of several that end together, the longest.
-    So it does not matter into which pieces the text is cut.
+    So it does not matter into which pieces the text is cut. What is not shown counts, and is never let through.
     """
 
     def __init__(self, stop: tuple[str, ...]) -> None:
         self.stop = stop
         self.held = ""
+        self.shown: list[bool] = []  # of each character that is held
         self.stopped = False
 
-    def push(self, piece: str) -> str:
+    def push(self, piece: str, shown: bool = True) -> str:
         """The text that no stop string can claim any more."""
         if self.stopped:
             return ""
         self.held += piece
+        self.shown += [shown] * len(piece)
         ends = [(start + len(string), start) for string in self.stop if (start := self.held.find(string)) >= 0]
         if ends:
             self.stopped = True
@@ -211,7 +219,8 @@ class StopStringFilter:
         return "" if self.stopped else self._release(len(self.held))
 
     def _release(self, count: int) -> str:
-        released, self.held = self.held[:count], self.held[count:]
+        released = "".join(compress(self.held[:count], self.shown))
+        self.held, self.shown = self.held[count:], self.shown[count:]
         return released
 
     def _overlap(self, string: str) -> int:

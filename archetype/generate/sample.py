@@ -7,8 +7,13 @@ import torch
 from torch import Tensor
 
 from archetype.errors import SpecError
+from archetype.generate.filters import filtered
 from archetype.generate.grammar import Grammar
+from archetype.generate.logits_processors import LogitsProcessors
 from archetype.generate.settings import Sampling
+
+# settings that rows share, whose logits are then one batch
+FILTERS = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 
 
 class Sampler:
@@ -22,10 +27,12 @@ class Sampler:
         vocab_size: of the model.
         device: of its logits.
         grammar: at its start, where the text has one.
-        ends: tokens that end a text, and may not before `min_new_tokens`.
+        ends: tokens that end a text.
+        source: tokens of the source, where the model is an encoder-decoder (absent: the prompt).
+        limit: tokens that are chosen at most (absent: `max_new_tokens`).
 
     Raises:
-        SpecError: `logit_bias` names what is no token.
+        SpecError: a setting names what is no token.
     """
 
     def __init__(
@@ -36,46 +43,44 @@ class Sampler:
         device: torch.device,
         grammar: Grammar | None = None,
         ends: Collection[int] = (),
+        source: list[int] | None = None,
+        limit: int | None = None,
     ) -> None:
         self.sampling, self.grammar = sampling, grammar
-        self.ends, self.num_chosen = [id for id in ends if 0 <= id < vocab_size], 0
+        for name, ids in sampling.named_ids():
+            if not all(0 <= id < vocab_size for id in ids):
+                raise SpecError(name, f"holds a token outside the vocabulary of {vocab_size}",
+                    "is it the model's own tokenizer?")  # fmt: skip
+        self.processors = LogitsProcessors(
+            sampling, prompt, prompt if source is None else source, [id for id in ends if 0 <= id < vocab_size],
+            sampling.max_new_tokens if limit is None else limit, may_end=grammar is None,
+        )  # fmt: skip
         self.counts: Tensor | None = None  # (V,), of the tokens chosen
         if sampling.presence_penalty or sampling.frequency_penalty:
             self.counts = torch.zeros(vocab_size, device=device)
-        if not all(0 <= id < vocab_size for id in sampling.logit_bias):
-            cause = f"holds a token outside the vocabulary of {vocab_size}"
-            raise SpecError("logit_bias", cause, "is it the model's own tokenizer?")
         self.generator = torch.Generator().manual_seed(sampling.seed)
-        self.seen: Tensor | None = None  # (V,)
-        if sampling.repetition_penalty != 1.0:
-            self.seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-            self.seen[prompt] = True
-        self.key = (
-            sampling.repetition_penalty, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p,
-        )  # fmt: skip
+        self.key = tuple(getattr(sampling, name) for name in FILTERS)
 
     @property
     def adjusts_logits(self) -> bool:
         """Whether this text's logits are changed before the settings that rows share."""
-        sampling = self.sampling
-        too_short = bool(self.ends) and self.num_chosen < sampling.min_new_tokens
-        return self.grammar is not None or self.counts is not None or bool(sampling.logit_bias) or too_short
+        penalised = self.counts is not None or self.processors.is_active
+        return penalised or self.grammar is not None or bool(self.sampling.logit_bias)
 
     def adjust(self, logits: Tensor) -> None:
         """Apply what concerns this text alone to its logits (V,), in place."""
         sampling = self.sampling
-        if self.num_chosen < sampling.min_new_tokens and self.grammar is None:  # whose text may have to end
-            logits[self.ends] = -torch.inf
         if sampling.logit_bias:
             logits[list(sampling.logit_bias)] += logits.new_tensor(list(sampling.logit_bias.values()))
         if self.counts is not None:
             logits -= sampling.presence_penalty * (self.counts > 0) + sampling.frequency_penalty * self.counts
+        self.processors(logits)
         if self.grammar is not None:
             logits.masked_fill_(self.grammar.forbidden(len(logits)).to(logits.device), -torch.inf)
 
     def consume(self, token: int) -> None:
         """Go on after a token that was chosen."""
-        self.num_chosen += 1
+        self.processors.consume(token)
         if self.counts is not None:
             self.counts[token] += 1
         if self.grammar is not None:
@@ -86,7 +91,7 @@ class Sampler:
         twin = copy(self)
         twin.generator = torch.Generator()
         twin.generator.set_state(self.generator.get_state())
-        twin.seen = None if self.seen is None else self.seen.clone()
+        twin.processors = self.processors.fork()
         twin.counts = None if self.counts is None else self.counts.clone()
         twin.grammar = None if self.grammar is None else self.grammar.fork()
         return twin
@@ -115,13 +120,8 @@ def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
     """The same for rows with equal settings."""
     sampling = samplers[0].sampling
-    seen = [sampler.seen for sampler in samplers if sampler.seen is not None]
-    if seen:
-        logits = penalised(logits, torch.stack(seen), sampling.repetition_penalty)
     chosen = logits.argmax(-1) if sampling.greedy else _draw(filtered(logits, sampling), samplers)
     tokens: list[int] = chosen.tolist()
-    for row, token in zip(seen, tokens, strict=False):
-        row[token] = True
     return tokens
 
 
@@ -131,33 +131,3 @@ def _draw(logits: Tensor, samplers: list[Sampler]) -> Tensor:
     mass = logits.double().softmax(-1).cumsum(-1)
     target = torch.stack(draws).to(mass.device)[:, None] * mass[:, -1:]
     return torch.searchsorted(mass, target, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
-
-
-def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """The logits of tokens seen, made smaller (Keskar 2019, section 4.1)."""
-    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
-
-
-def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits (B, V) over temperature, with -inf where a token is ruled out."""
-    # the largest becomes 0, so that no temperature is small enough to make infinities of them
-    logits = (logits - logits.amax(-1, keepdim=True)) / max(sampling.temperature, torch.finfo(logits.dtype).tiny)
-    if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
-        kth = logits.topk(sampling.top_k).values[:, -1:]
-        logits = logits.masked_fill(logits < kth, -torch.inf)
-    if sampling.top_p < 1:
-        logits = _nucleus(logits, sampling.top_p)
-    if sampling.min_p > 0:
-        probabilities = logits.softmax(-1)
-        least = sampling.min_p * probabilities.amax(-1, keepdim=True)
-        logits = logits.masked_fill(probabilities < least, -torch.inf)
-    return logits
-
-
-def _nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Rule out all but the fewest tokens whose probabilities reach `top_p` (Holtzman 2019, section 3.1)."""
-    descending, order = logits.sort(dim=-1, descending=True, stable=True)
-    probabilities = descending.softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # the mass of all likelier tokens
-    unneeded = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
-    return logits.masked_fill(unneeded, -torch.inf)

@@ -1,25 +1,23 @@
-"""Settings of generation and of beam search; and the ids of special tokens in a model's files."""
+"""Settings of generation and of beam search."""
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypedDict
 
 from pydantic import BeforeValidator, Field
 
-from archetype.errors import ArchetypeError, CheckpointError
-from archetype.io.files import read_json
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec
 
-GENERATION_CONFIG = "generation_config.json"
-NEVER = "bad_words_ids"  # in the files of translators, a list of the sequences of tokens that are never written
 Bias = Annotated[float, Field(strict=True, ge=-100, le=100)]
 Penalty = Annotated[float, Field(strict=True, ge=-2, le=2)]
-SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+Share = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=0, le=2**20)]
+Id = Annotated[int, Field(strict=True, ge=0)]
+Ids = Annotated[tuple[Id, ...], Field(min_length=1)]
 
 
 def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+    return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
 def _as_json(value: Any) -> Any:
@@ -33,16 +31,32 @@ class Sampling(Spec):
 
     Attributes:
         max_new_tokens: tokens at most.
+        max_length: tokens at most with those of the prompt, where a request gives no `max_new_tokens`.
         min_new_tokens: tokens before which no token of `eos` ends a text.
+        min_length: the same with the tokens of the prompt.
         logit_bias: numbers that are added to the logits of tokens, by their ids.
         presence_penalty: taken from the logits of tokens that the text has, its prompt not counted.
         frequency_penalty: the same, as often as the text has the token; both are those of OpenAI's API.
+        sequence_bias: numbers that are added to the logits of sequences' last tokens, where the others stand before.
+        encoder_repetition_penalty: above 1 encourages tokens of the prompt, or of the source.
         repetition_penalty: above 1 discourages tokens seen: it divides positive logits and multiplies negative ones
             (Keskar 2019).
+        no_repeat_ngram_size: so many tokens in a row are written only once (0: any number of times).
+        encoder_no_repeat_ngram_size: so many tokens in a row of the prompt, or of the source, are never written.
+        bad_words_ids: sequences of tokens that are never written.
+        forced_bos_token_id: the first token of a target.
+        forced_eos_token_id: one of which is the last token, where a text ends with its length.
+        exponential_decay_length_penalty: tokens, and the factor by which the end grows likelier with each further one.
+        suppress_tokens: tokens that are never written.
+        begin_suppress_tokens: tokens that are not written first.
         temperature: what logits are divided by; 0 is greedy.
+        top_h: keep the likeliest tokens up to this share of the entropy (Baghaei Potraghloo 2025).
         top_k: keep the k likeliest tokens.
         top_p: keep the fewest tokens whose probabilities reach p (Holtzman 2019).
         min_p: keep tokens at least min_p times as likely as the likeliest (Nguyen 2024).
+        typical_p: keep the tokens of most typical information whose probabilities reach p (Meister 2022).
+        epsilon_cutoff: keep tokens of at least this probability (Hewitt 2022).
+        eta_cutoff: the same, and less where the entropy is large (Hewitt 2022).
         seed: of the random choices.
         stop: end before this string, which is left out.
         ignore_eos: go on past the token that ends a text.
@@ -52,15 +66,31 @@ class Sampling(Spec):
     """
 
     max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**20)] = 256
-    min_new_tokens: Annotated[int, Field(strict=True, ge=0, le=2**20)] = 0
+    max_length: Annotated[int, Field(strict=True, ge=1)] | None = None
+    min_new_tokens: Count = 0
+    min_length: Count = 0
     logit_bias: Annotated[dict[int, Bias], Field(max_length=1024)] = {}  # noqa: RUF012  # pydantic copies it
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
+    sequence_bias: tuple[tuple[Ids, Annotated[float, Field(strict=True, allow_inf_nan=False)]], ...] = ()
+    encoder_repetition_penalty: Positive = 1.0
     repetition_penalty: Positive = 1.0
+    no_repeat_ngram_size: Count = 0
+    encoder_no_repeat_ngram_size: Count = 0
+    bad_words_ids: tuple[Ids, ...] = ()
+    forced_bos_token_id: Id | None = None
+    forced_eos_token_id: Annotated[tuple[Id, ...], BeforeValidator(_as_tuple)] = ()
+    exponential_decay_length_penalty: tuple[Count, Positive] | None = None
+    suppress_tokens: tuple[Id, ...] = ()
+    begin_suppress_tokens: tuple[Id, ...] = ()
     temperature: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
+    top_h: Share | None = None
     top_k: Annotated[int, Field(strict=True, ge=1)] | None = None
     top_p: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 1.0
     min_p: Probability = 0.0
+    typical_p: Share = 1.0
+    epsilon_cutoff: Probability = 0.0
+    eta_cutoff: Probability = 0.0
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_tuple)] = ()
     ignore_eos: Flag = False
@@ -73,85 +103,51 @@ class Sampling(Spec):
         """Whether the likeliest token is always taken."""
         return self.temperature == 0
 
+    def named_ids(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """The tokens that the settings name, by field."""
+        yield "logit_bias", list(self.logit_bias)
+        for name in ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
+            yield name, getattr(self, name)
+        yield "forced_bos_token_id", () if self.forced_bos_token_id is None else (self.forced_bos_token_id,)
+        yield "sequence_bias", [id for ids, _ in self.sequence_bias for id in ids]
+        yield "bad_words_ids", [id for ids in self.bad_words_ids for id in ids]
+
 
 class SamplingFields(TypedDict, total=False):
     """The fields of `Sampling` as keyword arguments, for editors and type checkers."""
 
     max_new_tokens: int
+    max_length: int | None
     min_new_tokens: int
+    min_length: int
     logit_bias: dict[int, float]
     presence_penalty: float
     frequency_penalty: float
+    sequence_bias: Sequence[tuple[Sequence[int], float]]
+    encoder_repetition_penalty: float
     repetition_penalty: float
+    no_repeat_ngram_size: int
+    encoder_no_repeat_ngram_size: int
+    bad_words_ids: Sequence[Sequence[int]]
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | Sequence[int]
+    exponential_decay_length_penalty: tuple[int, float] | None
+    suppress_tokens: Sequence[int]
+    begin_suppress_tokens: Sequence[int]
     temperature: float
+    top_h: float | None
     top_k: int | None
     top_p: float
     min_p: float
+    typical_p: float
+    epsilon_cutoff: float
+    eta_cutoff: float
     seed: int
     stop: str | Sequence[str]
     ignore_eos: bool
     json_schema: str | dict[str, Any] | None
     regex: str | None
     lark: str | None
-
-
-def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
-    """The defaults that a model folder's generation_config.json sets, and its other keys (ids of special tokens).
-
-    Without the file, or without `do_sample`, decoding is greedy, as in transformers.
-    """
-    file = folder / GENERATION_CONFIG
-    if not file.is_file():
-        return Sampling(temperature=0.0), {}
-    data = read_json(file, error=CheckpointError)
-    names = ("max_new_tokens", "repetition_penalty", "temperature", "top_k", "top_p", "min_p")
-    values = {name: data[name] for name in names if data.get(name) is not None}
-    if values.get("top_k") == 0:
-        del values["top_k"]  # the library's way to say that it is off
-    if not isinstance(data.get("do_sample") or False, bool):
-        raise CheckpointError(f"{file}: do_sample", f"{data['do_sample']!r} is neither true nor false", "fix the file")
-    try:
-        sampling = Sampling.parse(values)
-        if not data.get("do_sample"):
-            sampling = sampling.replace(temperature=0.0)
-        return sampling, {name: value for name, value in data.items() if name not in names}
-    except ArchetypeError as error:
-        raise error.at(str(file)) from None
-
-
-def generation_config(sampling: Sampling) -> dict[str, Any]:
-    """These settings as the contents of generation_config.json."""
-    values: dict[str, Any] = {"do_sample": not sampling.greedy}
-    for name in ("repetition_penalty", "temperature", "top_k", "top_p", "min_p"):
-        value = getattr(sampling, name)
-        if value != Sampling.model_fields[name].default and not (name == "temperature" and sampling.greedy):
-            values[name] = value
-    return values
-
-
-def special_ids(config: dict[str, Any], place: Path) -> dict[str, Any]:
-    """The ids of special tokens in one of a model's files: a text may end with one of several."""
-    special = {name: config[name] for name in SPECIAL if name in config}
-    for name, value in special.items():
-        values = value if isinstance(value, list) and name == "eos_token_id" else [value]
-        if not all(id is None or (isinstance(id, int) and not isinstance(id, bool)) for id in values):
-            raise CheckpointError(f"{place}: {name}", f"{value!r} is not a token id", "fix the file")
-    return special | _never(config, place)
-
-
-def _never(config: dict[str, Any], place: Path) -> dict[str, Any]:
-    """Sequences of tokens that are never written, where the file names some."""
-    if (value := config.get(NEVER)) is None:
-        return {}
-    listed = isinstance(value, list) and all(isinstance(one, list) for one in value)
-    if not listed or not all(type(id) is int and id >= 0 for one in value for id in one):
-        raise CheckpointError(f"{place}: {NEVER}", f"{value!r:.80} is not a list of lists of token ids", "fix the file")
-    return {NEVER: value}
-
-
-def never_written(special: Mapping[str, Any]) -> tuple[int, ...]:
-    """The single tokens that are never written."""
-    return tuple(ids[0] for ids in special.get(NEVER) or () if len(ids) == 1)
 
 
 class Beam(Spec):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from archetype.generate import Sampling
-from archetype.generate.sample import Sampler, filtered, sample
+from archetype.generate.filters import filtered
+from archetype.generate.sample import Sampler, sample
 from archetype.studies.outcome import Control, Curve, Outcome
 from archetype.studies.registry import check
 from claims.small_models import WRONG, normal, relative_error

@@ -185,14 +185,19 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
             ("(values[:, : self.settings.num_beams] for values in candidates)", "candidates"),
         ],
     ),
-    "generate/sample.py": (
+    "generate/filters.py": (
         ("unit/generate/test_sampling.py", "parity/test_sampling.py"),
         [
             ("before >= top_p", "before > top_p"),
-            ("torch.where(logits > 0, logits / penalty, logits * penalty)", "logits / penalty"),
             ("sampling.min_p * probabilities.amax(-1, keepdim=True)", "sampling.min_p"),
             ("logits < kth", "logits <= kth"),
-            ("row[token] = True", "pass"),
+        ],
+    ),
+    "generate/logits_processors.py": (
+        ("unit/generate/test_sampling.py", "parity/test_sampling.py"),
+        [
+            ("torch.where(scores > 0, scores / penalty, scores * penalty)", "scores / penalty"),
+            ("self.seen[token] = None", "pass"),
         ],
     ),
     "generate/step.py": (
@@ -245,8 +250,8 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
     "training/optimizers/groups.py": (
         ("unit/training/test_optimizers.py", "unit/training/test_provenance.py"),
         [
-            ("if parameter.dim() >= 2 else 0.0", "if parameter.dim() >= 1 else 0.0"),
-            ("weight_decay if parameter.dim() >= 2 else 0.0", "weight_decay if parameter.dim() >= 2 else weight_decay"),
+            ("weight_decay if name in decayed else 0.0", "0.0"),
+            ("weight_decay if name in decayed else 0.0", "weight_decay"),
         ],
     ),
     "training/optimizers/kinds.py": (

@@ -12,7 +12,8 @@ from transformers.generation.logits_process import (
 )
 
 from archetype.generate import Sampling
-from archetype.generate.sample import filtered, penalised
+from archetype.generate.filters import filtered
+from archetype.generate.logits_processors import penalise
 
 LOGITS = torch.randn(64, 97, generator=torch.Generator().manual_seed(0)) * 3
 
@@ -57,7 +58,9 @@ def test_ties_at_the_edge_of_top_k_stay() -> None:
 @pytest.mark.parametrize("penalty", [0.7, 1.3])
 def test_the_repetition_penalty_is_the_same(penalty: float) -> None:
     ids = torch.randint(0, 97, (64, 12), generator=torch.Generator().manual_seed(1))
-    seen = torch.zeros(64, 97, dtype=torch.bool).scatter(1, ids, True)
     expected = RepetitionPenaltyLogitsProcessor(penalty)(ids, LOGITS)
-    assert torch.equal(penalised(LOGITS, seen, penalty), expected)
+    ours = LOGITS.clone()
+    for row, seen in zip(ours, ids.tolist(), strict=True):
+        penalise(row, seen, penalty)
+    assert torch.equal(ours, expected)
     assert not torch.equal(expected, LOGITS)

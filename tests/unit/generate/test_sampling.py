@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from archetype.errors import SpecError
 from archetype.generate import Sampler, Sampling, sample
-from archetype.generate.sample import filtered, penalised
+from archetype.generate.filters import filtered
+from archetype.generate.logits_processors import penalise
 
 CPU = torch.device("cpu")
 LOGITS = st.lists(st.integers(-24, 24).map(lambda n: n / 4), min_size=1, max_size=12)  # with many ties
@@ -99,8 +100,9 @@ def test_filters_follow_each_other_in_the_order_of_the_settings(
 @given(LOGITS, st.floats(0.25, 4.0), st.data())
 def test_the_penalty_shrinks_what_was_seen(logits: list[float], penalty: float, data: st.DataObject) -> None:
     seen = data.draw(st.lists(st.booleans(), min_size=len(logits), max_size=len(logits)))
-    new_logits = penalised(torch.tensor([logits]), torch.tensor([seen]), penalty)[0].tolist()
-    for logit, was_seen, now in zip(logits, seen, new_logits, strict=True):
+    new_logits = torch.tensor(logits)
+    penalise(new_logits, [token for token, was_seen in enumerate(seen) if was_seen], penalty)
+    for logit, was_seen, now in zip(logits, seen, new_logits.tolist(), strict=True):
         assert now == pytest.approx((logit / penalty if logit > 0 else logit * penalty) if was_seen else logit)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from archetype.errors import ArchetypeError, CheckpointError, SpecError
 from archetype.generate import Sampling, generation_config, read_generation_config
-from archetype.generate.settings import GENERATION_CONFIG, SamplingFields
+from archetype.generate.generation_config import GENERATION_CONFIG
+from archetype.generate.settings import SamplingFields
 
 
 def read(folder: Path, **values: Any) -> Sampling:

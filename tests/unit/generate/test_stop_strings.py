@@ -2,10 +2,16 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from archetype.families.llama import llama
 from archetype.generate.request import StopStringFilter
+from archetype.language_model import LanguageModel
+from archetype.models.build import build
+from archetype.tokenizers import train_tokenizer
+from archetype.tokenizers.added_tokens import add_tokens
 
 TEXTS = st.text("ab", max_size=14)
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=4).map(tuple)
@@ -59,3 +65,30 @@ def test_nothing_comes_after_a_stop_string() -> None:
     stopper = StopStringFilter(("b",))
     assert (stopper.push("ab"), stopper.push("c"), stopper.finish()) == ("a", "", "")
     assert stopper.stopped
+
+
+def test_what_is_not_shown_counts_and_is_left_out() -> None:
+    stopper = StopStringFilter(("b<end>c",))
+    released = stopper.push("ab") + stopper.push("<end>", shown=False)
+    assert (released, stopper.stopped) == ("a", False)
+    assert stopper.push("c") == "" and stopper.stopped
+    other = StopStringFilter(("b<end>c",))
+    released = other.push("ab") + other.push("<end>", shown=False) + other.push("d") + other.finish()
+    assert (released, other.stopped) == ("abd", False)
+
+
+@pytest.mark.parametrize(("stop", "written", "text"), [
+    ("<|x|>", ["a", "<|x|>"], "a"), ("a<|x|>b", ["a", "<|x|>", "b"], ""), ("b", ["a", "<|x|>", "b"], "a"),
+    ("<|x|>c", ["a", "<|x|>", "b", "a", "<|x|>", "b"], "abab"),
+])  # fmt: skip
+def test_a_stop_string_that_spells_a_special_token_stops(stop: str, written: list[str], text: str) -> None:
+    tokenizer = add_tokens(train_tokenizer("byte_bpe", ["ab"], 258), ["<|x|>"])
+    sizes = dict(num_layers=1, d_model=8, num_heads=2, d_ff=8, context_length=16)
+    model = build(llama(vocab_size=tokenizer.vocab_size, **sizes))
+    a, x, b = (tokenizer.encode(token)[0] for token in ("a", "<|x|>", "b"))
+    bias = [((a,), 50.0), ((a, x), 90.0), ((x, b), 90.0)]
+    engine = LanguageModel(model.spec, model.eval(), tokenizer).engine()
+    request = engine.submit("b", stop=stop, max_new_tokens=6, sequence_bias=bias, temperature=0.0)
+    assert request.result() == text
+    assert [tokenizer.token(token) for token in request.tokens] == written
+    assert request.finish_reason == ("length" if len(written) == 6 else "stop")

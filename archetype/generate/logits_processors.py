@@ -1,0 +1,139 @@
+"""What one text's settings do to its logits before they become probabilities, in the order of transformers."""
+
+from collections.abc import Collection, Sequence
+from copy import copy
+
+import torch
+from torch import Tensor
+
+from archetype.generate.settings import Sampling
+
+
+class LogitsProcessors:
+    """The logits processors of one text; those that its settings leave alone do nothing.
+
+    Args:
+        sampling: the settings.
+        prompt: the tokens before the first that is chosen.
+        source: the prompt itself; those of the source, where the model is an encoder-decoder.
+        ends: tokens that end a text.
+        limit: tokens that are chosen at most.
+        may_end: whether the text may end, or be forced to, wherever the settings say: no grammar says it.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        source: Sequence[int],
+        ends: Collection[int],
+        limit: int,
+        may_end: bool = True,
+    ) -> None:
+        self.sampling, self.ends, self.limit, self.may_end = sampling, list(ends), limit, may_end
+        self.text, self.num_prompt = list(prompt), len(prompt)
+        self.seen = dict.fromkeys(prompt) if sampling.repetition_penalty != 1 else {}
+        self.source = list(dict.fromkeys(source))
+        self.ngrams = _ngrams(prompt, sampling.no_repeat_ngram_size)
+        self.source_ngrams = _ngrams(source, sampling.encoder_no_repeat_ngram_size)
+        never = [(ids, -torch.inf) for ids in sampling.bad_words_ids if ids not in {(end,) for end in ends}]
+        self.biases = [*sampling.sequence_bias, *never]
+        own = ("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "sequence_bias",
+            "encoder_no_repeat_ngram_size", "bad_words_ids", "min_new_tokens", "min_length", "forced_bos_token_id",
+            "forced_eos_token_id", "exponential_decay_length_penalty", "suppress_tokens",
+            "begin_suppress_tokens")  # fmt: skip
+        fields = Sampling.model_fields
+        self.is_active = any(getattr(sampling, name) != fields[name].default for name in own)
+
+    @property
+    def num_chosen(self) -> int:
+        """Tokens after the prompt."""
+        return len(self.text) - self.num_prompt
+
+    def fork(self) -> "LogitsProcessors":
+        """Those of a text that goes on from this one."""
+        twin = copy(self)
+        twin.text, twin.seen = list(self.text), dict(self.seen)
+        twin.ngrams = {before: list(tokens) for before, tokens in self.ngrams.items()}
+        return twin
+
+    def consume(self, token: int) -> None:
+        """Go on after a token that was chosen."""
+        self.text.append(token)
+        if self.sampling.repetition_penalty != 1:
+            self.seen[token] = None
+        if (size := self.sampling.no_repeat_ngram_size) and len(self.text) >= size:
+            *before, last = self.text[-size:]
+            self.ngrams.setdefault(tuple(before), []).append(last)
+
+    def __call__(self, logits: Tensor) -> None:
+        """Change the logits of the next token, (V,), in place."""
+        if not self.is_active:
+            return
+        sampling = self.sampling
+        self._add_biases(logits, self.biases[: len(sampling.sequence_bias)])
+        penalise(logits, self.source, 1 / sampling.encoder_repetition_penalty)
+        penalise(logits, list(self.seen), sampling.repetition_penalty)
+        for ngrams, size in (
+            (self.ngrams, sampling.no_repeat_ngram_size), (self.source_ngrams, sampling.encoder_no_repeat_ngram_size)
+        ):  # fmt: skip
+            if size and len(self.text) >= size - 1:
+                _suppress(logits, ngrams.get(tuple(self.text[len(self.text) + 1 - size :]), ()))
+        self._add_biases(logits, self.biases[len(sampling.sequence_bias) :])
+        if self.may_end:
+            self._end(logits)
+        _suppress(logits, sampling.suppress_tokens)
+        if self.num_chosen == (sampling.forced_bos_token_id is not None and self.num_prompt == 1):
+            _suppress(logits, sampling.begin_suppress_tokens)
+
+    def _add_biases(self, logits: Tensor, biases: Sequence[tuple[tuple[int, ...], float]]) -> None:
+        """Add the bias of each sequence to its last token, where the text ends with those before it."""
+        for ids, bias in biases:
+            before = len(ids) - 1
+            if before <= len(self.text) and tuple(self.text[len(self.text) - before :]) == ids[:-1]:
+                logits[ids[-1]] += bias
+
+    def _end(self, logits: Tensor) -> None:
+        """Hold back what ends a text, force it, or make it likelier with every token."""
+        sampling = self.sampling
+        if self.num_chosen < sampling.min_new_tokens or len(self.text) < sampling.min_length:
+            _suppress(logits, self.ends)
+        if sampling.forced_bos_token_id is not None and len(self.text) == 1:
+            _force(logits, [sampling.forced_bos_token_id])
+        if sampling.forced_eos_token_id and self.num_chosen == self.limit - 1:
+            _force(logits, sampling.forced_eos_token_id)
+        if (
+            (decay := sampling.exponential_decay_length_penalty) is not None
+            and self.ends
+            and self.num_chosen > decay[0]
+        ):
+            scores = logits[self.ends]
+            added = scores.abs() * (decay[1] ** (self.num_chosen - decay[0]) - 1)
+            logits[self.ends] = scores + added.masked_fill(~scores.isfinite(), 0.0)
+
+
+def _ngrams(tokens: Sequence[int], size: int) -> dict[tuple[int, ...], list[int]]:
+    """The tokens that follow each size - 1 others in a text."""
+    following: dict[tuple[int, ...], list[int]] = {}
+    for start in range(len(tokens) + 1 - size if size else 0):
+        *before, last = tokens[start : start + size]
+        following.setdefault(tuple(before), []).append(last)
+    return following
+
+
+def penalise(logits: Tensor, ids: list[int], penalty: float) -> None:
+    """Make the logits of some tokens smaller, in place (Keskar 2019, section 4.1)."""
+    if penalty != 1 and ids:
+        scores = logits[ids]
+        logits[ids] = torch.where(scores > 0, scores / penalty, scores * penalty)
+
+
+def _suppress(logits: Tensor, ids: Sequence[int]) -> None:
+    if ids:
+        logits[list(ids)] = -torch.inf
+
+
+def _force(logits: Tensor, ids: Sequence[int]) -> None:
+    """Leave no choice but among some tokens."""
+    logits.fill_(-torch.inf)
+    logits[list(ids)] = 0.0

@@ -1,0 +1,202 @@
+"""Every field of transformers' GenerationConfig: the text of transformers, no effect, or a warning that names it."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from transformers.generation import logits_process
+
+import archetype
+from archetype.errors import NotObeyed
+from archetype.generate import Engine, Sampling, read_generation_config
+from archetype.generate.filters import filtered
+from archetype.generate.generation_config import (
+    GENERATION_CONFIG,
+    NEUTRAL,
+    NEVER,
+    OF_BEAMS,
+    READ,
+    SPECIAL,
+    WITHOUT_EFFECT,
+    generation_config,
+)
+from archetype.language_model import LanguageModel
+from tests.helpers.weights import randomize
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+EOS, NEW = 5, 12
+PROMPTS = [[7, 3, 9, 3, 9], [11, 12, 13, 11], [20]]
+# What the file says, beside the ids of special tokens: the greedy text is that of transformers.
+OBEYED: dict[str, list[dict[str, Any]]] = {
+    "max_new_tokens": [{"max_new_tokens": 4}],
+    "max_length": [{"max_length": 9}],
+    "min_new_tokens": [{"min_new_tokens": 7, "sequence_bias": [[[EOS], 90.0]]}],
+    "min_length": [{"min_length": 9, "sequence_bias": [[[EOS], 90.0]]}],
+    "sequence_bias": [{"sequence_bias": [[[3], 9.0], [[9, 4], 6.0], [[9, 3, 6], -4.0]]}],
+    "encoder_repetition_penalty": [{"encoder_repetition_penalty": 60.0}, {"encoder_repetition_penalty": 0.6}],
+    "repetition_penalty": [{"repetition_penalty": 1.6}, {"repetition_penalty": 0.5}],
+    "no_repeat_ngram_size": [{"no_repeat_ngram_size": size} for size in (1, 2, 3)],
+    "encoder_no_repeat_ngram_size": [{"encoder_no_repeat_ngram_size": 1},
+        {"encoder_no_repeat_ngram_size": 2, "sequence_bias": [[[3], 40.0], [[3, 9], 90.0]]}],
+    "bad_words_ids": [{"bad_words_ids": [[EOS], *([n] for n in range(0, 40, 2)), *([n, n] for n in range(40))]}],
+    "forced_bos_token_id": [{"forced_bos_token_id": 4}],
+    "forced_eos_token_id": [{"forced_eos_token_id": 6}, {"forced_eos_token_id": [EOS, 6]}],
+    "exponential_decay_length_penalty": [{"exponential_decay_length_penalty": [2, 1.9]}],
+    "suppress_tokens": [{"suppress_tokens": [n for n in range(40) if n % 3]}],
+    "begin_suppress_tokens": [{"begin_suppress_tokens": [n for n in range(40) if n % 7]},
+        {"begin_suppress_tokens": list(range(20)), "forced_bos_token_id": 4}],
+    "together": [{
+        "repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "exponential_decay_length_penalty": [1, 1.2],
+        "sequence_bias": [[[8], 3.0]], "min_new_tokens": 3, "suppress_tokens": [1],
+    }],
+}  # fmt: skip
+FILTERS: dict[str, list[tuple[str, Any]]] = {
+    "top_h": [("TopHLogitsWarper", value) for value in (0.2, 0.6, 0.99)],
+    "typical_p": [("TypicalLogitsWarper", value) for value in (0.1, 0.5, 0.95)],
+    "epsilon_cutoff": [("EpsilonLogitsWarper", value) for value in (1e-3, 0.05, 0.9)],
+    "eta_cutoff": [("EtaLogitsWarper", value) for value in (1e-3, 0.05, 0.9)],
+}
+# Values with which a field that is not obeyed asks for something.
+UNOBEYED: dict[str, Any] = {
+    "num_beams": 4, "num_return_sequences": 2, "guidance_scale": 1.5, "token_healing": True, "penalty_alpha": 0.6,
+    "max_time": 3.0, "watermarking_config": {"bias": 2.0}, "dola_layers": "high", "constraints": ["x"],
+    "force_words_ids": [[3]], "of_tomorrow": 1, "chat_format": "raw",
+}  # fmt: skip
+# Cases that ask for nothing: the first token alone is forced, and only of a target; a text that repeats itself goes on.
+WITHOUT_CHANGE = {("ll", "forced_bos_token_id", 0), ("t5", "repetition_penalty", 1)}
+CASES = [(field, index) for field, values in OBEYED.items() for index in range(len(values))]
+
+
+@pytest.fixture(scope="module", params=["llama", "t5"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(request.param)
+    config: Any
+    if request.param == "llama":
+        config = transformers.LlamaConfig(
+            vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+            eos_token_id=EOS, bos_token_id=None, pad_token_id=0,
+        )  # fmt: skip
+        model: Any = transformers.LlamaForCausalLM(config)
+    else:
+        config = transformers.T5Config(
+            vocab_size=40, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, eos_token_id=EOS, pad_token_id=0,
+            decoder_start_token_id=2,
+        )  # fmt: skip
+        model = transformers.T5ForConditionalGeneration(config)
+    randomize(model, seed=3)
+    model.save_pretrained(path)
+    return path
+
+
+def given(folder: Path) -> dict[str, int]:
+    """A number of tokens, where the file says none."""
+    return {} if {"max_new_tokens", "max_length"} & _file(folder).keys() else {"max_new_tokens": NEW}
+
+
+def ours(lm: LanguageModel, folder: Path, lookup: bool = False, slots: int = len(PROMPTS)) -> list[list[int]]:
+    engine = Engine(lm, slots=slots, lookup=lookup)
+    requests = [engine.submit(prompt, stop_ids=(EOS,), **given(folder)) for prompt in PROMPTS]
+    for request in requests:
+        request.result()
+    return [request.tokens for request in requests]
+
+
+def theirs(folder: Path) -> list[list[int]]:
+    hf = transformers.AutoConfig.from_pretrained(folder)
+    kind: Any = transformers.T5ForConditionalGeneration if hf.is_encoder_decoder else transformers.LlamaForCausalLM
+    model = kind.from_pretrained(folder)
+    texts = []
+    for prompt in PROMPTS:
+        ids = model.generate(torch.tensor([prompt]), **given(folder))[0].tolist()
+        texts.append(ids[1:] if hf.is_encoder_decoder else ids[len(prompt) :])
+    return texts
+
+
+def _file(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / GENERATION_CONFIG).read_text())
+    return values
+
+
+def write(folder: Path, values: dict[str, Any]) -> None:
+    ids = {key: value for key, value in _file(folder).items() if key in SPECIAL}
+    (folder / GENERATION_CONFIG).write_text(json.dumps(ids | values))
+
+
+@pytest.mark.parametrize(("field", "index"), CASES)
+def test_a_field_is_obeyed_as_by_transformers(field: str, index: int, folder: Path) -> None:
+    write(folder, {})
+    before = theirs(folder)
+    write(folder, OBEYED[field][index])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotObeyed)
+        expected = theirs(folder)
+        lm = archetype.load(folder)
+        assert ours(lm, folder) == expected
+        assert ours(lm, folder, slots=1) == expected
+        if not lm.spec.reads_source:
+            assert ours(lm, folder, lookup=True) == expected  # guesses change nothing
+    if (folder.name[:2], field, index) not in WITHOUT_CHANGE:
+        assert before != expected  # the case asks for something
+
+
+@pytest.mark.parametrize("field", FILTERS)
+def test_a_filter_keeps_the_tokens_that_transformers_keeps(field: str) -> None:
+    logits: Tensor = (
+        torch.randn(64, 300, generator=torch.Generator().manual_seed(1)) * torch.linspace(0.1, 6, 64)[:, None]
+    )
+    logits[:, 7] = -torch.inf  # as a filter before left it
+    for name, value in FILTERS[field]:
+        expected = getattr(logits_process, name)(value)(torch.zeros(64, 1, dtype=torch.long), logits)
+        allowed = filtered(logits, Sampling.parse({field: value}))
+        assert torch.equal(allowed.isfinite(), expected.isfinite())
+        assert not torch.equal(allowed.isfinite(), logits.isfinite()) or value in (1.0, 1e-3)
+
+
+def read(folder: Path, values: dict[str, Any]) -> Sampling:
+    (folder / GENERATION_CONFIG).write_text(json.dumps(values))
+    return read_generation_config(folder)[0]
+
+
+@pytest.mark.parametrize("key", UNOBEYED)
+def test_what_is_not_obeyed_is_named(key: str, tmp_path: Path) -> None:
+    with pytest.warns(NotObeyed, match=f"generation_config.json: '{key}' may change texts") as caught:
+        read(tmp_path, {key: UNOBEYED[key]})
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for value in (None, *NEUTRAL.get(key, ())):
+            read(tmp_path, {key: value})
+
+
+def test_what_changes_no_text_passes_without_a_word(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read(tmp_path, dict.fromkeys(WITHOUT_EFFECT, "x")) == Sampling(temperature=0.0)
+        assert read(tmp_path, {"length_penalty": 2.0, "early_stopping": True}) == Sampling(temperature=0.0)
+    with pytest.warns(NotObeyed, match="'num_beams', 'length_penalty'"):
+        read(tmp_path, {"num_beams": 4, "length_penalty": 2.0})
+
+
+def test_every_field_of_transformers_is_known() -> None:
+    fields = set(transformers.GenerationConfig().to_dict()) | set(vars(transformers.GenerationConfig()))
+    known = {*READ, *WITHOUT_EFFECT, *SPECIAL, *OF_BEAMS, *UNOBEYED, NEVER, "do_sample"}
+    assert fields - known == set()
+    assert {*OBEYED} - {"together", NEVER} | {*FILTERS} == {*READ} - {
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "stop_strings",
+    }
+
+
+@pytest.mark.parametrize("field", [field for field in OBEYED if field not in ("max_new_tokens", NEVER, "together")])
+def test_settings_are_read_as_they_were_written(field: str, tmp_path: Path) -> None:
+    sampling = read(tmp_path, OBEYED[field][0])
+    assert sampling != Sampling(temperature=0.0)
+    assert read(tmp_path, json.loads(json.dumps(generation_config(sampling)))) == sampling
