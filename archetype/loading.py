@@ -8,11 +8,15 @@ from typing import Any, Literal
 
 import torch
 
-from archetype.convert import hf_folder, peft
+from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
 from archetype.convert.image_processor import pictures_as_they_are
 from archetype.convert.model_card import MODEL_CARD, model_card
+from archetype.convert.peft.config import CONFIG as ADAPTER_CONFIG
+from archetype.convert.peft.config import read_config as read_adapter_config
+from archetype.convert.peft.merge import merge_peft
+from archetype.convert.peft.write import write_peft
 from archetype.convert.source import SUFFIXES, open_spec, without_weights
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families import Family, family_for, published
@@ -92,7 +96,7 @@ def load(
         raise without_weights(folder)
     elif (folder / "config.json").is_file():
         lm = _load_hf(folder, dtype, device, allow_pickle, overrides)
-    elif (folder / peft.CONFIG).is_file():
+    elif (folder / ADAPTER_CONFIG).is_file():
         lm = _load_peft(folder, dtype, device, allow_pickle, overrides)
     else:
         cause = "is neither a run directory (spec.yaml) nor a Hugging Face folder (config.json)"
@@ -227,19 +231,19 @@ def _load_peft(
     folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str]
 ) -> LanguageModel:
     """The base that an adapter names, by its path from here or from the folder, with the adapter merged."""
-    base = Path(peft.read_config(folder)["base_model_name_or_path"])
+    base = Path(read_adapter_config(folder).base)
     base = folder / base if (folder / base).is_dir() else base
     try:
         lm = load(base, dtype, device, allow_pickle, overrides)
     except CheckpointError as error:
         if error.place != str(base):
             raise
-        place = f"{folder / peft.CONFIG}: base_model_name_or_path"
+        place = f"{folder / ADAPTER_CONFIG}: base_model_name_or_path"
         raise CheckpointError(
             place, f"{base} {error.cause}", "name the model that the adapter was trained on"
         ) from None
-    peft.merge_peft(lm.model, lm.family or family_for(lm.spec), folder)
-    return lm
+    model = merge_peft(lm.model, lm.family or family_for(lm.spec), folder)
+    return replace(lm, spec=model.spec, model=model)
 
 
 def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> Family:
@@ -261,7 +265,7 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
     chosen.format.config_for(model.spec)  # refuses before anything is written
     trained = names_matching(model, read_recipe(run.recipe_file).trainable or (), "trainable")
     with atomic.new_folder(Path(to)) as temporary:
-        peft.write_peft(model, adapter, chosen, temporary, file.base, trained)
+        write_peft(model, adapter, chosen, temporary, file.base, trained)
     return chosen
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 import archetype
 from archetype import spec
-from archetype.convert.peft import CONFIG, read_config, write_peft
+from archetype.convert.peft.config import CONFIG, read_config
+from archetype.convert.peft.write import write_peft
 from archetype.errors import CheckpointError, SpecError
 from archetype.language_model import LanguageModel
 from archetype.models.build import Model
@@ -128,10 +129,10 @@ def test_what_cannot_be_read_or_adapted_is_said(tmp_path: Path) -> None:
             install(model, spec.LoRA(targets=(target,)))
     whole = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "base_model_name_or_path": "nowhere"}
     for change, message in {
-        "peft_type": "of kind 'IA3', and only LORA is read", "bias": "'all' is not computed here",
+        "peft_type": "of kind 'IA3', and only LORA is read", "bias": "'some' is not computed here",
         "r": "is missing or damaged", "base_model_name_or_path": "there is no such folder",
     }.items():  # fmt: skip
-        values = whole | {"peft_type": {"peft_type": "IA3"}, "bias": {"bias": "all"}, "r": {"r": None}}.get(change, {})
+        values = whole | {"peft_type": {"peft_type": "IA3"}, "bias": {"bias": "some"}, "r": {"r": None}}.get(change, {})
         (tmp_path / CONFIG).write_text(json.dumps(values))
         with pytest.raises(CheckpointError, match=f"{change}: .*{message}"):
             archetype.load(tmp_path) if change.startswith("base") else read_config(tmp_path)

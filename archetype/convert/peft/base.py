@@ -1,0 +1,112 @@
+"""A base model's tensors under the names of its family's files, which may join several matrices of ours."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from archetype.convert.apply import shapes_of
+from archetype.errors import CheckpointError
+from archetype.families import Family
+from archetype.families.rules import Rule, for_model
+from archetype.models.build import Model, build_on_meta
+
+PREFIX = "base_model.model."
+
+
+def rules_of(model: Model, family: Family) -> list[Rule]:
+    """The rules of all tensors of a model but its adapter's own."""
+    names = ("lora_A", "lora_B", "magnitude")
+    shapes = {name: shape for name, shape in shapes_of(model).items() if not name.endswith(names)}
+    return for_model(family.format.rules_for(model.spec), model.spec.num_layers, shapes)
+
+
+def rows_in_file(rule: Rule, sizes: list[int]) -> Tensor:
+    """Which row of our matrices, counted through all of them, each row of the file's is."""
+    rows = torch.arange(sum(sizes)).split(sizes)
+    return torch.cat([part.reshape(rule.heads, -1) for part in rows], dim=1).flatten()
+
+
+def joined(rule: Rule, state: Mapping[str, Tensor]) -> Tensor:
+    """The tensor of a file; a matrix is (outputs, inputs)."""
+    params = [_own(rule, state[name]) for name in rule.params]
+    return torch.cat(params)[rows_in_file(rule, [len(param) for param in params])]
+
+
+def _own(rule: Rule, param: Tensor) -> Tensor:
+    """A parameter, or one expert's part of it."""
+    return param if rule.expert is None else param[rule.expert]
+
+
+class Base:
+    """A base model whose tensors are changed under their names in a file.
+
+    A head that shares the embedding's table is given one of its own, which it keeps where the two become different.
+
+    Args:
+        model: without an adapter.
+        family: whose names the tensors have.
+    """
+
+    def __init__(self, model: Model, family: Family) -> None:
+        self.model, self.family = model, family
+        self.state, self.changed = dict(model.state_dict()), set[str]()
+        self.untied, self.table, self.head = None, "", ""
+        rules = rules_of(model, family)
+        if model.spec.head.shares_table:
+            untied = build_on_meta(model.spec.replace(head=model.spec.head.replace(tied=False)))
+            try:
+                rules, self.untied = rules_of(untied, family), untied
+            except CheckpointError:  # a format without a place for the head's own table
+                pass
+            else:
+                (self.head,) = untied.state_dict().keys() - self.state.keys()
+                (self.table,) = [name for name, tensor in model.state_dict(keep_vars=True).items()
+                    if tensor is model.token_table]  # fmt: skip
+                self.state[self.head] = self.state[self.table]
+        self.rules = {rule.hf: rule for rule in rules}
+
+    def rule(self, name: str) -> Rule | None:
+        """The rule of a tensor of the file, with or without the family's prefix; None where there is none."""
+        prefix = self.family.format.prefix
+        names = (name, prefix + name, name.removeprefix(prefix))
+        rule = next((self.rules[spelling] for spelling in names if spelling in self.rules), None)
+        return rule if rule is None or rule.shape is None else None
+
+    def is_repeated(self, rule: Rule) -> bool:
+        """Whether transformers has a tensor in several modules beside the head, which peft does not keep alike."""
+        copies = self.family.format.copies.items()
+        return any(param in rule.params and name not in self.rules for name, param in copies)
+
+    def __getitem__(self, rule: Rule) -> Tensor:
+        """The tensor of a file; a matrix is (outputs, inputs)."""
+        return joined(rule, self.state)
+
+    def __setitem__(self, rule: Rule, tensor: Tensor) -> None:
+        sizes = [len(_own(rule, self.state[name])) for name in rule.params]
+        rows = torch.empty_like(tensor)
+        rows[rows_in_file(rule, sizes)] = tensor
+        for name, part in zip(rule.params, rows.split(sizes), strict=True):
+            old = self.state[name]
+            self.changed.add(name)
+            if rule.expert is None:
+                self.state[name] = part.to(old.dtype).reshape(old.shape)
+            else:
+                self.state[name] = old.clone()
+                self.state[name][rule.expert] = part
+
+    def tie(self) -> None:
+        """Give a head that shared the embedding's table what became of it."""
+        if self.untied is not None and self.table in self.changed:
+            self.state[self.head] = self.state[self.table]
+
+    def finished(self) -> Model:
+        """The model with what was changed; where a shared table became two, one of another specification."""
+        model, state = self.model, self.state
+        if self.untied is not None:
+            if torch.equal(state[self.head], state[self.table]):
+                del state[self.head]
+            else:
+                model = self.untied.train(model.training)
+        model.load_state_dict(state, assign=True)
+        return model

@@ -1,0 +1,169 @@
+"""A folder of peft read: its adapter merged into the base model's matrices."""
+
+import re
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from archetype.convert.peft.base import PREFIX, Base
+from archetype.convert.peft.config import MERGE, REWRITE, PeftConfig, read_config
+from archetype.errors import CheckpointError
+from archetype.families import Family
+from archetype.families.rules import Rule
+from archetype.io.tensors import Tensors
+from archetype.models.build import Model
+
+OWN = re.compile(r"(?P<module>.+)\.(?P<own>lora_.+)")
+A, B, BIAS, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_B.bias", "lora_magnitude_vector"
+TABLE_A, TABLE_B = "lora_embedding_A", "lora_embedding_B"
+OF_TRAINING = "lora_velora_"  # what VeLoRA's gradients are compressed with; outputs have nothing of it
+REPEATED = "belongs to one of several modules with this tensor, which peft does not keep alike"
+KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # the tensors of a linear map's adapter, and of an embedding's
+FURTHER = ({BIAS, MAGNITUDE}, {MAGNITUDE})  # and those that it may have as well
+
+
+@torch.no_grad()
+def merge_peft(model: Model, family: Family, folder: Path) -> Model:
+    """Put into a base model's matrices what the adapter of a folder adds to them.
+
+    Args:
+        model: the base; it is changed.
+        family: whose names the adapter's tensors have.
+        folder: of the adapter.
+
+    Returns:
+        The model; another one where a head no longer shares the embedding's table.
+
+    Raises:
+        CheckpointError: names the key or the tensor that is wrong, or that is not computed here.
+    """
+    config, base = read_config(folder), Base(model, family)
+    tensors = Tensors.single(config.weights)
+    adapters: dict[str, set[str]] = {}
+    copies: set[str] = set()
+    for name in sorted(tensors.names()):
+        place = name.removeprefix(PREFIX)
+        if (match := OWN.fullmatch(place)) is not None:
+            if not match["own"].startswith(OF_TRAINING):
+                adapters.setdefault(match["module"], set()).add(match["own"])
+        elif not config.saves(place.rpartition(".")[0]):
+            _replace(base, tensors, config, name)
+        else:
+            copies.add(name)
+    base.tie()  # what the base itself became is shared; what an adapter makes of it is not
+    base.changed.clear()
+    for name in sorted(copies):
+        _replace(base, tensors, config, name)
+    for module, own in adapters.items():
+        _Adapter(base, tensors, config, module, own).merge()
+    if config.ties:
+        base.tie()
+    return base.finished()
+
+
+def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> None:
+    """A tensor of the base that learned whole."""
+    place = name.removeprefix(PREFIX).replace(".base_layer.", ".")
+    rule = base.rule(place)
+    if rule is None:
+        if any(re.fullmatch(pattern, place) for pattern in base.family.format.ignored):
+            return  # as in the base's own file
+        _refuse(config, name, "the base model has no tensor of this name", "take the adapter's own base")
+    if base.is_repeated(rule):
+        _refuse(config, name, REPEATED, MERGE)
+    tensor = tensors.mapped(name)
+    tensor = tensor.T if rule.transposed else tensor
+    if tensor.shape != base[rule].shape:
+        _refuse(config, name, "does not fit the base model", "take its own base")
+    base[rule] = tensor
+
+
+class _Adapter:
+    """The adapter of one module, and the matrix of the base that it changes.
+
+    Args:
+        base: whose matrix.
+        tensors: of the adapter's file.
+        config: of the adapter.
+        module: its name in the base's file.
+        own: the adapter's tensors, by the ends of their names.
+    """
+
+    def __init__(self, base: Base, tensors: Tensors, config: PeftConfig, module: str, own: set[str]) -> None:
+        self.base, self.tensors, self.config, self.module, self.own = base, tensors, config, module, own
+        self.of_table = TABLE_A in own
+        needed, further = KNOWN[self.of_table], FURTHER[self.of_table]
+        if strange := sorted(own - needed - further):
+            self._refuse(strange[0], "is of an adapter not known here", MERGE)
+        if missing := sorted(needed - own):
+            self._refuse(missing[0], "is missing", "is the file complete?")
+        rule = base.rule(f"{module}.weight")
+        if rule is None:
+            cause = "the base model has no matrix for it"
+            self._refuse(min(own), cause, "take the adapter's own base")
+        if base.is_repeated(rule):
+            self._refuse(min(own), REPEATED, MERGE)
+        self.rule: Rule = rule
+        is_tied_head = config.ties and base.head in rule.params
+        if not config.targets(module) and not is_tied_head:
+            cause = "is the adapter of a module that adapter_config.json does not name, and that peft leaves out"
+            self._refuse(min(own), cause, REWRITE)
+
+    def merge(self) -> None:
+        """Change the base's matrix, and its bias where the adapter has one."""
+        old = self.base[self.rule]
+        matrix = old.float()
+        a, b = (self._tensor(name) for name in ((TABLE_A, TABLE_B) if self.of_table else (A, B)))
+        shape = matrix.T.shape if self.of_table else matrix.shape
+        if a.dim() != 2 or b.dim() != 2 or (len(b), a.shape[1], len(a)) != (*shape, b.shape[1]):
+            self._refuse(min(self.own), "does not fit the base model", "take its own base")
+        if len(a) != (rank := self.config.rank(self.module)):
+            cause = f"is of rank {len(a)}, and adapter_config.json says {rank}"
+            self._refuse(min(self.own), cause, REWRITE)
+        scale = self.config.scale(self.module)
+        change = scale * (b @ a)
+        changed = self._without_beginning(matrix, scale).to(old.dtype) + (change.T if self.of_table else change)
+        if MAGNITUDE in self.own:
+            lengths = changed.norm(dim=0 if self.of_table else 1, keepdim=True)
+            changed *= self._tensor(MAGNITUDE).view(lengths.shape) / lengths
+        self.base[self.rule] = changed.to(old.dtype)
+        if BIAS in self.own:
+            self._add_bias(scale)
+
+    def _without_beginning(self, matrix: Tensor, scale: float) -> Tensor:
+        """The matrix without the product that A and B began with, which peft takes from the base as it loads."""
+        rank = self.config.rank(self.module)
+        match self.config.residual:
+            case "pissa":  # the largest singular values (Meng 2024)
+                u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+                product: Tensor = (u[:, :rank] * s[:rank]) @ v[:rank]
+            case "olora":  # the first columns of Q, of the matrix as the file has it (Büyükakyüz 2024)
+                q, r = torch.linalg.qr(matrix.T if self.rule.transposed else matrix)
+                product = scale * q[:, :rank] @ r[:rank]
+                product = product.T if self.rule.transposed else product
+            case _:
+                return matrix
+        return matrix - product
+
+    def _add_bias(self, scale: float) -> None:
+        """Add the bias of B to the base's own."""
+        rule = self.base.rule(f"{self.module}.bias")
+        if rule is None:
+            self._refuse(BIAS, "the base model has no bias here", "keep it in peft")
+        self.base[rule] = self.base[rule] + scale * self._tensor(BIAS)
+
+    def _refuse(self, own: str, cause: str, remedy: str) -> NoReturn:
+        _refuse(self.config, self._name(own), cause, remedy)
+
+    def _name(self, own: str) -> str:
+        plain = f"{self.module}.{own}"
+        return plain if plain in self.tensors.names() else PREFIX + plain
+
+    def _tensor(self, own: str) -> Tensor:
+        return self.tensors.mapped(self._name(own)).float()
+
+
+def _refuse(config: PeftConfig, name: str, cause: str, remedy: str) -> NoReturn:
+    raise CheckpointError(f"{config.weights}: {name}", cause, remedy)

@@ -1,0 +1,115 @@
+"""A folder of peft written: a model's adapter under the base family's names.
+
+Where a file keeps several of our matrices as one (GPT-2's c_attn), one adapter of it stands for ours: the rows of A are
+those of all of them, and B has each one's columns beside its own rows.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from archetype.convert.peft.base import PREFIX, joined, rows_in_file, rules_of
+from archetype.convert.peft.config import CONFIG, TIED, WEIGHTS
+from archetype.errors import CheckpointError
+from archetype.families import Family
+from archetype.families.rules import Rule
+from archetype.io import atomic
+from archetype.io.tensors import save
+from archetype.models.build import Model
+from archetype.parts.adapter.module import DoRALinear, LoRALinear, adapted
+from archetype.parts.adapter.spec import Adapter
+
+TASKS = {"ForCausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM", "ForSequenceClassification": "SEQ_CLS",
+    "ForConditionalGeneration": "SEQ_2_SEQ_LM"}  # fmt: skip
+
+
+def write_peft(
+    model: Model, adapter: Adapter, family: Family, folder: Path, base: str, trained: Iterable[str] = ()
+) -> None:
+    """Write the adapter of a model into an existing folder.
+
+    Args:
+        model: with the adapter around its linear maps.
+        adapter: its specification.
+        family: whose names the tensors get.
+        folder: exists.
+        base: the model that the adapter belongs to, for adapter_config.json.
+        trained: names of further parameters that learned, whose modules are written whole.
+
+    Raises:
+        CheckpointError: the format cannot express it.
+    """
+    rules = rules_of(model, family)
+    modules, state = dict(adapted(model)), model.state_dict()
+    tensors: dict[str, Tensor] = {}
+    ranks: dict[str, int] = {}
+    for rule in rules:
+        names = [name.removesuffix(".weight") for name in rule.params]
+        if not modules.keys() & set(names):
+            continue
+        if not rule.hf.endswith(".weight") or rule.shape is not None or rule.expert is not None:
+            raise CheckpointError(names[0], "peft has no adapter for this tensor", "export it merged")
+        place = rule.hf.removesuffix(".weight")
+        parts = [_low_rank(modules.get(name), state[f"{name}.weight"]) for name in names]
+        order = rows_in_file(rule, [len(b) for _, b, _ in parts])
+        tensors[f"{PREFIX}{place}.lora_A.weight"] = torch.cat([a for a, _, _ in parts])
+        tensors[f"{PREFIX}{place}.lora_B.weight"] = torch.block_diag(*(b for _, b, _ in parts))[order].contiguous()
+        if adapter.kind == "dora":
+            tensors[f"{PREFIX}{place}.lora_magnitude_vector"] = torch.cat([m for _, _, m in parts])[order]
+        ranks[place] = sum(len(a) for a, _, _ in parts)
+    trained = set(trained)
+    saved = _whole_modules(rules, state, trained)
+    table = [name for name in trained if model.get_parameter(name) is model.token_table]
+    is_tied = bool(table) and model.spec.head.shares_table
+    if table and (model.spec.reads_source or (is_tied and not {name.rpartition(".")[2] for name in saved} & {*TIED})):
+        cause = "is the table of several modules, of which peft would train one alone"
+        raise CheckpointError(table[0], cause, "export it merged")
+    tensors |= {PREFIX + name: tensor for names in saved.values() for name, tensor in names.items()}
+    others = {place: ranks[place] for place in sorted(ranks, key=len, reverse=True) if ranks[place] != adapter.rank}
+    task = [task for end, task in TASKS.items() if family.format.architecture_of(model.spec).endswith(end)]
+    atomic.write_json(folder / CONFIG, {
+        "peft_type": "LORA", "task_type": task[0] if task else None, "base_model_name_or_path": base,
+        "r": adapter.rank, "lora_alpha": adapter.alpha, "lora_dropout": adapter.dropout,
+        "target_modules": _shortest(ranks, {rule.hf.rpartition(".")[0] for rule in rules}),
+        "rank_pattern": {re.escape(place): rank for place, rank in others.items()},
+        "alpha_pattern": {re.escape(p): adapter.alpha / adapter.rank * rank for p, rank in others.items()},
+        "fan_in_fan_out": any(r.transposed for r in rules if r.hf.removesuffix(".weight") in ranks),
+        "bias": "none", "use_dora": adapter.kind == "dora", "use_rslora": False,
+        "modules_to_save": sorted(saved) or None, "ensure_weight_tying": is_tied,
+        "inference_mode": True,
+    })  # fmt: skip
+    save(folder / WEIGHTS, {name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+
+
+def _low_rank(module: LoRALinear | None, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A, B and the rows' lengths of one matrix; without an adapter, of rank 0."""
+    if module is None:
+        empty = weight.new_empty(0, weight.shape[1]), weight.new_empty(len(weight), 0)
+        return *empty, weight.norm(dim=1)
+    return module.lora_A, module.lora_B, module.magnitude if isinstance(module, DoRALinear) else weight[:, 0]
+
+
+def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[str]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of every module of the file one of whose parameters learned."""
+    modules: dict[str, dict[str, Tensor]] = {}
+    for rule in rules:
+        if trained & set(rule.params):
+            modules[rule.hf.rpartition(".")[0]] = {}
+    for rule in rules:
+        if (module := rule.hf.rpartition(".")[0]) in modules:
+            if rule.shape is not None or rule.expert is not None:
+                raise CheckpointError(rule.params[0], "cannot stand beside a peft adapter", "export it merged")
+            tensor = joined(rule, state)
+            modules[module][rule.hf] = tensor.T if rule.transposed else tensor
+    return modules
+
+
+def _shortest(places: Iterable[str], modules: set[str]) -> list[str]:
+    """Modules by their last names, where every module of such a name is meant; else by their whole names."""
+    places = set(places)
+    ends = {place.rpartition(".")[2] for place in places}
+    same = {module for module in modules if module.rpartition(".")[2] in ends}
+    return sorted(ends if same == places else places)
