@@ -1,7 +1,8 @@
 """Conversations through a chat template, as the tokens that a model reads and those that it is to write."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,11 @@ class Row:
 
 
 def conversation_rows(
-    messages: Sequence[Message], template: ChatTemplate, tokenizer: Tokenizer, place: str
+    messages: Sequence[Message],
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    place: str,
+    tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Row]:
     """A conversation as the model meets it: for each answer, the text that its prompt has, and then the answer.
 
@@ -60,6 +65,7 @@ def conversation_rows(
         template: renders them.
         tokenizer: reads what it renders.
         place: of the conversation, for errors.
+        tools: functions that answers may call, as JSON schemas.
 
     Raises:
         DataError: the conversation is damaged or has no answer, or the template fails.
@@ -69,11 +75,7 @@ def conversation_rows(
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        prompt = template.render(list(messages[:number]))
-        answered = template.render(list(messages[: number + 1]), add_generation_prompt=False)
-        if not answered.startswith(prompt):
-            cause = "renders an answer that does not begin where its prompt ends"
-            raise DataError("chat template", cause, "fix the template")
+        prompt, answered = prompt_and_answer(messages[:number], [message], template, tools)
         if not prompt.startswith(row.text):
             rows.append(row)
             row = Row()
@@ -82,11 +84,54 @@ def conversation_rows(
     return [*rows, row]
 
 
+def prompt_and_answer(
+    messages: Sequence[Message],
+    answer: Sequence[Message],
+    template: ChatTemplate,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> tuple[str, str]:
+    """The text of a conversation that an answer is learned from, and the same with the answer behind it.
+
+    Most templates render before an answer what they prompt it with. Some open thoughts in the prompt that no finished
+    answer shows (DeepSeek-R1's distills). There an answer that is rendered whole follows what the template puts before
+    it, and one whose thoughts the template would leave out follows the prompt, which is where the model writes them.
+
+    Args:
+        messages: before the answer.
+        answer: its messages.
+        template: renders them.
+        tools: functions that an answer may call, as JSON schemas.
+
+    Raises:
+        DataError: the template fails, or puts the answer nowhere behind what comes before it.
+    """
+    prompt = template.render(messages, tools=tools)
+    answered = template.render([*messages, *answer], False, tools)
+    if answered.startswith(prompt):
+        return prompt, answered
+    first, *others = answer
+    content = first.get("content") or ""
+    one, two = (template.render([*messages, {**first, "content": text}], False, tools) for text in "01")
+    length = next((place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
+    head = one[:length]  # what the template puts before a content
+    if answered.startswith(head) and (others or content.strip() in answered[len(head) :]):
+        return head, answered
+    if others or not prompt.startswith(head):
+        cause = "renders an answer that does not begin where its prompt ends"
+        raise DataError("chat template", cause, "fix the template")
+    opening = prompt[len(head) :]
+    for start in (opening, opening.strip()):
+        content = content.removeprefix(start)
+    return prompt, prompt + content + one[length + 1 :]
+
+
 def _check(messages: Sequence[Message], place: str) -> None:
     """Refuse what is no list of messages with a role and a content, or has no answer."""
     is_list = isinstance(messages, list) and all(isinstance(message, dict) for message in messages)
-    texts = [message.get(key) for message in messages for key in ("role", "content")] if is_list else [None]
-    if not all(isinstance(text, str) for text in texts):
+    if not is_list or not all(
+        isinstance(message.get("role"), str) and (isinstance(message.get("content"), str) or message.get("tool_calls"))
+        for message in messages
+    ):
         remedy = 'write {"messages": [{"role": "user", "content": ...}, ...]}'
         raise DataError(place, "is not a list of messages with a role and a content", remedy)
     if all(message["role"] != "assistant" for message in messages):

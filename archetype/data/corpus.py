@@ -88,5 +88,6 @@ def corpus(text: str, tokenizer: Tokenizer, validation: float) -> Corpus:
 
 def encode(tokenizer: Tokenizer, text: str, size: int | None = None) -> Tokens:
     """All tokens of a text, encoded in chunks of about `size` characters so that memory stays small."""
-    chunks = cut_at_lines(text, size or CHUNK)
+    is_cut = not any(token in text for token in tokenizer.reaching)
+    chunks = cut_at_lines(text, size or CHUNK) if is_cut else [text]
     return np.concatenate([np.array(tokenizer.encode(chunk), dtype=np.int32) for chunk in chunks])

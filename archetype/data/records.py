@@ -15,12 +15,13 @@ from archetype.errors import DataError
 from archetype.io.text import read_text
 
 
-def read_records(file: Path, fields: Mapping[str, str]) -> list[dict[str, Any]]:
+def read_records(file: Path, fields: Mapping[str, str], optional: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The records of a file, with these fields alone.
 
     Args:
         file: .csv with a first line of names, else JSON lines.
         fields: what each record must have, and what to call it in an error: {"text": "a text"}.
+        optional: further fields, where a record has them.
 
     Raises:
         DataError: names the line that is damaged, or that lacks a field.
@@ -28,8 +29,7 @@ def read_records(file: Path, fields: Mapping[str, str]) -> list[dict[str, Any]]:
     text = read_text(file)
     records: list[dict[str, Any]] = []
     if file.name.endswith((".csv", ".csv.gz")):
-        reader = csv.DictReader(io.StringIO(text, newline=""))
-        rows = [(reader.line_num, row) for row in reader]
+        rows = _rows(text, str(file), fields)
     else:
         rows = [(number, _object(line, f"{file}: line {number}")) for number, line in _lines(text)]
     for number, row in rows:
@@ -38,7 +38,7 @@ def read_records(file: Path, fields: Mapping[str, str]) -> list[dict[str, Any]]:
                 example = ", ".join(f'"{field}": ...' for field in fields)
                 remedy = f"give it {name}: {{{example}}}"
                 raise DataError(f"{file}: line {number}", f"has no {field}", remedy)
-        records.append({field: row[field] for field in fields})
+        records.append({field: row[field] for field in (*fields, *optional) if row.get(field) is not None})
     if not records:
         raise DataError(str(file), "holds no record", f"write one with {', '.join(fields)} on each line")
     return records
@@ -49,6 +49,23 @@ def _lines(text: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
+def _rows(text: str, file: str, fields: Mapping[str, str]) -> list[tuple[int, dict[str, Any]]]:
+    """The rows of a CSV file, with the number of each one's last line."""
+    limit = csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # of the whole process
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        names = reader.fieldnames or []
+        if twice := [field for field in fields if names.count(field) > 1]:
+            raise DataError(f"{file}: line 1", f"names {twice[0]} twice", "give each column a name of its own")
+        return [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        cause = f"is not CSV: {error}"
+        place = f"{file}: line {reader.reader.line_num}"
+        raise DataError(place, cause, 'write fields with quotes in quotes, and "" for each of them') from None
+    finally:
+        csv.field_size_limit(limit)
+
+
 def _object(line: str, place: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
@@ -56,7 +73,23 @@ def _object(line: str, place: str) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise DataError(place, "is not a JSON object", "write one object on each line, or name a .csv file")
+    if "\\u" in line:
+        check_characters(value, place)
     return value
+
+
+def check_characters(value: Any, place: str) -> None:
+    """Refuse texts of a JSON value that no UTF-8 holds.
+
+    Raises:
+        DataError: one has half of a surrogate pair.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        cause = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
+        raise DataError(place, cause, "write the whole character, or remove it") from None
 
 
 def held_out(texts: Sequence[str], fraction: float) -> npt.NDArray[np.bool_]:

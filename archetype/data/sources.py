@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from archetype.data.records import check_characters
 from archetype.distribution import install_command
 from archetype.errors import DataError, one_line
 from archetype.io import hub
@@ -245,6 +246,8 @@ def _json_lines(part: Part, field: str) -> Iterator[str]:
 def _text(row: Any, field: str, place: str) -> str:
     value = row.get(field) if isinstance(row, dict) else None
     if isinstance(value, str):
+        if not value.isascii():
+            check_characters(value, place)
         return value
     names = ", ".join(map(str, row)) if isinstance(row, dict) else "no object"
     cause = f"has {'no text' if value is None else f'{value!r:.20}, which is no text,'} under {field!r}"
@@ -300,9 +303,13 @@ def _rows_of_parquet(part: Part, field: str) -> Iterator[str]:
         if field not in file.schema_arrow.names:
             names = ", ".join(file.schema_arrow.names)
             raise DataError(part.source, f"has no column {field!r}", f"name one with data.field; it has {names}")
-        for batch in file.iter_batches(256, row_groups=range(part.start, part.stop), columns=[field]):
-            for value in batch.column(0).to_pylist():
-                yield _text({field: "" if value is None else value}, field, part.source)
+        try:
+            for batch in file.iter_batches(256, row_groups=range(part.start, part.stop), columns=[field]):
+                for value in batch.column(0).to_pylist():
+                    yield _text({field: "" if value is None else value}, field, part.source)
+        except (OSError, ValueError) as error:  # damaged groups, and texts that are not UTF-8
+            cause = f"cannot be read: {one_line(str(error), 120)}"
+            raise DataError(part.source, cause, "is it the whole file?") from None
 
 
 def pinned(name: str) -> str:

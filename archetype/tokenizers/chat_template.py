@@ -1,29 +1,15 @@
-"""Chat templates: messages to the text that a model was trained to answer.
+"""Chat templates: messages to the text that a model was trained to answer."""
 
-A template comes with a model's weights and is not trusted. It runs in Jinja's immutable sandbox, whose every step (a
-call, a filter, an operator, a loop's next item, a piece of output) goes through `_step` or `_count`. The
-first bounds what a step can make by what goes into it: no builtin of Python or Jinja that is left makes more, or works
-longer, than the product of its two largest arguments. The second takes what came out from a budget, item by item, and
-looks at the clock. So the limits hold in any thread and on any system, for whatever filters and methods there are.
-"""
-
-import json
 import re
 import sys
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from functools import partial, update_wrapper
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from types import CodeType
+from typing import Annotated, Any
 
-from jinja2 import TemplateError, TemplateRuntimeError, nodes, pass_context
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
-from jinja2.visitor import NodeTransformer
+from jinja2 import Template, TemplateError
 from pydantic import BaseModel, BeforeValidator, Field
 
 from archetype.errors import DataError
@@ -32,18 +18,16 @@ from archetype.io.files import read_bytes
 from archetype.io.text import decode_text
 from archetype.tokenizers.files import validated
 from archetype.tokenizers.special_tokens import content, read_config
+from archetype.tokenizers.template_sandbox import Sandbox
 
 FILE = "chat_template.jinja"
 MAX_SOURCE = 2**16  # characters; the longest published templates have some 20,000
-MAX_SECONDS = 1.0  # of this thread's processor time
-MAX_BYTES = 2**21  # that a template may make, beside 16 times its messages
-MAX_WORK = 2**24  # product of the sizes of a step's two largest arguments, beside 64 times the messages
-MAX_NUMBER = 100_000  # that it may multiply by, or give to a method or filter
-# What a text says, and not its size, decides what these make or how long they take.
-REFUSED_METHODS = {"decode", "encode", "format", "format_map", "striptags", "translate"}
-REFUSED_FILTERS = {"format", "pprint", "striptags", "sum", "urlize", "wordwrap"}
 
-Message = Mapping[str, str]  # its role (system, user, assistant) and its content
+Message = Mapping[str, Any]  # its role (system, user, assistant, tool), its content, and whatever else a template reads
+# names of an answer's thoughts, of which templates read the first two
+REASONING = ("reasoning_content", "thinking", "reasoning")
+UNREAD = ("role", "content", "tool_call_id")  # that change nothing where a template does not read them
+CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # put behind a text to find where it ends; its space shows what is trimmed
 
 
 @dataclass(frozen=True)
@@ -58,27 +42,96 @@ class ChatTemplate:
     source: str
     tokens: Mapping[str, str]
 
-    def render(self, messages: list[Message], add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """The text of a conversation, up to where the model's answer begins.
 
         Args:
-            messages: each with its role and its content.
+            messages: each with its role and its content; a key of null is left out.
             add_generation_prompt: whether it ends with what stands before an answer.
+            tools: functions that an answer may call, as JSON schemas.
 
         Raises:
-            DataError: the template is wrong, refuses these messages, or needs too much time or memory.
+            DataError: the template is wrong, refuses these messages or reads a part of them nowhere, or needs too much
+                time or memory.
         """
+        self._check_read(messages, tools)
+        named = [_named(message) for message in messages]
         try:
             if len(self.source) > MAX_SOURCE:
                 raise TemplateError(f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}")
-            size = sum(sys.getsizeof(text) for message in messages for text in message.values())
-            template = Sandbox(size).from_string(self.source)
-            settings = {"add_generation_prompt": add_generation_prompt, "tools": None, "documents": None}
-            return template.render(messages=messages, **settings, **self.tokens)
+            sandbox = Sandbox(_size([named, tools]))
+            template = Template.from_code(sandbox, _compiled(self.source), sandbox.make_globals(None))
+            settings = {"add_generation_prompt": add_generation_prompt, "tools": tools, "documents": None}
+            return template.render(messages=named, **settings, **self.tokens)
         except TemplateError as error:
             raise DataError("chat template", _line(error), "fix the template or the messages") from None
         except Exception as error:  # whatever Python says of an expression or of the compiled template
             raise DataError("chat template", f"fails with {_line(error)}", "fix the template") from None
+
+    def render_continued(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """The text of a conversation up to the end of its last message, which is to be continued.
+
+        Raises:
+            DataError: as `render`, or the template leaves out some of that message.
+        """
+        last = messages[-1].get("content")
+        if not isinstance(last, str):
+            raise DataError(f"messages[{len(messages) - 1}].content", "is no text to continue", "give it some")
+        text = self.render([*messages[:-1], {**messages[-1], "content": last + CONTINUED}], False, tools)
+        end = text.rfind(CONTINUED.strip())
+        if end < 0 or last.strip() not in text:
+            cause = "leaves out some of the message that is to be continued"
+            raise DataError("chat template", cause, "continue another text, or ask for a new answer")
+        keeps_spaces = text.startswith(CONTINUED, end)
+        return text[:end] if keeps_spaces else text[:end].rstrip()
+
+    def reads(self, key: str) -> bool:
+        """Whether the template names a key of messages."""
+        names = REASONING[:2] if key in REASONING else (key,)
+        return any(re.search(rf"\b{re.escape(name)}\b", self.source) for name in names)
+
+    def _check_read(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> None:
+        """Refuse what would be left out of the text without a word."""
+        for number, message in enumerate(messages):
+            if not isinstance(message, Mapping):
+                raise DataError(f"messages[{number}]", "is not an object with a role and a content", "write one")
+        keys = [
+            (f"messages[{number}].{key}", key)
+            for number, message in enumerate(messages)
+            for key, value in message.items()
+            if key not in UNREAD and value not in (None, "", [], {})
+        ]
+        for place, key in [*keys, *([("tools", "tools")] if tools else [])]:
+            if not self.reads(key):
+                raise DataError(place, "is nowhere in the model's chat template", "leave it out")
+
+
+@lru_cache(maxsize=16)
+def _compiled(source: str) -> CodeType:
+    """The code of a template; a server renders the same one for every request."""
+    return Sandbox(0).compile(source)
+
+
+def _named(message: Message) -> dict[str, Any]:
+    """A message without keys of null, whose thoughts stand under every name that a template may read."""
+    present = {key: value for key, value in message.items() if value is not None}
+    thoughts = next((present[name] for name in REASONING if name in present), None)
+    return present if thoughts is None else {"thinking": thoughts, **present, "reasoning_content": thoughts}
+
+
+def _size(value: Any) -> int:
+    """The bytes of a value and of all its parts."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = (*value, *value.values())
+    elif isinstance(value, list | tuple):
+        parts = value
+    return sys.getsizeof(value) + sum(map(_size, parts))
 
 
 def _default_template(value: object) -> object:
@@ -116,178 +169,6 @@ def write_template(template: ChatTemplate, folder: Path) -> None:
     """Write a template beside a tokenizer, whose configuration has the tokens that it may name."""
     folder.mkdir(exist_ok=True)
     write_bytes(folder / FILE, template.source.encode())
-
-
-class _Counted(NodeTransformer):
-    """Puts a call of the sandbox around every expression that makes something, and around the items of every loop.
-
-    Calls, operators, attributes and filters go through the sandbox anyway.
-    """
-
-    def _count(self, node: nodes.Expr) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter("_count", node)
-
-    visit_List = visit_Dict = visit_Compare = visit_Test = _count
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        return self._count(node) if node.ctx == "load" else node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter("_concatenate", nodes.List(node.nodes, lineno=node.lineno))
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        self.generic_visit(node)
-        node.iter = _filter("_items", node.iter)
-        return node
-
-
-def _filter(name: str, node: nodes.Node) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-class _Generation(Extension):
-    """`{% generation %}` marks what a model is trained on, and changes no text."""
-
-    tags = {"generation"}  # noqa: RUF012 as in jinja2
-
-    def parse(self, parser: Any) -> nodes.Node | list[nodes.Node]:
-        next(parser.stream)
-        body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return body
-
-
-class _Namespace(Namespace):
-    def __repr__(self) -> str:
-        return "<Namespace>"  # one may hold another twice, which holds another twice, ...
-
-
-class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's immutable sandbox with limits on time and memory, for one rendering.
-
-    Args:
-        size: bytes of the messages.
-    """
-
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
-
-    def __init__(self, size: int) -> None:
-        super().__init__(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            optimized=False,  # constants are computed within the limits as well
-            extensions=["jinja2.ext.loopcontrols", _Generation],
-            finalize=pass_context(lambda context, value: self._text(value)),
-        )
-        self._deadline = time.thread_time() + MAX_SECONDS
-        self._largest = self._bytes_left = MAX_BYTES + 16 * size
-        self._max_work = MAX_WORK + 64 * size
-        self.concat = self._concatenate  # type: ignore[method-assign]
-        filters = self.filters | {"tojson": self._to_json}
-        self.filters = {name: self._bounded(f) for name, f in filters.items() if name not in REFUSED_FILTERS}
-        for name in ("default", "d"):  # returns one of its arguments, however long they are
-            self.filters[name] = filters[name]
-        self.filters |= {"_count": self._count, "_concatenate": self._concatenate, "_items": self._items}
-        del self.globals["lipsum"]
-        self.globals |= {"namespace": _Namespace, "raise_exception": _raise, "strftime_now": _strftime_now}
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        template = _Counted().visit(super()._parse(source, name, filename))
-        template.set_environment(self)
-        return template  # type: ignore[no-any-return]
-
-    def call(__self, __context: Any, __obj: Any, *args: Any, **options: Any) -> Any:
-        if getattr(__obj, "__name__", "") in REFUSED_METHODS:
-            raise SecurityError(f"{__obj.__name__} is not allowed")
-        call = partial(super().call, __context, __obj, *args, **options)
-        subject = getattr(__obj, "__self__", None)
-        is_method = isinstance(subject, Collection | int | float)  # and not a macro, whose own steps are counted
-        return __self._step(call, subject, *args, *options.values()) if is_method else __self._count(call())
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or (operator == "%" and isinstance(left, str | bytes)):
-            raise SecurityError(f"{operator} is not allowed")
-        apply = partial(super().call_binop, context, operator, left, right)
-        return self._count(apply()) if operator == "+" else self._step(apply, left, right)  # a sum is no product
-
-    def getitem(self, obj: Any, argument: Any) -> Any:
-        item = super().getitem(obj, argument)
-        return self._count(item) if isinstance(argument, slice) else item
-
-    def _bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter, each of whose uses is a step; what Jinja itself passes to it is no argument."""
-        skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
-
-        def bounded(*args: Any, **options: Any) -> Any:
-            return self._step(partial(function, *args, **options), *args[skipped:], *options.values())
-
-        return update_wrapper(bounded, function)
-
-    def _step(self, work: Callable[[], Any], *args: Any) -> Any:
-        """Do what cannot make more than the product of its two largest arguments, and count what it made."""
-        numbers = [abs(value) for value in args if isinstance(value, int | float)]
-        if any(number > MAX_NUMBER for number in numbers):
-            raise SecurityError("a number this large is not allowed")
-        sizes = sorted([1, 1, *numbers, *(len(value) for value in args if isinstance(value, Sized))])
-        if sizes[-1] * sizes[-2] > self._max_work:
-            raise SecurityError("arguments this long are not allowed together")
-        return self._count(work())
-
-    def _charge(self, size: int) -> None:
-        """Take bytes from the budget, and look at the clock."""
-        self._bytes_left -= size
-        if self._bytes_left < 0:
-            raise TemplateRuntimeError(f"makes more than {self._largest >> 20} MiB")
-        if time.thread_time() > self._deadline:
-            raise TemplateRuntimeError(f"takes longer than {MAX_SECONDS:g} s")
-
-    def _count(self, value: Any) -> Any:
-        """Count a value, and refuse one that would be large if it were written out, its parts each time they occur."""
-        if isinstance(value, Iterator):
-            value = list(self._items(value))
-        self._charge(sys.getsizeof(value))
-        size, parts = 0, [value]
-        while parts:
-            part = parts.pop()
-            size += sys.getsizeof(part)
-            if size > self._largest:
-                raise TemplateRuntimeError(f"makes a value of more than {self._largest >> 20} MiB")
-            if isinstance(part, dict):
-                parts += [*part, *part.values()]
-            elif isinstance(part, list | tuple | set | frozenset):
-                parts += part
-        return value
-
-    def _items(self, items: Iterable[Any]) -> Iterator[Any]:
-        """The items of a loop or an iterator."""
-        for item in items:
-            self._charge(16)
-            yield item
-
-    def _text(self, value: Any) -> str:
-        return value if isinstance(value, str) else self._count(str(value))
-
-    def _concatenate(self, values: Iterable[Any]) -> str:
-        texts = []
-        for text in map(self._text, values):
-            self._charge(sys.getsizeof(text))
-            texts.append(text)
-        return "".join(texts)
-
-    def _to_json(self, value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
-        """JSON without the escapes for web pages that Jinja's own filter adds."""
-        return self._concatenate(json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent).iterencode(value))
-
-
-def _raise(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _strftime_now(format: str) -> str:
-    if len(format) > 100 or re.search("%[^A-Za-z%-]|%-[^A-Za-z]", format):  # such as a width of many digits
-        raise SecurityError(f"the date format {format[:100]!r} is not allowed")
-    return datetime.now().strftime(format)
 
 
 def _line(error: BaseException) -> str:

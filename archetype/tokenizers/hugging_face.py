@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archetype.io.atomic import write_bytes
 from archetype.io.files import DAMAGED, json_object, read_bytes
@@ -16,6 +16,9 @@ from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.stream import TextStream
 from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
 from archetype.tokenizers.word_cache import WordCache, word_pattern
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken
 
 BYTE = re.compile(r"<0x[+0-9A-Fa-f][0-9A-Fa-f]>")  # a byte, for decoders with ByteFallback
 LONG = 2**12  # characters from which on a text is encoded word by word
@@ -57,6 +60,7 @@ class HuggingFaceTokenizer(Tokenizer):
             added = self.backend.get_added_tokens_decoder().items()
             try_backend(self.backend)
         self._special = {token.content: id for id, token in added if token.special}
+        self.reaching = tuple(token.content for _, token in added if token.content and _reaches(token))
         self._set_special()
         model = str(self._model.get("type", "BPE"))
         names = {"BPE": "byte_bpe" if self.is_byte_level else "bpe", "WordLevel": "words"}
@@ -89,7 +93,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def _word_cache(self) -> WordCache | None:
         pattern = word_pattern(self.definition)
         added = [token.content for token in self.backend.get_added_tokens_decoder().values()]
-        return None if pattern is None else WordCache(pattern, added, self._encode)
+        return None if pattern is None else WordCache(pattern, added, self.reaching, self._encode)
 
     def _encode(self, text: str) -> list[int]:
         with library_errors("text", "cannot be encoded", INCOMPLETE):
@@ -174,6 +178,12 @@ class HuggingFaceTokenizer(Tokenizer):
         if leading is not None:
             self.bos, self.adds_bos = leading, True
         special_tokens.apply_config(self, self.config, self.backend.token_to_id)
+
+
+def _reaches(token: "AddedToken") -> bool:
+    """Whether an added token may depend on what stands beyond a line end between two words."""
+    looks_ahead = token.single_word and token.content.endswith("\n")
+    return token.lstrip or looks_ahead or re.search(r"\n\S", token.content) is not None
 
 
 @cache

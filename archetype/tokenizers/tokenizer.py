@@ -29,6 +29,7 @@ class Tokenizer(ABC):
         eos: the ids that end a text.
         adds_bos: whether a prompt is to start with `bos`.
         encodes_special_tokens: whether `encode` returns the id of a special token that is spelled out in a text.
+        reaching: tokens that depend on what is beyond a line end; a text that holds one is not cut at line ends.
 
     `bos`, `eos` and `adds_bos` are plain attributes, because a model folder's own configuration may override them.
     """
@@ -42,6 +43,7 @@ class Tokenizer(ABC):
     eos: tuple[int, ...] = ()
     adds_bos: bool = False
     encodes_special_tokens: bool = False
+    reaching: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, file: Path) -> "Tokenizer":

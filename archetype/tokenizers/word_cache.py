@@ -33,10 +33,18 @@ class WordCache:
     Args:
         pattern: of a word.
         added: tokens that the library looks for before it cuts a text into words.
+        reaching: those of them that depend on what is beyond a line end.
         library: gives the ids of a word, or of a text.
     """
 
-    def __init__(self, pattern: "re.Pattern[str]", added: Iterable[str], library: Callable[[str], list[int]]) -> None:
+    def __init__(
+        self,
+        pattern: "re.Pattern[str]",
+        added: Iterable[str],
+        reaching: Iterable[str],
+        library: Callable[[str], list[int]],
+    ) -> None:
+        self._reaching = [*filter(None, reaching)]
         self._pattern, self._library, self._ids = pattern, library, _Ids(library)
         lines = [f"{before}\n{after}" for before in "aA1.é" for after in "aA1.é"]
         self._cuts_at_lines = all(2 in accumulate(map(len, pattern.findall(line))) for line in lines)
@@ -48,7 +56,7 @@ class WordCache:
         """The ids of a text; the library encodes what it must cut into words itself."""
         if (ids := self._of_words(text)) is not None:
             return ids
-        if not self._cuts_at_lines:
+        if not self._cuts_at_lines or any(token in text for token in self._reaching):
             return self._library(text)
         parts = cut_at_lines(text, LEAST)  # a character that is not certain leaves its own lines to the library alone
         encoded = ((part, self._of_words(part)) for part in parts)

@@ -22,6 +22,7 @@ class RecordData(TokenizedData):
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples",)
     record_fields: ClassVar[dict[str, str]] = {}
+    optional_fields: ClassVar[tuple[str, ...]] = ()
     option: ClassVar[str] = ""
     examples: tuple[str, ...] = ()
 
@@ -29,7 +30,11 @@ class RecordData(TokenizedData):
         """All records as JSON lines."""
         if not self.examples:
             raise SpecError("data.examples", "no file is given", f"name one with {self.option}, or in the recipe")
-        records = [record for file in self.examples for record in read_records(folder / file, self.record_fields)]
+        records = [
+            record
+            for file in self.examples
+            for record in read_records(folder / file, self.record_fields, self.optional_fields)
+        ]
         return {"examples": "\n".join(map(json.dumps, records))}
 
     def split(self, texts: dict[str, str]) -> tuple[Records, Records]:
@@ -75,19 +80,21 @@ class Conversations(RecordData):
     """Conversations of a user and an assistant.
 
     Attributes:
-        examples: JSON lines of {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}.
+        examples: JSON lines of {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}, and
+            perhaps "tools", JSON schemas of functions that answers may call.
         template: a file with a chat template in Jinja (absent: the model's).
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples", "template")
     record_fields: ClassVar[dict[str, str]] = {"messages": "the messages"}
+    optional_fields: ClassVar[tuple[str, ...]] = ("tools",)
     option: ClassVar[str] = "--chat"
     kind: Literal["chat"] = "chat"
     template: str = ""
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
         """The contents of the messages."""
-        return [str(message["content"]) for message in record["messages"] if isinstance(message, dict)]
+        return [str(message.get("content") or "") for message in record["messages"] if isinstance(message, dict)]
 
 
 @part

@@ -163,10 +163,25 @@ def test_openai_python_chats(client: "openai.OpenAI", server: Served) -> None:
 def test_a_conversation_can_be_continued_and_refused_by_its_template(server: Served) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well, "}]
     fields = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
-    assert server.call("/v1/chat/completions/render", fields).json["prompt"] == "user: Hi\nassistant: Well,"
+    assert server.call("/v1/chat/completions/render", fields).json["prompt"] == "user: Hi\nassistant: Well, "
     refused = server.call("/v1/chat/completions", {"messages": [{"role": "tool", "content": "x"}]})
     assert (refused.status, refused.error["param"]) == (400, "messages")
     assert "no tools here" in refused.error["message"]
+
+
+def test_what_the_template_of_a_conversation_does_not_read_is_refused(server: Served) -> None:
+    question = {"role": "user", "content": "Hi"}
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    unread = {"name": "Ann", "tool_calls": [call], "reasoning_content": "hm", "of_tomorrow": {"a": [1]}}
+    for path in ("/v1/chat/completions", "/v1/chat/completions/render"):
+        for key, value in unread.items():
+            refused = server.call(path, {"messages": [question | {key: value}], "max_tokens": 1})
+            assert (refused.status, refused.error["code"]) == (400, "invalid_value"), key
+            assert refused.error["message"].startswith(f"messages[0].{key}: is nowhere in the model's chat template")
+        empty = dict.fromkeys(unread) | {"refusal": None, "annotations": [], "tool_call_id": "1"}
+        assert server.call(path, {"messages": [question | empty], "max_tokens": 1}).status == 200
+    tools = {"messages": [question], "tools": [{"type": "function", "function": {"name": "add"}}]}
+    assert server.call("/v1/chat/completions", tools).error["code"] == "unsupported_parameter"
 
 
 def test_openai_python_embeds(client: "openai.OpenAI", server: Served) -> None:

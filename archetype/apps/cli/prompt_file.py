@@ -10,6 +10,7 @@ from archetype.apps.cli.record_file import Line, append_records, read_records_wi
 from archetype.errors import ArchetypeError, DataError, one_line
 from archetype.generate import Engine, Request, Sampling
 from archetype.language_model import LanguageModel
+from archetype.tokenizers.chat_template import Message
 
 OWN_KEYS = {"id", "prompt", "messages"}
 
@@ -25,7 +26,7 @@ class Prompt(Line):
     """
 
     text: str | None
-    messages: list[dict[str, str]] | None
+    messages: list[Message] | None
     settings: dict[str, Any]
 
     def ids(self, lm: LanguageModel, engine: Engine, settings: dict[str, Any]) -> list[int]:
@@ -72,8 +73,8 @@ def _prompt(data: dict[str, Any], id: int | str, place: str) -> Prompt:
 
 def _is_conversation(messages: Any) -> bool:
     return isinstance(messages, list) and bool(messages) and all(
-        isinstance(message, dict) and {"role", "content"} <= message.keys()
-        and all(isinstance(value, str) for value in message.values())
+        isinstance(message, dict) and isinstance(message.get("role"), str)
+        and (isinstance(message.get("content"), str) or bool(message.get("tool_calls")))
         for message in messages
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from archetype.apps.cli.output import console
+from archetype.data.records import check_characters
 from archetype.errors import DataError
 from archetype.io.atomic import append_line, write_bytes
 from archetype.io.files import MAX_TEXT_BYTES, json_object, read_bytes
@@ -50,6 +51,8 @@ def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str
                 data = json_object(text, "line")
             except DataError as error:
                 raise DataError(place, error.cause, f"write one JSON object, such as {example}") from None
+            if b"\\u" in text:
+                check_characters(data, place)
             id = data.get("id", number)
             if not isinstance(id, int | str) or isinstance(id, bool):
                 raise DataError(f"{place}: id", f"{id!r:.80} is neither a number nor a string", "choose another")

@@ -63,23 +63,23 @@ def conversation(
     if continue_final and add_generation_prompt:
         message = "continue_final_message: and add_generation_prompt cannot both be true; give one of them"
         raise ApiError("invalid_value", message, "continue_final_message")
-    template, tokenizer, plain = model.lm.template, model.tokenizer, plain_messages(messages)
+    template, tokenizer = model.lm.template, model.tokenizer
     if template is None:
         message = (
             f"{model.name} has no chat template: it continues texts; use /v1/completions, or start the server with "
             "--chat-template FILE"
         )
         raise ApiError("no_chat_template", message, "messages")
+    plain = plain_messages(messages, template)
 
     def encode() -> tuple[str, list[int]]:
         try:
-            text = template.render(
-                list(plain), add_generation_prompt=not continue_final and add_generation_prompt is not False
-            )
+            if continue_final:
+                text = template.render_continued(plain)
+            else:
+                text = template.render(plain, add_generation_prompt is not False)
         except ArchetypeError as error:
             raise ApiError("invalid_value", str(error), "messages") from None
-        if continue_final and (content := plain[-1]["content"].strip()) in text:
-            text = text[: text.rindex(content) + len(content)]
         return text, check_tokens(model, tokenizer.encode_with_special_tokens(text), "messages")
 
     return encode

@@ -1,12 +1,14 @@
 """Bodies of requests, route by route."""
 
+import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError, unsupported
 from archetype.apps.serve.generation_request import MAX_CHOICES, GenerationRequest
+from archetype.tokenizers.chat_template import ChatTemplate
 
 Ids = list[int]
 Prompts = str | list[str] | Ids | list[Ids]
@@ -58,14 +60,15 @@ class Part(BaseModel):
 
 
 class Message(BaseModel):
-    """A message of a conversation; what else a client puts into it has no effect."""
+    """A message of a conversation; its other keys are for the model's template, which refuses what it does not read."""
 
+    model_config = ConfigDict(extra="allow")
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
 
 
-def plain_messages(messages: list[Message]) -> list[dict[str, str]]:
-    """Messages as roles and texts.
+def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict[str, Any]]:
+    """Messages as a template reads them: contents as texts, arguments of tool calls as objects.
 
     Raises:
         ApiError: a part is no text.
@@ -77,9 +80,25 @@ def plain_messages(messages: list[Message]) -> list[dict[str, str]]:
             if part.type != "text" or part.text is None:
                 place = f"messages[{number}].content"
                 raise unsupported(place, f"this model reads text and no part of type {part.type!r:.40}")
-        text = message.content if isinstance(message.content, str) else "".join(part.text or "" for part in content)
-        plain.append({"role": "system" if message.role == "developer" else message.role, "content": text})
+        role = message.role
+        if role == "developer" and not template.reads(role):
+            role = "system"
+        text = "".join(part.text or "" for part in content) if content else message.content
+        calls = [_with_arguments(call) for call in (message.model_extra or {}).get("tool_calls") or ()]
+        plain.append({"role": role, "content": text} | (message.model_extra or {}) | {"tool_calls": calls or None})
     return plain
+
+
+def _with_arguments(call: Any) -> Any:
+    """A tool call whose arguments, which the API has as a JSON text, are an object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call  # a template may take it as it is
+    return call | {"function": function | {"arguments": arguments}}
 
 
 class ChatRequest(GenerationRequest):

@@ -107,7 +107,8 @@ class ChatObjective(Objective):
         rows: list[MarkedRow] = []
         for record in records:
             place = f"data.examples: {str(record['messages'])[:40]}"
-            for row in conversation_rows(record["messages"], template, self.inputs.text_tokenizer, place):
+            tokenizer, tools = self.inputs.text_tokenizer, record.get("tools")
+            for row in conversation_rows(record["messages"], template, tokenizer, place, tools):
                 ids, is_answer = row.arrays(longest)
                 self.num_cut += len(row.ids) > longest
                 if is_answer[1:].any():

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from archetype.data.conversations import Row
+from archetype.data.conversations import Row, prompt_and_answer
 from archetype.data.pairs import OrderByLength, Pairs
 from archetype.errors import DataError, SpecError
 from archetype.models.spec import ModelSpec
@@ -164,12 +164,9 @@ class DPOObjective(Objective):
         if self.inputs.template is None or not isinstance(prompt, list) or not isinstance(completion, list):
             cause = f"{str(prompt)[:40]!r} and its completions are neither texts nor messages for a chat template"
             raise DataError("data.examples", cause, "give texts, or messages to a model with a chat template")
-        row.extend(self.inputs.template.render(prompt), False, tokenizer)
-        whole = self.inputs.template.render([*prompt, *completion], add_generation_prompt=False)
-        if not whole.startswith(row.text):
-            cause = "renders an answer that does not begin where its prompt ends"
-            raise DataError("chat template", cause, "fix the template")
-        row.extend(whole, True, tokenizer)
+        asked, answered = prompt_and_answer(prompt, completion, self.inputs.template)
+        row.extend(asked, False, tokenizer)
+        row.extend(answered, True, tokenizer)
         return row
 
 

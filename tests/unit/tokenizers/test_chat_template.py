@@ -10,7 +10,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from archetype.errors import DataError
-from archetype.tokenizers import chat_template, train_tokenizer
+from archetype.tokenizers import template_sandbox, train_tokenizer
 from archetype.tokenizers.chat_template import FILE, ChatTemplate, Message, read_template
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -159,7 +159,7 @@ def test_a_wrong_template_is_one_line(name: str) -> None:
 def test_a_hostile_template_is_refused_within_its_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some would run for hours, or fill any memory; tests/hostile holds their time against a process's limits."""
     if "loop" in name or "macros" in name:  # these are ended by the clock
-        monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.3)
+        monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 0.3)
     tracemalloc.start()
     try:
         message = refusal(HOSTILE[name])
@@ -171,8 +171,8 @@ def test_a_hostile_template_is_refused_within_its_memory(name: str, monkeypatch:
 
 @pytest.mark.parametrize("name", ["loops", "macros that call two"])
 def test_a_template_that_never_ends_ends_soon_in_any_thread(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "MAX_BYTES", 2**60)  # so that only the clock ends it
-    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(template_sandbox, "MAX_BYTES", 2**60)  # so that only the clock ends it
+    monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 0.2)
     with ThreadPoolExecutor() as pool:
         assert (
             list(pool.map(refusal, [HOSTILE[name]] * 2))

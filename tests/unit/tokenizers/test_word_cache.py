@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from archetype.data.corpus import encode
 from archetype.tokenizers import word_cache
 from archetype.tokenizers.bpe import ByteBPE, CharacterBPE
 from archetype.tokenizers.hugging_face import LONG, HuggingFaceTokenizer
@@ -65,6 +66,31 @@ def test_ids_are_those_of_the_library(name: str, parts: list[str], plain: bool) 
     assert tokenizer.encode(text) == library(tokenizer, text)
 
 
+CONTENTS = ("<t>", "\n", "x\ny", "\nq", "q\n", " of", "cats", "é", "\t\t", "<T> ", "🙂")
+FLAGS = st.fixed_dictionaries(
+    {name: st.booleans() for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}
+)
+
+
+@given(
+    tokens=st.dictionaries(st.sampled_from(CONTENTS), FLAGS, min_size=1, max_size=3),
+    parts=st.lists(
+        st.sampled_from((*CONTENTS, *SENTENCES, "\n", " ", "  ", "all cats", "x", "y", "q")), min_size=1, max_size=12
+    ),
+    name=st.sampled_from(["gpt2", "qwen2"]),
+)
+def test_added_tokens_are_found_as_by_the_library(
+    tokens: dict[str, dict[str, bool]], parts: list[str], name: str
+) -> None:
+    backend = tokenizers.Tokenizer.from_str(TOKENIZERS[name].backend.to_str())
+    backend.add_tokens([tokenizers.AddedToken(content, **flags) for content, flags in tokens.items()])
+    tokenizer = HuggingFaceTokenizer(backend.to_str().encode())
+    before = "All that is known of 9 lives\n" * (LONG // 29 + 1)
+    for text in (before + "".join(parts), "".join(parts) + before, before + "".join(parts) + before):
+        assert tokenizer.encode(text) == library(tokenizer, text)
+        assert encode(tokenizer, text, 100).tolist() == library(tokenizer, text)  # in chunks, as data are tokenized
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama3", "qwen2", "o200k"])
 def test_words_are_looked_up_where_their_characters_are_certain(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = TOKENIZERS[name]
@@ -87,7 +113,7 @@ def test_no_more_words_are_known_than_there_is_room_for(monkeypatch: pytest.Monk
     tokenizer = TOKENIZERS["gpt2"]
     pattern = word_pattern(tokenizer.definition)
     assert pattern is not None
-    cache = WordCache(pattern, (), lambda text: library(tokenizer, text))
+    cache = WordCache(pattern, (), (), lambda text: library(tokenizer, text))
     for number in range(5):
         text = " ".join(f"{word}{number}" for word in ("some", "new", "words"))
         assert cache.encode(text) == library(tokenizer, text)
