@@ -54,12 +54,12 @@ GOLDEN = {
     "rotary, gated, tied": [2.960121, 2.767258, 2.435118, 2.000981, 1.631821],
     "experts": [3.131595, 1.958129, 1.437171, 1.279037, 1.252642],
     "lstm": [2.94997, 1.864137, 1.185245, 1.035851, 0.887689],
-    "mamba": [2.933674, 1.603946, 0.943277, 0.859565, 0.717329],
+    "mamba": [2.933674, 1.603946, 0.943273, 0.859559, 0.717332],
     "sliding window": [2.932837, 2.682823, 2.445484, 2.323247, 2.302083],
     "mamba 2": [2.947311, 1.710598, 1.085291, 0.982384, 0.807955],
     "n-gram": [2.944464, 2.572408, 2.713215, 2.629608, 2.619673],
 }
-RECORDED = {1: "d97c28e09de8"}  # by the version of the numerics, a hash of its losses
+RECORDED = {1: "d97c28e09de8", 2: "71f01b0b555e"}  # by the version of the numerics, a hash of its losses
 
 
 def losses(name: str, folder: Path, steps: int = 100) -> list[float]:

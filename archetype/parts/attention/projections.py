@@ -23,6 +23,7 @@ KeyHeads = Float[Tensor, "B K T P"]
 class MultiHeadProjection(nn.Module):
     """The four projections between a model's vectors and its heads, and how scores are made."""
 
+    parameter_roles: ClassVar = {"score": "vector"}  # of each head
     probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S P", "heads": "B H T P"}  # as scores and o take them
 
     def __init__(self, attention: spec.Attention, d_model: int) -> None:

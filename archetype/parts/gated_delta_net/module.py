@@ -38,6 +38,7 @@ class GatedDeltaNet(nn.Module):
     The decay is exp(-exp(A_log) softplus(a(x) + dt_bias)), the rate sigmoid(b(x)). It is computed in float32 at least.
     """
 
+    parameter_roles: ClassVar = {"A_log": "vector"}  # rates, which no decay makes less
     probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H", "rate": "B T H"}
 
     def __init__(self, mixer: spec.GatedDeltaNet, place: Place) -> None:

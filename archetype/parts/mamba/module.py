@@ -58,6 +58,7 @@ class Mamba(nn.Module):
     inputs delta u b, and is read by c. It is computed in float32 at least. Norms of r, b and c stand in Jamba.
     """
 
+    parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}  # rates and gains, which no decay makes less
     probes: ClassVar = {"u": "B T I", "delta": "B T I", "b": "B T Z", "c": "B T Z"}
 
     def __init__(self, mixer: spec.Mamba, place: Place) -> None:

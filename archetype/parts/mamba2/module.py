@@ -40,6 +40,7 @@ class Mamba2(nn.Module):
     delta u b^T, and is read by c. It is computed in float32 at least.
     """
 
+    parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}  # rates and gains, which no decay makes less
     probes: ClassVar = {"u": "B T H P", "delta": "B T H", "b": "B T groups Z", "c": "B T groups Z"}
 
     def __init__(self, mixer: spec.Mamba2, place: Place) -> None:

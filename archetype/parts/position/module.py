@@ -1,7 +1,7 @@
 """Positions: added to embeddings, rotations of queries and keys, and biases of scores."""
 
 import math
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 import torch
 from jaxtyping import Float, Int
@@ -175,6 +175,8 @@ class Alibi(ScoreBias):
 
 class RelativeBias(ScoreBias):
     """A learned number for each head and bucket of j - i (Raffel 2019, section 2.1)."""
+
+    parameter_roles: ClassVar = {"weight": "bias"}  # of scores
 
     def __init__(self, position: spec.RelativeBias, num_heads: int, causal: bool) -> None:
         super().__init__()

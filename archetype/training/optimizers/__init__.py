@@ -1,8 +1,8 @@
 """Optimizers as a recipe names them by `kind`, groups of parameters, and the state as named tensors."""
 
+from archetype.nn.parameter_roles import roles_of as roles_of
 from archetype.training.optimizers.base import Optimizer as Optimizer
 from archetype.training.optimizers.groups import ParameterGroup as ParameterGroup
-from archetype.training.optimizers.groups import roles_of as roles_of
 from archetype.training.optimizers.kinds import SGD as SGD
 from archetype.training.optimizers.kinds import Adafactor as Adafactor
 from archetype.training.optimizers.kinds import AdamW as AdamW

@@ -1,16 +1,13 @@
 """Groups of parameters, each with a learning rate and a weight decay of its own, by role or by pattern of names."""
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
 from archetype.errors import SpecError
 from archetype.nn.parameter_names import names_matching
+from archetype.nn.parameter_roles import ROLES, Role, decayed_parameters, roles_of
 from archetype.spec.base import NotNegative, Positive, Spec
-
-Role = Literal["embedding", "norm", "bias", "hidden", "head", "vector"]
-ROLES = get_args(Role)
-HEADS, EMBEDDINGS = ("lm_head", "classifier", "pooler"), ("embedding.", "position_bias")
 
 
 class ParameterGroup(Spec):
@@ -28,34 +25,6 @@ class ParameterGroup(Spec):
     parameters: str
     learning_rate_ratio: Positive = 1.0
     weight_decay: NotNegative | None = None
-
-
-def roles_of(model: nn.Module) -> dict[str, Role]:
-    """The role of each parameter, by its name.
-
-    Hidden matrices are those of linear maps, of experts and of recurrences, outside embedding and head. What is none
-    of all this, such as a convolution's kernel or A_log of Mamba, has the role `vector`.
-    """
-    roles: dict[str, Role] = {}
-    for path, module in model.named_modules():
-        for own_name, parameter in module.named_parameters(recurse=False):
-            name = f"{path}.{own_name}" if path else own_name
-            roles.setdefault(name, _role(name, module, parameter))
-    return roles
-
-
-def _role(name: str, module: nn.Module, parameter: Tensor) -> Role:
-    *above, own_name = name.split(".")
-    if above and "norm" in above[-1]:
-        return "norm"
-    if any(part in name for part in EMBEDDINGS):
-        return "embedding"
-    if own_name.startswith("bias") or own_name.endswith("bias"):
-        return "bias"
-    if name.startswith(HEADS):
-        return "head"
-    is_matrix = isinstance(module, nn.Linear | nn.RNNBase) or "experts" in above
-    return "hidden" if is_matrix and parameter.dim() >= 2 else "vector"
 
 
 def width_ratio(model: nn.Module) -> float:
@@ -91,7 +60,7 @@ def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weigh
     Raises:
         SpecError: a group matches none of them.
     """
-    roles, grouped, members = roles_of(model), [], []
+    roles, decayed, grouped, members = roles_of(model), decayed_parameters(model), [], []
     for index, group in enumerate(groups):
         place, pattern = f"optimizer.groups[{index}].parameters", group.parameters
         if pattern in ROLES:
@@ -103,7 +72,7 @@ def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weigh
         members.append(names)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            ratio, decay = 1.0, weight_decay if parameter.dim() >= 2 else 0.0
+            ratio, decay = 1.0, weight_decay if name in decayed else 0.0
             for group, names in zip(groups, members, strict=True):
                 if name in names:
                     ratio = group.learning_rate_ratio

@@ -1,0 +1,64 @@
+"""What each parameter is to an optimizer: the module that makes it says so, or its class and its name do."""
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+
+Role = Literal["embedding", "norm", "bias", "hidden", "head", "vector"]
+ROLES = get_args(Role)
+HEADS, EMBEDDINGS = ("lm_head", "classifier", "pooler"), ("embedding.", "position_bias")
+
+
+def roles_of(model: nn.Module) -> dict[str, Role]:
+    """The role of each parameter, by its name.
+
+    A module with `parameter_roles` says it of the parameters named there. Of the others, hidden matrices are those of
+    linear maps, of experts and of recurrences, outside embedding and head; what is none of all this, such as a
+    convolution's kernel, has the role `vector`.
+    """
+    return {name: _declared(module, own) or _by_name(name, module, tensor) for name, module, own, tensor in _own(model)}
+
+
+def decayed_parameters(model: nn.Module) -> set[str]:
+    """The names of the parameters on which weight decay falls: matrices and kernels.
+
+    It falls on no bias and no gain of a norm, nor on what a module declares to be a vector, however many dimensions
+    these have: of a rate such as Mamba's A_log it would not make less, but another one.
+    """
+    return {
+        name
+        for name, module, own, tensor in _own(model)
+        if tensor.dim() >= 2
+        and (_declared(module, own) or _by_name(name, module, tensor)) not in ("norm", "bias")
+        and _declared(module, own) != "vector"
+    }
+
+
+def _own(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
+    """Each parameter once: its name, the module that has it, its name there, and itself."""
+    ids: set[int] = set()
+    for path, module in model.named_modules():
+        for own, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in ids:
+                ids.add(id(parameter))
+                yield f"{path}.{own}" if path else own, module, own, parameter
+
+
+def _declared(module: nn.Module, own: str) -> Role | None:
+    roles: dict[str, Role] = getattr(module, "parameter_roles", {})
+    return roles.get(own)
+
+
+def _by_name(name: str, module: nn.Module, parameter: Tensor) -> Role:
+    *above, own_name = name.split(".")
+    if above and "norm" in above[-1]:
+        return "norm"
+    if any(part in name for part in EMBEDDINGS):
+        return "embedding"
+    if own_name.startswith("bias") or own_name.endswith("bias"):
+        return "bias"
+    if name.startswith(HEADS):
+        return "head"
+    is_matrix = isinstance(module, nn.Linear | nn.RNNBase) or "experts" in above
+    return "hidden" if is_matrix and parameter.dim() >= 2 else "vector"
