@@ -1,7 +1,7 @@
 """A model with its tokenizer: what `archetype.load` returns, and what can be asked of it."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, overload
@@ -89,7 +89,7 @@ class LanguageModel:
     family: Family | None = None
     labels: tuple[str, ...] = ()
     template: ChatTemplate | None = None
-    left_out: dict[str, Tensor] = field(default_factory=dict)
+    left_out: Mapping[str, Tensor] = field(default_factory=dict)
     image_processor: dict[str, Any] | None = None
 
     def __repr__(self) -> str:

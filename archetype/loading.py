@@ -31,7 +31,7 @@ from archetype.generate.generation_config import (
 )
 from archetype.generate.settings import Sampling
 from archetype.io import atomic, hub
-from archetype.io.tensors import SHARD_BYTES, Tensors
+from archetype.io.tensors import SHARD_BYTES, Selected, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.machine.device import resolve_device
@@ -231,7 +231,7 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
         _set_special_ids(tokenizer, special)
     origin = read_origin(folder)
     tensors = Tensors.single(run.left_out_file) if run.left_out_file.is_file() else None
-    left_out = {name: tensors.mapped(name) for name in tensors.names()} if tensors else {}
+    left_out = Selected(tensors, tensors.names()) if tensors else {}
     template = read_template(run.tokenizer_folder)
     family = origin.open_family()
     labels, pictures = origin.labels, origin.image_processor

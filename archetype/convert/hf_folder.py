@@ -21,7 +21,7 @@ from archetype.families.rules import Rule, for_model
 from archetype.io import atomic
 from archetype.io.low_bit.settings import read_settings
 from archetype.io.low_bit.tensors import LowBitTensors
-from archetype.io.tensors import DTYPES, SHARD_BYTES, Tensors, save
+from archetype.io.tensors import DTYPES, SHARD_BYTES, Selected, Tensors, save
 from archetype.io.weight_files import INDEX
 from archetype.io.yaml import read_mapping
 from archetype.models.build import Model, build_on_meta, check_fits_memory
@@ -53,8 +53,10 @@ def read_model(
     return family, _read_weights(folder, family, spec, dtype, device, allow_pickle)
 
 
-def read_left_out(folder: Path, family: Family, allow_pickle: bool = False) -> dict[str, Tensor]:
+def read_left_out(folder: Path, family: Family, allow_pickle: bool = False) -> Mapping[str, Tensor]:
     """The weights of a folder that a model has no use for, such as those of a part that sees images.
+
+    They stay in their file until they are asked for.
 
     Warns:
         LeftOut: the family is registered, so that nothing else has said so.
@@ -64,7 +66,7 @@ def read_left_out(folder: Path, family: Family, allow_pickle: bool = False) -> d
     if family.reading is None and names:
         cause = f"{len(names)} tensors left out, such as {names[0]}, which predict tokens after the next"
         warnings.warn(LeftOut(f"{folder}: {cause}; they are kept and written back"), stacklevel=2)
-    return {name: tensors.mapped(name) for name in names if not TABLES.fullmatch(name)}
+    return Selected(tensors, (name for name in names if not TABLES.fullmatch(name)))
 
 
 def open_tensors(folder: Path, allow_pickle: bool = False, dtype: torch.dtype | None = None) -> Tensors:
@@ -168,13 +170,11 @@ def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, T
     """
     registered = family.reading is None
     state = _read_weights(folder, family, read_hf_spec(folder)[1] if registered else model.spec).state_dict()
-    expected = {name: tensor.detach().to("cpu") for name, tensor in model.state_dict().items()} | dict(left_out)
-    if left_out:
-        tensors = Tensors.open(folder)
-        state = state | {name: tensors.mapped(name) for name in left_out}
-    for name, tensor in state.items():
-        if not torch.equal(_bits(tensor), _bits(expected[name])):
-            raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
+    expected = {name: tensor.detach().to("cpu") for name, tensor in model.state_dict().items()}
+    for mine, theirs in ((expected, state), (left_out, Selected(Tensors.open(folder), left_out))):
+        for name, tensor in theirs.items():
+            if not torch.equal(_bits(tensor), _bits(mine[name])):
+                raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
 
 
 def _bits(tensor: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ but tensors.
 
 import mmap
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -133,6 +133,24 @@ class Tensors:
         return tensor
 
 
+class Selected(Mapping[str, Tensor]):
+    """Some tensors of a checkpoint, each read when it is asked for and not kept."""
+
+    def __init__(self, tensors: Tensors, names: Iterable[str]) -> None:
+        self._tensors, self._names = tensors, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._tensors.mapped(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
     """A tensor to write into, whose memory goes back to the system with it, whatever the C library keeps.
 
@@ -148,7 +166,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | Non
     return torch.frombuffer(mmap.mmap(-1, size, **flags), dtype=dtype).view(shape)
 
 
-def save(path: Path, tensors: dict[str, Tensor]) -> None:
+def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write one safetensors file, whole or not at all."""
 
     def write(temporary: Path) -> None:

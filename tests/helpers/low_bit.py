@@ -212,6 +212,8 @@ METHODS: dict[str, Method] = {
     "fp8 blocks": Method(FP8 | {"weight_block_size": [128, 128]}, fp8_blocks((128, 128))),
     "fp8 small blocks": Method(FP8 | {"weight_block_size": [16, 32]}, fp8_blocks((16, 32), torch.bfloat16)),
     "fp8 per tensor": Method(FP8, fp8_scale(".weight_scale_inv", lambda rows, columns: ()), STATIC),
+    "fp8 per tensor of AutoFP8": Method(FP8, fp8_scale(".weight_scale", lambda rows, columns: ()), STATIC),
+    "fp8 with nvfp4": Method(FP8 | {"quant_algo": "MIXED_PRECISION"}, nvfp4_modelopt, STATIC),
     "mxfp8": Method({"quant_method": "mxfp8", "weight_block_size": [1, 32], "scale_fmt": "ue8m0"}, mxfp8),
     "fp8 with fp4": Method(FP8 | {"weight_block_size": [128, 128], "scale_fmt": "ue8m0"}, deepseek_v4),
     "fbgemm_fp8": Method(

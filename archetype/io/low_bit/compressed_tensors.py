@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from archetype.errors import CheckpointError
 from archetype.io.low_bit.packed_fp4 import PackedFP4
 from archetype.io.low_bit.packed_int import PackedInt
-from archetype.io.low_bit.scaled import FLOAT8, SCALE_BESIDE, Scaled
+from archetype.io.low_bit.scaled import FLOAT8, SCALE_BESIDE, Scaled, block_of
 from archetype.io.low_bit.scheme import Names, Scheme, Shape
 from archetype.io.weight_files import TensorHeader
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 PACKED = {"weight": ".weight_packed", "scale": ".weight_scale"}
 DENSE = "dense"  # what is not compressed
+IN_THE_WEIGHTS = {"weight_input", "weight_output"}  # places whose transforms were multiplied into the weights
 
 
 def _scaled(types: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Scheme]:
     def scheme(weights: Mapping[str, Any]) -> Scheme:
-        block = weights.get("block_structure")
-        return Scaled((SCALE_BESIDE,), types, tuple(block) if isinstance(block, list) else None, "scale")
+        return Scaled((SCALE_BESIDE,), types, block_of(weights, "block_structure"), "scale")
 
     return scheme
 
@@ -93,10 +93,10 @@ def compressed_tensors(settings: Mapping[str, Any]) -> Sequence[Scheme]:
     Raises:
         CheckpointError: a group has a format that is not read, or numbers are rotated besides.
     """
-    for key in ("sparsity_config", "transform_config"):
-        section = settings.get(key)
-        if section and not (isinstance(section, dict) and section.get("format") == DENSE):
-            raise CheckpointError(key, "is not read", "decompress it with compressed-tensors")
+    sparsity = settings.get("sparsity_config")
+    if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == DENSE):
+        raise CheckpointError("sparsity_config", "is not read", "decompress it with compressed-tensors")
+    _check_transforms(settings.get("transform_config"))
     groups = settings.get("config_groups")
     if not isinstance(groups, dict) or not groups or not all(isinstance(group, dict) for group in groups.values()):
         raise CheckpointError("config_groups", "is not a mapping of groups", "fix the file")
@@ -106,13 +106,34 @@ def compressed_tensors(settings: Mapping[str, Any]) -> Sequence[Scheme]:
     return sorted(schemes, key=lambda scheme: all("." not in target for target in scheme.targets))
 
 
+def _check_transforms(section: Any) -> None:
+    """Check that all transforms lie in the weights already; those of activations would be missing."""
+    groups = section.get("config_groups") if isinstance(section, dict) else section
+    if groups and not isinstance(groups, dict):
+        raise CheckpointError("transform_config", f"{section!r} is not a mapping", "fix the file")
+    for name, group in (groups or {}).items():
+        uses = group.get("apply") if isinstance(group, dict) else None
+        if not isinstance(uses, list) or not all(isinstance(use, dict) for use in uses):
+            raise CheckpointError(f"transform_config: {name}", "does not say where it applies", "fix the file")
+        if open_ones := sorted({str(use.get("location")) for use in uses} - IN_THE_WEIGHTS):
+            cause = f"transforms {open_ones[0]} while it computes, which is missing here"
+            raise CheckpointError(f"transform_config: {name}", cause, "use a checkpoint without it")
+
+
 def _targeted(name: str, group: Mapping[str, Any], usual: Any) -> Targeted:
     place, form = f"config_groups: {name}", group.get("format") or usual
     weights, targets = group.get("weights"), group.get("targets")
-    if form not in FORMATS:
+    if not isinstance(form, str) or form not in FORMATS:
         raise CheckpointError(place, f"format {form!r} is not read", f"read are {', '.join(FORMATS)}")
     if not isinstance(weights, dict) or not isinstance(targets, list):
         raise CheckpointError(place, "has no weights and targets", "fix the file")
+    for target in map(str, targets):
+        try:
+            re.compile(target.removeprefix("re:"))
+        except re.error as error:
+            raise CheckpointError(
+                f"{place}: targets", f"{target!r} is not a pattern: {error}", "fix the file"
+            ) from None
     try:
         return Targeted(FORMATS[form](weights), tuple(map(str, targets)))
     except CheckpointError as error:

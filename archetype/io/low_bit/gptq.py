@@ -80,6 +80,6 @@ def gptq(settings: Mapping[str, Any]) -> Sequence[Scheme]:
         CheckpointError: numbers are packed in another way.
     """
     form = settings.get("checkpoint_format") or "gptq"
-    if form not in OFFSETS:
+    if not isinstance(form, str) or form not in OFFSETS:
         raise CheckpointError("checkpoint_format", f"{form!r} is not read", f"read are {', '.join(OFFSETS)}")
     return (Groups(OFFSETS[form]),)

@@ -33,7 +33,7 @@ def schemes_of(settings: Settings) -> Sequence[Scheme]:
     """
     method = settings.get("quant_method")
     try:
-        if method not in METHODS:
+        if not isinstance(method, str) or method not in METHODS:
             raise CheckpointError("quant_method", f"{method!r} is not read", f"read are {', '.join(METHODS)}")
         return METHODS[method](settings)
     except CheckpointError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from archetype.errors import CheckpointError
 from archetype.io.low_bit.scheme import Names, Scheme, Shape
 from archetype.io.weight_files import TensorHeader
 
@@ -70,6 +71,20 @@ class Scaled(Scheme):
             return self.block
         fits = not any(size % number for size, number in zip(shape, grid, strict=True))
         return tuple(size // number for size, number in zip(shape, grid, strict=True)) if fits else None
+
+
+def block_of(settings: Mapping[str, Any], key: str) -> Shape | None:
+    """The rows and columns that share a scale, as a key of the settings says; None where it says nothing.
+
+    Raises:
+        CheckpointError: it is not two sizes.
+    """
+    block = settings.get(key)
+    if block is None:
+        return None
+    if not isinstance(block, list) or len(block) != 2 or not all(type(side) is int and side > 0 for side in block):
+        raise CheckpointError(key, f"{block!r} is not two sizes", "fix the file")
+    return tuple(block)
 
 
 def _grid(scale: Shape) -> Shape | None:

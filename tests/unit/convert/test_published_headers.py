@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ from archetype.cost import total_parameters
 from archetype.errors import ArchetypeError
 from archetype.families.registry import family_of
 from archetype.io.low_bit.header import plain_header
+from archetype.io.low_bit.registry import schemes_of
 from archetype.io.low_bit.settings import read_settings, without_settings
 from archetype.io.weight_files import Header, TensorHeader
 
@@ -70,6 +72,26 @@ def test_each_header_is_read_with_its_own_sum_or_refused_for_a_known_reason(shar
     assert {name: text for name, text in refused.items() if not text.startswith(REFUSED.get(name, "?"))} == {}
     assert len(read) >= 21
     assert {"openai__gpt-oss-20b", "XiaomiMiMo__MiMo-7B"} <= set(read)  # MXFP4, and layers that predict further tokens
+
+
+def test_the_methods_of_all_pinned_configurations_are_read(shared: Path) -> None:
+    refused, read = {}, Counter[str]()
+    for file in sorted((shared / "published" / "configs").glob("*.json")):
+        config = json.loads(file.read_text())
+        is_tools = file.name.endswith("hf_quant_config.json")
+        settings = (
+            read_settings({"quantization_config": config} if is_tools else config) if isinstance(config, dict) else None
+        )
+        try:
+            if settings is not None and schemes_of(settings):
+                read[str(settings["quant_method"])] += 1
+        except ArchetypeError as error:
+            refused[file.name] = str(error)
+    assert refused == {}
+    assert (
+        sum(read.values()) >= 60
+        and {"fp8", "fbgemm_fp8", "mxfp4", "modelopt", "compressed-tensors", "gptq"} <= read.keys()
+    )
 
 
 def test_layers_that_are_a_mixer_or_a_network_alone_are_counted_as_published(shared: Path) -> None:

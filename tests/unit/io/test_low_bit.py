@@ -1,6 +1,8 @@
 """Low-bit matrices become the numbers that their own libraries make of them, to the bit."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +142,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "sparsity_config: is not read",
     ),
     "rotated": (
-        METHODS["compressed int8"].settings | {"transform_config": {"config_groups": {"u": {}}}},
-        "transform_config: is not read",
+        METHODS["compressed int8"].settings
+        | {"transform_config": {"config_groups": {"R4": {"apply": [{"location": "input"}]}}}},
+        "transform_config: R4: transforms input while it computes, which is missing here",
     ),
     "another format": (
         METHODS["compressed int8"].settings | {"config_groups": {"g": {"format": "marlin-24", "weights": {}}}},
@@ -156,6 +159,34 @@ def test_what_is_not_read_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         plain_header({}, settings)
     assert str(caught.value).startswith(f"quantization_config: {message}")
+
+
+JUNK: tuple[Any, ...] = (None, -1, 0, 3.5, True, "x", "re:(", [], [0, 0], ["x"], {}, {"x": 1})
+
+
+def spoiled(value: Any) -> Iterator[Any]:
+    """The same settings, with junk in the place of each of their values."""
+    yield from JUNK
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            for other in spoiled(value[key]):
+                copied = value.copy()
+                copied[key] = other
+                yield copied
+
+
+def test_damaged_settings_are_read_or_refused_in_one_line() -> None:
+    header = {"a.weight": TensorHeader("F8_E4M3", (8, 8)), "a.weight_scale": TensorHeader("F32", (8, 1))}
+    refused = 0
+    for name, method in METHODS.items():
+        for settings in spoiled(method.settings):
+            with case(name, settings), contextlib.suppress(CheckpointError):
+                config = {"quantization_config": settings}
+                if (read := read_settings(config)) is not None:
+                    plain_header(header, read)
+                continue
+            refused += 1
+    assert refused > 500
 
 
 def test_what_the_method_does_not_explain_is_refused_by_its_name() -> None:
