@@ -74,6 +74,10 @@ class UnknownFamily(UserWarning):
     """A model of a family that is not registered was loaded; the message says in one line what was inferred."""
 
 
+class UnreadKeys(UserWarning):
+    """A config.json has keys that no class of its family reads, so that they change nothing."""
+
+
 def shorten(text: str, limit: int) -> str:
     """The text, without its middle where it has more than `limit` characters."""
     if len(text) <= limit:

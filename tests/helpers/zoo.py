@@ -114,15 +114,19 @@ def write_small(kind: str, folder: Path) -> Tensor:
         count = AutoModelForCausalLM.from_config(config).num_parameters()
     if count > MOST:
         raise ValueError(f"{count:,} parameters, which no size of its configuration makes fewer")
-    _drawn(AutoModelForCausalLM.from_config(config)).save_pretrained(folder)
+    drawn(AutoModelForCausalLM.from_config(config)).save_pretrained(folder)
     # read back, for buffers that are computed were drawn too
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    return logits_of(AutoModelForCausalLM.from_pretrained(folder))
+
+
+def logits_of(model: PreTrainedModel) -> Tensor:
+    """What a model makes of `TEXT`, (1, T, V)."""
     with torch.no_grad():
-        logits: Tensor = model(TEXT, use_cache=False).logits
+        logits: Tensor = model.eval()(TEXT, use_cache=False).logits
     return logits
 
 
-def _drawn(model: PreTrainedModel) -> PreTrainedModel:
+def drawn(model: PreTrainedModel) -> PreTrainedModel:
     """The model with every tensor random but those that are computed, which are never trained."""
     computed = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
     randomize(model)

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from archetype.apps.cli.output import replace_drawing
-from archetype.errors import MAX_MESSAGE, ArchetypeError, UnknownFamily, one_line
+from archetype.errors import MAX_MESSAGE, ArchetypeError, UnknownFamily, UnreadKeys, one_line
 
 HELP = "The architecture workbench for language models: one specification, from its cost to its text."
 # verb: its module, its function, and the first line of its help; only the verb that runs is imported
@@ -197,7 +197,8 @@ def main() -> None:
     """Exit 0 when done, 2 with one line for the user's mistake, 130 when interrupted; a trace is our fault."""
     gc.disable()  # what a verb imports stays: looking for garbage among it takes a seventh of the start
     atexit.register(gc.freeze)  # and a third of a second at the end
-    warnings.simplefilter("default", UnknownFamily)
+    for category in (UnknownFamily, UnreadKeys):
+        warnings.simplefilter("default", category)
     warnings.showwarning = _print_warning
     _open_streams()
     try:
@@ -251,7 +252,7 @@ def _open_streams() -> None:
 
 def _print_warning(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
     """Print our own warnings in one line, as errors are; those of libraries with their place."""
-    ours = issubclass(category, UnknownFamily)
+    ours = issubclass(category, UnknownFamily | UnreadKeys)
     text = str(message) if ours else f"{category.__name__}: {message} ({place[0]}:{place[1]})"
     print(f"archetype: {text}", file=sys.stderr)
 
