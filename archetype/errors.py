@@ -86,6 +86,10 @@ class UnknownFamily(Notice):
     """A model of a family that is not registered was loaded; the message says what was inferred."""
 
 
+class UnreadKeys(Notice):
+    """A config.json has keys that no class of its family reads, so that they change nothing."""
+
+
 def shorten(text: str, limit: int) -> str:
     """The text, without its middle where it has more than `limit` characters."""
     if len(text) <= limit:

@@ -1,5 +1,6 @@
 """A published config.json whose keys are checked as they are read; a key that nobody reads is refused by name."""
 
+from collections.abc import Collection
 from typing import Any
 
 from archetype.errors import CheckpointError
@@ -126,11 +127,21 @@ class Config:
             raise self.error(key, f"{value!r} is not a mapping", "fix the file")
         return Config(value, f"{self.place}: {key}")
 
-    def finish(self, ignored: frozenset[str] = BOOKKEEPING) -> None:
-        """Refuse a key that nobody read."""
-        for key in self.values:
-            if key not in self.used and key not in ignored:
+    def finish(self, ignored: frozenset[str] = BOOKKEEPING, read: Collection[str] | None = None) -> tuple[str, ...]:
+        """Refuse a key that nobody read, unless the class that it was written for does not read it either.
+
+        Args:
+            ignored: keys that say nothing.
+            read: by that class (absent: any).
+
+        Returns:
+            Keys that this class does not read.
+        """
+        left = tuple(key for key in self.values if key not in self.used and key not in ignored)
+        for key in left:
+            if read is None or key in read:
                 raise self.error(key, "is not understood for this family", "remove it if it changes no number")
+        return left
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
         """An error at this key."""

@@ -1,5 +1,6 @@
 """DeepSeek-V2 (DeepSeek-AI 2024): latent attention, many small experts; as transformers' `deepseek_v2` writes it."""
 
+from operator import itemgetter
 from typing import Any
 
 from archetype.families.config import Config
@@ -137,9 +138,10 @@ expert_width, shared_width = width("last.feedforward.expert"), width("last.feedf
 # Of DeepSeek-V2 and DeepSeek-V3.
 SHARED_KEYS = (
     # they follow from other sizes, or say how to compute or to train
-    ignored("head_dim", "qk_head_dim", "pretraining_tp", "output_router_logits", "seq_aux", "ep_size"),
+    ignored("qk_head_dim", "pretraining_tp", "output_router_logits", "seq_aux", "ep_size"),
     ignored("num_key_value_heads", path="block.mixer.num_heads"),
     Key("qk_rope_head_dim", "qk_rope_head_dim", 64),
+    Expected("head_dim", itemgetter("qk_rope_head_dim"), "the features that are rotated"),
     Key("max_position_embeddings", "context_length", 2048),
     Key("num_hidden_layers", "num_layers", 32),
     Key("hidden_size", "d_model", 4096),

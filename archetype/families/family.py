@@ -33,6 +33,7 @@ class InferenceReport:
         tensors: how many have a place.
         assumed: what neither keys nor tensors say, as path=value and why.
         unknown: keys that are not understood, with their values.
+        unread: keys that the family's class in transformers never reads.
         left_out: tensors that a decoder of text has no use for.
     """
 
@@ -40,12 +41,17 @@ class InferenceReport:
     tensors: int
     assumed: tuple[str, ...]
     unknown: tuple[str, ...]
+    unread: tuple[str, ...]
     left_out: tuple[str, ...]
 
     def summary(self, name: str) -> str:
         """The report in one line."""
         text = f"{name} is not a registered family; read by {len(self.recognized)} keys and {self.tensors} tensors"
-        for words, items in (("assumed", self.assumed), ("keys not understood", self.unknown)):
+        for words, items in (
+            ("assumed", self.assumed),
+            ("keys not understood", self.unknown),
+            ("keys that its class never reads", self.unread),
+        ):
             more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
             text += f"; {words}: {', '.join(items[:SHOWN])}{more}" if items else ""
         if self.left_out:
@@ -67,6 +73,7 @@ class InferenceReport:
         rows += [("recognized", f"{self.tensors} tensors have a place")]
         rows += [("assumed", item) for item in self.assumed]
         rows += [("not understood", item) for item in self.unknown]
+        rows += [("never read", item) for item in self.unread]
         return rows + [("left out", item) for item in self.left_out]
 
 

@@ -1,13 +1,15 @@
 """How weights are published: a configuration read and written, and weight rules. Data, no torch."""
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from archetype.errors import CheckpointError, shorten
+from archetype.errors import MAX_MESSAGE, CheckpointError, UnreadKeys, one_line, shorten
+from archetype.families.class_keys import keys_read
 from archetype.families.classes import read_classes, write_classes
 from archetype.families.config import Config
 from archetype.families.rules import Rule, rule
@@ -96,7 +98,9 @@ class Format:
                 model = model.replace(head=ClassificationHead(num_classes=read_classes(reader), bias=False))
         except ValidationError as error:  # sizes that do not fit each other
             raise explain(error, every=False).at(place) from None
-        reader.finish()
+        if unread := reader.finish(read=keys_read(config)):
+            text = one_line(f"{place}: no {self.model_type} class reads {', '.join(unread)}", MAX_MESSAGE)
+            warnings.warn(UnreadKeys(text), stacklevel=2)
         return model
 
     def config_for(self, model: ModelSpec) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def gemma(*, d_model: int, activation: Activation | str = "gelu_tanh", eps: floa
         activation=activation,
         eps=eps,
         unit_offset=True,
-        embedding=Embedding(scale=d_model**0.5),
+        embedding=Embedding(scale=d_model**0.5, round_scale=True),
         **(defaults | design),
     )
 

@@ -10,7 +10,7 @@ from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.gemma import gemma_keys
 from archetype.families.gemma2 import RULES, gemma2, query_width
-from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_kind, ignored
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, expect_kind, ignored
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
 from archetype.families.llama import INV_FREQ, PARTS
 from archetype.families.qwen3 import QK_NORMS
@@ -71,6 +71,8 @@ def _read_layers(config: Config, values: Values) -> Values:
     for kind, theta, scaled in ((FULL, thetas[0], scaling), (SLIDING, thetas[1], None)):
         reader = Config({"rope_parameters": sections.get(kind), "rope_scaling": scaled}, config.place)
         positions.append(read_rotary(reader, values["head_dim"], values["context_length"], theta))
+        if positions[-1].dim is not None:
+            raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
     return {"patterns": patterns, "position": positions[0], "local_position": positions[1]}
 
 
@@ -89,7 +91,7 @@ KEYS = ConfigTable(gemma3_text, (
     ignored("cache_implementation"),  # a way to keep the state
     Converted(_read_layers, _write_layers),
     Key("query_pre_attn_scalar", "query_width", 256, path=query_width),
-    Key("attn_logit_softcapping", "attention_softcap"),
+    Expected("attn_logit_softcapping", None, "no line of transformers' class asks for it"),
     Key("final_logit_softcapping", "softcap"),
     Key("hidden_activation", "activation", "gelu_pytorch_tanh"),
 ), parts=PARTS)  # fmt: skip

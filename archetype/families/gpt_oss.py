@@ -11,6 +11,7 @@ from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored
 from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
 from archetype.families.llama import FRAME, INV_FREQ, PARTS, PRE_NORMS, design_keys, llama
+from archetype.families.rope import rotary_section
 from archetype.families.rules import Rule, rule, weight_rules
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
@@ -68,6 +69,13 @@ def _read_windows(config: Config, values: Values) -> Values:
     return {"patterns": read_patterns(config, values["num_layers"], size, lambda i: FULL if i % 2 else SLIDING)}
 
 
+def _read_position(config: Config, values: Values) -> Values:
+    """A file that says nothing of its positions means those that were published."""
+    if rotary_section(config) is not None:
+        return {}
+    return {"position": LONG.replace(theta=config.positive("rope_theta", LONG.theta))}
+
+
 EXPERT = "block.feedforward.expert"
 KEYS = ConfigTable(gpt_oss, (
     # how training begins and what it returns; a context before its stretching, which YaRN has too
@@ -76,6 +84,7 @@ KEYS = ConfigTable(gpt_oss, (
     *design_keys(150_000.0, f"{EXPERT}", hidden_size=2880, num_attention_heads=64, num_key_value_heads=8, head_dim=64,
         num_hidden_layers=36, vocab_size=201_088, max_position_embeddings=131_072, intermediate_size=2880,
         rms_norm_eps=1e-5),
+    Converted(_read_position, lambda model: {}),
     Converted(_read_windows, write_patterns),
     Key("attention_bias", "attention_bias", True),
     Key("num_local_experts", "num_experts", 128),

@@ -79,19 +79,25 @@ def llama(
     return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes, **model)
 
 
-def rotary_keys(theta: float) -> Converted:
-    """Rotary positions, which turn whole heads in these formats; `theta` is the library's default."""
+def rotary_keys(theta: float, whole: bool = True, trained: int | None = None) -> Converted:
+    """Rotary positions.
+
+    Args:
+        theta: the library's default.
+        whole: whether the format turns whole heads.
+        trained: the library's default for the length of the context that was trained first (absent: it has none).
+    """
 
     def read(config: Config, values: Values) -> Values:
-        position = read_rotary(config, values["head_dim"], values["context_length"], theta)
-        if position.dim is not None:  # transformers turns whole heads here, whatever the file says
+        position = read_rotary(config, values["head_dim"], values["context_length"], theta, trained)
+        if whole and position.dim is not None:  # transformers turns whole heads here, whatever the file says
             raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
         return {"position": position}
 
     def write(model: Decoder) -> dict[str, Any]:
         mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
         heads, position = mixer.sizes(model.d_model), mixer.position
-        if heads.rotary_dim != heads.head_dim:
+        if whole and heads.rotary_dim != heads.head_dim:
             cause = "this format turns whole heads"
             raise CheckpointError("layers[0].mixer.position.dim", cause, "export to another family")
         rotary = expect_kind(Rotary, position, "layers[0].mixer.position")

@@ -6,8 +6,8 @@ from typing import Any
 from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
-from archetype.families.keys import ConfigTable, Expected, Key, ignored
-from archetype.families.llama import INV_FREQ, PARTS, PRE_NORMS, design_keys
+from archetype.families.keys import ConfigTable, Expected, Key, ignored, value_at
+from archetype.families.llama import INV_FREQ, PARTS, PRE_NORMS, design_keys, rotary_keys
 from archetype.families.mistral import mistral, window_size
 from archetype.families.rules import weight_rules
 from archetype.models.decoder.spec import Decoder
@@ -21,12 +21,19 @@ def phi3(*, vocab_size: int = 32_064, context_length: int = 4096, window: int | 
     return mistral(vocab_size=vocab_size, context_length=context_length, window=window, **design)
 
 
+def _trained(model: Decoder) -> int:
+    """Tokens of the context that was trained first."""
+    position = value_at(model, "block.mixer.position")
+    return int(getattr(position.scaling, "original_context_length", model.context_length))
+
+
 KEYS = ConfigTable(phi3, (
     ignored("resid_pdrop", "embd_pdrop"),  # only of training
     Expected("attention_bias", False, "biases"),
-    ignored("original_max_position_embeddings", path="context_length"),
-    *design_keys(vocab_size=32_064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
-        rms_norm_eps=1e-5),
+    *design_keys(rotary=False, vocab_size=32_064, hidden_size=3072, intermediate_size=8192,
+        max_position_embeddings=4096, rms_norm_eps=1e-5),
+    rotary_keys(10_000.0, whole=False, trained=4096),
+    ignored("original_max_position_embeddings", path=_trained),
     Key("sliding_window", "window", check=Config.optional_size, path=window_size),
     Key("hidden_act", "activation", "silu"),
 ), parts=PARTS)  # fmt: skip

@@ -4,6 +4,7 @@ Spellings: `rope_theta` and `rope_scaling` at the top (transformers 4), `rope_pa
 `type` or `rope_type`; the trained length inside, at the top, or taken from max_position_embeddings.
 """
 
+import math
 from typing import Any, assert_never
 
 from archetype.families.config import Config
@@ -11,29 +12,61 @@ from archetype.parts.position.spec import (
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NoScaling,
+    ProportionalScaling,
     Rotary,
     RotaryScaling,
     YarnScaling,
 )
 from archetype.spec.base import MAX_LENGTH
 
+SECTIONS = ("rope_scaling", "rope_parameters")
 
-def read_rotary(config: Config, head_dim: int, context_length: int, default_theta: float = 10_000.0) -> Rotary:
-    """The rotary positions of a configuration."""
+
+def read_rotary(
+    config: Config,
+    head_dim: int,
+    context_length: int,
+    default_theta: float = 10_000.0,
+    default_trained: int | None = None,
+) -> Rotary:
+    """The rotary positions of a configuration.
+
+    Args:
+        config: with all spellings.
+        head_dim: features of a head.
+        context_length: in tokens.
+        default_theta: where the file has none.
+        default_trained: tokens of the context that was trained first, where the file does not say it outside of the
+            section (absent: as in the section, or `context_length`).
+    """
     theta = config.positive("rope_theta", default_theta)
     fraction = config.positive("partial_rotary_factor", 1.0)
-    trained = config.size("original_max_position_embeddings", context_length, MAX_LENGTH)
-    old, new = config.section("rope_scaling"), config.section("rope_parameters")
-    section = new if new is not None and new.values else old
+    trained = config.optional_size("original_max_position_embeddings", default_trained)
+    section = rotary_section(config)
     scaling: RotaryScaling = NoScaling()
-    if section is not None and section.values:
+    if section is not None:
         theta = section.positive("rope_theta", theta)
         fraction = section.positive("partial_rotary_factor", fraction)
         scaling = _read_scaling(section, trained, context_length)
         section.finish(frozenset())
-    dim = None if fraction == 1.0 else int(head_dim * fraction)
+    is_whole = fraction == 1.0 or isinstance(scaling, ProportionalScaling)
+    dim = None if is_whole else int(head_dim * fraction)
     return Rotary(theta=theta, dim=dim, scaling=scaling)
+
+
+def rotary_section(config: Config) -> Config | None:
+    """What a file says of rotary positions in a section of either name; None where it says nothing.
+
+    Raises:
+        CheckpointError: two sections say different things.
+    """
+    both = (config.section(key) for key in SECTIONS)
+    sections = [section for section in both if section is not None and section.values]
+    if len(sections) == len(SECTIONS) and sections[0].values != sections[1].values:
+        raise config.error(SECTIONS[0], f"contradicts {SECTIONS[1]}", "leave one of them out")
+    return sections[0] if sections else None
 
 
 def write_rotary(rotary: Rotary, head_dim: int) -> dict[str, Any]:
@@ -44,8 +77,11 @@ def write_rotary(rotary: Rotary, head_dim: int) -> dict[str, Any]:
     return parameters
 
 
-def _read_scaling(section: Config, trained: int, context_length: int) -> RotaryScaling:
+def _read_scaling(section: Config, trained: int | None, context_length: int) -> RotaryScaling:
+    """The scaling of a section; the `trained` length beside it counts before one in it, as in transformers."""
     new, old = section.get("rope_type"), section.get("type")
+    trained_in_section = section.size("original_max_position_embeddings", context_length, MAX_LENGTH)
+    trained = trained or trained_in_section
     match kind := old if new is None else new:
         case None | "default":
             section.get("factor")
@@ -54,7 +90,6 @@ def _read_scaling(section: Config, trained: int, context_length: int) -> RotaryS
             return LinearScaling(factor=section.positive("factor"))
         case "dynamic":
             # transformers takes the trained length from max_position_embeddings, whatever else the file says
-            section.get("original_max_position_embeddings")
             return DynamicScaling(factor=section.positive("factor"), original_context_length=context_length)
         case "yarn":
             return _read_yarn(section, trained, context_length)
@@ -63,22 +98,42 @@ def _read_scaling(section: Config, trained: int, context_length: int) -> RotaryS
                 factor=section.positive("factor"),
                 low_frequency_factor=section.positive("low_freq_factor"),
                 high_frequency_factor=section.positive("high_freq_factor"),
-                original_context_length=section.size("original_max_position_embeddings", trained, MAX_LENGTH),
+                original_context_length=trained,
             )
+        case "longrope" | "su":
+            return _read_longrope(section, trained, context_length)
+        case "proportional":
+            share = section.positive("partial_rotary_factor", 1.0)
+            return ProportionalScaling(share=share, factor=section.positive("factor", 1.0))
         case _:
-            raise section.error("rope_type", f"there is no scaling {kind!r}", "known are linear, dynamic, yarn, llama3")
+            known = "known are linear, dynamic, yarn, llama3, longrope, proportional"
+            raise section.error("rope_type", f"there is no scaling {kind!r}", known)
+
+
+def _read_longrope(section: Config, trained: int, context_length: int) -> LongRopeScaling:
+    lists = {name: section.get(name) for name in ("short_factor", "long_factor")}
+    for name, factors in lists.items():
+        if not isinstance(factors, list):
+            raise section.error(name, f"{factors!r} is not a list of numbers", "fix the file")
+    factor = section.positive("factor", context_length / trained)
+    usual = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 and trained > 1 else 1.0
+    return LongRopeScaling(
+        short_factors=lists["short_factor"],
+        long_factors=lists["long_factor"],
+        original_context_length=trained,
+        attention_factor=section.positive("attention_factor", usual),
+    )
 
 
 def _read_yarn(section: Config, trained: int, context_length: int) -> YarnScaling:
-    original = section.size("original_max_position_embeddings", trained, MAX_LENGTH)
     optional = {
         name: section.positive(name)
         for name in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
         if section.get(name) not in (None, 0)
     }
     return YarnScaling(
-        factor=section.positive("factor", context_length / original),
-        original_context_length=original,
+        factor=section.positive("factor", context_length / trained),
+        original_context_length=trained,
         truncate=section.flag("truncate", True),
         **optional,
     )
@@ -113,5 +168,15 @@ def _written_scaling(scaling: RotaryScaling) -> dict[str, Any]:
                 "high_freq_factor": scaling.high_frequency_factor,
                 "original_max_position_embeddings": scaling.original_context_length,
             }
+        case LongRopeScaling():
+            return {
+                "rope_type": "longrope",
+                "short_factor": list(scaling.short_factors),
+                "long_factor": list(scaling.long_factors),
+                "original_max_position_embeddings": scaling.original_context_length,
+                "attention_factor": scaling.attention_factor,
+            }
+        case ProportionalScaling():
+            return {"rope_type": "proportional", "partial_rotary_factor": scaling.share, "factor": scaling.factor}
         case _:
             assert_never(scaling)

@@ -30,7 +30,8 @@ class MixerQuirks:
         qk_norm_after_rope: queries and keys are normalized after they are rotated.
         gate_in_queries: a gate on attention's result lies beside each head's query.
         gate_activation: of such a gate.
-        mixer_eps: of the norm in a delta network, where it is not that of the others.
+        mixer_eps: of the norm in a delta network or Mamba-2, where it is not that of the others.
+        conv_silu: the nonlinearity behind a convolution is SiLU, whatever `hidden_act` says.
         fused_order: the order of queries, keys and values in one tensor, and in how many parts they follow each other.
     """
 
@@ -41,6 +42,7 @@ class MixerQuirks:
     gate_in_queries: bool = False
     gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
     mixer_eps: float | None = None
+    conv_silu: bool = False
     fused_order: tuple[str, int] | None = None
 
 
@@ -107,7 +109,7 @@ class CheckpointMixer(ABC):
 
     @abstractmethod
     def size(self, keys: tuple[str, ...]) -> int | None:
-        """A size, by the first of these keys that the file has; None where it has none."""
+        """A size, by the first of these keys that the file has, which may list one for each layer; None without."""
 
     @abstractmethod
     def norm(self, bias: bool, weight: bool = True) -> Norm:

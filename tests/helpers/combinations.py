@@ -27,6 +27,9 @@ ADDED: dict[str, spec.EmbeddingPosition] = {
     "nothing-added": spec.NoPosition(), "learned": spec.Learned(), "sinusoidal": spec.Sinusoidal(),
 }  # fmt: skip
 LLAMA3 = spec.Llama3Scaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context_length=8)
+LONGROPE = spec.LongRopeScaling(
+    short_factors=(1.0, 2.0), long_factors=(2.0, 4.0), original_context_length=CONTEXT, attention_factor=1.2
+)
 POSITIONS: dict[str, spec.MixerPosition] = {
     "no-position": spec.NoPosition(),
     "rotary": spec.Rotary(),
@@ -36,6 +39,8 @@ POSITIONS: dict[str, spec.MixerPosition] = {
     "dynamic": spec.Rotary(scaling=spec.DynamicScaling(factor=4.0, original_context_length=CONTEXT)),
     "yarn": spec.Rotary(scaling=spec.YarnScaling(factor=4.0, original_context_length=8)),
     "llama3": spec.Rotary(scaling=LLAMA3),
+    "longrope": spec.Rotary(dim=4, scaling=LONGROPE),
+    "proportional": spec.Rotary(scaling=spec.ProportionalScaling(share=0.5)),
     "alibi": spec.Alibi(),
     "relative": spec.RelativeBias(num_buckets=8, max_distance=12),
 }

@@ -206,14 +206,21 @@ def write_small(kind: str, folder: Path, task: Task = TASKS["causal"]) -> Tensor
         count = task.auto.from_config(config).num_parameters()
     if count > MOST:
         raise ValueError(f"{count:,} parameters, which no size of its configuration makes fewer")
-    _drawn(task.auto.from_config(config)).save_pretrained(folder)
+    drawn(task.auto.from_config(config)).save_pretrained(folder)
     # read back, for buffers that are computed were drawn too
     model = task.auto.from_pretrained(folder).eval()
     with torch.no_grad():
         return task.theirs(model)
 
 
-def _drawn(model: PreTrainedModel) -> PreTrainedModel:
+def logits_of(model: PreTrainedModel) -> Tensor:
+    """What a model makes of `TEXT`, (1, T, V)."""
+    with torch.no_grad():
+        logits: Tensor = model.eval()(TEXT, use_cache=False).logits
+    return logits
+
+
+def drawn(model: PreTrainedModel) -> PreTrainedModel:
     """The model with every tensor random but those that are computed, which are never trained."""
     computed = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
     randomize(model)

@@ -161,6 +161,10 @@ def bloom(**changes: Any) -> BloomConfig:
 
 WINDOWS = {"use_sliding_window": True, "sliding_window": 8}
 ROPE = {"rope_type": "linear", "rope_theta": 77.0, "factor": 4.0}
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 77.0, "factor": 4.0, "short_factor": [1.0, 1.5, 2.0, 3.0],
+    "long_factor": [1.0, 2.0, 4.0, 8.0],
+}  # fmt: skip
 TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
@@ -258,6 +262,13 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "olmo2 tied biases": lambda: Olmo2Config(**SIZES, tie_word_embeddings=True, attention_bias=True, rms_norm_eps=0.1),
     "phi3": lambda: Phi3Config(**SIZES),
     "phi3 windows tied": lambda: Phi3Config(**SIZES, sliding_window=8, tie_word_embeddings=True),
+    "phi3 longrope": lambda: Phi3Config(**SIZES, rope_parameters=LONGROPE, original_max_position_embeddings=64),
+    "phi3 longrope beyond": lambda: Phi3Config(
+        **SIZES,
+        rope_parameters=LONGROPE
+        | {"partial_rotary_factor": 0.5, "short_factor": [1.5, 3.0], "long_factor": [2.0, 5.0]},
+        original_max_position_embeddings=8,
+    ),
     "smollm3": smollm3,
     "smollm3 windows biases": lambda: smollm3(
         use_sliding_window=True, sliding_window=8, attention_bias=True, mlp_bias=True, tie_word_embeddings=False

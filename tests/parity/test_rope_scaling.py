@@ -1,12 +1,13 @@
 """Every scaling's frequencies are those that transformers computes from the configuration that we write."""
 
+import copy
 import math
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from archetype import spec
@@ -81,12 +82,42 @@ def test_llama3(theta: float, factor: float, low: float, band: float, dim: int, 
     agree(spec.Rotary(theta=theta, scaling=scaling), dim, 4 * trained, 10)
 
 
+@given(st.data(), THETAS, DIMS, TRAINED, st.floats(0.01, 20.0))
+def test_longrope(data: st.DataObject, theta: float, dim: int, trained: int, lengths: float) -> None:
+    factors = st.lists(FACTORS, min_size=dim // 2, max_size=dim // 2)
+    scaling = spec.LongRopeScaling(
+        short_factors=tuple(data.draw(factors)),
+        long_factors=tuple(data.draw(factors)),
+        original_context_length=trained,
+        attention_factor=data.draw(st.floats(0.5, 2.0)),
+    )
+    agree(spec.Rotary(theta=theta, scaling=scaling), dim, 4 * trained, max(1, int(trained * lengths)))
+
+
+@given(THETAS, FACTORS, DIMS, st.floats(0.1, 1.0))
+def test_proportional(theta: float, factor: float, dim: int, share: float) -> None:
+    agree(spec.Rotary(theta=theta, scaling=spec.ProportionalScaling(share=share, factor=factor)), dim, 2048, 10)
+
+
+def test_longrope_takes_its_factor_from_the_two_lengths_where_the_file_has_none() -> None:
+    """As Phi-3 is published: the trained length beside the section, and no factor in it."""
+    section = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    values = {"rope_scaling": section, "original_max_position_embeddings": 4096, "max_position_embeddings": 131_072}
+    config = Phi3Config(hidden_size=64, num_attention_heads=4, **copy.deepcopy(values))
+    _, expected = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=10)
+    ours = read_rotary(Config(values), 16, 131_072)
+    assert math.isclose(rotary_frequencies(ours, 16, torch.tensor([10]))[1], expected, rel_tol=1e-12)
+
+
 SCALINGS = [
     spec.LinearScaling(factor=4.0),
     spec.DynamicScaling(factor=4.0, original_context_length=512),
     spec.YarnScaling(factor=4.0, original_context_length=128),
     spec.YarnScaling(factor=40.0, original_context_length=128, mscale=0.707, mscale_all_dim=0.5),
     spec.Llama3Scaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context_length=128),
+    spec.LongRopeScaling(
+        short_factors=tuple(1.0 + pair for pair in range(8)), long_factors=(4.0,) * 8, original_context_length=128
+    ),
 ]
 
 

@@ -17,6 +17,7 @@ from archetype.convert.infer.quirks import (
     FamilyQuirks,
 )
 from archetype.errors import CheckpointError
+from archetype.families.class_keys import DERIVED
 from archetype.families.config import ACTIVATIONS, Config
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.roles.activation import Activation
@@ -31,12 +32,20 @@ class CheckpointInfo:
 
     Attributes:
         type: what config.json says that the text model is.
+        outer_type: what it says that the whole model is.
+        stated: the keys that the file itself has; the others of `config` are its class's defaults.
+        defaults: of each key that its class in transformers reads; None where nobody knows which these are.
+        unread: keys of the file that this class never reads, and that are not in `config`.
         assumed: what neither says, in the order in which it was needed.
     """
 
     config: Config
     shapes: Shapes
     type: str
+    outer_type: str
+    stated: frozenset[str]
+    defaults: Mapping[str, Any] | None = None
+    unread: tuple[str, ...] = ()
     assumed: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -70,6 +79,10 @@ class CheckpointInfo:
             )
         if self.type in MISSING_BY_TYPE:
             raise self.missing(self.config.place, MISSING_BY_TYPE[self.type])
+        outer = QUIRKS.get(self.outer_type, FamilyQuirks())
+        for key, value in {*self.quirks.only, *outer.only}:
+            if key in self.stated:
+                self.config.expect(key, value, f"the {self.type} class obeys it in a way of its own")
         sections = (value for value in self.config.values.values() if isinstance(value, dict))
         for values in (self.config.values, *sections):
             for key, part in MISSING_BY_KEY.items():
@@ -91,17 +104,42 @@ class CheckpointInfo:
 
     def first(self, keys: tuple[str, ...], default: Any = None) -> Any:
         """The value of the first of these keys that the file has."""
-        return next((value for key in keys if (value := self.config.get(key)) is not None), default)
+        key = self._first_key(keys)
+        return default if key is None else self.config.get(key)
 
     def positive(self, keys: tuple[str, ...], default: float) -> float:
         """A number above 0, by the first of these keys that the file has."""
-        key = next((key for key in keys if self.config.get(key) is not None), None)
+        key = self._first_key(keys)
         return default if key is None else self.config.positive(key)
 
-    def size(self, keys: tuple[str, ...]) -> int | None:
-        """A size, by the first of these keys that the file has; None where it has none."""
-        key = next((key for key in keys if self.config.get(key) is not None), None)
-        return None if key is None else self.config.size(key)
+    def size(self, keys: tuple[str, ...], layer: int | None = None) -> int | None:
+        """A size, by the first of these keys that the file has; None where it has none.
+
+        Args:
+            keys: spellings.
+            layer: whose size it is where a key lists one for each (absent: no key may).
+        """
+        key = self._first_key(keys)
+        if key is None:
+            return None
+        values = self.config.get(key)
+        if layer is None or not isinstance(values, list):
+            return self.config.size(key)
+        if layer >= len(values):
+            raise self.config.error(key, f"says nothing of layer {layer}", "fix the file")
+        return Config({key: values[layer]}, self.config.place).size(key)
+
+    def _first_key(self, keys: tuple[str, ...]) -> str | None:
+        """The first of these keys that has a value in the file, or else by default; the others are its spellings."""
+        self.config.used |= set(keys)
+        known = [key for key in keys if self.config.values.get(key) is not None]
+        return next((key for key in known if key in self.stated), known[0] if known else None)
+
+    def refuse_derived(self, *keys: str) -> None:
+        """Refuse a file without any of these keys, for which the class has a rule of its own."""
+        for key in keys:
+            if self.defaults is not None and self.defaults.get(key) == DERIVED and key not in self.stated:
+                raise self.config.error(key, f"is missing, and follows from a rule of the {self.type} class", "add it")
 
     def sides(self, tensor: str) -> Shape:
         """Rows and columns of a matrix."""
@@ -124,7 +162,7 @@ class CheckpointInfo:
 
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
         """A norm: with a bias or under a key of LayerNorm's a LayerNorm, else an RMSNorm."""
-        key = next((key for key in EPS if self.config.get(key) is not None), None)
+        key = self._first_key(EPS)
         eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
         if self.quirks.norm is not None:
             norm = self.quirks.norm.replace(eps=eps)

@@ -48,8 +48,8 @@ class InferredMixer(CheckpointMixer):
         return self.info.sides(self.layer.mixer[param])
 
     def size(self, keys: tuple[str, ...]) -> int | None:
-        """A size, by the first of these keys that the file has."""
-        return self.info.size(keys)
+        """A size, by the first of these keys that the file has; of a list, this layer's."""
+        return self.info.size(keys, self.layer.number)
 
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
         """A norm of the kind that the model has."""

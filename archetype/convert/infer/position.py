@@ -5,13 +5,14 @@ from typing import Any
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.quirks import FULL_EVERY, LAYER_KINDS, ROTARY, ROTARY_FRACTION, WINDOW
 from archetype.families.config import Config
-from archetype.families.rope import read_rotary
+from archetype.families.rope import SECTIONS, read_rotary, rotary_section
 from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Alibi, NoPosition, Rotary
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import MixerPosition
 
 NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # among rotary positions, and none of them
+FRACTION = "partial_rotary_factor"  # of a head's features, those that turn
 WINDOWED = ("sliding_attention", "local")
 
 
@@ -33,43 +34,60 @@ def read_position(info: CheckpointInfo, number: int, head_dim: int, context_leng
     """The positions of a layer whose heads have so many features."""
     config = info.config
     if config.get("alibi") or info.quirks.alibi:
-        return Alibi()
-    if not (info.quirks.rope or ROTARY & set(config.values)) or _without_rope(info, number):
+        return Alibi(scale=head_dim**-0.5 if info.quirks.alibi_before_scale else 1.0)
+    if not (info.quirks.rope or ROTARY & {*config.values, *(info.defaults or ())}) or _without_rope(info, number):
         return NoPosition()
     if info.quirks.rope_when_named and config.get("position_embedding_type") != "rope":
         return NoPosition()
-    values = dict(config.values)
-    thetas = config.get("layer_rope_theta")
-    if isinstance(thetas, list) and number < len(thetas):  # of each layer its own; zero for none
-        if not thetas[number]:
-            return NoPosition()
-        values["rope_parameters"] = (values.get("rope_parameters") or {}) | {"rope_theta": thetas[number]}
-    section = values.get("rope_parameters")
-    if isinstance(section, dict) and any(isinstance(value, dict) for value in section.values()):
-        values["rope_parameters"] = section.get(_layer_kind(info, number) or "full_attention")
-    if (theta := config.optional_positive("rope_local_base_freq")) and _layer_kind(info, number) in WINDOWED:
-        values |= {"rope_theta": theta, "rope_scaling": None}  # as older files of Gemma 3 say it
-    if isinstance(section := values.get("rope_parameters") or values.get("rope_scaling"), dict):
-        values |= _of_text(section, head_dim, info.positive(("rope_theta",), 10_000.0))
-    reader = Config(values, config.place)
+    section = _rotary_section(info, number)
+    if section is None:
+        return NoPosition()
     theta = info.positive(("rotary_emb_base", "rope_theta"), 10_000.0)
+    others = {key: value for key, value in config.values.items() if key not in SECTIONS}
+    if (fraction := info.first(ROTARY_FRACTION)) is not None:
+        others[FRACTION] = fraction
+    reader = Config(others | {"rope_parameters": _of_text(info, section, head_dim, theta)}, config.place)
     position = read_rotary(reader, head_dim, context_length, theta)
     config.used |= reader.used
     dim = info.size(("rotary_dim",))
-    if info.first(ROTARY_FRACTION) is not None and dim is None:
-        dim = int(head_dim * info.positive(ROTARY_FRACTION, 1.0))
     dim = position.dim if dim is None else dim
     dim = None if dim == head_dim else dim
     return position.replace(dim=dim, interleaved=_interleaved(info), reversed=info.quirks.reversed)
 
 
-def _of_text(section: dict[str, Any], head_dim: int, theta: float) -> dict[str, Any]:
+def _rotary_section(info: CheckpointInfo, number: int) -> dict[str, Any] | None:
+    """What the file says of the rotary positions of a layer, in one section; None where the layer has none."""
+    config, kind = info.config, _layer_kind(info, number)
+    whole = rotary_section(config)
+    section = {} if whole is None else dict(whole.values)
+    if whole is None:
+        info.refuse_derived("rope_parameters")
+        info.refuse_derived("rope_theta")
+    theta = config.optional_positive("rope_local_base_freq")
+    if whole is not None and any(isinstance(value, dict) for value in section.values()):  # one for each kind of layers
+        section = dict((whole.section(kind or "full_attention") or Config({})).values)
+    elif theta is not None and kind in WINDOWED:
+        section = {"rope_theta": theta}  # as older files of Gemma 3 say it
+    elif info.quirks.scaled_full_layers and whole is not None and "rope_type" not in section:
+        raise config.error("rope_scaling", f"names no rope_type, which the {info.type} class asks for", "name it")
+    elif info.quirks.scaled_full_layers and kind in WINDOWED:
+        section = {"rope_theta": value} if (value := (info.defaults or {}).get("rope_theta")) else {}
+    thetas = config.get("layer_rope_theta")
+    if isinstance(thetas, list) and number < len(thetas):  # of each layer its own; zero for none
+        return section | {"rope_theta": thetas[number]} if thetas[number] else None
+    return section
+
+
+def _of_text(info: CheckpointInfo, section: dict[str, Any], head_dim: int, theta: float) -> dict[str, Any]:
     """Rotary positions without what only pictures need; a fixed `alpha` stretches theta (Hunyuan)."""
-    section = {key: value for key, value in section.items() if key not in NOT_ROTARY and not key.startswith("mrope_")}
+    whole = info.defaults is not None and f"rope_parameters.{FRACTION}" not in info.defaults  # it turns whole heads
+    whole = whole and section.get("rope_type") != "proportional"  # which is not the class's own
+    left_out = (*NOT_ROTARY, FRACTION) if whole else NOT_ROTARY
+    section = {key: value for key, value in section.items() if key not in left_out and not key.startswith("mrope_")}
     if (alpha := section.pop("alpha", None)) is not None:
         theta = float(section.get("rope_theta", theta)) * float(alpha) ** (head_dim / (head_dim - 2))
         section = {"rope_type": "default", "rope_theta": theta}
-    return {"rope_parameters": section}
+    return section
 
 
 def _layer_kind(info: CheckpointInfo, number: int) -> str | None:
@@ -97,6 +115,8 @@ def _without_rope(info: CheckpointInfo, number: int) -> bool:
 def read_pattern(info: CheckpointInfo, number: int) -> Pattern:
     """Which pairs of positions a layer sees."""
     size, kind = info.size(WINDOW) if info.first(WINDOW) else None, _layer_kind(info, number)
+    if size and kind is None:
+        info.refuse_derived(*LAYER_KINDS)
     if kind is not None:
         windowed = kind in WINDOWED
     else:

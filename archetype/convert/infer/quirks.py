@@ -3,8 +3,8 @@
 Names are read in order: the commonest comes first.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from archetype.parts.activation.spec import GELUTanh, ReLU
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
@@ -51,9 +51,16 @@ NEUTRAL = (
     r"(kv_lora_rank|q_lora_rank|qk_head_dim|qk_nope_head_dim|qk_rope_head_dim|v_head_dim|qk_layernorm|use_qk_norm)",
     r"(use_post_norm|ignore_keys_at_rope_validation|type_vocab_size|position_embedding_type|layer_group_size)",
     r"(max_window_layers|attention_types|eod_token_id|static_.*)",
-    r"(topk_method|scoring_func|enable_moe_fp32_combine|moe_norm_min|use_sliding_window|num_nextn_predict_layers)",
+    r"(topk_method|scoring_func|enable_moe_fp32_combine|use_sliding_window|num_nextn_predict_layers)",
     r".*_token_(id|index)",
+    # sizes of mixers, which their tensors show
+    r"(linear_(conv|key|value|num_value).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
+    r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
+    r"(time_step_(rank|min|max|floor)|layers_block_type|hybrid_layer_ids|num_dense_layers|max_target_positions)",
 )
+# Keys of parts that some models have none of.
+OF_ATTENTION = r".*(head|rope|attention|window|layer_types).*"
+OF_EXPERTS = r".*(expert|moe|topk|routed|router|n_group).*"
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ class FamilyQuirks(MixerQuirks):
         reversed: rotary pairs are rotated the other way.
         positions_after_padding: positions are counted from the number after padding's.
         full_layers_without_rope: layers with full attention have no positions, where others have a window.
+        scaled_full_layers: `rope_scaling` is of layers with full attention alone.
         renormalize: the weights of a token's experts sum to one.
         sigmoid: each expert's affinity is a sigmoid.
         activation: of the feed-forward part, whatever the file says.
@@ -71,13 +79,17 @@ class FamilyQuirks(MixerQuirks):
         norm: the kind of all norms, where tensors cannot show it.
         embedding_norm: a norm without weights after the embedding.
         scaled_embedding: token vectors are multiplied by the root of their width.
+        round_scale: that root is rounded to the type of the vectors first.
         added_position: positions that are added to token vectors, and computed.
         inclusive_waves: the exponents of their waves run from 0 to 1 inclusive (tensor2tensor).
         rope: queries and keys are rotated, though no key says so.
         rope_when_named: queries and keys are rotated only where `position_embedding_type` says so.
         alibi: scores fall with the distance, which no key says.
+        alibi_before_scale: they fall before they are divided by the root of the head's width.
+        logits_times_scaling: `logits_scaling` multiplies logits, where it divides them elsewhere.
         norm_first: the embedding's norm stands before positions are added.
         expert_bias_on: what the bias of the experts' choice is added to.
+        only: keys that the class obeys in a way of its own, and the one value under which that is how all others do.
         renames: patterns of tensor names and what they are read as.
         computed: pattern of tensors that follow from sizes, and are not read.
     """
@@ -85,6 +97,7 @@ class FamilyQuirks(MixerQuirks):
     reversed: bool = False
     positions_after_padding: bool = False
     full_layers_without_rope: bool = False
+    scaled_full_layers: bool = False
     renormalize: bool = False
     sigmoid: bool = False
     activation: Activation | None = None
@@ -92,30 +105,43 @@ class FamilyQuirks(MixerQuirks):
     norm: LayerNorm | RMSNorm | None = None
     embedding_norm: bool = False
     scaled_embedding: bool = False
+    round_scale: bool = False
     added_position: Sinusoidal | None = None
     inclusive_waves: bool = False
     rope: bool = False
     rope_when_named: bool = False
     alibi: bool = False
+    alibi_before_scale: bool = False
+    logits_times_scaling: bool = False
     norm_first: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
+    only: tuple[tuple[str, Any], ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     computed: str | None = None
 
 
 NEIGHBOURS = FamilyQuirks(interleaved=True)
 ROBERTA = FamilyQuirks(positions_after_padding=True)
-ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True)
+ONE_PLUS = FamilyQuirks(norm=RMSNorm(unit_offset=True), scaled_embedding=True, round_scale=True)
 QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("gptj", "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5"), NEIGHBOURS),
     **dict.fromkeys(
         ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
     ),
-    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "vaultgemma"), ONE_PLUS),
-    **dict.fromkeys(
-        ("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa", "aria_text"), FamilyQuirks(renormalize=True)
-    ),
+    **dict.fromkeys(("gemma", "gemma2", "vaultgemma"), ONE_PLUS),
+    "gemma3_text": replace(ONE_PLUS, only=(("attn_logit_softcapping", None),)),  # which no line of the class asks for
+    "ministral3": FamilyQuirks(only=(("layer_types", None),)),
+    "gemma3": FamilyQuirks(only=(("final_logit_softcapping", None),)),
+    "gpt_bigcode": FamilyQuirks(only=(("multi_query", True),)),
+    **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa"), FamilyQuirks(renormalize=True)),
+    "aria_text": FamilyQuirks(renormalize=True, only=(("hidden_act", "silu"),)),  # but for the shared expert
     **dict.fromkeys(("bloom", "mpt"), FamilyQuirks(alibi=True)),
+    "zamba2": FamilyQuirks(conv_silu=True, mixer_eps=1e-5, only=(("time_step_min", 1e-3),)),
+    "olmo3": FamilyQuirks(scaled_full_layers=True),
+    "olmoe": FamilyQuirks(only=(("sliding_window", None),)),
+    "whisper": FamilyQuirks(only=(("scale_embedding", False),)),
+    "falcon": FamilyQuirks(alibi_before_scale=True),
+    "hyperclovax": FamilyQuirks(logits_times_scaling=True),
     "granitemoehybrid": FamilyQuirks(renormalize=True, rope_when_named=True),
     "hunyuan_v1_dense": FamilyQuirks(qk_norm_after_rope=True),
     "hunyuan_v1_moe": FamilyQuirks(qk_norm_after_rope=True, renormalize=True),
@@ -128,7 +154,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "qwen3_5_moe_text": FamilyQuirks(norm=RMSNorm(unit_offset=True), gate_in_queries=True, renormalize=True),
     "kolibri1": FamilyQuirks(sigmoid=True, full_layers_without_rope=True, expert_bias_on="logits"),
-    "blenderbot-small": FamilyQuirks(norm_first=True),
+    "blenderbot-small": FamilyQuirks(norm_first=True, only=(("scale_embedding", False),)),
     "olmo_hybrid": FamilyQuirks(mixer_eps=1e-5),
     "falcon_mamba": FamilyQuirks(norm=RMSNorm()),
     **dict.fromkeys(
@@ -142,8 +168,13 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
-    "openai-gpt": FamilyQuirks(activation=GELUTanh()),  # which it calls gelu
-    "ctrl": FamilyQuirks(activation=ReLU(), scaled_embedding=True, added_position=Sinusoidal(interleaved=False)),
+    "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # which it calls gelu
+    "ctrl": FamilyQuirks(
+        activation=ReLU(),
+        scaled_embedding=True,
+        added_position=Sinusoidal(interleaved=False),
+        only=(("layer_norm_epsilon", 1e-6),),  # but for the last norm
+    ),
     "xglm": FamilyQuirks(added_position=Sinusoidal(interleaved=False, offset=2), inclusive_waves=True),
     "biogpt": FamilyQuirks(eps=1e-5),
     "gpt_neo": FamilyQuirks(unscaled_scores=True),
@@ -151,8 +182,10 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
     "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
-    "nanochat": FamilyQuirks(norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, reversed=True),
-    "gpt_neox_japanese": FamilyQuirks(renames=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
+    "nanochat": FamilyQuirks(
+        norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True
+    ),
+    "gpt_neox_japanese": FamilyQuirks(only=(("rope_theta", None),), renames=((r"(.*)\.dense_bias", r"\1.dense.bias"),)),
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 

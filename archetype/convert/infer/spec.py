@@ -13,11 +13,20 @@ from pydantic import ValidationError
 from archetype.convert.infer.block import read_feedforward, read_wiring
 from archetype.convert.infer.checkpoint_info import CheckpointInfo, Shapes
 from archetype.convert.infer.mixer import InferredMixer, ModelDims
-from archetype.convert.infer.quirks import CONTEXT, EMBEDDING_SCALE, HEAD_SCALE, INITIAL_STD, NEUTRAL
+from archetype.convert.infer.quirks import (
+    CONTEXT,
+    EMBEDDING_SCALE,
+    HEAD_SCALE,
+    INITIAL_STD,
+    NEUTRAL,
+    OF_ATTENTION,
+    OF_EXPERTS,
+)
 from archetype.convert.infer.rules import inferred_rules
 from archetype.convert.infer.tensors import GroupedTensors, group_tensors
 from archetype.errors import CheckpointError
 from archetype.families.as_read import family_as_read
+from archetype.families.class_keys import DERIVED, keys_read
 from archetype.families.config import BOOKKEEPING, Config
 from archetype.families.family import Family, InferenceReport
 from archetype.models.block.spec import Block, NoMixer
@@ -28,6 +37,7 @@ from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead, HeadTransform, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.spec import Learned, NoPosition
+from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import EmbeddingPosition
 from archetype.spec.base import explain
@@ -54,19 +64,24 @@ def read_unknown(values: dict[str, Any], shapes: Shapes, place: str = "config.js
     except ValidationError as error:
         raise explain(error, every=False).at(place) from None
     rules = partial(inferred_rules, info, tensors, wirings)
-    return family_as_read(info.type, values, model, rules, _report(info, tensors))
+    return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
 
 
 def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str) -> CheckpointInfo:
     """The checkpoint's facts; of a model that also reads images or sound, those of the part that reads text."""
-    text = values.get("text_config")
+    text, whole = values.get("text_config"), values
     if isinstance(text, dict):
         outer = {key: value for key, value in values.items() if key != "text_config"}
         values = outer | text | {key: outer[key] for key in ("tie_word_embeddings",) if key in outer}
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{place}: model_type", f"{model_type!r} names no family", "fix the file")
-    return CheckpointInfo(Config(values, place), shapes, model_type)
+    defaults = keys_read(whole, model_type)
+    unread = () if defaults is None else tuple(key for key in values if key not in defaults.keys() | BOOKKEEPING)
+    read = {key: value for key, value in (defaults or {}).items() if value not in (None, DERIVED)}
+    read |= {key: value for key, value in values.items() if key not in unread}
+    outer_type = str(whole.get("model_type"))
+    return CheckpointInfo(Config(read, place), shapes, model_type, outer_type, frozenset(values), defaults, unread)
 
 
 def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list[dict[str, str]]]:
@@ -87,6 +102,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
         )
         for layer, (wiring, _) in zip(tensors.layers, wirings, strict=True)
     )
+    _check_head_dims(info, [block.mixer for block in blocks], d_model)
     weightless = not any(norms for _, norms in wirings)
     model = Decoder(
         vocab_size=vocab_size,
@@ -114,6 +130,16 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
         softcap=softcap,
         transform=_transform(info, tensors),
     )
+
+
+def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) -> None:
+    """Refuse heads that differ in width between layers, which shapes alone cannot tell from differing in number."""
+    sizes = [(number, mixer.attention_sizes(d_model)) for number, mixer in enumerate(mixers)]
+    widths = {size.head_dim: number for number, size in reversed(sizes) if size is not None}
+    if len(widths) > 1:
+        (one, first), (other, second) = list(widths.items())[:2]
+        part = f"heads of {one} features in layer {first} and of {other} in layer {second}, or other numbers of heads"
+        raise info.missing(info.config.place, part)
 
 
 def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bool = False) -> Norm:
@@ -144,6 +170,7 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
     return Embedding(
         position=_added(info, tensors, dims),
         scale=scale,
+        round_scale=info.quirks.round_scale,
         num_token_types=_rows(info, tensors, "embedding.token_type") or 0,
         norm=_norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm),
         norm_first=info.quirks.norm_first,
@@ -167,17 +194,18 @@ def _tied(info: CheckpointInfo, tensors: GroupedTensors) -> bool:
 
 
 def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform | None:
-    """BERT's layer before the logits, whose activation RoBERTa fixes."""
+    """BERT's layer before the logits, whose activation RoBERTa and ELECTRA fix."""
     name = tensors.outer.get("lm_head.dense.weight")
     if name is None:
         return None
-    activation = GELU() if name.startswith("lm_head.") else info.activation(gated=False)
+    activation = GELU() if name.startswith(("lm_head.", "generator_predictions.")) else info.activation(gated=False)
     return HeadTransform(activation=activation, norm=_norm(info, tensors, "lm_head.norm"))
 
 
 def _head_scale(info: CheckpointInfo, d_model: int) -> float:
     if info.config.get("logits_scaling") is not None:
-        return 1.0 / info.config.positive("logits_scaling")
+        scaling = info.config.positive("logits_scaling")
+        return scaling if info.quirks.logits_times_scaling else 1.0 / scaling
     if info.config.get("dim_model_base") is not None:
         return info.config.positive("dim_model_base") / d_model
     return info.positive(HEAD_SCALE, 1.0)
@@ -189,14 +217,34 @@ def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:
     return info.positive(("residual_multiplier",), 1.0)
 
 
-def _report(info: CheckpointInfo, tensors: GroupedTensors) -> InferenceReport:
-    config = info.config
-    neutral = re.compile("|".join(f"(?:{pattern})" for pattern in NEUTRAL))
-    unknown = [
-        f"{key}={repr(value)[:60]}"
+def _unknown_keys(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder) -> dict[str, Any]:
+    """Keys that are not understood here; of those that its class reads, none may have another value than by default."""
+    attends = any(block.mixer.attention_sizes(model.d_model) is not None for block in model.layers)
+    patterns = (
+        *NEUTRAL,
+        *(() if attends else (OF_ATTENTION,)),
+        *(() if any(layer.sparse for layer in tensors.layers) else (OF_EXPERTS,)),
+    )
+    config, neutral = info.config, re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+    unknown = {
+        key: value
         for key, value in config.values.items()
-        if key not in config.used | BOOKKEEPING and value is not None and not neutral.fullmatch(key)
-    ]
-    recognized = sorted(key for key in config.used if config.values.get(key) is not None)
+        if key in info.stated - config.used - BOOKKEEPING and value is not None and not neutral.fullmatch(key)
+    }
+    if info.defaults is None:
+        return unknown
+    for key, value in unknown.items():
+        if value != info.defaults[key]:
+            cause = f"{value!r} is not understood here, and the {info.type} class of transformers reads this key"
+            raise config.error(key, cause, "remove it if it changes no number")
+    return {}
+
+
+def _report(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder) -> InferenceReport:
+    config = info.config
+    unknown = [f"{key}={repr(value)[:60]}" for key, value in _unknown_keys(info, tensors, model).items()]
+    recognized = sorted(key for key in config.used & info.stated if config.values.get(key) is not None)
     placed = len(info.shapes) - len(tensors.left_out)
-    return InferenceReport(tuple(recognized), placed, tuple(info.assumed), tuple(unknown), tuple(tensors.left_out))
+    return InferenceReport(
+        tuple(recognized), placed, tuple(info.assumed), tuple(unknown), info.unread, tuple(tensors.left_out)
+    )

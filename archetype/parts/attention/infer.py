@@ -10,7 +10,8 @@ from archetype.roles.norm import VectorNorm
 from archetype.spec.base import MAX_LENGTH
 from archetype.spec.registry import provides
 
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "attention_heads")
+HEADS = ("num_attention_heads_per_layer", "num_attention_heads", "n_head", "n_heads", "num_heads",
+         "decoder_attention_heads", "attention_heads")  # fmt: skip
 HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
 SCORE_SCALE = ("attention_multiplier", "softmax_scale")
 USUAL_HEAD_DIM = 64  # where nothing says how many heads there are
@@ -35,16 +36,7 @@ NAMES: NameTable = (
 def read(tensors: CheckpointMixer) -> Attention:
     """The heads follow from keys and shapes, most else from which tensors there are."""
     config, quirks = tensors.config, tensors.quirks
-    heads, head_dim = num_heads(tensors), tensors.size(HEAD_DIM)
-    rows = 1 if tensors.transposed else 0
-    if "qkv.weight" in tensors.shapes:
-        head_dim = head_dim or max(tensors.d_model // heads, 1)
-        num_kv_heads = (tensors.sides("qkv.weight")[rows] // head_dim - heads) // 2
-    else:
-        head_dim = tensors.sides("q.weight")[rows] // (2 if quirks.gate_in_queries else 1) // heads
-        num_kv_heads = tensors.sides("k.weight")[rows] // max(head_dim, 1)
-    if min(head_dim, num_kv_heads) < 1 or heads % num_kv_heads:
-        raise tensors.missing(f"attention with {heads} heads and the shapes of its tensors")
+    heads, num_kv_heads, head_dim = _head_sizes(tensors)
     biased = {name: "qkv.bias" in tensors.shapes or f"{name}.bias" in tensors.shapes for name in "qkv"}
     norm, over = _query_norm(tensors, head_dim)
     return Attention(
@@ -64,6 +56,40 @@ def read(tensors: CheckpointMixer) -> Attention:
         position=tensors.position(head_dim),
         pattern=tensors.pattern(),
     )
+
+
+def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
+    """Heads of queries, heads of keys, and features of each head.
+
+    Where a key says how wide a head is, the tensors say how many this layer has, which may differ from layer to layer.
+    """
+    rows = 1 if tensors.transposed else 0
+    if "q.weight" in tensors.shapes:
+        width = tensors.sides("q.weight")[rows] // (2 if tensors.quirks.gate_in_queries else 1)
+    else:
+        width = tensors.sides("o.weight")[1 - rows]
+    head_dim = tensors.size(HEAD_DIM)
+    if head_dim is None:
+        heads = num_heads(tensors)
+        head_dim = _whole(tensors, width, heads)
+    else:
+        heads, said = _whole(tensors, width, head_dim), tensors.size(HEADS)
+        if said not in (None, heads):
+            raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {said} heads")
+    if "qkv.weight" in tensors.shapes:
+        num_kv_heads, odd = divmod(_whole(tensors, tensors.sides("qkv.weight")[rows], head_dim) - heads, 2)
+    else:
+        num_kv_heads, odd = _whole(tensors, tensors.sides("k.weight")[rows], head_dim), 0
+    if num_kv_heads < 1 or odd or heads % num_kv_heads:
+        raise tensors.missing(f"attention with {heads} heads and the shapes of its tensors")
+    return heads, num_kv_heads, head_dim
+
+
+def _whole(tensors: CheckpointMixer, rows: int, parts: int) -> int:
+    """The rows of each of so many equal parts."""
+    if rows < 1 or rows % parts:
+        raise tensors.missing(f"attention with {rows} rows in a tensor that {parts} does not divide")
+    return rows // parts
 
 
 def num_heads(tensors: CheckpointMixer) -> int:
@@ -91,7 +117,7 @@ def _query_norm(tensors: CheckpointMixer, head_dim: int) -> tuple[VectorNorm, Li
 
 def _query_scale(tensors: CheckpointMixer) -> QueryScale | None:
     """The growth of queries with their position, which is said among rotary positions."""
-    key = "rope_parameters" if tensors.config.get("rope_parameters") else "rope_scaling"
+    key = "rope_scaling" if tensors.config.get("rope_scaling") else "rope_parameters"
     values = tensors.config.get(key)
     if not isinstance(values, dict) or not values.get("llama_4_scaling_beta"):
         return None

@@ -204,7 +204,8 @@ class Attention(Mixer):
             invalid("position", cause, "use learned positions in the embedding, or pattern window")
         if self.projects_globally:
             if self.keys_follow_length:
-                invalid("position.scaling", "dynamic scaling has no global projections", "use another scaling")
+                cause = "scaling that follows the length has no global projections"
+                invalid("position.scaling", cause, "use another scaling")
             if self.value_embedding is not None:
                 cause = "the values of global projections have no table"
                 invalid("value_embedding", cause, "leave it out, or use global_projections: false")
@@ -252,6 +253,7 @@ class Attention(Mixer):
             invalid("head_dim", f"{head_dim} features cannot be paired for rotary positions", "use an even head_dim")
         if self.position.dim is not None and self.position.dim > head_dim:
             invalid("position.dim", f"{self.position.dim} is more than head_dim {head_dim}", f"use at most {head_dim}")
+        self.position.scaling.check(self.position.dim or head_dim)
 
     def check(self, width: int, causal: bool) -> None:
         """Heads divide the width, and a decoder attends to nothing ahead."""
@@ -334,4 +336,4 @@ class Attention(Mixer):
     @property
     def keys_follow_length(self) -> bool:
         """Whether a key's rotation changes as the request grows, so that it cannot be stored rotated."""
-        return isinstance(self.position, Rotary) and self.position.scaling.kind == "dynamic"
+        return isinstance(self.position, Rotary) and self.position.scaling.follows_length

@@ -36,7 +36,7 @@ class Embedding(nn.Module):
         self.position = build_position(embedding.position, context_length, d_model)
         self.token_type = table(embedding.num_token_types, d_model) if embedding.num_token_types else None
         self.norm = build_norm(embedding.norm, d_model)
-        self.scale, self.norm_first = embedding.scale, embedding.norm_first
+        self.scale, self.round_scale, self.norm_first = embedding.scale, embedding.round_scale, embedding.norm_first
         self.per_layer: PerLayerEmbedding | None = None
         if embedding.per_layer is not None:
             self.per_layer = PerLayerEmbedding(embedding.per_layer, vocab_size, d_model, readers)
@@ -55,7 +55,7 @@ class Embedding(nn.Module):
         if self.num_positions is not None:
             check_positions_fit(x.shape[1], self.num_positions)
         if self.scale != 1.0:
-            x = x * self.scale
+            x = x * (x.new_tensor(self.scale) if self.round_scale else self.scale)
         x = normalize_stream(self.norm, x, context) if self.norm_first else x
         x = x + self.position(context.shared_positions).to(x.dtype)
         if self.token_type is not None:

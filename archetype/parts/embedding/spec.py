@@ -40,6 +40,7 @@ class Embedding(TokenEmbedding):
     Attributes:
         position: vectors of positions that are added.
         scale: factor of the tokens' vectors.
+        round_scale: whether the factor is rounded to the type of the vectors first (Gemma).
         num_token_types: vectors of types, one of which is added (0: none).
         norm: of the sum.
         norm_first: whether the norm stands before positions and types are added.
@@ -52,6 +53,7 @@ class Embedding(TokenEmbedding):
     kind: Literal["table"] = "table"
     position: AnyEmbeddingPosition = NoPosition()
     scale: Positive = 1.0
+    round_scale: Flag = False
     num_token_types: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
     norm: AnyNorm = NoNorm()
     norm_first: Flag = False

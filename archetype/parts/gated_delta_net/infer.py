@@ -1,7 +1,7 @@
 """A gated delta network of a family that is not registered, by the names and shapes of its tensors."""
 
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
-from archetype.parts.mamba.infer import PARAMETERS, PREFIX
+from archetype.parts.mamba.infer import PARAMETERS, PREFIX, check_activation
 from archetype.roles.checkpoint import CheckpointMixer, Joint, MixerReader, NameTable
 from archetype.spec.registry import provides
 
@@ -16,6 +16,7 @@ JOINT = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v
 
 def read(tensors: CheckpointMixer) -> GatedDeltaNet:
     """The sizes follow from the rates, the norm and the convolution; heads of keys are a key."""
+    check_activation(tensors)
     (num_heads,), (v_head_dim,) = tensors.shape("A_log"), tensors.shape("norm.weight")
     channels, _, kernel = tensors.shape("conv.weight")
     key_heads = tensors.size(("linear_num_key_heads",)) or num_heads

@@ -86,8 +86,9 @@ class LatentAttention(Mixer):
             invalid("qk_rope_head_dim", f"{self.qk_rope_head_dim} features cannot be paired", "use an even number")
         if self.position.dim is not None:
             invalid("position.dim", "the turned features are a part of their own", "use qk_rope_head_dim")
-        if self.position.scaling.kind == "dynamic":
-            cause = "dynamic scaling would turn every remembered key anew"
+        self.position.scaling.check(self.qk_rope_head_dim)
+        if self.position.scaling.follows_length:
+            cause = "scaling that follows the length would turn every remembered key anew"
             invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
         return self
 

@@ -58,8 +58,9 @@ class LightningIndex(KeySelection):
         if self.position.dim is not None and self.position.dim > self.head_dim:
             cause = f"{self.position.dim} is more than head_dim {self.head_dim}"
             invalid("position.dim", cause, f"use at most {self.head_dim}")
-        if self.position.scaling.kind == "dynamic":
-            cause = "dynamic scaling would turn every remembered key anew"
+        self.position.scaling.check(self.position.dim or self.head_dim)
+        if self.position.scaling.follows_length:
+            cause = "scaling that follows the length would turn every remembered key anew"
             invalid("position.scaling", cause, "use another scaling")
         return self
 

@@ -6,6 +6,7 @@ from archetype.roles.checkpoint import CheckpointMixer, MixerReader, NameTable
 from archetype.roles.norm import Norm
 from archetype.spec.registry import provides
 
+ACTIVATION = ("mamba_hidden_act", "hidden_mamba_act", "hidden_act")  # behind the convolution
 # What state spaces and delta networks share.
 PREFIX = r"(?:\w+\.)*?(?:mamba|mixer|linear_attn)\."
 PARAMETERS: NameTable = tuple((rf"{PREFIX}{name}", name) for name in ("A_log", "D", "dt_bias"))
@@ -23,6 +24,7 @@ NAMES: NameTable = (
 
 def read(tensors: CheckpointMixer) -> Mamba:
     """The sizes follow from the rates, the steps and the convolution."""
+    check_activation(tensors)
     inner, state_size = tensors.shape("A_log")
     rank, d_model = tensors.shape("dt_proj.weight")[1], tensors.d_model
     norm: Norm = tensors.norm(bias=False) if "dt_norm.weight" in tensors.shapes else NoNorm()
@@ -39,6 +41,14 @@ def read(tensors: CheckpointMixer) -> Mamba:
         bias="in_proj.bias" in tensors.shapes,
         norm=norm,
     )
+
+
+def check_activation(tensors: CheckpointMixer) -> None:
+    """Refuse another nonlinearity behind the convolution than SiLU, the only one that there is here."""
+    stated = (key for key in ACTIVATION if tensors.config.get(key) is not None)
+    key = None if tensors.quirks.conv_silu else next(stated, None)
+    if key is not None and (name := tensors.config.get(key)) not in ("silu", "swish"):
+        raise tensors.config.error(key, f"{name!r} behind a convolution is missing here", "only silu is")
 
 
 SIGN = r"(?:mamba|mixer)\.A_log"  # with an axis of channels and one of the state

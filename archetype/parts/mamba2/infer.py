@@ -1,6 +1,6 @@
 """Mamba-2 of a family that is not registered, by the names and shapes of its tensors."""
 
-from archetype.parts.mamba.infer import IN_AND_OUT, PARAMETERS, PREFIX, SIGN
+from archetype.parts.mamba.infer import IN_AND_OUT, PARAMETERS, PREFIX, SIGN, check_activation
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.roles.checkpoint import CheckpointMixer, ConfigKeys, MixerReader, NameTable
 from archetype.spec.registry import provides
@@ -14,6 +14,7 @@ ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # as different 
 def read(tensors: CheckpointMixer) -> Mamba2:
     """The sizes follow from the rates, the norm and the convolution; groups and chunks are keys."""
     refuse_step_limits(tensors.config)
+    check_activation(tensors)
     (num_heads,), (inner,) = tensors.shape("A_log"), tensors.shape("norm.weight")
     channels, _, kernel = tensors.shape("conv.weight")
     groups = tensors.size(GROUPS) or 1
@@ -26,7 +27,7 @@ def read(tensors: CheckpointMixer) -> Mamba2:
         chunk_size=tensors.size(CHUNK) or 256,
         conv_bias="conv.bias" in tensors.shapes,
         bias="in_proj.bias" in tensors.shapes,
-        eps=tensors.eps,
+        eps=tensors.quirks.mixer_eps or tensors.eps,
     )
 
 

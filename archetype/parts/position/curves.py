@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from archetype.parts.position.frequencies import (
     alibi_slopes,
+    attention_factor,
     frequencies,
     relative_bucket,
     rotary_decay,
     scaled_frequencies,
-    yarn_attention_factor,
 )
 from archetype.parts.position.spec import (
     Alibi,
@@ -70,7 +70,7 @@ def _learned(position: Learned, place: Place) -> Curves:
 @provides("curves", Alibi)
 def _alibi(position: Alibi, place: Place) -> Curves:
     assert place.sizes is not None
-    return {"kind": "alibi", "slopes": alibi_slopes(place.sizes.num_heads)}
+    return {"kind": "alibi", "slopes": alibi_slopes(place.sizes.num_heads, position.scale)}
 
 
 @provides("curves", RelativeBias)
@@ -96,12 +96,14 @@ def _rotary(position: Rotary, place: Place) -> Curves:
                            high_frequency_factor=4.0),
     ]  # fmt: skip
     scalings, own_angles = [], scaled_frequencies(position, dim, length)
-    for kind in (own if own.kind == one.kind else one for one in kinds):
+    others = [one for one in kinds if one.kind != own.kind]
+    for kind in (
+        own if own.kind == one.kind else one for one in (*kinds, *([own] if len(others) == len(kinds) else []))
+    ):
         angles = own_angles if kind is own else scaled_frequencies(position.replace(scaling=kind), dim, length)
         scalings.append({"kind": kind.kind, "own": kind is own, "scaling": kind.dump(full=True), "angles": angles,
                          "decay": rotary_decay(angles, points(length))})  # fmt: skip
-    scale = yarn_attention_factor(own) if isinstance(own, YarnScaling) else 1.0
-    sizes = {"kind": "rotary", "dim": dim, "theta": position.theta, "attention_factor": scale}
+    sizes = {"kind": "rotary", "dim": dim, "theta": position.theta, "attention_factor": attention_factor(own)}
     return sizes | {"curves": scalings} | _waves(own_angles, length)
 
 

@@ -39,6 +39,12 @@ def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[flo
             start, end = scaling.low_frequency_factor, scaling.high_frequency_factor
             turns = (scaling.original_context_length * frequency / (2 * math.pi) for frequency in plain)
             shares = (1 - min(max((turn - start) / (end - start), 0), 1) for turn in turns)
+        case spec.LongRopeScaling() as scaling:
+            divisors = scaling.long_factors if length > scaling.original_context_length else scaling.short_factors
+            return [frequency / divisor for frequency, divisor in zip(plain, divisors, strict=True)]
+        case spec.ProportionalScaling(share=share, factor=factor):
+            turning = int(share * dim // 2)
+            return [frequency / factor for frequency in plain[:turning]] + [0.0] * (len(plain) - turning)
         case _:
             return plain
     return [
@@ -65,8 +71,19 @@ def yarn_ramp(theta: float, dim: int, scaling: spec.YarnScaling) -> tuple[float,
     return max(low, 0), min(high, dim - 1)
 
 
-def yarn_attention_factor(scaling: spec.YarnScaling) -> float:
-    """The factor on cos and sin: given, or from mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)."""
+def attention_factor(scaling: spec.RotaryScaling) -> float:
+    """The factor on cos and sin."""
+    match scaling:
+        case spec.YarnScaling():
+            return _yarn_attention_factor(scaling)
+        case spec.LongRopeScaling():
+            return scaling.attention_factor
+        case _:
+            return 1.0
+
+
+def _yarn_attention_factor(scaling: spec.YarnScaling) -> float:
+    """As given, or from mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)."""
 
     def temperature(mscale: float) -> float:
         return 0.1 * mscale * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
@@ -107,12 +124,17 @@ def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
     return bounds
 
 
-def alibi_slopes(num_heads: int) -> list[float]:
-    """m_h = 2^(-8h/H), h = 1..H; else those of the next lower power of two, then every other one of the next higher."""
+def alibi_slopes(num_heads: int, scale: float = 1.0) -> list[float]:
+    """m_h = 2^(-8h/H), h = 1..H; else those of the next lower power of two, then every other one of the next higher.
+
+    Args:
+        num_heads: H.
+        scale: factor of all.
+    """
     power = 2 ** int(math.log2(num_heads))
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     between = [2 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
-    return slopes + between[: num_heads - power]
+    return [scale * slope for slope in slopes + between[: num_heads - power]]
 
 
 def relative_bucket(position: spec.RelativeBias, causal: bool, ahead: int) -> int:

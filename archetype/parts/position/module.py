@@ -11,7 +11,7 @@ from archetype.native import fused
 from archetype.nn.context import ForwardContext, Lengths, Vectors
 from archetype.nn.registry import module_for
 from archetype.parts.position import spec
-from archetype.parts.position.frequencies import alibi_slopes, yarn_attention_factor, yarn_ramp
+from archetype.parts.position.frequencies import alibi_slopes, attention_factor, yarn_ramp
 from archetype.roles.position import AttentionSizes
 from archetype.spec.base import fingerprint
 
@@ -111,20 +111,30 @@ class Rotary(Rotation):
 def rotary_frequencies(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> tuple[Float[Tensor, "b R2"], float]:
     """Angle per position of every pair, after scaling, and the factor on cos and sin.
 
-    Only dynamic scaling has a row for each request, whose length so far `ends` gives.
+    Only a scaling that follows the length has a row for each request, whose length so far `ends` gives.
     """
+    return _scaled(position, rotary_dim, ends), attention_factor(position.scaling)
+
+
+def _scaled(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> Float[Tensor, "b R2"]:
+    """Angle per position of every pair, after scaling."""
     plain = _frequencies(position.theta, rotary_dim, ends.device)[None]
     match position.scaling:
         case spec.NoScaling():
-            return plain, 1.0
+            return plain
         case spec.LinearScaling(factor=factor):
-            return plain / factor, 1.0
+            return plain / factor
         case spec.DynamicScaling() as scaling:
-            return _dynamic(position.theta, rotary_dim, scaling, ends), 1.0
+            return _dynamic(position.theta, rotary_dim, scaling, ends)
         case spec.YarnScaling() as scaling:
-            return _yarn(plain, position.theta, rotary_dim, scaling), yarn_attention_factor(scaling)
+            return _yarn(plain, position.theta, rotary_dim, scaling)
         case spec.Llama3Scaling() as scaling:
-            return _llama3(plain, scaling), 1.0
+            return _llama3(plain, scaling)
+        case spec.LongRopeScaling() as scaling:
+            return _longrope(position.theta, rotary_dim, scaling, ends)
+        case spec.ProportionalScaling(share=share, factor=factor):
+            turning = int(share * rotary_dim // 2)
+            return nn.functional.pad(plain[:, :turning] / factor, (0, plain.shape[1] - turning))
         case _:
             assert_never(position.scaling)
 
@@ -160,13 +170,25 @@ def _llama3(plain: Float[Tensor, "1 R2"], scaling: spec.Llama3Scaling) -> Float[
     return plain / scaling.factor * (1 - unscaled) + plain * unscaled
 
 
+def _longrope(theta: float, dim: int, scaling: spec.LongRopeScaling, ends: Lengths) -> Float[Tensor, "b R2"]:
+    """1 / (divisor theta^(2p/dim)), by the divisors of the length that each request has by now."""
+    short, long = (
+        torch.tensor(factors, dtype=torch.float32, device=ends.device)[None]
+        for factors in (scaling.short_factors, scaling.long_factors)
+    )
+    is_long = ends[:, None] > scaling.original_context_length
+    divisors = torch.where(is_long, long, short) if scaling.follows_length else short
+    exponents = torch.arange(0, dim, 2, device=ends.device, dtype=torch.int64).float() / dim
+    return 1.0 / (divisors * theta**exponents)
+
+
 @module_for(spec.Alibi)
 class Alibi(ScoreBias):
     """-m_h |i - j| (Press 2021): each head its own slope, no parameters."""
 
     def __init__(self, position: spec.Alibi, sizes: AttentionSizes) -> None:
         super().__init__()
-        self.slopes = alibi_slopes(sizes.num_heads)
+        self.slopes = alibi_slopes(sizes.num_heads, position.scale)
 
     def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
         distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()

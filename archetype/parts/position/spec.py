@@ -9,8 +9,9 @@ from archetype.spec.base import MAX_SIZE, Flag, Length, Named, Positive, Size, S
 from archetype.spec.kinds import part
 
 __all__ = [
-    "Alibi", "DynamicScaling", "Learned", "LinearScaling", "Llama3Scaling",
-    "NoPosition", "NoScaling", "RelativeBias", "Rotary", "RotaryScaling", "Sinusoidal", "YarnScaling",
+    "Alibi", "DynamicScaling", "Learned", "LinearScaling", "Llama3Scaling", "LongRopeScaling",
+    "NoPosition", "NoScaling", "ProportionalScaling", "RelativeBias", "Rotary", "RotaryScaling", "Sinusoidal",
+    "YarnScaling",
 ]  # fmt: skip
 
 
@@ -60,13 +61,25 @@ class Sinusoidal(EmbeddingPosition):
             invalid("d_model", f"{width} features cannot be paired for sinusoidal positions", "use an even number")
 
 
-class NoScaling(Spec):
+class Scaling(Spec):
+    """Base of the ways in which frequencies are changed for longer texts."""
+
+    @property
+    def follows_length(self) -> bool:
+        """Whether frequencies change while a text grows, so that a key cannot be stored rotated."""
+        return False
+
+    def check(self, rotary_dim: int) -> None:
+        """Refuse, by `invalid`, a head of which so many features are rotated."""
+
+
+class NoScaling(Scaling):
     """The frequencies as trained."""
 
     kind: Literal["none"] = "none"
 
 
-class LinearScaling(Spec):
+class LinearScaling(Scaling):
     """Every frequency divided by `factor` (Chen 2023, position interpolation).
 
     Attributes:
@@ -77,7 +90,7 @@ class LinearScaling(Spec):
     factor: Positive
 
 
-class DynamicScaling(Spec):
+class DynamicScaling(Scaling):
     """Theta grows with this request's length past `original_context_length` (NTK-aware, dynamic).
 
     Attributes:
@@ -89,8 +102,13 @@ class DynamicScaling(Spec):
     factor: Positive
     original_context_length: Length
 
+    @property
+    def follows_length(self) -> bool:
+        """Always."""
+        return True
 
-class YarnScaling(Spec):
+
+class YarnScaling(Scaling):
     """Slow frequencies interpolated, fast ones kept, a ramp between them (Peng 2023, YaRN).
 
     `attention_factor` multiplies cos and sin; absent, it is 0.1 ln(factor) + 1, or the quotient of that with
@@ -118,7 +136,7 @@ class YarnScaling(Spec):
     truncate: Flag = True
 
 
-class Llama3Scaling(Spec):
+class Llama3Scaling(Scaling):
     """Wavelengths beyond a band divided by `factor`, within it blended, below it kept (Llama 3.1).
 
     Attributes:
@@ -142,8 +160,52 @@ class Llama3Scaling(Spec):
         return self
 
 
+class LongRopeScaling(Scaling):
+    """Each frequency divided by a number of its own, from one list up to the trained length, else another (Ding 2024).
+
+    Attributes:
+        short_factors: divisors of a text of up to `original_context_length` tokens, R/2 of them.
+        long_factors: divisors of a longer one.
+        original_context_length: tokens of the context that was trained first.
+        attention_factor: factor of cos and sin (LongRoPE has sqrt(1 + ln(factor) / ln(original_context_length))).
+    """
+
+    kind: Literal["longrope"] = "longrope"
+    short_factors: tuple[Positive, ...]
+    long_factors: tuple[Positive, ...]
+    original_context_length: Length
+    attention_factor: Positive = 1.0
+
+    @property
+    def follows_length(self) -> bool:
+        """Unless both lists are the same."""
+        return self.short_factors != self.long_factors
+
+    def check(self, rotary_dim: int) -> None:
+        """There is a divisor for each pair."""
+        for name, factors in (("short_factors", self.short_factors), ("long_factors", self.long_factors)):
+            if len(factors) != rotary_dim // 2:
+                cause = f"{len(factors)} are not one for each of {rotary_dim // 2} pairs of rotated features"
+                invalid(f"position.scaling.{name}", cause, f"give {rotary_dim // 2}")
+
+
+class ProportionalScaling(Scaling):
+    """Only the fastest `share` of all pairs turn, at the frequencies of a whole head (Gemma 4).
+
+    Attributes:
+        share: of the pairs, those that turn.
+        factor: what their frequencies are divided by.
+    """
+
+    kind: Literal["proportional"] = "proportional"
+    share: Annotated[float, Field(gt=0, le=1)]
+    factor: Positive = 1.0
+
+
 RotaryScaling = Annotated[
-    NoScaling | LinearScaling | DynamicScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind"), Named()
+    NoScaling | LinearScaling | DynamicScaling | YarnScaling | Llama3Scaling | LongRopeScaling | ProportionalScaling,
+    Field(discriminator="kind"),
+    Named(),
 ]
 
 
@@ -183,9 +245,13 @@ class Alibi(MixerPosition):
     """Scores lowered by m_h |i - j|, with a slope for each head: m_h = 2^(-8h/H) (Press 2021).
 
     Where H is no power of two, the slopes of the next lower power come first, then every other one of the next higher.
+
+    Attributes:
+        scale: factor of all slopes (Falcon has 1 / sqrt(head_dim), for it adds them before it scales scores).
     """
 
     kind: Literal["alibi"] = "alibi"
+    scale: Positive = 1.0
 
 
 @part

@@ -15,7 +15,7 @@ from archetype import spec
 from archetype.convert.infer import read_unknown
 from archetype.convert.infer.quirks import MISSING_BY_TYPE, QUIRKS
 from archetype.convert.source import open_spec, read_hf_spec
-from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
+from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily, UnreadKeys
 from archetype.families import published
 from archetype.families.family import InferenceReport
 from archetype.language_model import LanguageModel
@@ -99,7 +99,7 @@ def test_the_reading_says_what_it_rests_on(folder: Path) -> None:
 
 
 def test_a_notebook_shows_the_report_as_a_table() -> None:
-    report = InferenceReport(("hidden_size",), 3, ("norm=<b>",), (), ("a.b & c",))
+    report = InferenceReport(("hidden_size",), 3, ("norm=<b>",), (), (), ("a.b & c",))
     html = report._repr_html_()
     assert html.startswith("<table>") and html.count("<tr>") == 1 + 4
     assert "norm=&lt;b&gt;" in html and "a.b &amp; c" in html and "<b>" not in html
@@ -321,6 +321,7 @@ def test_long_names_and_values_of_a_folder_are_cut(folder: Path) -> None:
         save_file(tensors | more, folder / "model.safetensors")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnknownFamily)
+            warnings.simplefilter("ignore", UnreadKeys)
             try:
                 archetype.load(folder)
             except ArchetypeError as error:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from archetype import families, spec
-from archetype.errors import CheckpointError, SpecError
+from archetype.errors import CheckpointError, SpecError, UnreadKeys
 from archetype.families import FAMILIES
 from archetype.families.format import TRAINING_ONLY
 from archetype.families.keys import ConfigTable, Key
@@ -70,13 +70,29 @@ def test_what_is_written_reads_back_the_same() -> None:
             assert read(config).replace(name=name, initialization=preset.initialization) == preset
 
 
-def test_an_unknown_key_is_refused_by_name() -> None:
+def test_a_key_that_no_class_reads_is_named_and_passed() -> None:
     for name in PUBLISHED:
-        with case(name):
-            with pytest.raises(CheckpointError) as caught:
-                read(PUBLISHED[name] | {"num_towers": 4})
-            message = "config.json: num_towers: is not understood for this family; remove it if it changes no number"
-            assert str(caught.value) == message
+        with case(name), pytest.warns(UnreadKeys) as told:
+            changed = read(PUBLISHED[name] | {"num_towers": 4})
+            assert str(told[0].message) == f"config.json: no {PUBLISHED[name]['model_type']} class reads num_towers"
+            assert changed == read(PUBLISHED[name])
+
+
+# A key that the class reads, a class that is not transformers' own, and a file of a later version.
+UNKNOWN: list[dict[str, Any]] = [
+    {"is_causal": False}, {"quantization_config": {"quant_method": "gptq"}}, {"per_layer_config": {"0": {}}},
+    {"num_towers": 4, "architectures": ["BitNet"]}, {"num_towers": 4, "transformers_version": "99.0.1"},
+]  # fmt: skip
+
+
+def test_an_unknown_key_that_a_class_may_read_is_refused_by_name() -> None:
+    for name in ("llama-2-7b", "gpt2", "qwen3-8b"):
+        for change in UNKNOWN:
+            with case(name, change):
+                with pytest.raises(CheckpointError) as caught:
+                    read(PUBLISHED[name] | change)
+                remedy = "is not understood for this family; remove it if it changes no number"
+                assert str(caught.value) == f"config.json: {next(iter(change))}: {remedy}"
 
 
 WRONG = [
@@ -94,9 +110,13 @@ WRONG = [
     (LLAMA_2_7B, {"rope_scaling": [1]}, "config.json: rope_scaling: [1] is not a mapping; fix the file"),
     (LLAMA_2_7B, {"rope_scaling": {"type": "linear"}},
      "config.json: rope_scaling: factor: is missing; add it"),
+    (LLAMA_2_7B, {"rope_scaling": {"type": "ntk", "factor": 2.0}},
+     "config.json: rope_scaling: rope_type: there is no scaling 'ntk'; "
+     "known are linear, dynamic, yarn, llama3, longrope, proportional"),
     (LLAMA_2_7B, {"rope_scaling": {"type": "longrope", "factor": 2.0}},
-     "config.json: rope_scaling: rope_type: there is no scaling 'longrope'; "
-     "known are linear, dynamic, yarn, llama3"),
+     "config.json: rope_scaling: short_factor: None is not a list of numbers; fix the file"),
+    (LLAMA_2_7B, {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1e6}},
+     "config.json: rope_scaling: contradicts rope_parameters; leave one of them out"),
     (LLAMA_2_7B, {"rope_scaling": {"type": "linear", "factor": 2.0, "factr": 1}},
      "config.json: rope_scaling: factr: is not understood for this family; remove it if it changes no number"),
     (LLAMA_2_7B, {"partial_rotary_factor": 0.5},

@@ -11,7 +11,7 @@ from torch import Tensor
 from archetype import spec
 from archetype.nn.context import ForwardContext
 from archetype.nn.registry import build_position
-from archetype.parts.position.frequencies import alibi_slopes, yarn_attention_factor
+from archetype.parts.position.frequencies import alibi_slopes, attention_factor
 from archetype.parts.position.module import Alibi, RelativeBias, Rotary, rotary_frequencies
 from tests.helpers.strategies import rotaries
 from tests.helpers.weights import distance, randomize
@@ -121,7 +121,7 @@ def test_norms_are_kept_but_for_yarns_factor(data: st.DataObject, size: int, pos
     rotary = data.draw(rotaries(size))
     x = random(1, 3, 1, size)
     turning = rotary.dim or size
-    factor = yarn_attention_factor(rotary.scaling) if rotary.scaling.kind == "yarn" else 1.0
+    factor = attention_factor(rotary.scaling)
     before, after = x[..., :turning].norm(dim=-1), rotated(rotary, x, positions(position))[..., :turning].norm(dim=-1)
     torch.testing.assert_close(after, factor * before, rtol=1e-6, atol=0)
 

@@ -1,0 +1,88 @@
+"""Each key of a config.json changed alone: what transformers obeys is obeyed or refused, the rest changes nothing.
+
+A score of changes runs with the other tests, every key of every type that is read in `make soak`.
+"""
+
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from archetype.families.class_keys import FILE, class_keys
+from tests.conftest import ROOT
+from tests.helpers.cases import case
+from tests.helpers.class_keys import row, types, universe
+from tests.helpers.one_key import ABSENT, Change, SmallModel
+
+READ = re.findall(r"^\| (\S+) \| agrees", (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+# By type: keys, other values, and whether they are read; what every one of them once did was to differ in silence.
+SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "falcon": [({"alibi": True}, "agrees"), ({"partial_rotary_factor": 0.5}, "agrees"), ({"is_causal": False},
+        "refused")],
+    "hyperclovax": [({"logits_scaling": 0.125}, "agrees"), ({"partial_rotary_factor": 0.5}, "agrees")],
+    "jamba": [({"hidden_act": "relu"}, "refused"), ({"mamba_d_state": 8}, "agrees")],
+    "laguna": [
+        ({"num_attention_heads_per_layer": [4, 8]}, "agrees"),
+        ({"num_attention_heads_per_layer": [8, 4], "head_dim": 4}, "agrees"),
+        ({"rope_parameters": ABSENT}, "refused"),
+        ({"layer_types": ABSENT}, "refused"),
+    ],
+    "olmo3": [
+        ({"rope_parameters": ABSENT, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "agrees"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": ABSENT}, "refused"),
+    ],
+    "ctrl": [({"layer_norm_epsilon": 0.1}, "refused")],
+    "gpt_bigcode": [({"multi_query": False}, "refused")],
+    "electra": [({"hidden_act": "relu"}, "agrees")],
+    "deepseek_v3": [({"head_dim": 2}, "refused"), ({"rms_norm_eps": ABSENT}, "agrees")],
+    "olmoe": [({"sliding_window": 4}, "refused"), ({"rms_norm_eps": ABSENT}, "agrees")],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Any:
+    """Warnings of the libraries, on configurations that nobody uses, and ours of families that are inferred."""
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize("kind", SCORE)
+def test_a_key_means_what_it_means_to_its_class(kind: str, tmp_path: Path) -> None:
+    small = SmallModel(kind, tmp_path)
+    for values, status in SCORE[kind]:
+        with case(kind, values):
+            result = small.outcome(*(Change((key,), value) for key, value in values.items()))
+            assert result.status == status, result.said
+            assert status == "agrees" or next(iter(values)) in result.said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", READ)
+def test_no_key_of_any_class_differs_in_silence(kind: str, tmp_path: Path) -> None:
+    results = list(SmallModel(kind, tmp_path).outcomes())
+    assert len(results) > 60
+    assert [f"{' '.join(map(str, one.changes))}: {one.said}" for one in results if one.status == "differs"] == []
+
+
+def check_rows(kinds: list[str]) -> None:
+    every = universe(types())
+    written = json.loads(FILE.read_text())["types"]
+    for kind in kinds:
+        assert written[kind] == row(kind, every), f"{kind}: run python -m tests.helpers.class_keys"
+
+
+def test_the_table_of_keys_is_that_of_the_installed_transformers() -> None:
+    assert sorted(class_keys()) == types()
+    check_rows(["falcon", "gemma3_text", "llama", "olmo3"])
+
+
+@pytest.mark.slow
+def test_every_row_of_the_table_is_that_of_the_installed_transformers() -> None:
+    check_rows(types())
