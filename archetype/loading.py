@@ -13,6 +13,7 @@ from archetype.convert.gguf import file as gguf
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
 from archetype.convert.image_processor import pictures_as_they_are
 from archetype.convert.model_card import MODEL_CARD, model_card
+from archetype.convert.sentence_transformers import read_files, write_files
 from archetype.convert.source import SUFFIXES, open_spec, without_weights
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families import Family, family_for, published
@@ -192,6 +193,7 @@ def export(
             write_fast(lm.tokenizer, temporary)
         if lm.template is not None:
             write_template(lm.template, temporary)
+        write_files(lm.sentence_files, temporary)
         atomic.write_bytes(temporary / MODEL_CARD, model_card(lm.spec, chosen).encode())
         hf_folder.compare(lm.model, chosen, temporary, left_out)
     return chosen
@@ -214,13 +216,15 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     special = special_ids(special, file)
     if tokenizer is not None:
         _set_special_ids(tokenizer, special)
-    origin = read_origin(folder)
+    origin, sentence = read_origin(folder), read_files(run.sentence_folder, allow_pickle=True)
     tensors = Tensors.single(run.left_out_file) if run.left_out_file.is_file() else None
     left_out = {name: tensors.mapped(name) for name in tensors.names()} if tensors else {}
     template = read_template(run.tokenizer_folder)
     family = origin.open_family()
     labels, pictures = origin.labels, origin.image_processor
-    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
+    return LanguageModel(
+        model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence
+    )
 
 
 def _load_peft(
@@ -279,7 +283,10 @@ def _load_hf(
     left_out = hf_folder.read_left_out(folder, family, allow_pickle)
     file = folder / IMAGE_PROCESSOR
     pictures = read_mapping(file) if model.spec.reads_images and file.is_file() else None
-    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
+    sentence = read_files(folder, allow_pickle)
+    return LanguageModel(
+        model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence
+    )
 
 
 def _open_tokenizer(folder: Path) -> Tokenizer | None:

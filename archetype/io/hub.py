@@ -11,6 +11,7 @@ from archetype.errors import CheckpointError, DataError, one_line
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # The files that are read here: no code, no pickles, no other library's weights.
 PATTERNS = ["*.json", "*.safetensors", "*.model", "*.tiktoken", "*.txt", "*.jinja"]
+FURTHER_FOLDERS = "[!0-9]*/*"  # all but the modules of sentence-transformers, whose names begin with their number
 PICKLE_PATTERNS = ["pytorch_model*.bin"]
 
 
@@ -41,7 +42,7 @@ def download(name: str, patterns: list[str]) -> Path:
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"]))
+        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=[FURTHER_FOLDERS]))
     except GatedRepoError:
         cause = "needs its owner's permission"
         raise CheckpointError(name, cause, "ask on its page, and set HF_TOKEN") from None

@@ -115,10 +115,13 @@ def _causal(model: Any) -> Tensor:
 
 
 def _texts(model: Any) -> Tensor:
-    return model(**_padded(model)).logits  # type: ignore[no-any-return]
+    target = {"decoder_input_ids": ROWS} if model.config.is_encoder_decoder else {}
+    return model(**_padded(model), **target).logits  # type: ignore[no-any-return]
 
 
 def _our_texts(model: Any) -> Tensor:
+    if model.spec.reads_source:
+        return _our_pairs(model)
     return model(ROWS, num_tokens=COUNTS).logits  # type: ignore[no-any-return]
 
 

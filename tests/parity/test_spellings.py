@@ -5,12 +5,17 @@ head, texts of two lengths, a round trip to the bit, and a mistake that must sho
 """
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 import archetype
 from archetype.families.registry import SPELLINGS
@@ -55,6 +60,42 @@ def test_a_type_is_read_computes_the_same_and_is_written_back(task: str, kind: s
     mistake(lm.model)(lm.model)
     with torch.no_grad():
         assert distance(TASKS[task].ours(lm.model), theirs) > WRONG
+
+
+BARE = ("roberta", "electra", "distilbert", "mpnet", "nomic_bert", "bart", "pegasus", "deit", "ijepa")
+
+
+@pytest.mark.parametrize("kind", BARE)
+def test_a_model_without_a_head(kind: str, tmp_path: Path) -> None:
+    """Its vectors, those of its pooler, and the same weights in what is written back."""
+    names = {"pairs": SPELLINGS["pairs"], "images": SPELLINGS["pictures"]}
+    task = TASKS[next((name for name, kinds in names.items() if kind in kinds), "masked")]
+    auto = replace(task, auto=transformers.AutoModel, theirs=vectors_of(task.theirs))
+    theirs = write_small(kind, tmp_path / "theirs", auto)
+    lm = archetype.load(tmp_path / "theirs")
+    with torch.no_grad():
+        assert distance(vectors_of(task.ours)(lm.model), theirs) < EXACT
+    archetype.export(lm, tmp_path / "written")
+    one, other = (
+        transformers.AutoModel.from_pretrained(tmp_path / name).state_dict() for name in ("theirs", "written")
+    )
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+def vectors_of(answers: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+    """The same call of a model, whose vectors stand for its logits."""
+
+    class Vectors:
+        def __init__(self, model: Any) -> None:
+            self.model, self.config, self.spec = model, getattr(model, "config", None), getattr(model, "spec", None)
+
+        def __call__(self, *inputs: Any, **named: Any) -> Any:
+            output = self.model(*inputs, **named)
+            hidden = output.hidden if hasattr(output, "hidden") else output.last_hidden_state
+            return SimpleNamespace(logits=hidden)
+
+    return lambda model: answers(Vectors(model))
 
 
 def test_positions_follow_the_tokens_that_are_not_padding(tmp_path: Path) -> None:
