@@ -15,7 +15,7 @@ NAMES = (
     "ngram", "recurrent", "seq2seq", "transformer", "marian", "bert", "gpt2", "gpt3", "t5", "llama", "mistral", "qwen2",
     "gemma", "gemma2", "deepseek_v2", "mixtral", "sparse_transformer", "longformer", "big_bird", "bloom", "mpt",
     "mamba", "megabyte", "vit", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "phi3", "smollm3", "gpt_oss",
-    "deepseek_v3", "mamba2", "roberta",
+    "deepseek_v3", "mamba2", "roberta", "albert",
 )  # fmt: skip
 # The modules that have several, each with a table of them: published types that are spellings of those above.
 SPELLINGS = {

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
-from transformers import AutoTokenizer, BertForMaskedLM
+from transformers import AlbertForMaskedLM, AutoTokenizer, BertForMaskedLM
 
 import archetype
+from archetype.tokenizers import train_tokenizer
 from tests.helpers.published import EXACT
 from tests.helpers.weights import distance
 
@@ -29,13 +31,24 @@ def test_a_trained_bert_fills_masks_and_embeds_texts(shared: Path) -> None:
     assert [[one.token for one in place] for place in lm.fill("the name of the [MASK] is [MASK].")] == best
 
 
-def test_an_older_bert_with_the_norms_of_tensorflow(shared: Path, tmp_path: Path) -> None:
-    """Twelve layers, as a pickle, whose config.json does not say of what type it is."""
-    source = shared / "published/weights/rxnfp-bert-pretrained"
+# of each, the class that it is loaded with, and the key that its config.json lacks
+OLDER = {
+    "rxnfp-bert-pretrained": (BertForMaskedLM, {"model_type": "bert"}),
+    "rxnmapper-albert": (AlbertForMaskedLM, {}),
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_older_pickles(name: str, shared: Path, tmp_path: Path) -> None:
+    """A BERT of twelve layers with the norms of TensorFlow, and an ALBERT: one layer twelve times, narrow tables."""
+    source, (kind, missing) = shared / "published/weights" / name, OLDER[name]
     config = json.loads((source / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "bert"}))
+    (tmp_path / "config.json").write_text(json.dumps(config | missing))
     (tmp_path / "pytorch_model.bin").symlink_to(source / "pytorch_model.bin")
     lm, tokens = archetype.load(tmp_path, allow_pickle=True), torch.arange(20, 60).reshape(2, 20)
-    theirs = BertForMaskedLM.from_pretrained(tmp_path).eval()
+    theirs = kind.from_pretrained(tmp_path).eval()
     with torch.no_grad():
         assert distance(lm.model(tokens).logits, theirs(tokens).logits) < EXACT
+        expected = theirs.base_model(tokens).last_hidden_state.mean(1)
+    lm.tokenizer = train_tokenizer("bytes", "", None)  # for ids alone
+    assert distance(lm.embed(tokens.tolist(), normalized=False), expected) < EXACT

@@ -18,16 +18,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import archetype
+from archetype.estimate.report import total_parameters
 from archetype.families.registry import SPELLINGS
-from tests.helpers.published import EXACT, WRONG, Change, lose, swap
+from tests.helpers.published import EXACT, WRONG, Change, lose, same_tensors, swap
 from tests.helpers.weights import distance
-from tests.helpers.zoo import TASKS, write_small
+from tests.helpers.zoo import SPECIAL, TASKS, write_small
 
-ENCODERS = ("roberta", *SPELLINGS["encoders"])
+ENCODERS = ("roberta", "albert", *SPELLINGS["encoders"])
 CASES = [
     *(("masked", kind) for kind in ENCODERS),
     # of each way to pool and to name a head for classes; the others' are in docs/zoo, and tested with it
-    *(("texts", kind) for kind in ("roberta", "electra", "roformer", "distilbert", "mpnet", "nomic_bert", "ernie")),
+    *(
+        ("texts", kind)
+        for kind in ("roberta", "albert", "electra", "roformer", "distilbert", "mpnet", "nomic_bert", "ernie")
+    ),
     *(("tokens", kind) for kind in ("roberta", "distilbert")),
     *(("pairs", kind) for kind in SPELLINGS["pairs"]),
     *(("images", kind) for kind in SPELLINGS["pictures"]),
@@ -37,7 +41,7 @@ CASES = [
 def mistake(model: nn.Module) -> Change:
     """Two parameters of a layer, exchanged."""
     stack = "decoder." if hasattr(model, "decoder") else ""
-    return swap(f"{stack}blocks.1.mixer.k.weight", f"{stack}blocks.1.mixer.v.weight")
+    return swap(f"{stack}blocks.0.mixer.k.weight", f"{stack}blocks.0.mixer.v.weight")
 
 
 @pytest.mark.parametrize(("task", "kind"), CASES, ids=[" ".join(case) for case in CASES])
@@ -96,6 +100,31 @@ def vectors_of(answers: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
             return SimpleNamespace(logits=hidden)
 
     return lambda model: answers(Vectors(model))
+
+
+NARROW: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 12, "num_hidden_layers": 4, "num_hidden_groups": 2},
+    "albert, two layers a group": {"embedding_size": 12, "num_hidden_layers": 4, "inner_group_num": 2},
+    "electra": {"embedding_size": 12},
+    "roformer": {"embedding_size": 12},
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_tables_narrower_than_the_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ALBERT's groups of layers."""
+    kind = name.split(",")[0]
+    monkeypatch.setitem(SPECIAL, kind, NARROW[name])
+    theirs = write_small(kind, tmp_path / "theirs", TASKS["masked"])
+    lm = archetype.load(tmp_path / "theirs")
+    with torch.no_grad():
+        assert distance(TASKS["masked"].ours(lm.model), theirs) < EXACT
+        archetype.export(lm, tmp_path / "written")
+        same_tensors(tmp_path / "theirs", tmp_path / "written", ("roformer.encoder.embed_positions.weight",))
+        assert archetype.load(tmp_path / "written").spec == lm.spec
+        assert sum(p.numel() for p in lm.model.parameters()) == total_parameters(lm.spec)
+        lose("embedding.project.weight")(lm.model)
+        assert distance(TASKS["masked"].ours(lm.model), theirs) > WRONG
 
 
 def test_positions_follow_the_tokens_that_are_not_padding(tmp_path: Path) -> None:

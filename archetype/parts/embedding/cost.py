@@ -3,7 +3,7 @@
 from typing import Any
 
 from archetype.cost.formula import ZERO, Counts, Formula, symbol
-from archetype.cost.registry import NormCost, PartCost, cost_of
+from archetype.cost.registry import NormCost, PartCost, cost_of, linear
 from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.parts.embedding import spec
 from archetype.parts.position.cost import PositionCost
@@ -47,7 +47,8 @@ class EmbeddingCost(TokenEmbeddingCost):
 
     def __init__(self, part: spec.Embedding, d: Formula, vocabulary: Formula, context_length: int) -> None:
         super().__init__(part, d, vocabulary, context_length)
-        self.position, self.norm = PositionCost.of(part.position, d), NormCost.of(part.norm, d)
+        self.width = symbol("D_e", part.width) if part.width else d
+        self.position, self.norm = PositionCost.of(part.position, self.width), NormCost.of(part.norm, self.width)
         self.max_length = context_length if self.position.limits_length else None
         self.has_types = part.num_token_types > 0
 
@@ -55,13 +56,19 @@ class EmbeddingCost(TokenEmbeddingCost):
         """Parameters, by module."""
         token_types = self.part.num_token_types
         return {
-            **super().parameters(),
+            "token": self.vocabulary * self.width,
             "position": self.position.parameters(self.context_length),
-            "token_type": symbol("V_t", token_types) * self.d if token_types else ZERO,
+            "token_type": symbol("V_t", token_types) * self.width if token_types else ZERO,
             "norm": self.norm.parameters(),
+            "project": linear(self.width, self.d, bias=True) if self.part.width else ZERO,
         }
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of the projection, where there is one."""
+        return {"project": 2 * work.tokens * self.width * self.d} if self.part.width else {}
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes of indices, also of positions, and what the norm saves; a row of positions serves the whole batch."""
         positions = work.length * INT64 if self.position.limits_length else 0
-        return super().saved_activations(work) + positions + self.norm.saved_activations(work.tokens)
+        projected = work.input_bytes(self.width.value) if self.part.width else 0
+        return super().saved_activations(work) + positions + self.norm.saved_activations(work.tokens) + projected

@@ -1,7 +1,8 @@
 """Embeddings: from tokens to vectors."""
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext, Tokens, Vectors
@@ -9,7 +10,7 @@ from archetype.nn.dropout import dropout
 from archetype.nn.registry import build_norm, build_position, module_for
 from archetype.parts.embedding import spec
 from archetype.parts.norm.module import normalize_stream
-from archetype.weights.linear import Table
+from archetype.weights.linear import Linear, Table
 
 
 @module_for(spec.Embedding)
@@ -21,11 +22,13 @@ class Embedding(nn.Module):
 
     def __init__(self, embedding: spec.Embedding, vocab_size: int, context_length: int, d_model: int) -> None:
         super().__init__()
-        self.token = table(vocab_size, d_model) if vocab_size else None
+        width = embedding.width or d_model
+        self.token = table(vocab_size, width) if vocab_size else None
         self.num_positions = context_length if embedding.position.limits_length else None
-        self.position = build_position(embedding.position, context_length, d_model)
-        self.token_type = table(embedding.num_token_types, d_model) if embedding.num_token_types else None
-        self.norm = build_norm(embedding.norm, d_model)
+        self.position = build_position(embedding.position, context_length, width)
+        self.token_type = table(embedding.num_token_types, width) if embedding.num_token_types else None
+        self.norm = build_norm(embedding.norm, width)
+        self.project = Linear(width, d_model, bias=True) if embedding.width else None
         self.scale, self.norm_first = embedding.scale, embedding.norm_first
         self.dropout = embedding.dropout
 
@@ -34,7 +37,7 @@ class Embedding(nn.Module):
         assert self.token is not None
         return self.placed(self.token(tokens), context, types)
 
-    def placed(self, x: Vectors, context: ForwardContext, types: Tokens | None = None) -> Vectors:
+    def placed(self, x: Float[Tensor, "B T D_e"], context: ForwardContext, types: Tokens | None = None) -> Vectors:
         """Token vectors with all that is added to them."""
         if self.num_positions is not None:
             check_positions_fit(x.shape[1], self.num_positions)
@@ -45,7 +48,9 @@ class Embedding(nn.Module):
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
         x = x if self.norm_first else normalize_stream(self.norm, x, context)
-        return dropout(x, self.dropout, self.training)
+        x = dropout(x, self.dropout, self.training)
+        projected: Tensor = x if self.project is None else self.project(x)
+        return projected
 
 
 def table(rows: int, width: int) -> Table:

@@ -9,7 +9,7 @@ from archetype.parts.position.spec import NoPosition
 from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.norm import AnyNorm
 from archetype.roles.position import AnyEmbeddingPosition
-from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, invalid
+from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Size, invalid
 from archetype.spec.kinds import part
 
 __all__ = ["Embedding", "PairEmbedding"]
@@ -21,6 +21,7 @@ class Embedding(TokenEmbedding):
 
     With `norm_first` the norm stands before positions and types are added (BlenderbotSmall).
     Types say which part of the input a token belongs to (Devlin 2018); where nothing says it, all are of the first.
+    Tables of a smaller `width` are followed by a projection to the model's (Lan 2019).
 
     Attributes:
         position: vectors of positions that are added.
@@ -29,6 +30,7 @@ class Embedding(TokenEmbedding):
         norm: of the sum.
         norm_first: whether the norm stands before positions and types are added.
         dropout: of what the norm gives, while training.
+        width: features of tables and norm, which are then projected to d_model (absent: d_model, and not projected).
     """
 
     renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
@@ -40,10 +42,16 @@ class Embedding(TokenEmbedding):
     norm: AnyNorm = NoNorm()
     norm_first: Flag = False
     dropout: Probability = 0.0
+    width: Size | None = None
 
     def check(self, width: int) -> None:
         """The positions have to fit."""
-        self.position.check(width)
+        self.position.check(self.width or width)
+
+    @property
+    def table_width(self) -> int | None:
+        """As it says."""
+        return self.width
 
 
 @part
@@ -79,6 +87,8 @@ class PairEmbedding(Embedding):
     def _source_shares_a_table(self) -> Self:
         if self.source is not None and not self.shared:
             invalid("source", "each side has all of its own where no table is shared", "leave it out, or share one")
+        if self.source is not None and self.source.width != self.width:
+            invalid("source.width", "the shared table has another width", "give both the same")
         return self
 
     @property
