@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from archetype import generate
+from archetype.convert.sentence_transformers import parse, write_files
 from archetype.data.pairs import read_pairs
 from archetype.errors import DataError, NotObeyed, SpecError
 from archetype.families import Family
@@ -79,6 +80,7 @@ class LanguageModel:
         left_out: weights of its folder that this model has no use for, such as those of a part that sees images; they
             are written back with it.
         image_processor: how its folder says that pictures are prepared by others (preprocessor_config.json).
+        sentence_files: how its folder says that texts become vectors (modules.json and what it names).
     """
 
     spec: ModelSpec
@@ -91,6 +93,7 @@ class LanguageModel:
     template: ChatTemplate | None = None
     left_out: Mapping[str, Tensor] = field(default_factory=dict)
     image_processor: dict[str, Any] | None = None
+    sentence_files: dict[str, bytes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<LanguageModel {', '.join(self._summary().values())}>"
@@ -331,6 +334,9 @@ class LanguageModel:
             write_weights(run, self.model)
             atomic.write_json(temporary / GENERATION_CONFIG, self.special | generation_config(self.sampling))
             write_origin(temporary, self.spec, self.family, self.labels, self.image_processor)
+            if self.sentence_files:
+                run.sentence_folder.mkdir()
+                write_files(self.sentence_files, run.sentence_folder)
             if self.left_out:
                 save(run.left_out_file, self.left_out)
             if self.tokenizer is not None:
@@ -340,21 +346,23 @@ class LanguageModel:
                 write_template(self.template, run.tokenizer_folder)
 
     def embed(
-        self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None, normalized: bool = True
+        self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None, normalized: bool | None = None
     ) -> Tensor:
         """Embed texts as vectors, with an encoder or a decoder.
 
         Args:
             texts: one, or several: a row of the result each; or the token ids of whole texts.
             pooling: "mean" over a text's tokens (default for an encoder), its "first" token through the pooler, or its
-                "last" token, which alone has seen the whole text in a decoder (default there).
-            normalized: scale vectors to length 1.
+                "last" token, which alone has seen the whole text in a decoder (default there). Where the folder has
+                modules.json of sentence-transformers, that is the default: the vectors are as that library's.
+            normalized: scale vectors to length 1 (default: as modules.json says, else true).
 
         Returns:
             Vectors, (B, D).
         """
         model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
-        return generate.embed(model, self._tokenizer(), texts, pooling, normalized)
+        modules = parse(self.sentence_files)
+        return generate.embed(model, self._tokenizer(), texts, pooling, normalized, modules)
 
     def classify(self, inputs: Tensor | str | list[str]) -> Tensor:
         """The probability of each class, for images or texts; with a head for one class, the value that it estimates.

@@ -49,6 +49,7 @@ LEGEND = {
     "u": "buckets of distances",
     "w": "features of a hidden layer",
     "D": "d_model",
+    "D_e": "features of tables that are projected to d_model",
     "D_g": "d_model of the global model",
     "D_l": "d_model of the local model",
     "D_p": "features of what the embedding gives a layer beside the stream",

@@ -19,6 +19,7 @@ from archetype.convert.peft.config import CONFIG as ADAPTER_CONFIG
 from archetype.convert.peft.config import read_config as read_adapter_config
 from archetype.convert.peft.merge import merge_peft
 from archetype.convert.peft.write import write_peft
+from archetype.convert.sentence_transformers import read_files, write_files
 from archetype.convert.source import SUFFIXES, open_spec, without_weights
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families import Family, family_for, published
@@ -207,6 +208,7 @@ def export(
             write_fast(lm.tokenizer, temporary)
         if lm.template is not None:
             write_template(lm.template, temporary)
+        write_files(lm.sentence_files, temporary)
         atomic.write_bytes(temporary / MODEL_CARD, model_card(lm.spec, chosen).encode())
         hf_folder.compare(lm.model, chosen, temporary, left_out)
     return chosen
@@ -229,13 +231,15 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     special = special_ids(special, file)
     if tokenizer is not None:
         _set_special_ids(tokenizer, special)
-    origin = read_origin(folder)
+    origin, sentence = read_origin(folder), read_files(run.sentence_folder, allow_pickle=True)
     tensors = Tensors.single(run.left_out_file) if run.left_out_file.is_file() else None
     left_out = Selected(tensors, tensors.names()) if tensors else {}
     template = read_template(run.tokenizer_folder)
     family = origin.open_family()
     labels, pictures = origin.labels, origin.image_processor
-    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
+    return LanguageModel(
+        model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence
+    )
 
 
 def _load_gguf(path: Path, dtype: torch.dtype | None, device: torch.device, overrides: Sequence[str]) -> LanguageModel:
@@ -303,7 +307,10 @@ def _load_hf(
     left_out = hf_folder.read_left_out(folder, family, allow_pickle)
     file = folder / IMAGE_PROCESSOR
     pictures = read_mapping(file) if model.spec.reads_images and file.is_file() else None
-    return LanguageModel(model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures)
+    sentence = read_files(folder, allow_pickle)
+    return LanguageModel(
+        model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence
+    )
 
 
 def _open_tokenizer(folder: Path) -> Tokenizer | None:

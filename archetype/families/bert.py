@@ -118,7 +118,8 @@ class HeadRow:
 BODY_KEYS: tuple[Row, ...] = (
     # of a pooler that was never built, and of Google's own files
     ignored("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
-        "pooler_type", "directionality"),
+        "pooler_type", "directionality", "output_past"),
+    Expected("pruned_heads", {}, "heads that were cut"),
     Expected("is_decoder", False, "a causal mask"),
     Expected("add_cross_attention", False, "cross-attention"),
     Expected("position_embedding_type", "absolute", "positions that are not added"),

@@ -41,7 +41,7 @@ class Names:
     """How a type calls its tensors. `BASE` stands for the prefix of all that is below the head.
 
     Attributes:
-        body: the table of embeddings and layers.
+        body: the table of embeddings and layers, or a function of the model that gives it.
         transform: the layer before the logits, and its norm.
         logits: the table of the logits.
         tied_bias: the bias of logits whose table is the embedding's (absent: that of `logits`).
@@ -50,7 +50,7 @@ class Names:
         classifier: what gives the logits of classes for a whole text.
     """
 
-    body: str = BODY
+    body: str | Callable[[Encoder], str] = BODY
     transform: str = "cls.predictions.transform.{dense,LayerNorm}"
     logits: str = "cls.predictions.decoder"
     tied_bias: str = "cls.predictions.bias"
@@ -60,10 +60,11 @@ class Names:
 
     def rules(self, base: str, model: ModelSpec) -> tuple[Rule, ...]:
         """The rules of a model with any of the heads."""
-        head = expect_kind(Encoder, model, "kind").head
+        encoder = expect_kind(Encoder, model, "kind")
+        head, body = encoder.head, self.body(encoder) if callable(self.body) else self.body
         classes = isinstance(head, ClassificationHead)
         tied = isinstance(head, MaskedLanguageModelHead) and head.tied
-        table = f"""{self.body}
+        table = f"""{body}
             {self.class_pooler if classes else self.pooler}   pooler
             {self.classifier if classes else "classifier"}    classifier
             {self.transform}                                  lm_head.{{dense,norm}}

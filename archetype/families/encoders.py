@@ -5,6 +5,7 @@ Their designs have no presets of their own; the family of a row is there to read
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from archetype.families.bert import BODY_KEYS, DESIGN, HeadRow, bert
@@ -101,13 +102,30 @@ DISTILBERT = named(
 )  # fmt: skip
 
 
-def _same_width(config: Config, values: Values) -> Values:
-    if config.get("embedding_size") is not None:
-        config.expect("embedding_size", values["d_model"], "token vectors of another width than the model's")
-    return {}
+def _read_width(config: Config, values: Values) -> Values:
+    width = config.size("embedding_size", values["d_model"])
+    return {"width": None if width == values["d_model"] else width}
 
 
-SAME_WIDTH = Converted(_same_width, lambda model: {"embedding_size": model.d_model})
+def _write_width(model: Encoder) -> dict[str, Any]:
+    return {"embedding_size": model.embedding.table_width or model.d_model}
+
+
+WIDTH = Converted(_read_width, _write_width)
+PROJECT = """
+    BASE.embeddings_project   embedding.project
+"""
+
+
+def of_width(build: Build) -> Build:
+    """A constructor of the same encoders with tables of a `width`, to which the head for masked tokens leads back."""
+
+    def built(*, width: int | None, **design: Any) -> Encoder:
+        encoder = build(**design)
+        head = encoder.head.replace(width=width) if encoder.head.predicts_masked else encoder.head
+        return encoder.replace(embedding=encoder.embedding.replace(width=width), head=head)
+
+    return built
 
 
 def _read_rotary(config: Config, values: Values) -> Values:
@@ -151,10 +169,10 @@ XL_NAMES = replace(
     body=spelled(norms("attention.self_attn_layer_norm", "LayerNorm"), "BASE.encoder.LayerNorm   final_norm"),
 )
 ELECTRA_NAMES = Names(
-    transform="generator_predictions.{dense,LayerNorm}", logits="generator_lm_head",
+    BODY + PROJECT, transform="generator_predictions.{dense,LayerNorm}", logits="generator_lm_head",
     tied_bias="generator_lm_head.bias", class_pooler="classifier.dense", classifier="classifier.out_proj",
 )  # fmt: skip
-ROFORMER_NAMES = Names(class_pooler="classifier.dense", classifier="classifier.out_proj")
+ROFORMER_NAMES = Names(BODY + PROJECT, class_pooler="classifier.dense", classifier="classifier.out_proj")
 NOMIC_NAMES = Names(
     body="""
         BASE.embeddings.{word,token_type}_embeddings    embedding.{token,token_type}
@@ -184,16 +202,16 @@ FORMATS: tuple[Format, ...] = (
     )),
     encoder_format("megatron-bert", "MegatronBert", "bert", pre_norm(bert, embedding_norm=False), DESIGN,
         MEGATRON_NAMES, PRE_NORM_PARTS),
-    encoder_format("electra", "Electra", "electra", lambda **design: bert(head_activation="gelu", **design), (
-        *BODY_KEYS, SAME_WIDTH, SUMMARY, HeadRow(pooled=False, activation="gelu", pretraining=False),
+    encoder_format("electra", "Electra", "electra", of_width(partial(bert, head_activation="gelu")), (
+        *BODY_KEYS, WIDTH, SUMMARY, HeadRow(pooled=False, activation="gelu", pretraining=False),
     ), ELECTRA_NAMES),
-    encoder_format("roformer", "RoFormer", "roformer", roformer, (
+    encoder_format("roformer", "RoFormer", "roformer", of_width(roformer), (
         *with_defaults(BODY_KEYS, max_position_embeddings=1536),
-        SAME_WIDTH,
+        WIDTH,
         Expected("rotary_value", False, "values that are rotated"),
         HeadRow(pooled=False, activation="activation"),
     ), ROFORMER_NAMES, ignored=(r"(roformer\.)?encoder\.embed_positions\.weight",)),
-    encoder_format("distilbert", "DistilBert", "distilbert", lambda **design: bert(num_token_types=0, **design), (
+    encoder_format("distilbert", "DistilBert", "distilbert", partial(bert, num_token_types=0), (
         *DISTILBERT,
         # fixed sines, where a file has them, are a table like any other
         ignored("qa_dropout", "sinusoidal_pos_embds", "tie_weights_"),

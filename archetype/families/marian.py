@@ -162,7 +162,7 @@ def rules(model: ModelSpec) -> tuple[Rule, ...]:
 SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 
 PAIR_COPIES = dict.fromkeys((SOURCE, TARGET, "lm_head.weight"), "embedding.token.weight")
-COMPUTED = r"model\.(encoder|decoder)\.embed_positions\.weight"
+COMPUTED = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"
 FAMILY = Family("marian", presets("Helsinki-NLP/opus-mt-* config.json (those with 58,101 tokens)", marian,
     {"opus-mt": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048)}), Format("marian", "MarianMTModel", KEYS,
     rules, "", (COMPUTED,), PAIR_COPIES))  # fmt: skip

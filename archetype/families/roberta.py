@@ -6,7 +6,7 @@ from archetype.families.bert import DESIGN, bert
 from archetype.families.config import Config
 from archetype.families.encoder_format import ROBERTA_NAMES, encoder_format
 from archetype.families.family import Family, presets, tiny
-from archetype.families.keys import Converted, Row, Values, expect_kind, ignored, with_defaults
+from archetype.families.keys import Converted, Row, Values, expect_kind, with_defaults
 from archetype.models.encoder.spec import Encoder
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.position.spec import Learned
@@ -34,7 +34,7 @@ def _write_positions(model: Encoder) -> dict[str, Any]:
 
 
 POSITIONS = Converted(_read_positions, _write_positions)
-KEYS: tuple[Row, ...] = (*with_defaults(DESIGN, vocab_size=50_265), ignored("output_past"), POSITIONS)
+KEYS: tuple[Row, ...] = (*with_defaults(DESIGN, vocab_size=50_265), POSITIONS)
 SIZES: dict[str, Any] = dict(vocab_size=50_265, context_length=512, num_token_types=1, eps=1e-5)
 FAMILY = Family("roberta", {
     **presets("Liu 2019, table 9; FacebookAI/roberta-* config.json", roberta, {

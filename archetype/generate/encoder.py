@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from archetype.convert.sentence_transformers import SentenceModules
 from archetype.errors import DataError, SpecError
 from archetype.generate.finite import check_finite
 from archetype.models.decoder.module import Decoder
@@ -70,7 +71,8 @@ def embed(
     tokenizer: Tokenizer,
     texts: str | Sequence[str | list[int]],
     pooling: Pooling | None = None,
-    normalized: bool = True,
+    normalized: bool | None = None,
+    modules: SentenceModules | None = None,
 ) -> Float[Tensor, "B D"]:
     """A vector for each text: the mean of its tokens' vectors, its first token's through the pooler, or its last's.
 
@@ -78,14 +80,18 @@ def embed(
         model: in evaluation mode.
         tokenizer: the model's own.
         texts: one, or several, none of them empty; or whole texts as token ids.
-        pooling: mean, first or last; absent, mean for an encoder, and last for a decoder, whose last token alone has
-            seen the whole text.
-        normalized: whether every vector has length 1, so that a product of two is the cosine of their angle.
+        pooling: mean, first or last; absent, as `modules` say, else mean for an encoder, and last for a decoder, whose
+            last token alone has seen the whole text.
+        normalized: whether every vector has length 1, so that a product of two is the cosine of their angle (absent:
+            as `modules` say, else true).
+        modules: of sentence-transformers, which also say how texts are prepared, and where they are cut.
 
     Raises:
         SpecError: first, for a decoder.
         DataError: a text is empty, or longer than the model's context.
     """
+    if modules is not None and pooling is None:
+        return _embed_by_modules(model, tokenizer, texts, normalized, modules)
     pooling = pooling or ("last" if isinstance(model, Decoder) else "mean")
     if pooling == "first" and isinstance(model, Decoder):
         raise SpecError("pooling", "a decoder's first token has seen no other", "use last or mean")
@@ -104,7 +110,25 @@ def embed(
         return vectors[torch.arange(len(tokens)), num_tokens - 1]
 
     result = _by_length(model, _encoded(tokenizer, texts), pooled).float()
-    return torch.nn.functional.normalize(result, dim=-1) if normalized else result
+    return result if normalized is False else torch.nn.functional.normalize(result, dim=-1)
+
+
+def _embed_by_modules(
+    model: Encoder | Decoder,
+    tokenizer: Tokenizer,
+    texts: str | Sequence[str | list[int]],
+    normalized: bool | None,
+    modules: SentenceModules,
+) -> Float[Tensor, "B E"]:
+    texts = [texts] if isinstance(texts, str) else texts
+    prepared = [modules.prepared(text) if isinstance(text, str) else text for text in texts]
+
+    def pooled(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B E"]:
+        return modules.pooled(model(tokens, num_tokens=num_tokens, with_logits=False).hidden, num_tokens)
+
+    longest = min(modules.max_length or model.spec.context_length, model.spec.context_length)
+    result = _by_length(model, _encoded(tokenizer, prepared, longest), pooled).float()
+    return modules.finished(result, normalized)
 
 
 @torch.inference_mode()

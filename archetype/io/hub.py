@@ -16,6 +16,7 @@ NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
 CONNECTIONS = 8  # at once, to read the headers of a model's files
 # The files that are read here: no code, no pickles, no other library's weights.
 PATTERNS = ["*.json", "*.safetensors", "*.model", "*.tiktoken", "*.txt", "*.jinja"]
+FURTHER_FOLDERS = "[!0-9]*/*"  # all but the modules of sentence-transformers, whose names begin with their number
 PICKLE_PATTERNS = ["pytorch_model*.bin"]
 
 
@@ -52,8 +53,9 @@ def download(name: str, patterns: list[str]) -> Path:
 
     repository, revision = _parts(name)
     try:
-        folder = snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
-        return Path(folder)
+        return Path(
+            snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=[FURTHER_FOLDERS])
+        )
     except GatedRepoError:
         cause = "needs its owner's permission"
         raise CheckpointError(name, cause, "ask on its page, and set HF_TOKEN") from None

@@ -6,6 +6,7 @@ but tensors.
 
 import mmap
 import pickle
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
@@ -183,7 +184,8 @@ class _Pickle(dict[str, Tensor]):
 
     def __init__(self, file: Path) -> None:
         try:
-            tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            mapped = zipfile.is_zipfile(file)  # the format before torch 1.6 is no archive, and is read whole
+            tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         except (pickle.UnpicklingError, RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
             cause = " ".join(str(error).split())[:200]
             remedy = "download it again, or look for safetensors"

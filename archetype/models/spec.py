@@ -64,6 +64,11 @@ class ModelSpec(Part):
             if self.head.shares_table and not embedding.is_table:
                 cause = f"an embedding of kind {embedding.kind} has no table of the model's width"
                 invalid("head.tied", cause, "give the head a table of its own: tied: false")
+            width = getattr(self, "d_model")  # noqa: B009
+            ours, theirs = self.head.table_width or width, embedding.table_width or width
+            if self.head.shares_table and ours != theirs:
+                cause = f"the embedding's table has {theirs} features and the head's vectors have {ours}"
+                invalid("head.tied", cause, "give both the same width, or the head a table of its own: tied: false")
         return self
 
     @property

@@ -23,6 +23,11 @@ class TokenEmbedding(Part):
     embeds_patches: ClassVar[bool] = False  # whether it has all that patches of a picture take beside their projection
 
     @property
+    def table_width(self) -> int | None:
+        """Features of the table's vectors, where they are not as wide as the model's (absent: they are)."""
+        return None
+
+    @property
     def is_shared(self) -> bool:
         """Whether one module embeds the texts of encoder and decoder; else each has its own."""
         return True

@@ -29,6 +29,11 @@ class Head(Part):
         return self.classifies or self.labels_tokens
 
     @property
+    def table_width(self) -> int | None:
+        """Features of the vectors that the table of logits multiplies (absent: as wide as the model's)."""
+        return None
+
+    @property
     def shares_table(self) -> bool:
         """Whether its logits are products with the embedding's own table."""
         return False

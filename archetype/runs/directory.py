@@ -49,6 +49,7 @@ class Run:
         spec_file: the architecture.
         recipe_file: how it was trained.
         tokenizer_folder: the tokenizer's files.
+        sentence_folder: the files of sentence-transformers, which say how texts become vectors.
         weights_file: the finished weights.
         left_out_file: weights of the folder that was imported which this model has no use for.
         metrics_file: one JSON object a line.
@@ -67,6 +68,7 @@ class Run:
         self.spec_file = folder / "spec.yaml"
         self.recipe_file = folder / "recipe.yaml"
         self.tokenizer_folder = folder / "tokenizer"
+        self.sentence_folder = folder / "sentence"
         self.weights_file = folder / SINGLE
         self.left_out_file = folder / "left_out.safetensors"
         self.metrics_file = folder / "metrics.jsonl"
@@ -162,7 +164,7 @@ def write_best(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingPr
         return
     with atomic.new_folder(best.folder) as temporary:
         for path in run.folder.iterdir():
-            if path == run.tokenizer_folder:
+            if path in (run.tokenizer_folder, run.sentence_folder):
                 shutil.copytree(path, temporary / path.name)
             elif path.suffix in (".yaml", ".json", ".jinja") and path not in (run.provenance_file, run.trackers_file):
                 shutil.copyfile(path, temporary / path.name)

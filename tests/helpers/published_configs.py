@@ -139,6 +139,15 @@ ROBERTA_BASE = {
     "intermediate_size": 3072, "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "roberta",
     "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1, "type_vocab_size": 1, "vocab_size": 50265,
 }  # fmt: skip
+# albert/albert-base-v2, without the settings of generation that it repeats
+ALBERT_BASE = {
+    "architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_prob": 0, "bos_token_id": 2,
+    "classifier_dropout_prob": 0.1, "down_scale_factor": 1, "embedding_size": 128, "eos_token_id": 3, "gap_size": 0,
+    "hidden_act": "gelu_new", "hidden_dropout_prob": 0, "hidden_size": 768, "initializer_range": 0.02,
+    "inner_group_num": 1, "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+    "model_type": "albert", "net_structure_type": 0, "num_attention_heads": 12, "num_hidden_groups": 1,
+    "num_hidden_layers": 12, "num_memory_blocks": 0, "pad_token_id": 0, "type_vocab_size": 2, "vocab_size": 30000,
+}  # fmt: skip
 LONGFORMER_BASE = {
     "attention_mode": "longformer", "attention_probs_dropout_prob": 0.1, "attention_window": [512] * 12,
     "bos_token_id": 0, "eos_token_id": 2, "gradient_checkpointing": False, "hidden_act": "gelu",
@@ -308,6 +317,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "mamba-130m": MAMBA_130M,
     "bert-base": BERT_BASE,
     "roberta-base": ROBERTA_BASE,
+    "albert-base": ALBERT_BASE,
     "longformer-base": LONGFORMER_BASE,
     "bigbird-base": BIGBIRD_BASE,
     "t5-small": T5_SMALL,

@@ -14,6 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import archetype
 from archetype.errors import ArchetypeError, UnknownFamily
+from tests.conftest import ROOT
 from tests.helpers.published import EXACT
 from tests.helpers.weights import distance, randomize
 
@@ -116,18 +117,25 @@ def _causal(model: Any) -> Tensor:
 
 
 def _texts(model: Any) -> Tensor:
-    return model(**_padded(model)).logits  # type: ignore[no-any-return]
+    target = {"decoder_input_ids": ROWS} if model.config.is_encoder_decoder else {}
+    return model(**_padded(model), **target).logits  # type: ignore[no-any-return]
 
 
 def _our_texts(model: Any) -> Tensor:
+    if model.spec.reads_source:
+        return _our_pairs(model)
     return model(ROWS, num_tokens=COUNTS).logits  # type: ignore[no-any-return]
 
 
 def _pairs(model: Any) -> Tensor:
+    if not model.config.is_encoder_decoder:  # a decoder of sound, whose text alone is asked
+        return _texts(model)[IS_TOKEN]
     return model(**_padded(model), decoder_input_ids=ROWS, use_cache=False).logits  # type: ignore[no-any-return]
 
 
 def _our_pairs(model: Any) -> Tensor:
+    if not model.spec.reads_source:
+        return _our_texts(model)[IS_TOKEN]
     return model(ROWS, source=ROWS, source_num_tokens=COUNTS).logits  # type: ignore[no-any-return]
 
 
@@ -161,6 +169,11 @@ TASKS: dict[str, Task] = {
     ),
 }  # fmt: skip
 TYPES = TASKS["causal"].types
+
+
+def page_of(task: str) -> Path:
+    """The page that says what becomes of a task's types."""
+    return ROOT / "docs" / ("zoo.md" if task == "causal" else f"zoo_{task}.md")
 
 
 def small_config(kind: str, task: Task = TASKS["causal"]) -> PreTrainedConfig:

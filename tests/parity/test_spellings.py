@@ -5,24 +5,33 @@ head, texts of two lengths, a round trip to the bit, and a mistake that must sho
 """
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 import archetype
+from archetype.estimate.report import total_parameters
 from archetype.families.registry import SPELLINGS
-from tests.helpers.published import EXACT, WRONG, Change, lose, swap
+from tests.helpers.published import EXACT, WRONG, Change, lose, same_tensors, swap
 from tests.helpers.weights import distance
-from tests.helpers.zoo import TASKS, write_small
+from tests.helpers.zoo import SPECIAL, TASKS, write_small
 
-ENCODERS = ("roberta", *SPELLINGS["encoders"])
+ENCODERS = ("roberta", "albert", *SPELLINGS["encoders"])
 CASES = [
     *(("masked", kind) for kind in ENCODERS),
     # of each way to pool and to name a head for classes; the others' are in docs/zoo, and tested with it
-    *(("texts", kind) for kind in ("roberta", "electra", "roformer", "distilbert", "mpnet", "nomic_bert", "ernie")),
+    *(
+        ("texts", kind)
+        for kind in ("roberta", "albert", "electra", "roformer", "distilbert", "mpnet", "nomic_bert", "ernie")
+    ),
     *(("tokens", kind) for kind in ("roberta", "distilbert")),
     *(("pairs", kind) for kind in SPELLINGS["pairs"]),
     *(("images", kind) for kind in SPELLINGS["pictures"]),
@@ -32,7 +41,7 @@ CASES = [
 def mistake(model: nn.Module) -> Change:
     """Two parameters of a layer, exchanged."""
     stack = "decoder." if hasattr(model, "decoder") else ""
-    return swap(f"{stack}blocks.1.mixer.k.weight", f"{stack}blocks.1.mixer.v.weight")
+    return swap(f"{stack}blocks.0.mixer.k.weight", f"{stack}blocks.0.mixer.v.weight")
 
 
 @pytest.mark.parametrize(("task", "kind"), CASES, ids=[" ".join(case) for case in CASES])
@@ -55,6 +64,67 @@ def test_a_type_is_read_computes_the_same_and_is_written_back(task: str, kind: s
     mistake(lm.model)(lm.model)
     with torch.no_grad():
         assert distance(TASKS[task].ours(lm.model), theirs) > WRONG
+
+
+BARE = ("roberta", "electra", "distilbert", "mpnet", "nomic_bert", "bart", "pegasus", "deit", "ijepa")
+
+
+@pytest.mark.parametrize("kind", BARE)
+def test_a_model_without_a_head(kind: str, tmp_path: Path) -> None:
+    """Its vectors, those of its pooler, and the same weights in what is written back."""
+    names = {"pairs": SPELLINGS["pairs"], "images": SPELLINGS["pictures"]}
+    task = TASKS[next((name for name, kinds in names.items() if kind in kinds), "masked")]
+    auto = replace(task, auto=transformers.AutoModel, theirs=vectors_of(task.theirs))
+    theirs = write_small(kind, tmp_path / "theirs", auto)
+    lm = archetype.load(tmp_path / "theirs")
+    with torch.no_grad():
+        assert distance(vectors_of(task.ours)(lm.model), theirs) < EXACT
+    archetype.export(lm, tmp_path / "written")
+    one, other = (
+        transformers.AutoModel.from_pretrained(tmp_path / name).state_dict() for name in ("theirs", "written")
+    )
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+def vectors_of(answers: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+    """The same call of a model, whose vectors stand for its logits."""
+
+    class Vectors:
+        def __init__(self, model: Any) -> None:
+            self.model, self.config, self.spec = model, getattr(model, "config", None), getattr(model, "spec", None)
+
+        def __call__(self, *inputs: Any, **named: Any) -> Any:
+            output = self.model(*inputs, **named)
+            hidden = output.hidden if hasattr(output, "hidden") else output.last_hidden_state
+            return SimpleNamespace(logits=hidden)
+
+    return lambda model: answers(Vectors(model))
+
+
+NARROW: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 12, "num_hidden_layers": 4, "num_hidden_groups": 2},
+    "albert, two layers a group": {"embedding_size": 12, "num_hidden_layers": 4, "inner_group_num": 2},
+    "electra": {"embedding_size": 12},
+    "roformer": {"embedding_size": 12},
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_tables_narrower_than_the_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ALBERT's groups of layers."""
+    kind = name.split(",")[0]
+    monkeypatch.setitem(SPECIAL, kind, NARROW[name])
+    theirs = write_small(kind, tmp_path / "theirs", TASKS["masked"])
+    lm = archetype.load(tmp_path / "theirs")
+    with torch.no_grad():
+        assert distance(TASKS["masked"].ours(lm.model), theirs) < EXACT
+        archetype.export(lm, tmp_path / "written")
+        same_tensors(tmp_path / "theirs", tmp_path / "written", ("roformer.encoder.embed_positions.weight",))
+        assert archetype.load(tmp_path / "written").spec == lm.spec
+        assert sum(p.numel() for p in lm.model.parameters()) == total_parameters(lm.spec)
+        lose("embedding.project.weight")(lm.model)
+        assert distance(TASKS["masked"].ours(lm.model), theirs) > WRONG
 
 
 def test_positions_follow_the_tokens_that_are_not_padding(tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ def embed(
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="One or several.")],
     pooling: Annotated[
         Literal["mean", "first", "last"] | None,
-        typer.Option(help="Of all tokens, the first, or the last.  [default: mean; last for a decoder]"),
+        typer.Option(
+            help="Of all tokens, the first, or the last.  [default: modules.json's; else mean, last for a decoder]"
+        ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not scale vectors to length 1.")] = False,
     dtype: Dtype = None,
@@ -49,7 +51,7 @@ def embed(
     from archetype.api import load
 
     lm = load(model, dtype, device)
-    vectors = lm.embed(texts, pooling, normalized=not raw)
+    vectors = lm.embed(texts, pooling, normalized=False if raw else None)
     if as_json:
         rows = zip(texts, vectors.tolist(), strict=True)
         print_json({"vectors": [{"text": text, "vector": vector} for text, vector in rows]})

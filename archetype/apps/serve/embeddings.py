@@ -30,9 +30,7 @@ async def embeddings(models: Models, exchange: Exchange) -> None:
         inputs = _check_inputs(as_list(body.input))
         rows = await model.worker.text(lambda: [_encode_text(model, text) for text in inputs])
         try:
-            vectors = await model.worker.run(
-                lambda: model.lm.embed(rows, body.pooling, body.normalize is not False).float().cpu()
-            )
+            vectors = await model.worker.run(lambda: model.lm.embed(rows, body.pooling, body.normalize).float().cpu())
         except Exception as error:
             raise api_error(error, "input") from None
     data = [

@@ -97,6 +97,8 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
             invalid("patch_size", cause, "use a divisor")
         if self.distillation_token and not self.class_token:
             invalid("distillation_token", "it stands behind a class token", "use class_token: true, or leave it out")
+        if self.embedding.width is not None:
+            invalid("embedding.width", "patches are projected to d_model at once", "leave it out")
         if self.embedding.num_token_types:
             invalid("embedding.num_token_types", "patches of a picture are all of one type", "leave it out")
         return self

@@ -3,7 +3,7 @@
 from typing import Any
 
 from archetype.cost.formula import ZERO, Counts, Formula, prefixed, symbol
-from archetype.cost.registry import Linear, NormCost, PartCost, cost_of
+from archetype.cost.registry import Linear, NormCost, PartCost, cost_of, linear
 from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.parts.embedding import spec
 from archetype.parts.position.cost import PositionCost
@@ -51,7 +51,8 @@ class EmbeddingCost(TokenEmbeddingCost):
         self, part: spec.Embedding, d: Formula, vocabulary: Formula, context_length: int, readers: int = 0
     ) -> None:
         super().__init__(part, d, vocabulary, context_length, readers)
-        self.position, self.norm = PositionCost.of(part.position, d), NormCost.of(part.norm, d)
+        self.width = symbol("D_e", part.width) if part.width else d
+        self.position, self.norm = PositionCost.of(part.position, self.width), NormCost.of(part.norm, self.width)
         self.max_length = context_length if self.position.limits_length else None
         self.has_types = part.num_token_types > 0
         self.per_layer = None if part.per_layer is None else PerLayerCost(part.per_layer, d, vocabulary, readers)
@@ -60,22 +61,28 @@ class EmbeddingCost(TokenEmbeddingCost):
         """Parameters, by module."""
         token_types = self.part.num_token_types
         return {
-            **super().parameters(),
+            "token": self.vocabulary * self.width,
             "position": self.position.parameters(self.context_length),
-            "token_type": symbol("V_t", token_types) * self.d if token_types else ZERO,
+            "token_type": symbol("V_t", token_types) * self.width if token_types else ZERO,
             "norm": self.norm.parameters(),
+            "project": linear(self.width, self.d, bias=True) if self.part.width else ZERO,
             **({} if self.per_layer is None else prefixed("per_layer.", self.per_layer.parameters())),
         }
 
     def flops(self, work: Work) -> Counts:
-        """Those of the projection to single layers."""
-        return {} if self.per_layer is None else {"per_layer.projection": self.per_layer.projection.flops(work.tokens)}
+        """Those of the projections, of the tokens' vectors and of what single layers get."""
+        counts = {"project": 2 * work.tokens * self.width * self.d} if self.part.width else {}
+        if self.per_layer is not None:
+            counts["per_layer.projection"] = self.per_layer.projection.flops(work.tokens)
+        return counts
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes of indices, also of positions, and what the norm saves; a row of positions serves the whole batch."""
         positions = work.length * INT64 if self.position.limits_length else 0
+        projected = work.input_bytes(self.width.value) if self.part.width else 0
         per_layer = 0 if self.per_layer is None else self.per_layer.saved_activations(work)
-        return super().saved_activations(work) + positions + self.norm.saved_activations(work.tokens) + per_layer
+        norm = self.norm.saved_activations(work.tokens)
+        return super().saved_activations(work) + positions + norm + projected + per_layer
 
 
 class PerLayerCost:

@@ -29,7 +29,7 @@ def embedding_steps(
 @steps_of(Embedding)
 def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:
     """Tokens, positions and types of tokens, each where it is added."""
-    part, width = cost.part, text(cost.d)
+    part, width = cost.part, text(cost.width)
 
     def step(name: str, label: str, shape: str, kind: str = "embedding", joins: str = "", slim: bool = False) -> Step:
         field = "embedding.position" if name == "position" else "embedding"
@@ -47,6 +47,8 @@ def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -
     if not part.norm.is_absent:
         norm = step("norm", title(part.norm), "D", "norm", slim=True)
         steps.insert(1 if part.norm_first else len(steps), norm)
+    if part.width:
+        steps.append(step("project", "projection", f"{width} → {text(cost.d)}"))
     return tuple(steps)
 
 

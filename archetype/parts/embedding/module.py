@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.nn.context import ForwardContext, LayerVectors, Tokens, Vectors
@@ -31,11 +32,13 @@ class Embedding(nn.Module):
         readers: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self.token = table(vocab_size, d_model) if vocab_size else None
+        width = embedding.width or d_model
+        self.token = table(vocab_size, width) if vocab_size else None
         self.num_positions = context_length if embedding.position.limits_length else None
-        self.position = build_position(embedding.position, context_length, d_model)
-        self.token_type = table(embedding.num_token_types, d_model) if embedding.num_token_types else None
-        self.norm = build_norm(embedding.norm, d_model)
+        self.position = build_position(embedding.position, context_length, width)
+        self.token_type = table(embedding.num_token_types, width) if embedding.num_token_types else None
+        self.norm = build_norm(embedding.norm, width)
+        self.project = Linear(width, d_model, bias=True) if embedding.width else None
         self.scale, self.round_scale, self.norm_first = embedding.scale, embedding.round_scale, embedding.norm_first
         self.per_layer: PerLayerEmbedding | None = None
         if embedding.per_layer is not None:
@@ -50,7 +53,7 @@ class Embedding(nn.Module):
             context.layer_inputs = self.per_layer(tokens, x, context)
         return x
 
-    def placed(self, x: Vectors, context: ForwardContext, types: Tokens | None = None) -> Vectors:
+    def placed(self, x: Float[Tensor, "B T D_e"], context: ForwardContext, types: Tokens | None = None) -> Vectors:
         """Token vectors with all that is added to them."""
         if self.num_positions is not None:
             check_positions_fit(x.shape[1], self.num_positions)
@@ -61,8 +64,9 @@ class Embedding(nn.Module):
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
         x = x if self.norm_first else normalize_stream(self.norm, x, context)
-        y: Vectors = dropout(x, self.dropout, self.training)
-        return y
+        x = dropout(x, self.dropout, self.training)
+        projected: Tensor = x if self.project is None else self.project(x)
+        return projected
 
 
 class PerLayerEmbedding(nn.Module):

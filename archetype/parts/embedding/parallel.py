@@ -9,6 +9,6 @@ from archetype.spec.registry import provides
 class EmbeddingPlans(Plans[Embedding]):
     """The vectors of some tokens for each process."""
 
-    def tensor(self, size: int) -> TablePlan:
-        """The table of tokens is divided; those of positions and types stay whole."""
-        return TablePlan("token")
+    def tensor(self, size: int) -> TablePlan | None:
+        """The table of tokens, where it has one, is divided; those of positions and types stay whole."""
+        return None if self.module.token is None else TablePlan("token")

@@ -36,6 +36,7 @@ class Embedding(TokenEmbedding):
 
     With `norm_first` the norm stands before positions and types are added (BlenderbotSmall).
     Types say which part of the input a token belongs to (Devlin 2018); where nothing says it, all are of the first.
+    Tables of a smaller `width` are followed by a projection to the model's (Lan 2019).
 
     Attributes:
         position: vectors of positions that are added.
@@ -46,6 +47,7 @@ class Embedding(TokenEmbedding):
         norm_first: whether the norm stands before positions and types are added.
         per_layer: vectors of each token for single layers (absent: none).
         dropout: of what the norm gives, while training.
+        width: features of tables and norm, which are then projected to d_model (absent: d_model, and not projected).
     """
 
     renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
@@ -59,6 +61,7 @@ class Embedding(TokenEmbedding):
     norm_first: Flag = False
     per_layer: PerLayerEmbedding | None = None
     dropout: Probability = 0.0
+    width: Size | None = None
 
     @property
     def layer_features(self) -> int:
@@ -67,7 +70,12 @@ class Embedding(TokenEmbedding):
 
     def check(self, width: int) -> None:
         """The positions have to fit."""
-        self.position.check(width)
+        self.position.check(self.width or width)
+
+    @property
+    def table_width(self) -> int | None:
+        """As it says."""
+        return self.width
 
 
 @part
@@ -105,6 +113,8 @@ class PairEmbedding(Embedding):
             invalid("source", "each side has all of its own where no table is shared", "leave it out, or share one")
         if self.source is not None and self.source.per_layer is not None:
             invalid("source.per_layer", "the source shares the table of tokens, and has no other", "leave it out")
+        if self.source is not None and self.source.width != self.width:
+            invalid("source.width", "the shared table has another width", "give both the same")
         return self
 
     @property

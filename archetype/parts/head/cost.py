@@ -59,34 +59,35 @@ class LanguageModelHeadCost(HeadCost):
     def __init__(self, part: spec.LanguageModelHead, d: Formula, vocab_size: int) -> None:
         super().__init__(part, d, vocab_size)
         self.tied, self.vocabulary = part.tied, symbol("V", vocab_size)
-        self.vocab_size, self.num_features = vocab_size, d.value
-        self.norm = NormCost.of(part.transform.norm, d) if part.transform else None
+        self.width = symbol("D_e", part.table_width) if part.table_width else d
+        self.vocab_size, self.num_features = vocab_size, self.width.value
+        self.norm = NormCost.of(part.transform.norm, self.width) if part.transform else None
         self.has_softcap = part.softcap is not None
 
     @property
     def num_weights(self) -> int:
-        return self.vocabulary.value * self.d.value
+        return self.vocabulary.value * self.width.value
 
     def parameters(self) -> Counts:
         """The table and bias of the logits, and the layer before them with its norm."""
-        table = ZERO if self.tied else self.vocabulary * self.d
+        table = ZERO if self.tied else self.vocabulary * self.width
         logits = {"lm_head": table + self.vocabulary * self.part.bias}
         if self.norm is None:
             return logits
-        dense = linear(self.d, self.d, bias=True)
+        dense = linear(self.d, self.width, bias=True)
         return {"lm_head.dense": dense, "lm_head.norm": self.norm.parameters()} | logits
 
     def flops(self, work: Work) -> Counts:
         """Logits of tokens."""
         tokens = work.answered_tokens
-        dense = {"lm_head.dense": 2 * tokens * self.d * self.d} if self.norm else {}
-        return dense | {"lm_head": 2 * tokens * self.vocabulary * self.d}
+        dense = {"lm_head.dense": 2 * tokens * self.d * self.width} if self.norm else {}
+        return dense | {"lm_head": 2 * tokens * self.vocabulary * self.width}
 
     def saved_activations(self, work: TrainingWork) -> int:
         """The input; of a layer before the logits also its activation and its norm; the logits that are capped."""
         saved = work.input_bytes(self.d.value)
         if self.norm is not None:
-            saved = 3 * saved + self.norm.saved_activations(work.tokens)
+            saved += 2 * work.input_bytes(self.width.value) + self.norm.saved_activations(work.tokens)
         return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.has_softcap else 0)
 
     def num_logits(self, rows: int, tokens: int) -> int:

@@ -30,8 +30,8 @@ def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[
 def language_model_head(head: LanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
     """Logits over the vocabulary."""
     transform = head.transform
-    before = () if transform is None else _transform(transform.activation, transform.norm, width)
-    steps = [*before, _logits(head.tied, width, table)]
+    before = () if transform is None else _transform(transform.activation, transform.norm, width, head.table_width)
+    steps = [*before, _logits(head.tied, _inner(width, head.table_width), table)]
     if (cap := head.softcap) is not None:
         steps.append(Step("softcap", f"cap · tanh(z / {cap:g})", "", "operation", "head", slim=True))
     return (*steps, LOGITS)
@@ -40,7 +40,8 @@ def language_model_head(head: LanguageModelHead, width: str, table: str) -> tupl
 @steps_of(MaskedLanguageModelHead)
 def masked_language_model_head(head: MaskedLanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
     """Logits of hidden tokens, of transformed vectors."""
-    return (*_transform(head.activation, head.norm, width), _logits(head.tied, width, table), LOGITS)
+    before = _transform(head.activation, head.norm, width, head.width)
+    return (*before, _logits(head.tied, _inner(width, head.width), table), LOGITS)
 
 
 @steps_of(ClassificationHead, TokenClassificationHead)
@@ -71,7 +72,13 @@ def _logits(tied: bool, width: str, table: str) -> Step:
     return Step("lm_head", "lm_head", f"{width} → V", "head", "head", tied=table if tied else "")
 
 
-def _transform(activation: Activation, norm: Norm, width: str) -> tuple[Step, ...]:
+def _inner(width: str, own: int | None) -> str:
+    """Features of the vectors that the table multiplies."""
+    return width if own is None else "D_e"
+
+
+def _transform(activation: Activation, norm: Norm, outer: str, own: int | None) -> tuple[Step, ...]:
+    width = _inner(outer, own)
     label = f"dense, {title(activation)}"
-    dense = Step("lm_head.dense", label, f"{width} → {width}", "head", "head")
+    dense = Step("lm_head.dense", label, f"{outer} → {width}", "head", "head")
     return (dense,) if norm.is_absent else (dense, Step("lm_head.norm", title(norm), width, "norm", "head", slim=True))

@@ -27,14 +27,15 @@ class LanguageModelHead(nn.Module):
         super().__init__()
         self.spec, self.vocab_size = head, vocab_size
         self.dense = self.norm = None
+        width = head.table_width or d_model
         if head.transform is not None:
-            self.dense = Linear(d_model, d_model)
+            self.dense = Linear(d_model, width)
             self.activation = activation(head.transform.activation)
-            self.norm = build_norm(head.transform.norm, d_model)
-        self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, d_model))
+            self.norm = build_norm(head.transform.norm, width)
+        self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, width))
         self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
 
-    def features(self, x: Vectors) -> Vectors:
+    def features(self, x: Vectors) -> Float[Tensor, "B T D_e"]:
         """The vectors that are multiplied by the table."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(self.activation(self.dense(x)))

@@ -21,15 +21,17 @@ __all__ = [
 
 
 class HeadTransform(Spec):
-    """A layer as wide as the model and its norm, before the logits (BERT as a decoder).
+    """A layer and its norm, before the logits (BERT as a decoder).
 
     Attributes:
         activation: the layer's nonlinearity.
         norm: of what it gives.
+        width: features of what it gives (absent: d_model).
     """
 
     activation: AnyActivation = GELU()
     norm: AnyNorm = NoNorm()
+    width: Size | None = None
 
 
 @part
@@ -56,6 +58,11 @@ class LanguageModelHead(Head):
     transform: HeadTransform | None = None
 
     @property
+    def table_width(self) -> int | None:
+        """As wide as the layer before it."""
+        return self.transform.width if self.transform else None
+
+    @property
     def shares_table(self) -> bool:
         """Where it is tied."""
         return self.tied
@@ -63,11 +70,12 @@ class LanguageModelHead(Head):
 
 @part
 class MaskedLanguageModelHead(Head):
-    """Logits of hidden tokens: a layer as wide as the model, its norm, then the vocabulary (Devlin 2018).
+    """Logits of hidden tokens: a layer, its norm, then the vocabulary (Devlin 2018).
 
     Attributes:
         activation: the layer's nonlinearity.
         norm: of what it gives.
+        width: features of what it gives (absent: d_model).
         tied: whether logits are products with the embedding's own table.
         bias: whether a bias is added to the logits.
     """
@@ -77,8 +85,14 @@ class MaskedLanguageModelHead(Head):
     kind: Literal["masked_language_model"] = "masked_language_model"
     activation: AnyActivation = GELU()
     norm: AnyNorm = NoNorm()
+    width: Size | None = None
     tied: Flag = True
     bias: Flag = True
+
+    @property
+    def table_width(self) -> int | None:
+        """As wide as the layer before it."""
+        return self.width
 
     @property
     def shares_table(self) -> bool:
@@ -88,7 +102,7 @@ class MaskedLanguageModelHead(Head):
     @property
     def as_language_model_head(self) -> LanguageModelHead:
         """A head of the other kind that computes the same."""
-        transform = HeadTransform(activation=self.activation, norm=self.norm)
+        transform = HeadTransform(activation=self.activation, norm=self.norm, width=self.width)
         return LanguageModelHead(tied=self.tied, bias=self.bias, transform=transform)
 
 

@@ -17,7 +17,7 @@ TINY = (
     "gemma-tiny", "gemma2-tiny", "deepseek-v2-tiny", "mixtral-tiny", "sparse-strided-tiny", "sparse-fixed-tiny",
     "longformer-tiny", "bigbird-tiny", "bloom-tiny", "mpt-tiny", "mamba-tiny", "mambabyte-tiny", "megabyte-tiny",
     "vit-tiny", "qwen3-tiny", "qwen3-moe-tiny", "gemma3-tiny", "olmo2-tiny", "phi3-tiny", "smollm3-tiny",
-    "gpt-oss-tiny", "deepseek-v3-tiny", "mamba2-tiny", "roberta-tiny",
+    "gpt-oss-tiny", "deepseek-v3-tiny", "mamba2-tiny", "roberta-tiny", "albert-tiny",
 )  # fmt: skip
 
 

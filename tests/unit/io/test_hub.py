@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 import archetype
 from archetype.convert.source import open_spec
 from archetype.errors import ArchetypeError, CheckpointError, DataError
-from archetype.io.hub import PATTERNS, data_set_revision, download, is_name, local
+from archetype.io.hub import FURTHER_FOLDERS, PATTERNS, data_set_revision, download, is_name, local
 from archetype.io.weight_files import SINGLE
 
 
@@ -78,7 +78,7 @@ def test_files_that_are_code_are_never_asked_for(offline: Path, monkeypatch: pyt
     asked: dict[str, object] = {}
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **how: asked.update(how) or str(offline))
     local(Path("someone/small"))
-    assert asked == {"revision": None, "allow_patterns": PATTERNS, "ignore_patterns": ["*/*"]}
+    assert asked == {"revision": None, "allow_patterns": PATTERNS, "ignore_patterns": [FURTHER_FOLDERS]}
     assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in PATTERNS)
     local(Path("someone/small"), allow_pickle=True)
     assert asked["allow_patterns"] == [*PATTERNS, "pytorch_model*.bin"]
