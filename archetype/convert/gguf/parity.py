@@ -1,6 +1,7 @@
 """Whether a GGUF file gives the same in Archetype and in llama.cpp, where llama-cpp-python is installed."""
 
 import ctypes
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +20,9 @@ from archetype.models.build import Model
 from archetype.models.encoder_decoder.module import EncoderDecoder
 
 LENGTH = 32  # tokens of the random input
-# llama.cpp keeps keys and values in half precision and rounds the activations that it multiplies with blocks.
-TOLERANCE, BLOCKS_TOLERANCE = 1e-2, 1e-1
+# llama.cpp keeps keys and values in half precision, and rounds what it multiplies with blocks to 8 bits: 0.13 was seen
+# of Gemma 3 of 270M, which differs by 0.0013 where the same numbers are in float32.
+TOLERANCE, BLOCKS_TOLERANCE = 1e-2, 2e-1
 
 
 @torch.inference_mode()
@@ -71,6 +73,7 @@ def _library() -> Any:
         import llama_cpp
     except ImportError:
         raise DataError("llama-cpp-python", "is not installed", "pip install llama-cpp-python") from None
+    warnings.simplefilter("ignore", ResourceWarning)  # it leaves two files open
     return llama_cpp
 
 
