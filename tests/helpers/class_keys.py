@@ -166,27 +166,29 @@ def row(kind: str, every: set[str]) -> list[Any]:
     for one in config_class.__mro__:
         if one.__module__.startswith("transformers.models."):
             reading.add(module_reading(Path(inspect.getfile(one)), of_itself=True))
-    found = (reading.attributes & (every | reading.assigned)) | reading.strings.keys() | ALWAYS
+    keys_found = (reading.attributes & (every | reading.assigned)) | reading.strings.keys() | ALWAYS
     defaults = reading.strings | {one.name: one.default for one in fields(config_class)}
     derived = dict.fromkeys(reading.assigned, DERIVED)
-    if "rope_parameters" in found:
+    if "rope_parameters" in keys_found:
         if "self.rope_parameters =" not in inspect.getsource(config_class.__post_init__):
             derived.pop("rope_parameters", None)  # the class has no scaling where a file says nothing
         theta = config_class.default_theta
         defaults["rope_theta"] = defaults.get("rope_theta") or (DERIVED if isinstance(theta, dict) else theta)
-        sections = {f"rope_parameters.{FRACTION}"} & {f"rope_parameters.{key}" for key in found}
-        found = found - BESIDE | (BESIDE & read_beside(config_class, found)) | sections
-    names_of_keys = sorted(key for key in found - BOOKKEEPING if key.replace(".", "").isidentifier() and key[0] != "_")
+        sections = {f"rope_parameters.{FRACTION}"} & {f"rope_parameters.{key}" for key in keys_found}
+        keys_found = keys_found - BESIDE | (BESIDE & read_beside(config_class, keys_found)) | sections
+    names_of_keys = sorted(
+        key for key in keys_found - BOOKKEEPING if key.replace(".", "").isidentifier() and key[0] != "_"
+    )
     stated = {key: value for key, value in defaults.items() if plain(value) is not None}
-    return [names, {key: plain((derived | stated).get(key)) for key in names_of_keys}]
+    return [names, {key: plain((derived | stated).get(key)) for key in sorted(words)}]
 
 
-def read_beside(config_class: Any, found: set[str]) -> set[str]:
+def read_beside(config_class: Any, keys_found: set[str]) -> set[str]:
     """Keys of rotary positions that a class reads beside their section too, unless it has a way of its own."""
     reading = config_class.convert_rope_params_to_dict
     source = inspect.getsource(reading)
     if reading is PreTrainedConfig.convert_rope_params_to_dict or "super()" in source:
-        return {"rope_theta", "rope_scaling", *({FRACTION} & found)}
+        return {"rope_theta", "rope_scaling", *({FRACTION} & keys_found)}
     return {key for key in BESIDE if key in source}
 
 

@@ -71,21 +71,21 @@ def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
     head_dim = tensors.size(HEAD_DIM)
     if head_dim is None:
         heads = num_heads(tensors)
-        head_dim = _whole(tensors, width, heads)
+        head_dim = _rows_of_each(tensors, width, heads)
     else:
-        heads, said = _whole(tensors, width, head_dim), tensors.size(HEADS)
+        heads, said = _rows_of_each(tensors, width, head_dim), tensors.size(HEADS)
         if said not in (None, heads):
             raise tensors.missing(f"attention with {heads} heads of {head_dim} features, where keys say {said} heads")
     if "qkv.weight" in tensors.shapes:
-        num_kv_heads, odd = divmod(_whole(tensors, tensors.sides("qkv.weight")[rows], head_dim) - heads, 2)
+        num_kv_heads, odd = divmod(_rows_of_each(tensors, tensors.sides("qkv.weight")[rows], head_dim) - heads, 2)
     else:
-        num_kv_heads, odd = _whole(tensors, tensors.sides("k.weight")[rows], head_dim), 0
+        num_kv_heads, odd = _rows_of_each(tensors, tensors.sides("k.weight")[rows], head_dim), 0
     if num_kv_heads < 1 or odd or heads % num_kv_heads:
         raise tensors.missing(f"attention with {heads} heads and the shapes of its tensors")
     return heads, num_kv_heads, head_dim
 
 
-def _whole(tensors: CheckpointMixer, rows: int, parts: int) -> int:
+def _rows_of_each(tensors: CheckpointMixer, rows: int, parts: int) -> int:
     """The rows of each of so many equal parts."""
     if rows < 1 or rows % parts:
         raise tensors.missing(f"attention with {rows} rows in a tensor that {parts} does not divide")

@@ -60,7 +60,7 @@ class LightningIndex(KeySelection):
             invalid("position.dim", cause, f"use at most {self.head_dim}")
         self.position.scaling.check(self.position.dim or self.head_dim)
         if self.position.scaling.follows_length:
-            cause = "scaling that follows the length would turn every remembered key anew"
+            cause = f"{self.position.scaling.kind} scaling would turn every remembered key anew"
             invalid("position.scaling", cause, "use another scaling")
         return self
 

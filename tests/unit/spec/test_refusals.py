@@ -61,7 +61,8 @@ UNKNOWN_KEYS = [
      "use one of kind, norm, mixer_norm, cross_attention_norm, feedforward_norm"),
     (("head", "tyed"), "head.tyed: is not a known key; did you mean tied?"),
     (("embedding", "zzz"),
-     "embedding.zzz: is not a known key; use one of kind, position, scale, num_token_types, norm, norm_first, dropout"),
+     "embedding.zzz: is not a known key; use one of kind, position, scale, round_scale, num_token_types, norm, "
+     "norm_first, dropout"),
     ((7,), "7: is not a known key; use one of version, kind, name, vocab_size, context_length, "
      "d_model, embedding, layers, residual, final_norm, head, further_tokens, initialization"),
 ]  # fmt: skip
@@ -196,7 +197,7 @@ DISAGREEING = [
      "layers[3].mixer.position: alibi fades distant tokens, and global tokens are there to be seen from far; "
      "use learned positions in the embedding, or pattern window"),
     (MIXER, attention(position={"kind": "rotary", "scaling": DYNAMIC}, pattern=GLOBAL | {"global_projections": True}),
-     "layers[3].mixer.position.scaling: dynamic scaling has no global projections; use another scaling"),
+     "layers[3].mixer.position.scaling: scaling that follows the length has no global projections; use another scaling"),
     (MIXER, attention(pattern={"kind": "bigbird"}),
      "layers[3].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
      "use strided, fixed or window, or an encoder"),
