@@ -176,9 +176,7 @@ def row(kind: str, every: set[str]) -> list[Any]:
         defaults["rope_theta"] = defaults.get("rope_theta") or (DERIVED if isinstance(theta, dict) else theta)
         sections = {f"rope_parameters.{FRACTION}"} & {f"rope_parameters.{key}" for key in keys_found}
         keys_found = keys_found - BESIDE | (BESIDE & read_beside(config_class, keys_found)) | sections
-    names_of_keys = sorted(
-        key for key in keys_found - BOOKKEEPING if key.replace(".", "").isidentifier() and key[0] != "_"
-    )
+    words = {key for key in keys_found - BOOKKEEPING if key.replace(".", "").isidentifier() and key[0] != "_"}
     stated = {key: value for key, value in defaults.items() if plain(value) is not None}
     return [names, {key: plain((derived | stated).get(key)) for key in sorted(words)}]
 

@@ -189,11 +189,27 @@ def scalings(wild: bool = False) -> SearchStrategy[spec.RotaryScaling]:
 def rotaries(draw: DrawFn, head_dim: int, wild: bool = False) -> spec.Rotary:
     """Rotary positions that fit heads of `head_dim` features."""
     dims = st.integers(1, head_dim // 2).map(lambda pairs: 2 * pairs)
+    dim = draw(dims if head_dim % 2 else st.none() | dims)
     return spec.Rotary(
         theta=draw(st.floats(10.0, 1e6)),
-        dim=draw(dims if head_dim % 2 else st.none() | dims),
+        dim=dim,
         interleaved=draw(st.booleans()),
-        scaling=draw(scalings(wild)),
+        scaling=draw(scalings(wild) | scalings_by_pair((dim or head_dim) // 2, wild)),
+    )
+
+
+@cache
+def scalings_by_pair(pairs: int, wild: bool = False) -> SearchStrategy[spec.RotaryScaling]:
+    """Scalings that say something of each pair; tame ones that follow the length start beyond `CONTEXT`."""
+    factors = st.tuples(*pairs * [positive(1.0, 16.0, wild)])
+    return st.builds(
+        spec.ProportionalScaling, share=st.floats(0.125, 1.0), factor=positive(1.0, 16.0, wild)
+    ) | st.builds(
+        spec.LongRopeScaling,
+        short_factors=factors,
+        long_factors=factors,
+        original_context_length=counts(CONTEXT, 4 * CONTEXT, wild),
+        attention_factor=positive(0.5, 2.0, wild),
     )
 
 
@@ -294,7 +310,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     pattern = spec.Full() if cross or score == "additive" else draw(patterns(place.causal, wild))
     positions: list[SearchStrategy[spec.MixerPosition]] = [st.just(spec.NoPosition())]
     if not cross and not isinstance(pattern, spec.GlobalWindow | spec.BigBird):
-        positions.append(st.just(spec.Alibi()))
+        positions.append(st.builds(spec.Alibi, scale=positive(0.25, 2.0, wild)))
     if not cross and score == "dot" and size > 1:
         positions += 2 * [rotaries(size, wild)]
     if not cross and place.relative is not None:
@@ -304,7 +320,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         num_heads, head_dim = place.relative[1], size
     norm, over = draw(vector_norms(wild)), draw(st.sampled_from(["head", "all"]))
     turns = isinstance(position, spec.Rotary) and over == "head" and not isinstance(norm, spec.NoNorm)
-    follows = isinstance(position, spec.Rotary) and isinstance(position.scaling, spec.DynamicScaling)
+    follows = isinstance(position, spec.Rotary) and position.scaling.follows_length
     if isinstance(pattern, spec.GlobalWindow) and follows:
         pattern = pattern.replace(global_projections=False)
     chooses = not cross and score == "dot" and isinstance(pattern, spec.Full)
@@ -486,7 +502,8 @@ def with_a_reader(draw: DrawFn, layers: tuple[spec.Block, ...]) -> tuple[spec.Bl
         return layers
     source = draw(st.sampled_from(sources))
     mixer, index = mixers[source], draw(st.sampled_from([source, source - len(layers)]))
-    reader = mixer.replace(keys_from=index, bias=mixer.bias.replace(k=False, v=False))
+    own = dict(bias=mixer.bias.replace(k=False, v=False), value_embedding=None)
+    reader = mixer.replace(keys_from=index, **own)
     return (*layers, layers[source].replace(mixer=reader))
 
 
@@ -507,6 +524,7 @@ def embeddings(draw: DrawFn, d_model: int, wild: bool = False) -> spec.Embedding
     return spec.Embedding(
         position=draw(added_positions(d_model, wild)),
         scale=draw(positive(0.25, 2.0, wild)),
+        round_scale=draw(st.booleans()),
         num_token_types=draw(st.integers(0, 2**20) if wild else st.integers(0, 3)),
         norm=draw(norms(wild)),
         norm_first=draw(st.booleans()),
@@ -568,7 +586,10 @@ def encoder_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
         spec.MaskedLanguageModelHead,
         activation=activations(wild), norm=norms(wild), tied=st.booleans(), bias=st.booleans(),
     )  # fmt: skip
-    return masked | classification_heads(wild) | st.just(spec.NoHead())
+    of_tokens = st.builds(
+        spec.TokenClassificationHead, num_classes=counts(1, 5, wild), dropout=probabilities(), bias=st.booleans()
+    )
+    return st.one_of(masked, classification_heads(wild), of_tokens, st.just(spec.NoHead()))
 
 
 @cache

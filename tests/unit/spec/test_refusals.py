@@ -197,7 +197,8 @@ DISAGREEING = [
      "layers[3].mixer.position: alibi fades distant tokens, and global tokens are there to be seen from far; "
      "use learned positions in the embedding, or pattern window"),
     (MIXER, attention(position={"kind": "rotary", "scaling": DYNAMIC}, pattern=GLOBAL | {"global_projections": True}),
-     "layers[3].mixer.position.scaling: scaling that follows the length has no global projections; use another scaling"),
+     "layers[3].mixer.position.scaling: scaling that follows the length has no global projections; "
+     "use another scaling"),
     (MIXER, attention(pattern={"kind": "bigbird"}),
      "layers[3].mixer.pattern: bigbird's random and last blocks look ahead, and a decoder must not; "
      "use strided, fixed or window, or an encoder"),
