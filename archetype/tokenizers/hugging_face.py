@@ -58,7 +58,7 @@ class HuggingFaceTokenizer(Tokenizer):
             try_backend(self.backend)
         self._special = {token.content: id for id, token in added if token.special}
         self._set_special()
-        model = str(self._model.get("type", "BPE"))
+        model = model_type(self._model)
         names = {"BPE": "byte_bpe" if self.is_byte_level else "bpe", "WordLevel": "words"}
         self.kind = names.get(model, model.lower())
 
@@ -69,6 +69,10 @@ class HuggingFaceTokenizer(Tokenizer):
     @property
     def special_tokens(self) -> dict[str, int]:
         return dict(self._special)
+
+    @property
+    def symbols(self) -> list[str]:
+        return [token.content for token in self.backend.get_added_tokens_decoder().values() if not token.special]
 
     @cached_property
     def is_byte_level(self) -> bool:
@@ -174,6 +178,12 @@ class HuggingFaceTokenizer(Tokenizer):
         if leading is not None:
             self.bos, self.adds_bos = leading, True
         special_tokens.apply_config(self, self.config, self.backend.token_to_id)
+
+
+def model_type(model: Mapping[str, Any]) -> str:
+    """BPE, WordPiece, Unigram or WordLevel: as it is named, or in older files by the keys that only it has."""
+    marks = {"merges": "BPE", "max_input_chars_per_word": "WordPiece", "unk_id": "Unigram"}
+    return str(model.get("type") or next((type for key, type in marks.items() if key in model), "WordLevel"))
 
 
 @cache

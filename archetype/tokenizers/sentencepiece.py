@@ -1,10 +1,11 @@
 """A tokenizer.model of SentencePiece, through its own library."""
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archetype.distribution import install_command
 from archetype.errors import DataError
@@ -13,7 +14,7 @@ from archetype.io.files import DAMAGED, read_bytes
 from archetype.tokenizers import special_tokens
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.tiktoken import TiktokenTokenizer, is_ranks
-from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
+from archetype.tokenizers.tokenizer import SPACE, Tokenizer, check_utf8, readable
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -22,9 +23,20 @@ FILE = "tokenizer.model"
 
 
 # Of its file (sentencepiece_model.proto): the trainer's and the normalizer's settings, and fields of these.
-TRAINER, NORMALIZER = 2, 3
+PIECES, TRAINER, NORMALIZER = 1, 2, 3
+PIECE, SCORE, TYPE = 1, 2, 3
 MODEL_TYPE, UNIGRAM, BPE = 3, 1, 2
 CHARSMAP, ADDS_PREFIX, JOINS_SPACES, SPACE_BEHIND = 2, 3, 4, 24
+BYTE_FALLBACK, SPECIAL_PIECES = 35, {"unk": 45, "bos": 46, "eos": 47, "pad": 48}
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+
+
+class Piece(NamedTuple):
+    """A piece of a model: its text, the score by which it is chosen, and its type."""
+
+    text: str
+    score: float
+    type: int
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,11 @@ class SentencePieceTokenizer(Tokenizer):
         """The settings of the file beside the pieces."""
         return read_settings(self._data)
 
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """All pieces by id."""
+        return read_pieces(self._data)
+
     @property
     def vocab_size(self) -> int:
         return self._size
@@ -90,6 +107,10 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     def special_tokens(self) -> dict[str, int]:
         return {self.piece(id): id for id in range(self._size) if self.processor.is_control(id)}
+
+    @property
+    def symbols(self) -> list[str]:
+        return [piece.text.replace(SPACE, " ") for piece in self.pieces if piece.type == USER_DEFINED]
 
     def encode(self, text: str) -> list[int]:
         return list(self.processor.encode(check_utf8(text)))
@@ -139,6 +160,62 @@ def read_settings(data: bytes) -> ModelSettings:
     )
 
 
+def read_pieces(data: bytes) -> list[Piece]:
+    """The pieces in a model's file."""
+    pieces = []
+    for field, value in _fields(data):
+        if field == PIECES and isinstance(value, bytes):
+            parts = dict(_fields(value))
+            text, score, type = parts.get(PIECE, b""), parts.get(SCORE, bytes(4)), parts.get(TYPE, NORMAL)
+            assert isinstance(text, bytes) and isinstance(score, bytes) and isinstance(type, int)
+            pieces.append(Piece(text.decode("utf-8", "replace"), struct.unpack("<f", score)[0], type))
+    return pieces
+
+
+def write_model(pieces: Iterable[Piece], settings: ModelSettings, special: Mapping[str, str]) -> bytes:
+    """A model's file.
+
+    Args:
+        pieces: by id; one of them is unknown.
+        settings: beside them.
+        special: the pieces that stand for unk, bos, eos and pad, as far as there are such.
+    """
+    pieces = list(pieces)
+    messages = [
+        _field(PIECES, _field(PIECE, one.text.encode()) + _field(SCORE, one.score) + _field(TYPE, one.type))
+        for one in pieces
+    ]
+    byte_fallback = any(one.type == BYTE for one in pieces)
+    trainer = {MODEL_TYPE: settings.kind, BYTE_FALLBACK: byte_fallback, SPACE_BEHIND: settings.space_behind}
+    normalizer = {CHARSMAP: settings.charsmap, ADDS_PREFIX: settings.adds_prefix, JOINS_SPACES: settings.joins_spaces}
+    names = {SPECIAL_PIECES[role]: text.encode() for role, text in special.items()}
+    sections: dict[int, dict[int, Any]] = {TRAINER: {**trainer, **names}, NORMALIZER: {**normalizer}}
+    for number, fields in sections.items():
+        messages.append(_field(number, b"".join(_field(field, value) for field, value in fields.items())))
+    return b"".join(messages)
+
+
+def _field(number: int, value: Any) -> bytes:
+    """A field of a protocol buffer's message: bytes with their length, whole numbers, or a number of 32 bits."""
+    match value:
+        case bytes():
+            return _varint(number << 3 | 2) + _varint(len(value)) + value
+        case float():
+            return _varint(number << 3 | 5) + struct.pack("<f", value)
+        case _:
+            return _varint(number << 3) + _varint(int(value))
+
+
+def _varint(value: int) -> bytes:
+    if value <= 0x7F:
+        return bytes((value,))
+    data = bytearray()
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*data, value))
+
+
 def _section(data: bytes, number: int) -> dict[int, int | bytes]:
     """A message within a message; of a field that occurs twice, the last."""
     message = next((value for field, value in _fields(data) if field == number and isinstance(value, bytes)), b"")
@@ -146,7 +223,7 @@ def _section(data: bytes, number: int) -> dict[int, int | bytes]:
 
 
 def _fields(data: bytes) -> list[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer's message: whole numbers, and bytes for what has a length."""
+    """The fields of a protocol buffer's message: whole numbers, and bytes for what has a length or a fixed size."""
     fields: list[tuple[int, int | bytes]] = []
     at = 0
 
@@ -169,7 +246,9 @@ def _fields(data: bytes) -> list[tuple[int, int | bytes]]:
                 fields.append((key >> 3, data[at : at + size]))
                 at += size
             case 1 | 5 as wire:
-                at += 8 if wire == 1 else 4
+                size = 8 if wire == 1 else 4
+                fields.append((key >> 3, data[at : at + size]))
+                at += size
             case _:
                 break
     return fields

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype.convert.gguf.architectures import Value, gguf_of
+from archetype.convert.gguf.llama_cpp import check_ids
 from archetype.convert.gguf.quantize import BLOCKS
 from archetype.convert.gguf.tensors import TYPES, gguf_tensors, own_type
 from archetype.convert.gguf.vocabulary import vocabulary
@@ -118,6 +119,7 @@ def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, e
         writer.add_tokenizer_model("no_vocab")
         return
     vocab = vocabulary(tokenizer, vocab_size)
+    check_ids(tokenizer, vocab)
     writer.add_tokenizer_model(vocab.model)
     if vocab.pre is not None:
         writer.add_tokenizer_pre(vocab.pre)
