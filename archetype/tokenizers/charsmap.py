@@ -21,14 +21,14 @@ class Charsmap:
     def longest(self, text: bytes, start: int) -> tuple[bytes, int] | None:
         """The replacement of the longest text at `start` and where that text ends; None where nothing is replaced."""
         replaced: tuple[bytes, int] | None = None
-        node = self._children(0, 0) if self._units else 0
+        node = self._children(0) if self._units else 0
         for end in range(start, len(text) if self._units else start):
             byte = text[end]
             node ^= byte
             unit = self._units[node]
             if byte == 0 or unit & (1 << 31 | 0xFF) != byte:
                 break
-            node = self._children(node, unit)
+            node = self._children(node)
             if unit >> 8 & 1:
                 first = self._units[node] & (1 << 31) - 1
                 replaced = self._replacements[first : self._replacements.index(0, first)], end + 1
@@ -42,6 +42,6 @@ class Charsmap:
             parts += written
         return parts.decode()
 
-    def _children(self, node: int, unit: int) -> int:
-        unit = unit or self._units[node]
+    def _children(self, node: int) -> int:
+        unit = self._units[node]
         return node ^ (unit >> 10) << ((unit & 1 << 9) >> 6)

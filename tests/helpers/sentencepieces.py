@@ -38,10 +38,10 @@ def trained(options: dict[str, Any]) -> bytes:
 
 @cache
 def _trained(options: tuple[tuple[str, Any], ...]) -> bytes:
-    given = {name: list(value) if isinstance(value, tuple) else value for name, value in options}
+    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in options}
     file = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXT.splitlines() * 3), model_writer=file, hard_vocab_limit=False, minloglevel=2,
-        vocab_size=400 if given.get("byte_fallback") else 140, **given,
+        vocab_size=400 if settings.get("byte_fallback") else 140, **settings,
     )  # fmt: skip
     return file.getvalue()

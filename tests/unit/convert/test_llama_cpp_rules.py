@@ -19,13 +19,13 @@ from tests.parity.test_llama_cpp_tokenizers import MAKERS, wordpiece
 def known(options: dict[str, Any]) -> bool:
     """Whether llama.cpp reads a model of SentencePiece as its library does: all by the rules of its source."""
     default = {"normalization_rule_name": "nmt_nfkc", "add_dummy_prefix": True, "remove_extra_whitespaces": True}
-    given = default | {"byte_fallback": False} | options
-    prefix, joined = given["add_dummy_prefix"], given["remove_extra_whitespaces"]
-    if "unk_piece" in given:  # whose name is found in a text
+    settings = default | {"byte_fallback": False} | options
+    prefix, joined = settings["add_dummy_prefix"], settings["remove_extra_whitespaces"]
+    if "unk_piece" in settings:  # whose name is found in a text
         return False
-    if given["model_type"] == "unigram":  # with a space before each word that it joins, and never with bytes
-        return prefix == joined and not given["byte_fallback"]
-    return given["normalization_rule_name"] == "identity" and not joined and given["byte_fallback"] and prefix
+    if settings["model_type"] == "unigram":  # with a space before each word that it joins, and never with bytes
+        return prefix == joined and not settings["byte_fallback"]
+    return settings["normalization_rule_name"] == "identity" and not joined and settings["byte_fallback"] and prefix
 
 
 def test_of_spm_trains_options_those_that_llama_cpp_reads_otherwise_are_refused() -> None:
