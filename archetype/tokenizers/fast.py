@@ -3,7 +3,9 @@
 It gives the same ids; where a file of another kind cannot be said so, none is written.
 """
 
+import re
 from base64 import b64encode
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,18 @@ from archetype.io.atomic import write_json
 from archetype.io.files import read_json
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.characters import CharacterTokenizer
+from archetype.tokenizers.charsmap import Charsmap
 from archetype.tokenizers.definition import FILE
 from archetype.tokenizers.hugging_face import byte_of_character
+from archetype.tokenizers.same_ids import check_fast
 from archetype.tokenizers.sentencepiece import (
     BPE,
-    BYTE,
     CONTROL,
+    NORMAL,
     UNIGRAM,
     USER_DEFINED,
     ModelSettings,
+    Piece,
     SentencePieceTokenizer,
 )
 from archetype.tokenizers.special_tokens import CONFIG
@@ -43,6 +48,7 @@ def write_fast(tokenizer: Tokenizer, folder: Path) -> None:
         write_json(folder / FILE, definition)
         config["tokenizer_class"] = FAST  # whatever class read the file that this one stands for
     write_json(folder / CONFIG, {"tokenizer_class": FAST} | config)
+    check_fast(tokenizer, folder)
 
 
 def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
@@ -78,33 +84,52 @@ def _bpe(vocab: dict[str, int], merges: list[list[str]], unknown: str | None = N
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
     """BPE or Unigram over the whole text, in which a space is part of a piece."""
-    model = tokenizer.settings
+    model, pieces = tokenizer.settings, tokenizer.pieces
     if model.kind not in (BPE, UNIGRAM) or model.space_behind:
         return None
-    processor = tokenizer.processor
-    pieces, scores, types = zip(*tokenizer.pieces, strict=True)
-    symbols = [id for id, type in enumerate(types) if type == USER_DEFINED]
-    text = [id for id, type in enumerate(types) if type not in (CONTROL, BYTE, USER_DEFINED)]
-    if len(set(pieces)) != len(pieces) or (symbols and (model.adds_prefix or model.joins_spaces)):
-        return None  # around a symbol the library would put spaces in each part of a text
-    ids = {piece: id for id, piece in enumerate(pieces)}
-    unknown = int(processor.unk_id())
+    ids = {piece.text: id for id, piece in enumerate(pieces)}
+    if len(ids) != len(pieces) or (tokenizer.symbols and model.kind == BPE and model.adds_prefix):
+        return None  # a symbol that a text begins with would have the space before it that begins the first word
+    unknown = int(tokenizer.processor.unk_id())
+    added = [_added(id, piece.text, special=True) for id, piece in enumerate(pieces) if piece.type == CONTROL]
+    words = None
     if model.kind == BPE:
-        merged = _bpe(ids, _merges({pieces[id]: scores[id] for id in text if id != unknown}, ids), pieces[unknown])
+        scores = {piece.text: piece.score for piece in pieces if piece.type == NORMAL}
+        merged = _bpe(ids, _merges(scores, ids), pieces[unknown].text)
+        symbols = ((id, piece) for id, piece in enumerate(pieces) if piece.type == USER_DEFINED)
+        added += [_added(id, piece.text.replace(SPACE, " "), special=False) for id, piece in symbols]
     else:
-        byte_fallback = "<0x00>" in ids
-        vocab = list(map(list, zip(pieces, scores, strict=True)))
-        merged = {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": byte_fallback}
-    decoder = _decoder(model, pieces[unknown], str(processor.decode([unknown])))
-    definition = _definition(merged, normalizer=_normalizer(model), decoder=decoder)
-    definition["added_tokens"] = [
-        {"id": id, "content": pieces[id], "single_word": False, "lstrip": False, "rstrip": False,
-         "normalized": types[id] == USER_DEFINED, "special": types[id] == CONTROL}
-        for id in sorted((*tokenizer.special_tokens.values(), *symbols))
-    ]  # fmt: skip
+        words = _unigram_words(pieces[unknown].text, ids)
+        best = max((piece.score for piece in pieces if piece.type == NORMAL), default=0.0)
+        vocab = [[piece.text, _unigram_score(piece, best)] for piece in pieces]
+        merged = {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": "<0x00>" in ids}
+    decoder = _decoder(model, pieces[unknown].text, str(tokenizer.processor.decode([unknown])))
+    definition = _definition(merged, normalizer=_normalizer(tokenizer), pre_tokenizer=words, decoder=decoder)
+    definition["added_tokens"] = added
     if tokenizer.adds_bos and tokenizer.bos is not None:
-        definition["post_processor"] = _starts_with(pieces[tokenizer.bos], tokenizer.bos)
+        definition["post_processor"] = _starts_with(pieces[tokenizer.bos].text, tokenizer.bos)
     return definition
+
+
+def _added(id: int, content: str, special: bool) -> dict[str, Any]:
+    """A token that is found in a text before anything else; one that is not special, in the normalized text."""
+    position = {"single_word": False, "lstrip": False, "rstrip": False}
+    return {"id": id, "content": content, **position, "normalized": not special, "special": special}
+
+
+def _unigram_score(piece: Piece, best: float) -> float:
+    """The score by which the library of SentencePiece chooses a piece, which for a symbol depends on its length."""
+    return len(piece.text.encode()) * best - 0.1 if piece.type == USER_DEFINED else piece.score
+
+
+def _unigram_words(unknown: str, ids: Mapping[str, int]) -> dict[str, Any] | None:
+    """A cut within the names of bytes and of what is unknown, which SentencePiece does not find in a text."""
+    names = ["<(?=0x[0-9A-F]{2}>)"] if "<0x00>" in ids else []
+    # unknown characters on both sides of a cut would be two tokens instead of one
+    cuts = (at for at in range(1, len(unknown)) if unknown[at - 1] in ids or unknown[at] in ids)
+    names += [f"{re.escape(unknown[:at])}(?={re.escape(unknown[at:])})" for at in [*cuts][:1]]
+    split = {"type": "Split", "behavior": "MergedWithPrevious", "invert": False}
+    return split | {"pattern": {"Regex": "|".join(names)}} if names else None
 
 
 def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[list[str]]:
@@ -117,17 +142,21 @@ def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[list[str]]:
     return [pair for _, pair in sorted(merges, key=lambda merge: -merge[0])]
 
 
-def _normalizer(model: ModelSettings) -> dict[str, Any]:
+def _normalizer(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     """Its rules for characters, spaces joined, one before the first word, and all of them written as pieces have it."""
-    steps: list[dict[str, Any]] = []
+    model, steps = tokenizer.settings, []
     if model.charsmap:
+        if (end := Charsmap(model.charsmap).replaced("\r\n")) != "\r\n":  # which the library takes for one character
+            steps.append({"type": "Replace", "pattern": {"String": "\r\n"}, "content": end})
         steps.append({"type": "Precompiled", "precompiled_charsmap": b64encode(model.charsmap).decode()})
     if model.joins_spaces:
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-        steps.append({"type": "Replace", "pattern": {"Regex": "^ | $"}, "content": ""})
+        steps.append({"type": "Replace", "pattern": {"Regex": r"\A "}, "content": ""})
     if model.adds_prefix:
         steps.append({"type": "Prepend", "prepend": SPACE})
     steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
+    if model.joins_spaces:  # those at the end, also the ones that the text spells as pieces do
+        steps.append({"type": "Replace", "pattern": {"Regex": rf"{SPACE}+\z"}, "content": ""})
     return {"type": "Sequence", "normalizers": steps}
 
 

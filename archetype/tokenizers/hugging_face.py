@@ -62,7 +62,7 @@ class HuggingFaceTokenizer(Tokenizer):
         self._special = {token.content: id for id, token in added if token.special}
         self.reaching = tuple(token.content for _, token in added if token.content and _reaches(token))
         self._set_special()
-        model = str(self._model.get("type", "BPE"))
+        model = model_type(self._model)
         names = {"BPE": "byte_bpe" if self.is_byte_level else "bpe", "WordLevel": "words"}
         self.kind = names.get(model, model.lower())
 
@@ -73,6 +73,10 @@ class HuggingFaceTokenizer(Tokenizer):
     @property
     def special_tokens(self) -> dict[str, int]:
         return dict(self._special)
+
+    @property
+    def symbols(self) -> list[str]:
+        return [token.content for token in self.backend.get_added_tokens_decoder().values() if not token.special]
 
     @cached_property
     def is_byte_level(self) -> bool:
@@ -184,6 +188,12 @@ def _reaches(token: "AddedToken") -> bool:
     """Whether an added token may depend on what stands beyond a line end between two words."""
     looks_ahead = token.single_word and token.content.endswith("\n")
     return token.lstrip or looks_ahead or re.search(r"\n\S", token.content) is not None
+
+
+def model_type(model: Mapping[str, Any]) -> str:
+    """BPE, WordPiece, Unigram or WordLevel: as it is named, or in older files by the keys that only it has."""
+    marks = {"merges": "BPE", "max_input_chars_per_word": "WordPiece", "unk_id": "Unigram"}
+    return str(model.get("type") or next((type for key, type in marks.items() if key in model), "WordLevel"))
 
 
 @cache

@@ -14,7 +14,7 @@ from archetype.io.files import DAMAGED, read_bytes
 from archetype.tokenizers import special_tokens
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.tiktoken import TiktokenTokenizer, is_ranks
-from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
+from archetype.tokenizers.tokenizer import SPACE, Tokenizer, check_utf8, readable
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -107,6 +107,10 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     def special_tokens(self) -> dict[str, int]:
         return {self.piece(id): id for id in range(self._size) if self.processor.is_control(id)}
+
+    @property
+    def symbols(self) -> list[str]:
+        return [piece.text.replace(SPACE, " ") for piece in self.pieces if piece.type == USER_DEFINED]
 
     def encode(self, text: str) -> list[int]:
         return list(self.processor.encode(check_utf8(text)))

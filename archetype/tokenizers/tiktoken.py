@@ -3,9 +3,10 @@
 import base64
 import binascii
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -45,16 +46,19 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
+QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 class Format(BaseModel):
     """The settings that a rank file lacks: how a text is split before its bytes are merged, and the special tokens.
 
-    `bos` and `eos` are names among the special tokens; None leaves them to their usual names.
+    `normalization` is Unicode's form that a text is brought into first. `bos` and `eos` are names among the special
+    tokens; None leaves them to their usual names.
     """
 
     pattern: Annotated[str, Field(min_length=1, description="the regular expression that splits a text")]
     special_tokens: Vocabulary = {}
+    normalization: Annotated[Literal["NFC"] | None, Field(description="NFC or null")] = None
     adds_bos: Flag = False
     bos: Annotated[str | None, Field(description="the name of a special token")] = None
     eos: Annotated[list[str] | None, Field(description="a list of names of special tokens")] = None
@@ -104,8 +108,11 @@ class TiktokenTokenizer(Tokenizer):
         return dict(self._format.special_tokens)
 
     def encode(self, text: str) -> list[int]:
+        check_utf8(text)
+        if self._format.normalization is not None:
+            text = unicodedata.normalize(self._format.normalization, text)
         with library_errors("text", "cannot be encoded", "is the tokenizer's pattern right?"):
-            return [id for part in _parts(check_utf8(text)) for id in self.encoding.encode_ordinary(part)]
+            return [id for part in _parts(text) for id in self.encoding.encode_ordinary(part)]
 
     def decode(self, ids: Sequence[int]) -> str:
         return b"".join(map(self._token, ids)).decode("utf-8", "replace")
@@ -163,6 +170,8 @@ def _token_and_rank(line: bytes, number: int) -> tuple[bytes, int]:
     try:
         token, rank = line.split()
         if rank.isdigit() and len(rank) < 10:
+            if token == b"=":  # Whisper's way to write a token of no bytes
+                return b"", int(rank)
             return base64.b64decode(token, validate=True), int(rank)
     except (ValueError, binascii.Error):
         pass
@@ -193,7 +202,8 @@ def _encoding(ranks: dict[bytes, int], format: Format) -> "Encoding":
 def published_format(ranks: int) -> Format:
     """The format of the published file with this many ranks.
 
-    Sources: tiktoken_ext/openai_public.py (OpenAI) and llama/tokenizer.py (Llama 3, Meta).
+    Sources: tiktoken_ext/openai_public.py (OpenAI), whisper/tokenizer.py (OpenAI), llama/tokenizer.py (Llama 3, Meta)
+    and tokenization_qwen.py (Qwen).
 
     Raises:
         DataError: none has; asks for the companion file.
@@ -201,6 +211,13 @@ def published_format(ranks: int) -> Format:
     match ranks:
         case 50_256 | 50_280:  # p50k has runs of spaces after the id of the end of text
             return Format(pattern=GPT2, special_tokens={"<|endoftext|>": 50256})
+        case 50_257:  # Whisper; the ids of further special tokens depend on how many languages it knows
+            names = ("<|endoftext|>", "<|startoftranscript|>")
+            return Format(pattern=GPT2, special_tokens={name: 50_257 + n for n, name in enumerate(names)})
+        case 151_643:
+            names = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205)))
+            special = {name: 151_643 + n for n, name in enumerate(names)}
+            return Format(pattern=QWEN, special_tokens=special, normalization="NFC")
         case 100_256:
             fill_in = {f"<|fim_{part}|>": 100258 + n for n, part in enumerate(("prefix", "middle", "suffix"))}
             special = {"<|endoftext|>": 100257, **fill_in, "<|endofprompt|>": 100276}

@@ -81,6 +81,11 @@ class Tokenizer(ABC):
         """The tokens that stand for no text, by name."""
         return {}
 
+    @property
+    def symbols(self) -> list[str]:
+        """Tokens of a text that are found in it before anything else, as the text spells them."""
+        return []
+
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The ids of a text; no special tokens are added.

@@ -92,7 +92,6 @@ MAKERS: dict[str, tuple[Any, spec.ModelSpec]] = {
     "tokenizer.json, unigram, spaces joined": (lambda: unigram(joined=True), PAIR),
     "wordpiece": (wordpiece, ENCODER),
     "wordpiece, cased": (lambda: wordpiece(lowercase=False), ENCODER),
-    "wordpiece, accents kept": (lambda: wordpiece(strip_accents=False), ENCODER),
 }
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from archetype.convert.gguf.architectures import gguf_of
 from archetype.convert.gguf.header import gguf_library, read_header
 from archetype.convert.gguf.keys import Value
+from archetype.convert.gguf.llama_cpp import check_ids
 from archetype.convert.gguf.quantize import BLOCKS
 from archetype.convert.gguf.rope import frequency_factors
 from archetype.convert.gguf.tensors import TYPES, file_shapes, gguf_tensors, own_type
@@ -119,6 +120,7 @@ def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, p
         writer.add_tokenizer_model("no_vocab")
         return
     vocab = vocabulary(tokenizer, vocab_size)
+    check_ids(tokenizer, vocab)
     writer.add_tokenizer_model(vocab.model)
     if vocab.pre is not None:
         writer.add_tokenizer_pre(vocab.pre)

@@ -137,7 +137,7 @@ def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
 def _pre_tokenizer(definition: Any) -> str:
     """The name by which llama.cpp knows how a tokenizer.json splits texts."""
     match definition.get("pre_tokenizer"):
-        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
+        case {"type": "ByteLevel", "add_prefix_space": False, **rest} if rest.get("use_regex", True):
             return GPT2
         case {
             "type": "Sequence",

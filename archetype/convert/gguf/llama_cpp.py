@@ -1,0 +1,270 @@
+"""Text to ids by llama.cpp's rules (its src/llama-vocab.cpp), from a vocabulary as GGUF keeps it.
+
+An export is compared with these, because llama.cpp reads a text in its own way whatever the tokenizer's library does.
+"""
+
+import unicodedata
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Protocol
+
+from archetype.convert.gguf.vocabulary import SPACE, Vocabulary, no_form
+from archetype.tokenizers.charsmap import Charsmap
+from archetype.tokenizers.hugging_face import byte_of_character
+from archetype.tokenizers.same_ids import awkward_cases
+from archetype.tokenizers.sentencepiece import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from archetype.tokenizers.tokenizer import Tokenizer
+
+PENALTY = 10.0  # by which an unknown character scores less than the worst piece
+CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# The words that each named pre-tokenizer cuts a text into.
+CUTS = {
+    "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "llama-bpe": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{OTHERS}",
+    "qwen2": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{OTHERS}",
+}
+IGNORES_MERGES = ("llama-bpe",)  # a word that is a token is that token, whatever pairs would make of it
+CHINESE = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF),
+    (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+
+
+def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    """Compare what llama.cpp makes of awkward texts with the tokenizer's own ids.
+
+    Args:
+        tokenizer: that is exported.
+        vocabulary: written for it.
+
+    Raises:
+        DataError: names the first text that llama.cpp reads otherwise, or cannot read.
+    """
+    reader = LlamaCppTokenizer(vocabulary)
+    for text, ids in awkward_cases(tokenizer):
+        try:
+            read = reader.encode(text)
+        except KeyError as byte:
+            raise no_form(f"llama.cpp ends on {text!r:.60}, since the vocabulary has no piece {byte}") from None
+        if read != ids:
+            raise no_form(f"llama.cpp gives {text!r:.60} other ids than the tokenizer does")
+
+
+class LlamaCppTokenizer:
+    """A vocabulary of GGUF, and the ids that llama.cpp finds with it.
+
+    Args:
+        vocabulary: of byte-level BPE (gpt2), SentencePiece's BPE (llama) or Unigram (t5), or WordPiece (bert).
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._ids = {token: id for id, token in enumerate(vocabulary.tokens)}
+        apart = (CONTROL, USER_DEFINED, UNKNOWN)
+        special = [token for token, type in zip(vocabulary.tokens, vocabulary.types, strict=True) if type in apart]
+        self._special = sorted(filter(None, special), key=lambda token: -len(token.encode()))
+        make: dict[str, Callable[[Vocabulary, dict[str, int]], _Model]] = {
+            "gpt2": _ByteLevel, "llama": _SentencePiece, "t5": _Unigram, "bert": _WordPiece
+        }  # fmt: skip
+        self._model = make[vocabulary.model](vocabulary, self._ids)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text; names of special tokens are found in it, and none is put around it.
+
+        Raises:
+            KeyError: llama.cpp looks for a piece that is not there, and ends.
+        """
+        parts: list[str | int] = [text] if text else []
+        for name in self._special:
+            if name in text:
+                parts = [piece for part in parts for piece in self._around(part, name)]
+        ids: list[int] = []
+        after_special = True
+        for part in parts:
+            ids += [part] if isinstance(part, int) else self._model.encode(part, after_special)
+            after_special = isinstance(part, int)
+        return ids
+
+    def _around(self, part: str | int, name: str) -> list[str | int]:
+        """The ids of a special token within a part, and what is around them."""
+        if isinstance(part, int):
+            return [part]
+        first, *others = part.split(name)
+        pieces: list[str | int] = [first]
+        for other in others:
+            pieces += [self._ids[name], other]
+        return [piece for piece in pieces if piece != ""]
+
+
+class _Model(Protocol):
+    """How a part of a text without special tokens becomes ids."""
+
+    def encode(self, text: str, after_special: bool) -> list[int]: ...
+
+
+class _ByteLevel:
+    """Words are cut, written in GPT-2's alphabet of bytes, and merged pair by pair."""
+
+    def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
+        from tokenizers import Regex
+        from tokenizers.pre_tokenizers import Split
+
+        if (pre := vocabulary.pre) not in CUTS:
+            raise no_form(f"the words of llama.cpp's pre-tokenizer {pre!r:.40} are not known here")
+        self._ids, self._ignores_merges = ids, pre in IGNORES_MERGES
+        self._split = Split(Regex(CUTS[pre]), "isolated")
+        self._alphabet = {byte: character for character, byte in byte_of_character().items()}
+        # the space between the two is not the first character of the first
+        pairs = ((merge[: merge.find(" ", 1)], merge[merge.find(" ", 1) + 1 :]) for merge in vocabulary.merges or ())
+        self._ranks: dict[tuple[str, str], int] = {}
+        for rank, pair in enumerate(pairs):
+            self._ranks.setdefault(pair, rank)
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        words = (word for word, _ in self._split.pre_tokenize_str(text))
+        return [id for word in words for id in self._word("".join(self._alphabet[byte] for byte in word.encode()))]
+
+    def _word(self, word: str) -> list[int]:
+        if self._ignores_merges and word in self._ids:
+            return [self._ids[word]]
+        pieces = _merged(list(word), lambda one, other: self._ranks.get((one, other)))
+        split = ([piece] if piece in self._ids else piece for piece in pieces)  # else by its characters
+        return [self._ids[part] for parts in split for part in parts if part in self._ids]
+
+
+class _SentencePiece:
+    """Of neighbours that make a piece those that make the best are joined; what is none is written in bytes."""
+
+    def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
+        self._ids, self._scores = ids, vocabulary.scores or []
+        self._adds_prefix = vocabulary.flags.get("add_space_prefix", True)
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        text = (" " if self._adds_prefix and after_special else "") + text
+        ids: list[int] = []
+        for piece in _merged(list(text.replace(" ", SPACE)), self._rank):
+            if piece in self._ids:
+                ids.append(self._ids[piece])
+            else:
+                ids += [self._ids[f"<0x{byte:02X}>"] for byte in piece.encode()]
+        return ids
+
+    def _rank(self, one: str, other: str) -> float | None:
+        id = self._ids.get(one + other)
+        return None if id is None else -self._scores[id]
+
+
+class _Unigram:
+    """The pieces with the largest sum of scores, after SentencePiece's rules for characters and spaces."""
+
+    def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
+        flags, scores = vocabulary.flags, vocabulary.scores or []
+        kinds = list(zip(vocabulary.tokens, vocabulary.types, scores, strict=True))
+        self._unknown = vocabulary.special.get("unknown", 2)
+        self._unknown_score = min((score for _, type, score in kinds if type == NORMAL), default=0.0) - PENALTY
+        self._pieces = {
+            token.encode(): (ids[token], 0.0 if type == USER_DEFINED else score)
+            for token, type, score in kinds if type in (NORMAL, USER_DEFINED, UNUSED)
+        }  # fmt: skip
+        self._longest = max(map(len, self._pieces), default=0)
+        self._charsmap = Charsmap(vocabulary.charsmap)
+        self._adds_prefix = flags.get("add_space_prefix", False)
+        self._joins_spaces = flags.get("remove_extra_whitespaces", False)
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        data = self._normalized(text.encode())
+        best: list[tuple[float, int, int]] = [(0.0, 0, self._unknown)]  # the sum up to here, the last piece's start, id
+        best += [(-float("inf"), 0, self._unknown)] * len(data)
+        for start in (at for at in range(len(data)) if data[at] & 0xC0 != 0x80):
+            character = next((at for at in range(start + 1, len(data)) if data[at] & 0xC0 != 0x80), len(data))
+            ends = range(start + 1, min(start + self._longest, len(data)) + 1)
+            candidates = [(end, *self._pieces[data[start:end]]) for end in ends if data[start:end] in self._pieces]
+            if all(end != character for end, _, _ in candidates):
+                candidates.append((character, self._unknown, self._unknown_score))
+            for end, id, score in candidates:
+                if best[start][0] + score > best[end][0]:
+                    best[end] = (best[start][0] + score, start, id)
+        ids: list[int] = []
+        at = len(data)
+        while at:
+            _, at, id = best[at]
+            if not (ids and ids[-1] == id == self._unknown):  # several unknown ones in a row are one
+                ids.append(id)
+        return ids[::-1]
+
+    def _normalized(self, text: bytes) -> bytes:
+        space, parts = SPACE.encode(), bytearray()
+        prefixed, in_word, at = False, False, 0
+        while at < len(text):
+            character = next((end for end in range(at + 1, len(text)) if text[end] & 0xC0 != 0x80), len(text))
+            written, at = self._charsmap.longest(text, at) or (text[at:character], character)
+            for byte in written:
+                if byte == ord(" "):
+                    in_word = False
+                    parts += b"" if self._joins_spaces else space
+                    continue
+                if not in_word and (self._joins_spaces or (self._adds_prefix and not prefixed)):
+                    parts += space
+                    prefixed = True
+                in_word = True
+                parts.append(byte)
+        return bytes(parts)
+
+
+class _WordPiece:
+    """Words between spaces and marks, of each the longest pieces from its start on."""
+
+    def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
+        self._ids, self._unknown = ids, vocabulary.special.get("unknown", 100)
+        self._lowercase = vocabulary.flags.get("normalizer.lowercase", True)
+        self._strips_accents = vocabulary.flags.get("normalizer.strip_accents", self._lowercase)
+        self._longest = max((len(token.encode()) for token in ids), default=0) + 1
+
+    def encode(self, text: str, after_special: bool) -> list[int]:
+        return [id for word in self._words(text) for id in self._word((SPACE + word).encode())]
+
+    def _word(self, word: bytes) -> list[int]:
+        ids, start = [], 0
+        while start < len(word):
+            ends = range(min(len(word), start + self._longest), start, -1)
+            end = next((end for end in ends if self._token(word[start:end]) is not None), None)
+            if end is None:
+                return [self._unknown]
+            ids.append(self._ids[word[start:end].decode()])
+            start = end
+        return ids
+
+    def _token(self, piece: bytes) -> int | None:
+        return self._ids.get(piece.decode("utf-8", "replace"))
+
+    def _words(self, text: str) -> list[str]:
+        words = [""]
+        for character in text:
+            if self._strips_accents:  # of a decomposition only the first character is kept
+                character = unicodedata.normalize("NFD", character)[0]
+            category = unicodedata.category(character)
+            if character.isspace() and not "\x1c" <= character <= "\x1f":
+                words.append("")
+            elif character in "\0\ufffd" or category in ("Cc", "Cf", "Co", "Cs"):
+                continue
+            elif category[0] != "M" or not self._strips_accents:
+                written = character.lower()[:1] if self._lowercase else character
+                mark = category[0] == "P" or (character < "\x7f" and category[0] == "S") or _is_chinese(ord(character))
+                words[-1:] = [words[-1], written, ""] if mark else [words[-1] + written]
+        return list(filter(None, words))
+
+
+def _is_chinese(code: int) -> bool:
+    return any(first <= code <= last for first, last in CHINESE)
+
+
+def _merged(pieces: list[str], rank: Callable[[str, str], float | None]) -> list[str]:
+    """Join neighbours, those of the least rank first and the leftmost among equals, until none has a rank."""
+    ranks = [rank(one, other) for one, other in pairwise(pieces)]
+    while ranked := [(value, at) for at, value in enumerate(ranks) if value is not None]:
+        _, at = min(ranked)
+        pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+        first = max(at - 1, 0)
+        ranks[first : at + 2] = [rank(one, other) for one, other in pairwise(pieces[first : at + 2])]
+    return pieces
