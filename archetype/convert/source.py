@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families.family import Family
 from archetype.families.index import preset_facts
-from archetype.families.registry import family_of, preset, published
+from archetype.families.registry import designs, family_of, preset
 from archetype.io import hub
 from archetype.io import weight_files as files
 from archetype.io.yaml import read_mapping
@@ -93,7 +93,7 @@ def _of_folder(folder: Path, shapes: Callable[[], Shapes] | None = None) -> Mode
         return read(folder / "spec.yaml")
     if (folder / "config.json").is_file():
         return read_hf_spec(folder, shapes)[1]
-    raise SpecError(str(folder), "holds neither spec.yaml nor config.json", f"known families: {', '.join(published())}")
+    raise SpecError(str(folder), "holds neither spec.yaml nor config.json", f"known families: {', '.join(designs())}")
 
 
 def _not_fetched() -> Shapes:
