@@ -24,6 +24,7 @@ from archetype.convert.source import SUFFIXES, open_spec, without_weights
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families import Family, family_for, published
 from archetype.families.classes import read_labels
+from archetype.families.registry import designs
 from archetype.generate.generation_config import (
     GENERATION_CONFIG,
     generation_config,
@@ -182,7 +183,7 @@ def export(
     if type is not None and format != "gguf":
         raise CheckpointError("--type", "is for GGUF alone", "add --format gguf, or use --dtype")
     if family is not None and family not in published():
-        raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(published())}")
+        raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(designs())}")
     chosen = published()[family] if family else _own_family(lm, format) or family_for(lm.spec)
     if format == "hf" and is_packed(lm.model):
         cause = "its matrices are packed, which the format does not hold"

@@ -12,7 +12,7 @@ from archetype.convert.gguf.header import is_gguf
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families.family import Family
 from archetype.families.index import preset_facts
-from archetype.families.registry import family_of, preset, published
+from archetype.families.registry import designs, family_of, preset
 from archetype.io import hub, weight_files
 from archetype.io.low_bit.header import plain_header
 from archetype.io.low_bit.settings import read_settings, without_settings
@@ -47,7 +47,7 @@ def open_spec(source: Source) -> ModelSpec:
         return read_config(config)[1]
     if place.is_dir():
         raise SpecError(
-            str(place), "holds neither spec.yaml nor config.json", f"known families: {', '.join(published())}"
+            str(place), "holds neither spec.yaml nor config.json", f"known families: {', '.join(designs())}"
         )
     if is_gguf(place):
         from archetype.convert.gguf.specification import read_spec  # here, because no other source needs it

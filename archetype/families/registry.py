@@ -58,6 +58,11 @@ def published() -> dict[str, Family]:
     return {family.published.model_type: family for family in FAMILIES.values() if family.published is not None}
 
 
+def designs() -> list[str]:
+    """The types of those with presets; others spell one of these otherwise."""
+    return [model_type for model_type, family in published().items() if family.presets]
+
+
 @cache
 def presets() -> dict[str, tuple[Family, Preset]]:
     """Every preset, with its family."""

@@ -6,6 +6,7 @@ but tensors.
 
 import mmap
 import pickle
+import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -185,7 +186,9 @@ class _Pickle(dict[str, Tensor]):
     def __init__(self, file: Path) -> None:
         try:
             mapped = zipfile.is_zipfile(file)  # the format before torch 1.6 is no archive, and is read whole
-            tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of other protocols, which the unpickler reads or refuses
+                tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         except (pickle.UnpicklingError, RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
             cause = " ".join(str(error).split())[:200]
             remedy = "download it again, or look for safetensors"

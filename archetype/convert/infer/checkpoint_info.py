@@ -56,8 +56,9 @@ class CheckpointInfo:
     @property
     def has_score(self) -> bool:
         """Whether this is a decoder with a head for classes of texts, whose matrix transformers calls `score`."""
-        classes = self.config.get("architectures") or [""]
-        return str(classes[0]).endswith("ForSequenceClassification") and "score.weight" in self.shapes
+        classes = self.config.get("architectures")
+        is_named = isinstance(classes, list) and str(classes[:1]).endswith("ForSequenceClassification']")
+        return is_named and "score.weight" in self.shapes
 
     def assume(self, path: str, value: object, why: str) -> None:
         """Note a value that neither keys nor tensors give."""
