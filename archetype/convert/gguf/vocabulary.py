@@ -135,7 +135,7 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     if settings.kind not in (UNIGRAM, BPE) or settings.space_behind:
         raise no_form("of SentencePiece's models only BPE and Unigram, with spaces before words, have one in GGUF")
     tokens, types, scores = {}, {}, {}
-    for id in range(tokenizer.vocab_size):
+    for id in range(processor.vocab_size()):
         tokens[id], scores[id] = processor.id_to_piece(id), processor.get_score(id)
         kinds = ((processor.is_unknown, UNKNOWN), (processor.is_control, CONTROL), (processor.is_unused, UNUSED),
                  (processor.is_byte, BYTE))  # fmt: skip
