@@ -15,7 +15,7 @@ class Charsmap:
 
     def __init__(self, data: bytes) -> None:
         size = struct.unpack_from("<I", data)[0] if data else 0
-        self._units = struct.unpack_from(f"<{size // 4}I", data, 4) if data else ()
+        self._units: tuple[int, ...] = struct.unpack_from(f"<{size // 4}I", data, 4) if data else ()
         self._replacements = data[4 + size :]
 
     def longest(self, text: bytes, start: int) -> tuple[bytes, int] | None:

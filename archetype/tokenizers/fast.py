@@ -19,7 +19,6 @@ from archetype.tokenizers.hugging_face import byte_of_character
 from archetype.tokenizers.same_ids import check_fast
 from archetype.tokenizers.sentencepiece import (
     BPE,
-    CONTROL,
     NORMAL,
     UNIGRAM,
     USER_DEFINED,
@@ -91,7 +90,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
     if len(ids) != len(pieces) or (tokenizer.symbols and model.kind == BPE and model.adds_prefix):
         return None  # a symbol that a text begins with would have the space before it that begins the first word
     unknown = int(tokenizer.processor.unk_id())
-    added = [_added(id, piece.text, special=True) for id, piece in enumerate(pieces) if piece.type == CONTROL]
+    added = [_added(id, name, special=True) for name, id in tokenizer.special_tokens.items()]
     words = None
     if model.kind == BPE:
         scores = {piece.text: piece.score for piece in pieces if piece.type == NORMAL}
@@ -105,9 +104,9 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
         merged = {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": "<0x00>" in ids}
     decoder = _decoder(model, pieces[unknown].text, str(tokenizer.processor.decode([unknown])))
     definition = _definition(merged, normalizer=_normalizer(tokenizer), pre_tokenizer=words, decoder=decoder)
-    definition["added_tokens"] = added
+    definition["added_tokens"] = sorted(added, key=lambda token: token["id"])  # the order in which ids are given
     if tokenizer.adds_bos and tokenizer.bos is not None:
-        definition["post_processor"] = _starts_with(pieces[tokenizer.bos].text, tokenizer.bos)
+        definition["post_processor"] = _starts_with(tokenizer.piece(tokenizer.bos), tokenizer.bos)
     return definition
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archetype.distribution import install_command
 from archetype.errors import DataError
-from archetype.io.atomic import write_bytes
-from archetype.io.files import DAMAGED, read_bytes
+from archetype.io.atomic import write_bytes, write_json
+from archetype.io.files import DAMAGED, read_bytes, read_json
 from archetype.tokenizers import special_tokens
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.tiktoken import TiktokenTokenizer, is_ranks
@@ -19,7 +19,7 @@ from archetype.tokenizers.tokenizer import SPACE, Tokenizer, check_utf8, readabl
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
-FILE = "tokenizer.model"
+FILE, ADDED = "tokenizer.model", "added_tokens.json"
 
 
 # Of its file (sentencepiece_model.proto): the trainer's and the normalizer's settings, and fields of these.
@@ -64,6 +64,7 @@ class SentencePieceTokenizer(Tokenizer):
     Args:
         data: the contents of a tokenizer.model.
         config: the contents of tokenizer_config.json, for the special tokens.
+        added: ids of special tokens behind those of the model, as added_tokens.json names them.
 
     Raises:
         DataError: the package is not installed, or the file is damaged.
@@ -77,13 +78,17 @@ class SentencePieceTokenizer(Tokenizer):
         data = read_bytes(file)
         if is_ranks(data):  # Llama 3 was published under SentencePiece's name
             return TiktokenTokenizer.open(file)
-        return cls(data, special_tokens.read_config(file.parent))
+        return cls(data, special_tokens.read_config(file.parent), read_added(file.parent))
 
-    def __init__(self, data: bytes, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, data: bytes, config: Mapping[str, Any] | None = None, added: Mapping[str, int] | None = None
+    ) -> None:
         self._data = data
         self._config = dict(config or {})
         self.processor = processor_of(data, FILE)
         self._size = int(self.processor.vocab_size())
+        self._added = {name: id for name, id in (added or {}).items() if id >= self._size}
+        self._names = {id: name for name, id in self._added.items()}
         bos, eos = int(self.processor.bos_id()), int(self.processor.eos_id())  # -1 where there is none
         self.bos = bos if bos >= 0 else None
         self.eos = (eos,) if eos >= 0 else ()
@@ -102,11 +107,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
-        return self._size
+        return 1 + max((self._size - 1, *self._names))
 
     @property
     def special_tokens(self) -> dict[str, int]:
-        return {self.piece(id): id for id in range(self._size) if self.processor.is_control(id)}
+        own = {self.piece(id): id for id in range(self._size) if self.processor.is_control(id)}
+        return own | self._added
 
     @property
     def symbols(self) -> list[str]:
@@ -119,19 +125,37 @@ class SentencePieceTokenizer(Tokenizer):
         return str(self.processor.decode([id for id in ids if 0 <= id < self._size]))
 
     def token(self, id: int) -> str:
-        return readable(self.piece(id)) if 0 <= id < self._size else ""
+        return readable(self.piece(id)) if 0 <= id < self._size else self._names.get(id, "")
 
     def piece(self, id: int) -> str:
         """A token as the model's file spells it."""
-        return str(self.processor.id_to_piece(id))
+        return self._names.get(id) or str(self.processor.id_to_piece(id))
 
     def save(self, folder: Path) -> None:
         write_bytes(folder / FILE, self._data)
+        if self._added:
+            write_json(folder / ADDED, self._added)
         special_tokens.write_config(folder, self, self._config, self.piece)
 
     def _id(self, piece: str) -> int | None:
+        if piece in self._added:
+            return self._added[piece]
         id = int(self.processor.piece_to_id(piece))
         return id if self.piece(id) == piece else None
+
+
+def read_added(folder: Path) -> dict[str, int]:
+    """The tokens that a folder adds to a model's own, by name.
+
+    Raises:
+        DataError: names the file that does not map tokens to ids.
+    """
+    if not (folder / ADDED).is_file():
+        return {}
+    added = read_json(folder / ADDED)
+    if not all(type(id) is int and 0 <= id < 2**31 for id in added.values()) or len({*added.values()}) < len(added):
+        raise DataError(ADDED, "does not map every token to an id of its own", DAMAGED)
+    return added
 
 
 def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":

@@ -212,8 +212,7 @@ def published_format(ranks: int) -> Format:
         case 50_256 | 50_280:  # p50k has runs of spaces after the id of the end of text
             return Format(pattern=GPT2, special_tokens={"<|endoftext|>": 50256})
         case 50_257:  # Whisper; the ids of further special tokens depend on how many languages it knows
-            names = ("<|endoftext|>", "<|startoftranscript|>")
-            return Format(pattern=GPT2, special_tokens={name: 50_257 + n for n, name in enumerate(names)})
+            return Format(pattern=GPT2, special_tokens={"<|endoftext|>": 50_257, "<|startoftranscript|>": 50_258})
         case 151_643:
             names = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205)))
             special = {name: 151_643 + n for n, name in enumerate(names)}

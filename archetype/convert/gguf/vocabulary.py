@@ -163,6 +163,8 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
         for id, piece in enumerate(pieces)
     }
     types = {id: piece.type for id, piece in enumerate(pieces)}
+    behind = {id: name for name, id in tokenizer.special_tokens.items() if id >= len(pieces)}
+    tokens, types = tokens | behind, types | dict.fromkeys(behind, CONTROL)
     scores = [piece.score for piece in pieces]
     scores += [NEVER if settings.kind == UNIGRAM else 0.0] * (vocab_size - len(scores))
     flags, special = {"add_space_prefix": settings.adds_prefix}, {"unknown": tokenizer.processor.unk_id()}
