@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from archetype.apps.cli.options import Device, Json
-from archetype.apps.cli.output import print_json
+from archetype.apps.cli.output import print_device, print_json
 
 if TYPE_CHECKING:
     from archetype.checking.kinds import Kind
@@ -25,7 +25,7 @@ def check(
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="A field of the part that every example has."),
     ] = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Check what must hold of a part, and print a table of what does.
@@ -44,6 +44,8 @@ def check(
     torch.backends.cudnn.allow_tf32 = False  # float32 is float32, in convolutions too
     kinds = kinds_of_file(Path(part)) if part.endswith(".py") else kinds_named(part)
     fields = _fields(assignments or [], kinds)
+    if not as_json:
+        print_device(place)
     reports = []
     for role, kind in kinds:
         own = {name: value for name, value in fields.items() if name in kind.model_fields}

@@ -53,9 +53,17 @@ VERBS = {
     "serve": ("serve", "serve", "Serve models over OpenAI's HTTP API."),
     "compare": ("compare", "app", "Compare architectures under control, with seeds, intervals and verdicts."),
     "bench": ("bench", "bench", "Time a model on this machine: tokens a second, and the share of the machine's limit."),
-    "import": ("convert", "import_", "Read a Hugging Face folder or a model of huggingface.co into a run directory."),
+    "import": (
+        "convert",
+        "import_",
+        "Read a Hugging Face folder, a GGUF file or a model of huggingface.co into a run directory.",
+    ),
     "export": ("convert", "export", "Write a model as a folder for transformers or llama.cpp, read back and compared."),
-    "parity": ("convert", "parity", "Compare Archetype with transformers on one folder, module by module."),
+    "parity": (
+        "convert",
+        "parity",
+        "Compare Archetype with transformers on one folder, module by module, or with llama.cpp on a GGUF file.",
+    ),
 }
 READERS = ("generate", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
 QUICK = ("specs", "cost", "draw")  # modules of verbs that end before there is much garbage

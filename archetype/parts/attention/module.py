@@ -94,8 +94,8 @@ class Attention(MultiHeadProjection):
             sees_all = self.index is None
             y = self.full_sequence(q, k, v, context) if sees_all else self.chosen_keys(q, k, v, x, context)
             y = y if self.q_global is None else self.attend_globally(y, x, context)
-        else:
-            y = self.cached_keys(q, k, v, x, context, cache)
+        elif self.index is not None or (y := recorded(attend_to_cache, self, q, context, cache, (k, v))) is None:
+            y = self.attend_to_keys(q, context, *self.cached_keys(k, v, x, context, cache))
         return self.merge_heads(self.apply_gate(y, x))
 
     def keys_of_layer(self, q: Heads, context: ForwardContext, left: Keys) -> Heads:
@@ -109,19 +109,17 @@ class Attention(MultiHeadProjection):
         return self.full_sequence(probe(self, "q", q), probe(self, "k", left.k), probe(self, "v", left.v), context)
 
     def cached_keys(
-        self, q: Heads, k: KeyHeads, v: KeyHeads, x: Vectors, context: ForwardContext, state: LayerState
-    ) -> Heads:
-        """Append keys and values to the cache, and attend to all that it holds, or to those that are chosen."""
+        self, k: KeyHeads, v: KeyHeads, x: Vectors, context: ForwardContext, state: LayerState
+    ) -> tuple[Keys, Choice]:
+        """Append keys and values to the cache; all that it holds, and which of them are chosen."""
         cache, own = without_index(state)
         choice = EVERY_KEY
         if self.index is not None:
             places = torch.arange(cache.keys.shape[2], device=x.device)[None]
             choice = self.index(x, x, self.allowed(context, places), context, own)
-        if choice.keys is None and (y := recorded(attend_to_cache, self, q, context, cache, (k, v))) is not None:
-            return y
         keys = Keys(*self.update_cache(k, v, context, cache))
         context.leave(keys)
-        return self.attend_to_keys(q, context, keys, choice)
+        return keys, choice
 
     def attend_to_keys(self, q: Heads, context: ForwardContext, keys: Keys, choice: Choice = EVERY_KEY) -> Heads:
         """Attend to keys and values of new and earlier positions, or to those that are chosen."""

@@ -24,6 +24,7 @@ from archetype.parts.attention.projections import MultiHeadProjection
 from archetype.parts.latent_attention.module import LatentAttention
 from tests.helpers.combinations import FEEDFORWARDS, MIXERS, combined
 from tests.helpers.inspected import inspection, tracer
+from tests.helpers.specs import DECODERS
 from tests.helpers.weights import distance, randomize
 from tests.invariants.test_random_specifications import of
 
@@ -179,6 +180,9 @@ def test_every_mixer_and_feedforward_says_what_can_be_looked_at() -> None:
         names = {name for name in module.probes if not name.endswith("_global")}
         assert {name for name in names if f"blocks.0.{part}.{name}" in trace} == names, kind
         covered.add(type(module))
+    model = build(DECODERS["per-layer inputs"])
+    assert "blocks.1.feedforward.hidden" in tracer(randomize(model)).run()
+    covered.add(type(model.blocks[1].feedforward))
     for role in (spec.Mixer, spec.FeedForward):
         for kind, cls in role.kinds.items():
             if not cls.is_absent and cls.__module__.startswith("archetype."):

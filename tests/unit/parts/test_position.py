@@ -111,7 +111,7 @@ def test_scores_depend_on_the_distance_only(data: st.DataObject, size: int, i: i
     def score(query: int, key: int) -> Tensor:
         return (rotated(rotary, q, positions(query)) * rotated(rotary, k, positions(key))).sum()
 
-    if rotary.scaling.kind == "dynamic":  # its frequencies follow the length; hold that still
+    if rotary.scaling.follows_length:  # hold its frequencies still
         rotary = rotary.replace(scaling=rotary.scaling.replace(original_context_length=200))
     torch.testing.assert_close(score(i, j), score(i + moved, j + moved), rtol=0, atol=1e-4)
 

@@ -75,6 +75,7 @@ VERBS = {  # the arguments that each is called with, and the model that it loads
     "classify": ("MODEL a", "classifier"),
     "inspect": ("MODEL abc", "decoder"),
     "serve": ("FOLDER --port 0", "decoder"),
+    "check": ("full", "decoder"),
     "bench": ("prefill llama-tiny --prompt 4 --repeat 1", "decoder"),
 }
 

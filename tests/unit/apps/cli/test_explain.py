@@ -28,7 +28,12 @@ def test_every_part_of_a_block_has_an_example_whose_tensors_are_its_parameters()
                 shapes = map(ast.literal_eval, re.findall(r"[(][^)]+[)]", module.shapes))
                 assert sum(map(math.prod, shapes)) == module.parameters.value, module.name
                 examples.add(kind)
-    assert parts - examples == {"plain", "none", "together"}  # which have no tensors, or stand in no preset
+    assert parts - examples == {
+        "none",
+        "per_layer_input",
+        "plain",
+        "together",
+    }  # which have no tensors, or stand in no preset
 
 
 def test_a_kind_is_shown_as_it_is_written_with_formulas_and_state() -> None:
