@@ -94,8 +94,10 @@ class Attention(MultiHeadProjection):
             sees_all = self.index is None
             y = self.full_sequence(q, k, v, context) if sees_all else self.chosen_keys(q, k, v, x, context)
             y = y if self.q_global is None else self.attend_globally(y, x, context)
-        elif self.index is not None or (y := recorded(attend_to_cache, self, q, context, cache, (k, v))) is None:
-            y = self.attend_to_keys(q, context, *self.cached_keys(k, v, x, context, cache))
+        else:
+            own, _ = without_index(cache)
+            step = recorded(attend_to_cache, self, q, context, own, (k, v)) if self.index is None else None
+            y = self.attend_to_keys(q, context, *self.cached_keys(k, v, x, context, cache)) if step is None else step
         return self.merge_heads(self.apply_gate(y, x))
 
     def keys_of_layer(self, q: Heads, context: ForwardContext, left: Keys) -> Heads:
