@@ -133,6 +133,7 @@ def read_config(config: PublishedConfig, warn: bool = True) -> tuple[Family, Mod
 
     Warns:
         UnknownFamily: the family is not registered.
+        UnreadKeys: the file has keys that no class of a registered family reads.
     """
     from archetype.convert.infer import read_unknown  # here, because presets and files need none of it
 

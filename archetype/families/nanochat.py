@@ -16,7 +16,9 @@ def nanochat(*, num_layers: int, name: str = "") -> Decoder:
     norm, d_model = RMSNorm(eps=1e-6, weight=False), 64 * num_layers
     block = Block(
         wiring=PreNorm(norm=norm),
-        mixer=Attention(num_heads=d_model // 128, qk_norm=norm, position=Rotary(reversed=True)),
+        mixer=Attention(
+            num_heads=d_model // 128, qk_norm=norm, qk_norm_after_rope=True, position=Rotary(reversed=True)
+        ),
         feedforward=MLP(d_ff=4 * d_model, activation="relu2"),
     )
     sizes = {"d_model": d_model, "vocab_size": 65_536, "context_length": 2048, "embedding": Embedding(norm=norm)}

@@ -151,7 +151,7 @@ MALFORMED: dict[str, Spoil] = {
        for key in ("rope_theta", "rope_type", "factor", "beta") for value in (-1, "x", [], {})},
     **{f"config model_type = {value!r}": put(CONFIG, "model_type", value=value)
        for value in WRONG if not isinstance(value, str)},
-    "config with an unknown key": put(CONFIG, "window_size", value=4),
+    "config with a key that its class reads and nobody here does": put(CONFIG, "is_causal", value=False),
     "config of more layers": put(CONFIG, "num_hidden_layers", value=3),
     "config of fewer layers": put(CONFIG, "num_hidden_layers", value=1),
     "config of other heads": put(CONFIG, "num_key_value_heads", value=4),
@@ -262,7 +262,7 @@ TRAPS: dict[str, tuple[Spoil, bool]] = {
         "AutoModelForCausalLM": "modeling.Model", "AutoConfig": "modeling.Config"})), True),
     "code of another repository": (put(CONFIG, "auto_map", value={"AutoModel": "evil/repo--modeling.Model"}), True),
     "trust that config.json asks for": (
-        both(script("modeling.py"), put(CONFIG, "trust_remote_code", value=True)), False),
+        both(script("modeling.py"), put(CONFIG, "trust_remote_code", value=True)), True),
     "a tokenizer's code": (both(script("tokenization.py"), put(SETTINGS, "auto_map", value={
         "AutoTokenizer": ["tokenization.T", None]})), True),
     "a custom type": (put(CONFIG, "model_type", value="custom"), True),

@@ -40,6 +40,8 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
     "gpt_bigcode": [({"multi_query": False}, "refused")],
     "electra": [({"hidden_act": "relu"}, "agrees")],
     "deepseek_v3": [({"head_dim": 2}, "refused"), ({"rms_norm_eps": ABSENT}, "agrees")],
+    "nemotron_h": [({"time_step_min": 0.9}, "refused"), ({"mtp_layers_block_type": ["moe"]}, "agrees"),
+        ({"hybrid_override_pattern": "ME*-"}, "agrees")],
     "olmoe": [({"sliding_window": 4}, "refused"), ({"rms_norm_eps": ABSENT}, "agrees")],
 }  # fmt: skip
 

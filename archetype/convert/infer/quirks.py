@@ -56,7 +56,8 @@ NEUTRAL = (
     # sizes of mixers, which their tensors show
     r"(linear_(conv|key|value|num_value).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
-    r"(time_step_(rank|min|max|floor)|layers_block_type|hybrid_layer_ids|num_dense_layers|max_target_positions)",
+    r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
+    r"(layers_block_type|hybrid_override_pattern|mtp_.*)",  # kinds of layers, and layers that are left out
 )
 # Keys of parts that some models have none of.
 OF_ATTENTION = r".*(head|rope|attention|window|layer_types).*"
@@ -180,7 +181,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "gpt_neo": FamilyQuirks(unscaled_scores=True),
     "roformer": FamilyQuirks(interleaved=True, rope=True, computed=r".*\.embed_positions\.weight"),
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
-    "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True),
+    "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, only=(("time_step_min", 1e-3),)),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
     "nanochat": FamilyQuirks(
         norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True

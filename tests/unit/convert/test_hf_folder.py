@@ -12,7 +12,7 @@ from archetype import spec
 from archetype.convert import hf_folder
 from archetype.convert.hf_folder import read_model
 from archetype.convert.source import read_hf_spec
-from archetype.errors import ArchetypeError, CheckpointError
+from archetype.errors import ArchetypeError, CheckpointError, UnreadKeys
 from archetype.families.llama import llama
 from archetype.families.registry import designs
 from archetype.generate import Sampling
@@ -147,20 +147,33 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_a_key_that_the_family_does_not_know_is_named(folder: Path) -> None:
-    before = (folder / "config.json").read_text()
-    for key in ("window_size", "rope_theta_base", "__class__"):
+# A key of another family, where it is not `conv_kernel`.
+FOREIGN = dict.fromkeys(("mamba", "mamba2"), "num_key_value_heads")
+
+
+def test_a_key_that_no_class_of_the_family_reads_is_named_and_passed(folder: Path, name: str) -> None:
+    """Be it another family's or nobody's."""
+    before, read = (folder / "config.json").read_text(), load(folder)
+    for key in ("window_size", "rope_theta_base", "__class__", FOREIGN.get(name, "conv_kernel")):
         with case(key):
             configured(folder, before)
-            file = configured(folder, **{key: 1})
+            file = configured(folder, **{key: 2})
+            with pytest.warns(UnreadKeys) as told:
+                again = load(folder)
+            named = f"{file}: no {json.loads(before)['model_type']} class reads {key}"
+            assert [str(one.message) for one in told] == [named]
+            assert again.spec == read.spec and equal(again.model, read.model)
+
+
+def test_a_key_that_a_class_of_the_family_may_read_is_refused_by_name(folder: Path) -> None:
+    """One that the class reads and that is not understood here, and any in a file of a later version."""
+    before = (folder / "config.json").read_text()
+    for key, beside in (("per_layer_config", {}), ("window_size", {"transformers_version": "99.0.1"})):
+        with case(key):
+            configured(folder, before)
+            file = configured(folder, **{key: {}}, **beside)
             expected = f"{file}: {key}: is not understood for this family; remove it if it changes no number"
             assert refusal(folder) == expected
-
-
-def test_the_keys_of_another_family_are_not_understood(folder: Path, name: str) -> None:
-    foreign = "conv_kernel" if "mamba" not in name else "num_key_value_heads"
-    file = configured(folder, **{foreign: 2})
-    assert refusal(folder).startswith(f"{file}: {foreign}: is not understood for this family")
 
 
 COMMON = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -215,7 +228,12 @@ NUMBERS = {
     "gemma2": (*LLAMA_NUMBERS, "attn_logit_softcapping", "final_logit_softcapping"),
     "deepseek_v2": ("rms_norm_eps", "attention_dropout", "initializer_range", "rope_theta", "routed_scaling_factor"),
     **dict.fromkeys(("qwen3", "qwen3_moe", "olmo2", "phi3", "smollm3"), LLAMA_NUMBERS),
-    "gemma3_text": (*LLAMA_NUMBERS, "rope_local_base_freq", "attn_logit_softcapping", "final_logit_softcapping"),
+    "gemma3_text": (  # whose class reads a factor in the section of rotary positions alone
+        *LLAMA_NUMBERS[:-1],
+        "rope_local_base_freq",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+    ),
     "gpt_oss": (*LLAMA_NUMBERS, "swiglu_alpha", "swiglu_limit"),
     "deepseek_v3": ("rms_norm_eps", "attention_dropout", "initializer_range", "rope_theta", "routed_scaling_factor"),
     "mamba2": ("layer_norm_epsilon", "time_step_min", "time_step_max", "initializer_range"),
@@ -297,7 +315,8 @@ def test_every_flag_that_is_none_is_named(folder: Path, name: str) -> None:
         ("llama", "rope_parameters", [1], "[1] is not a mapping; fix the file"),
         ("llama", "rope_parameters", {"rope_type": "linear"}, "factor: is missing; add it"),
         ("llama", "rope_parameters", {"rope_type": "linear", "factor": -1}, "factor: -1.0 is not above 0; fix"),
-        ("llama", "rope_parameters", {"rope_type": "su"}, "rope_type: there is no scaling 'su'; known are"),
+        ("llama", "rope_parameters", {"rope_type": "ntk"}, "rope_type: there is no scaling 'ntk'; known are"),
+        ("llama", "rope_parameters", {"rope_type": "su"}, "short_factor: None is not a list of numbers; fix the file"),
         ("llama", "rope_parameters", {"rope_theta": 1e4, "beta": 1}, "beta: is not understood for this family"),
         ("llama", "original_max_position_embeddings", "x", "'x' is not a positive whole number; fix"),
         ("gpt2", "add_cross_attention", True, "True is not supported (cross-attention); only False is"),

@@ -2,6 +2,7 @@
 
 import codecs
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -165,12 +166,28 @@ def test_a_message_has_at_most_300_characters_whatever_it_quotes(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FILE").write_text(f"{LONG}: {LONG}\nkind: {LONG}\n", encoding="utf-8")
     (tmp_path / "FOLDER").mkdir()
-    (tmp_path / "FOLDER" / "config.json").write_text(f'{{"model_type": "llama", "{LONG}": 1}}', encoding="utf-8")
+    config = {"model_type": "llama", LONG: 1, "transformers_version": "99.0.1"}  # whose classes may read it
+    (tmp_path / "FOLDER" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     for arguments in LONG_VALUES:
         message = refusal(monkeypatch, capsys, *arguments)
         shown = " ".join(argument[:40] for argument in arguments)
         assert 0 < len(f"archetype: {message}") <= 300, shown
         assert len(message) < 200 or "..." in message, shown
+
+
+def test_a_notice_has_at_most_300_characters_and_stands_before_the_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps({"model_type": "llama", LONG: 1}), encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["archetype", "import", ".", "--to", "run"])
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    out, error = capsys.readouterr()
+    notice, refused = error.splitlines()
+    assert (end.value.code, out) == (2, "")
+    assert notice.startswith("archetype: config.json: no llama class reads xxx") and "..." in notice
+    assert len(notice) <= 300 and "model.safetensors" in refused
 
 
 @pytest.mark.parametrize("option", ["--to", "-o", "--output"])
