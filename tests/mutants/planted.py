@@ -81,7 +81,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         (f"{PARTS}/test_position.py", "parity/test_rope_scaling.py", "parity/test_position_bias.py"),
         [
             ("odd * cos + even * sin), dim=-1).flatten(-2)", "odd * cos - even * sin), dim=-1).flatten(-2)"),
-            ("return plain / factor, 1.0", "return plain * factor, 1.0"),
+            ("return plain / factor", "return plain * factor"),
             ("exact = count // 2", "exact = count // 4"),
             ("positions[..., None] + self.offset", "positions[..., None]"),
         ],
@@ -163,7 +163,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         ("unit/models", "parity/test_encoders.py"),
         [
             ("x = x if self.norm_first else normalize_stream(", "x = normalize_stream("),
-            ("x = x * self.scale", "pass"),
+            ("x = x * (x.new_tensor(self.scale) if self.round_scale else self.scale)", "pass"),
         ],
     ),
     "parts/head/module.py": (
@@ -171,7 +171,10 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         [
             ("cap * torch.tanh(logits / cap)", "cap * torch.tanh(logits)"),
             ("x if self.spec.scale == 1.0 else x * self.spec.scale", "x"),
-            ("dropout(x, self.dropout, self.training)", "dropout(x, self.dropout)"),
+            (
+                "row.\"\"\"\n        return super().forward(dropout(x, self.dropout, self.training))",
+                "row.\"\"\"\n        return super().forward(dropout(x, self.dropout))",
+            ),
         ],
     ),
     "generate/settings.py": (
@@ -296,7 +299,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         [
             ("\"optimizer\": 2 * copy", "\"optimizer\": copy"),
             ("4 * copy,  # weights", "3 * copy,  # weights"),
-            ("max(3 * copy + activations, 4 * copy)", "3 * copy + activations"),
+            ("self.cast_weights + activations, 4 * copy)", "self.cast_weights + activations, 0)"),
         ],
     ),
     "runs/checkpoints.py": (

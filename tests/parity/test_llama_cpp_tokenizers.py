@@ -38,11 +38,11 @@ TEXTS = [
 
 
 @cache
-def pieces(kind: str) -> bytes:
+def pieces(kind: str, **settings: str) -> bytes:
     file = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXT.splitlines()), model_writer=file, vocab_size=110, model_type=kind, pad_id=0,
-        eos_id=1, unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2,
+        eos_id=1, unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2, **settings,
     )  # fmt: skip
     return file.getvalue()
 

@@ -17,6 +17,7 @@ from archetype.tokenizers.sentencepiece import (
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
+    Piece,
     SentencePieceTokenizer,
 )
 from archetype.tokenizers.tokenizer import Tokenizer
@@ -157,12 +158,11 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     if settings.kind not in (UNIGRAM, BPE) or settings.space_behind:
         raise no_form("of SentencePiece's models only BPE and Unigram, with spaces before words, have one in GGUF")
     pieces = tokenizer.pieces
-    tokens = {
-        # llama.cpp looks for these in a text as it is, before spaces are written another way
-        id: piece.text.replace(SPACE, " ") if piece.type == USER_DEFINED else piece.text
-        for id, piece in enumerate(pieces)
+    apart = {id for id, piece in enumerate(pieces) if _is_found_apart(piece, settings.kind)}
+    tokens = {id: piece.text.replace(SPACE, " ") if id in apart else piece.text for id, piece in enumerate(pieces)}
+    types = {
+        id: NORMAL if piece.type == USER_DEFINED and id not in apart else piece.type for id, piece in enumerate(pieces)
     }
-    types = {id: piece.type for id, piece in enumerate(pieces)}
     behind = {id: name for name, id in tokenizer.special_tokens.items() if id >= len(pieces)}
     tokens, types = tokens | behind, types | dict.fromkeys(behind, CONTROL)
     scores = [piece.score for piece in pieces]
@@ -171,8 +171,6 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     if settings.kind == BPE:
         if settings.joins_spaces or settings.charsmap:
             raise no_form("its file changes texts before they are cut, which llama.cpp does for Unigram alone")
-        if "<0x00>" not in tokens.values():
-            raise no_form("llama.cpp needs pieces for the 256 bytes, which its file lacks")
         padded_tokens = padded(tokens, types, vocab_size)
         return Vocabulary("llama", "default", *padded_tokens, scores=scores, special=special, flags=flags)
     return Vocabulary(
@@ -184,6 +182,15 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
         flags=flags | {"remove_extra_whitespaces": settings.joins_spaces},
         charsmap=settings.charsmap,
     )
+
+
+def _is_found_apart(piece: Piece, kind: int) -> bool:
+    """Whether llama.cpp must look for a user's own symbol in a text as it is, before spaces are written another way.
+
+    Behind such a symbol a text begins anew. Unigram finds it among other pieces, and BPE joins spaces first: their
+    symbols have the best score.
+    """
+    return piece.type == USER_DEFINED and kind == BPE and piece.text.strip(SPACE) != ""
 
 
 def unigram(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:

@@ -25,7 +25,7 @@ def known(options: dict[str, Any]) -> bool:
         return False
     if settings["model_type"] == "unigram":  # with a space before each word that it joins, and never with bytes
         return prefix == joined and not settings["byte_fallback"]
-    return settings["normalization_rule_name"] == "identity" and not joined and settings["byte_fallback"] and prefix
+    return settings["normalization_rule_name"] == "identity" and not joined and settings["byte_fallback"]
 
 
 def test_of_spm_trains_options_those_that_llama_cpp_reads_otherwise_are_refused() -> None:

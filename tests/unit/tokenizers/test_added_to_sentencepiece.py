@@ -1,6 +1,7 @@
 """Tokens that a folder adds to a SentencePiece model's own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from archetype.convert.gguf.vocabulary import vocabulary
 from archetype.errors import DataError
 from archetype.tokenizers import open_tokenizer
 from archetype.tokenizers.fast import write_fast
-from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
+from archetype.tokenizers.sentencepiece import CONTROL, SentencePieceTokenizer
 from tests.helpers.sentencepieces import trained
 
-MODEL = trained({"model_type": "bpe", "byte_fallback": True})
+PLAIN = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+MODEL = trained({"model_type": "bpe", "byte_fallback": True} | PLAIN)
 SIZE = SentencePieceTokenizer(MODEL).vocab_size
 
 
@@ -48,10 +50,13 @@ def test_a_tokenizer_json_beside_them_is_what_counts(folder: Path) -> None:
     assert open_tokenizer(folder).kind == "words"
 
 
-def test_a_vocabulary_without_them_is_refused(folder: Path) -> None:
+def test_llama_cpp_finds_them_in_a_vocabulary_and_one_without_them_is_refused(folder: Path) -> None:
     tokenizer = open_tokenizer(folder)
-    with pytest.raises(DataError, match=r"llama.cpp gives"):
-        check_ids(tokenizer, vocabulary(tokenizer, SIZE + 2))
+    whole = vocabulary(tokenizer, SIZE + 2)
+    assert (whole.tokens[SIZE:], whole.types[SIZE:]) == (["<|im_end|>", "<|im_start|>"], [CONTROL] * 2)
+    check_ids(tokenizer, whole)
+    with pytest.raises(DataError, match=r"llama.cpp gives .*<\|im_.* other ids than the tokenizer does"):
+        check_ids(tokenizer, replace(whole, tokens=[*whole.tokens[:SIZE], "[PAD1]", "[PAD2]"]))
 
 
 @pytest.mark.parametrize("contents", [{"a": "b"}, {"a": 400, "b": 400}, {"a": -1}])
