@@ -33,7 +33,7 @@ def test_presets_of_one_fingerprint_are_designs_that_were_published_twice() -> N
     names: dict[str, list[str]] = {}
     for name in families.presets():
         names.setdefault(spec.fingerprint(families.preset(name)), []).append(name)
-    # Qwen2.5 was trained anew; what its card calls another is the data
+    # of these sizes Qwen2.5 is the design of Qwen2, trained on other data; of others length or eps differs
     twice = [[f"qwen2-{size}", f"qwen2.5-{size}"] for size in ("1.5b", "7b", "72b")]
     assert [same for same in names.values() if len(same) > 1] == twice
 
