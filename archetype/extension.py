@@ -37,8 +37,8 @@ def register(
     Args:
         kind: a subclass of a role of `archetype.spec` (Mixer, FeedForward, Norm, Activation, Router, EmbeddingPosition,
             MixerPosition, Pattern, KeySelection, Wiring, Residual, TokenEmbedding, Head, ModelSpec), of
-            `archetype.training` (ObjectiveConfig, Optimizer, Schedule, Data, Tracker), or of
-            `archetype.tokenizers.Tokenizer`; its `kind` is its name in files.
+            `archetype.training` (ObjectiveConfig, Optimizer, Schedule, Data, Tracker), `Decision` of
+            `archetype.studies.decisions`, or `archetype.tokenizers.Tokenizer`; its `kind` is its name in files.
         module: what computes a part of a specification; `archetype/nn/registry.py` says how each role's is made.
         cost: what counts it; absent, its module is counted on the meta device.
         rule: of a pattern, which positions see each other.

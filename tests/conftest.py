@@ -55,6 +55,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents into the user's own cache
     os.environ["ARCHETYPE_CACHE"] = tempfile.mkdtemp(prefix="archetype-cache-")
     atexit.register(shutil.rmtree, os.environ["ARCHETYPE_CACHE"], ignore_errors=True)
+os.environ.pop("COLUMNS", None)  # tables are as wide as where there is no terminal, whoever starts the tests
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line sets it
 # the same examples in every run, and no time limit for one: the first builds what the others share
 PHASES = (Phase.explicit, Phase.generate, Phase.shrink)

@@ -33,6 +33,8 @@ from archetype.roles.norm import AnyNorm
 from archetype.roles.pattern import MaskContext, PatternRule
 from archetype.runs.directory import Run
 from archetype.spec.base import Length, Positive, Probability, Size, WideSize
+from archetype.studies import statistics
+from archetype.studies.decisions import NOT_SHOWN, SHOWN, Decision, Evidence, Verdict
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.json_file import JSONTokenizer, TokenizerFile
 from archetype.training.datasets import Data, RunningText
@@ -469,6 +471,23 @@ class Digits(JSONTokenizer):
         return self.decode([id])
 
 
+# what an experiment names
+
+
+class EveryPair(Decision):
+    """The other arm is lower with every seed."""
+
+    kind: Literal["every_pair"] = "every_pair"
+
+    def p_value(self, evidence: Evidence) -> float:
+        return float(statistics.sign_flip_p(evidence.differences))
+
+    def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
+        highest = max(evidence.differences)
+        result, effect = SHOWN if highest < 0 else NOT_SHOWN, statistics.paired_interval(evidence.differences)
+        return Verdict(result, f"the highest difference is {highest:+.4g}", effect, adjusted_p=adjusted_p)
+
+
 archetype.register(RunningMean, module=RunningMeanModule)
 archetype.register(Squared, module=SquaredModule)
 archetype.register(Scaled, module=ScaledModule)
@@ -491,4 +510,5 @@ archetype.register(HeavyBall)
 archetype.register(Level)
 archetype.register(Counting)
 archetype.register(Lines)
+archetype.register(EveryPair)
 archetype.register(Digits)

@@ -17,6 +17,7 @@ from archetype.errors import SpecError
 from archetype.extension import load_extension
 from archetype.runs.extensions import FILE
 from archetype.spec.kinds import Part
+from archetype.studies.decisions import NOT_SHOWN, SHOWN, Decision, Evidence, study_verdicts
 from archetype.tokenizers import registry
 from tests.helpers import registered
 from tests.helpers.passes import forward_step
@@ -104,6 +105,15 @@ def test_it_is_trained_saved_loaded_and_writes(model: Callable[[], spec.ModelSpe
     assert set(lm.generate("1 2 ", max_new_tokens=4)) <= set("0123456789 ")
     with pytest.raises(SpecError, match="cannot do this; it can generate"):
         lm.translate("1")
+
+
+def test_it_decides_a_study() -> None:
+    control, lower = (2.0, 2.1, 1.9), (1.9, 2.0, 1.8)
+    decision = Decision.parse_kind({"kind": "every_pair"})
+    verdicts = study_verdicts([(decision, Evidence(control, lower)), (decision, Evidence(lower, control))])
+    assert [(one.verdict, one.reason) for one in verdicts] == [
+        (SHOWN, "the highest difference is -0.1"), (NOT_SHOWN, "the highest difference is +0.1"),
+    ]  # fmt: skip
 
 
 def test_each_part_holds_what_its_role_asks(extension: dict[type[Part], set[str]]) -> None:

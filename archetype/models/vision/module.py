@@ -35,7 +35,7 @@ class PatchEmbedding(nn.Module):
         """The learned vectors, where there are any, and those of the patches row by row."""
         dtype = self.patch.weight.dtype  # what is summed keeps the weights' type under autocast
         x = self.patch(patches(images.to(dtype), self.spec.patch_size)).to(dtype)
-        learned = [self.get_parameter(name).expand(x.shape[0], 1, -1) for name in self.spec.learned_tokens]
+        learned = [getattr(self, name).expand(x.shape[0], 1, -1) for name in self.spec.learned_tokens]
         x = torch.cat((*learned, x), dim=1) if learned else x
         scale = self.spec.embedding.scale
         x = x if scale == 1.0 else x * scale

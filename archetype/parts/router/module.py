@@ -60,11 +60,22 @@ class SigmoidRouter(LinearRouter):
         return logits.sigmoid()
 
 
+def softmax(logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+    """The softmax over all experts."""
+    return logits.softmax(-1)
+
+
+def sqrt_softplus(logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+    """sqrt(softplus(x))."""
+    return nn.functional.softplus(logits).sqrt()
+
+
+# by name, as a module that keeps one is pickled with it
 AFFINITIES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "equal": torch.ones_like,
-    "softmax": lambda logits: logits.softmax(-1),
+    "softmax": softmax,
     "sigmoid": torch.sigmoid,
-    "sqrt_softplus": lambda logits: nn.functional.softplus(logits).sqrt(),
+    "sqrt_softplus": sqrt_softplus,
 }
 
 

@@ -19,18 +19,14 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.spec.base import invalid
 from archetype.spec.kinds import Part
-from archetype.spec.registry import PROVIDED
+from tests.helpers import registered
 
 
 @pytest.fixture(autouse=True)
 def registries_as_before() -> Iterator[None]:
     """What a test registers is gone after it."""
-    roles = {role: dict(role.kinds) for role in Part.__subclasses__()}
-    yield
-    for role, kinds in roles.items():
-        role.kinds = kinds
-    for key in [key for key in PROVIDED if key[1].__module__ == __name__]:
-        del PROVIDED[key]
+    with registered.registries_as_before():
+        yield
 
 
 def failures(role: type[Part], kind: type[Part], **parts: Any) -> dict[str, str]:

@@ -18,7 +18,8 @@ from archetype.models.spec import CausalSpec
 from archetype.models.stack.spec import SizedStack, StackView
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.roles.drawing import inside, streams_of, title
-from archetype.spec.registry import PROVIDED, provided, providers
+from archetype.spec.registry import PROVIDED, provided
+from tests.helpers import registered
 from tests.unit.diagram.test_diagram import check
 from tests.unit.test_imports import MODULES, folder, imported, layer
 
@@ -56,11 +57,8 @@ class ThirdGRU(spec.GRU):
 @pytest.fixture(autouse=True)
 def registry_as_before() -> Iterator[None]:
     """What a test registers is gone after it."""
-    list(providers("diagram")), list(providers("cost"))  # what is imported stays registered
-    before = dict(PROVIDED)
-    yield
-    PROVIDED.clear()
-    PROVIDED.update(before)
+    with registered.registries_as_before():
+        yield
 
 
 def test_a_kind_of_model_without_a_drawing_shows_its_stacks_and_all_modules_with_their_costs() -> None:

@@ -26,7 +26,8 @@ from archetype.parts.attention.module import Attention
 from archetype.parts.norm.module import RMSNorm
 from archetype.parts.position.module import Rotation, ScoreBias
 from archetype.roles.pattern import MaskContext, PatternRule, pattern_rule, rule_for
-from archetype.spec.registry import PROVIDED, providers
+from archetype.spec.registry import PROVIDED
+from tests.helpers import registered
 from tests.helpers.weights import distance, randomize
 
 D, B, T = 8, 2, 6
@@ -164,17 +165,10 @@ PARTS: dict[type[spec.Part], type[nn.Module]] = {
 @pytest.fixture
 def parts() -> Iterator[None]:
     """All of them by name, without modules; whatever a test registers is removed again."""
-    loaded = [tuple(providers(name)) for name in ("module", "rule")]  # what is imported stays registered
-    assert all(loaded)
-    registries: list[dict[Any, Any]] = [PROVIDED, *(role.kinds for role in spec.Part.__subclasses__())]
-    before = [dict(registry) for registry in registries]
-    for part in (*PARTS, EvenKeys):
-        spec.part(part)
-    yield
-    for registry, entries in zip(registries, before, strict=True):
-        registry.clear()
-        registry.update(entries)
-    pattern_rule.cache_clear()
+    with registered.registries_as_before():
+        for part in (*PARTS, EvenKeys):
+            spec.part(part)
+        yield
 
 
 @pytest.fixture

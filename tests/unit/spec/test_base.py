@@ -29,9 +29,13 @@ def test_every_preset_keeps_its_fingerprint_under_another_name() -> None:
         assert spec.fingerprint(preset.replace(name="another")) == spec.fingerprint(preset)
 
 
-def test_every_preset_has_its_own_fingerprint() -> None:
-    fingerprints = {name: spec.fingerprint(families.preset(name)) for name in families.presets()}
-    assert len(set(fingerprints.values())) == len(fingerprints)
+def test_presets_of_one_fingerprint_are_designs_that_were_published_twice() -> None:
+    names: dict[str, list[str]] = {}
+    for name in families.presets():
+        names.setdefault(spec.fingerprint(families.preset(name)), []).append(name)
+    # of these sizes Qwen2.5 is the design of Qwen2, trained on other data; of others length or eps differs
+    twice = [[f"qwen2-{size}", f"qwen2.5-{size}"] for size in ("1.5b", "7b", "72b")]
+    assert [same for same in names.values() if len(same) > 1] == twice
 
 
 @given(decoders(), decoders())

@@ -193,8 +193,11 @@ def test_specifications_differ_exactly_where_differences_say_so(a: spec.Decoder,
 @given(decoders())
 @examples(12)
 def test_every_field_can_be_assigned_its_own_value(drawn: spec.Decoder) -> None:
-    uniform = drawn.replace(layers=spec.repeat(drawn.num_layers, drawn.layers[0]), name="plain")
-    block = drawn.layers[0].dump()
-    values = uniform.dump() | {"layers[*]": block} | {f"layers[0].{name}": value for name, value in block.items()}
+    block, embedding = drawn.layers[0], drawn.embedding.dump()
+    if 0 not in drawn.stacks[0].readers:  # nothing in these layers reads the embedding's second table
+        embedding.pop("per_layer", None)
+    uniform = drawn.replace(layers=spec.repeat(drawn.num_layers, block), embedding=embedding, name="plain")
+    written = block.dump()
+    values = uniform.dump() | {"layers[*]": written} | {f"layers[0].{name}": value for name, value in written.items()}
     assignments = [f"{path}={json.dumps(value)}" for path, value in values.items()]
     assert spec.assign(uniform, assignments[::-1]) == uniform
