@@ -28,12 +28,14 @@ class ClassKeys(NamedTuple):
 
 
 @cache
+def _table() -> Any:
+    return json.loads(FILE.read_bytes())
+
+
+@cache
 def class_keys() -> dict[str, ClassKeys]:
     """What is known, by model type."""
-    return {
-        name: ClassKeys(tuple(classes), keys)
-        for name, (classes, keys) in json.loads(FILE.read_bytes())["types"].items()
-    }
+    return {name: ClassKeys(tuple(classes), keys) for name, (classes, keys) in _table()["types"].items()}
 
 
 def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mapping[str, Any] | None:
@@ -51,7 +53,7 @@ def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mappi
     classes = values.get("architectures")
     if row is None or (isinstance(classes, list) and classes and not _is_one_of(str(classes[0]), row.classes)):
         return None
-    if _version(values.get("transformers_version")) > _version(json.loads(FILE.read_bytes())["version"]):
+    if _version(values.get("transformers_version")) > _version(_table()["version"]):
         return None
     row = row if model_type is None else class_keys().get(model_type)
     return None if row is None else row.defaults

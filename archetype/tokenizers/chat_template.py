@@ -64,8 +64,8 @@ class ChatTemplate:
         try:
             if len(self.source) > MAX_SOURCE:
                 raise TemplateError(f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}")
-            sandbox = Sandbox(_size([named, tools]))
-            template = Template.from_code(sandbox, _compiled(self.source), sandbox.make_globals(None))
+            code, sandbox = _compiled(self.source), Sandbox(_size([named, tools]))
+            template = Template.from_code(sandbox, code, sandbox.make_globals(None))
             settings = {"add_generation_prompt": add_generation_prompt, "tools": tools, "documents": None}
             return template.render(messages=named, **settings, **self.tokens)
         except TemplateError as error:

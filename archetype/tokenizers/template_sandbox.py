@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-MAX_SECONDS = 1.0  # of this thread's processor time
+MAX_SECONDS = 3.0  # of this thread's processor time, in which a large program's collection of garbage may fall
 MAX_BYTES = 2**21  # that a template may make, beside 16 times its messages
 MAX_WORK = 2**24  # product of the sizes of a step's two largest arguments, beside 64 times the messages
 MAX_NUMBER = 100_000  # that it may multiply by, or give to a method or filter
