@@ -1,5 +1,6 @@
 """How blocks are computed while a model learns: their activations twice instead of held, or as compiled programs."""
 
+import logging
 import os
 import shutil
 from typing import Literal
@@ -54,5 +55,7 @@ def compile_blocks(model: nn.Module) -> None:
     compiler = os.environ.get("CXX", "g++")
     if next(model.parameters()).device.type in ("cpu", "meta") and shutil.which(compiler) is None:
         raise SpecError("compile", f"{compiler} is not installed", "install it, name another in CXX, or do not compile")
+    # torch would say of a machine with CUDA's tools that it has no GPU
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     for block in dict.fromkeys(blocks_of(model)):  # one that several layers share is one program
         block.compile()
