@@ -76,7 +76,7 @@ def test_no_kind_is_named_like_a_field() -> None:
         spec.parse({"kind": "decoder", "layers": [{"wiring": {"kind": "parallel", "window": 3}, "mixer": "attention"}]})
     assert "layers[0].wiring.window" in str(error.value)
     assert not {kind.__name__ for kind in classes} & fields
-    assert fields == Spec.field_names
+    assert fields <= Spec.field_names  # which has those of other tests' parts, too
 
 
 RENAMED = {
