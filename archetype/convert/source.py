@@ -111,7 +111,9 @@ def without_weights(place: str | Path) -> CheckpointError:
         what = "a preset" if is_preset else "a specification"
         remedy = f"train it: archetype train TEXT --spec {place} --to RUN, and give RUN"
         return CheckpointError(str(place), f"is {what}, which has no weights", remedy)
-    return CheckpointError(str(place), "there is no such folder", "give a run directory or a Hugging Face folder")
+    return CheckpointError(
+        str(place), "there is no such folder", "give a run directory, a Hugging Face folder or a GGUF file"
+    )
 
 
 def read_hf_spec(

@@ -101,7 +101,7 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
-    """Token and type of every id that stands for something."""
+    """The token and type of every id that is not padding."""
     kinds = enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
     used = {id: (token, type) for id, (token, type) in kinds if not is_padding(id, token, type)}
     if len({token for token, _ in used.values()}) < len(used):

@@ -65,7 +65,7 @@ def padded(tokens: Mapping[int, str], types: Mapping[int, int], vocab_size: int)
 
 
 def is_padding(id: int, token: str, type: int) -> bool:
-    """Whether an id stands for nothing."""
+    """Whether an id only fills the vocabulary up to its size."""
     return type == UNUSED and token == f"[PAD{id}]"
 
 

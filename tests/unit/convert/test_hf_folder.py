@@ -374,7 +374,7 @@ def test_an_id_that_is_none_is_refused(models: dict[str, Model], tmp_path: Path)
 
 def test_a_place_that_is_no_model_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none") == (
-        f"{tmp_path / 'none'}: there is no such folder; give a run directory or a Hugging Face folder"
+        f"{tmp_path / 'none'}: there is no such folder; give a run directory, a Hugging Face folder or a GGUF file"
     )
     assert refusal(tmp_path).startswith(f"{tmp_path}: is neither a run directory (spec.yaml) nor a Hugging Face folder")
 
