@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
@@ -103,7 +104,8 @@ def load_all_kinds() -> None:
         role.kinds = dict(sorted(role.kinds.items(), key=lambda item: item[1].__module__))
 
 
-_being_described: set[str] = set()  # references to the classes that a JSON Schema is being made of
+# references to the classes that a JSON Schema is being made of; each thread describes for itself
+_being_described: ContextVar[frozenset[str]] = ContextVar("being described", default=frozenset())
 
 
 class ByKind:
@@ -168,15 +170,15 @@ class ByKind:
             # a reference of its own, so that every class stands once among the schema's definitions
             name = f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"
             reference = core_schema.definition_reference_schema(name)
-            if name in _being_described:  # a part that holds others of its role
+            if name in _being_described.get():  # a part that holds others of its role
                 references.append(handler(reference))
                 continue
-            _being_described.add(name)
+            token = _being_described.set(_being_described.get() | {name})
             definition = cast(CoreSchema, {**cls.__pydantic_core_schema__, "ref": name})
             try:
                 references.append(handler(core_schema.definitions_schema(reference, [definition])))
             finally:
-                _being_described.remove(name)
+                _being_described.reset(token)
             add_descriptions(handler.resolve_ref_schema(references[-1]), cls)
             if self.default not in (None, kind):  # a mapping without a kind is the default alone
                 references[-1] = references[-1] | {"required": ["kind"]}

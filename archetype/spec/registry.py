@@ -14,20 +14,27 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
+from threading import RLock
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 PROVIDED: dict[tuple[str, type], Any] = {}
+_loading = RLock()  # threads that import the same folders in other orders would see them half imported
 
 
-@cache
 def load_kinds() -> tuple[str, ...]:
     """Import the `spec.py` of every folder, once, so that all kinds are known by name.
 
     Returns:
         Names of the packages, one for each folder.
     """
+    with _loading:
+        return _load_kinds()
+
+
+@cache
+def _load_kinds() -> tuple[str, ...]:
     packages = []
     for above in ("archetype.parts", "archetype.models"):
         folders = (f"{above}.{info.name}" for info in iter_modules(import_module(above).__path__) if info.ispkg)
@@ -64,7 +71,7 @@ def providers(capability: str) -> Iterator[tuple[type, Any]]:
     """Every kind of the package that has a capability, with what it has."""
     for folder in load_kinds():
         _import_file(folder, capability)
-    yield from ((kind, value) for (name, kind), value in PROVIDED.items() if name == capability)
+    yield from ((kind, value) for (name, kind), value in list(PROVIDED.items()) if name == capability)
 
 
 @cache

@@ -2,6 +2,8 @@
 
 import copy
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,20 @@ def properties(schema: Any) -> Iterator[tuple[str, Any]]:
     for inner in schema.values() if isinstance(schema, dict) else schema:
         if isinstance(inner, dict | list):
             yield from properties(inner)
+
+
+def test_threads_describe_at_once() -> None:
+    # a new process, so that no kind is loaded yet and no class is built
+    code = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from archetype import spec
+sys.setswitchinterval(1e-5)
+with ThreadPoolExecutor(4) as pool:
+    documents = list(pool.map(lambda _: spec.json_schema(), range(8)))
+assert all(document == documents[0] for document in documents)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_field_has_its_description() -> None:
