@@ -57,7 +57,7 @@ static inline bool is_valid(const bool& flag) {
     return byte <= 1;
 }
 
-// Whether all is there that is needed together; an operation that can lack something says so of its own arguments.
+// Whether parts and sizes fit together; an operation in which they may not says so of its own arguments.
 template <class A> static inline bool is_complete(const A&) { return true; }
 
 // Which field cannot be right: 0, or 1 + its place, which behind the last one stands for all of them together.

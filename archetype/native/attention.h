@@ -139,7 +139,9 @@ struct AttendArguments {
            mask_strides, window, scale, softcap, q_type, cache_type, y_type, mask_type, is_ring, is_by_distance)
 };
 
-static inline bool is_complete(const AttendArguments& a) { return a.features2 == 0 || (a.q2 && a.keys2); }
+static inline bool is_complete(const AttendArguments& a) {
+    return (a.features2 == 0 || (a.q2 && a.keys2)) && a.key_heads && a.heads % a.key_heads == 0;
+}
 
 static void attend(const AttendArguments& a, const Worker& worker) {
     const long B = a.batch, H = a.heads, K = a.key_heads, T = a.queries, S = a.places, P = a.features, Q = a.value_features, P2 = a.features2;
@@ -153,6 +155,7 @@ static void attend(const AttendArguments& a, const Worker& worker) {
         for (long item = first; item < last; item++) {  // the queries of one head of keys after each other
             const long b = item / (T * H), k = item / (T * G) % K, t = item / G % T, h = k * G + item % G;
             const long position = a.positions ? a.positions[b * sp[0] + t * sp[1]] : S - 1;
+            if (!worker.is_index(position, a.is_ring ? INT64_MAX : S)) return;
             const long end = std::min(S, position + 1);  // a ring is full of the newest
             const long start = window && !a.is_ring ? std::max(0L, position - window + 1) : 0, n = std::max(0L, end - start);
             const long mask_start = a.is_by_distance ? start + S - 1 - position : start;
@@ -202,12 +205,15 @@ struct AppendArguments {
            added_type, buffer_type)
 };
 
+static inline bool is_complete(const AppendArguments& a) { return a.places > 0; }
+
 static void append(const AppendArguments& a, const Worker& worker) {
     const long B = a.batch, K = a.heads, T = a.added_places, P = a.features, S = a.places;
     const int64_t *sn = a.added_strides, *sb = a.buffer_strides, *sp = a.positions_strides;
     share(worker, B * T, 1, [&](long first, long last) {
         for (long item = first; item < last; item++) {
-            const long b = item / T, t = item % T, place = a.positions[b * sp[0] + t * sp[1]] % S;
+            const long b = item / T, t = item % T, position = a.positions[b * sp[0] + t * sp[1]], place = position % S;
+            if (!worker.is_index(position, INT64_MAX)) return;
             float* numbers = scratch<float>(0, P);
             for (long k = 0; k < K; k++)
                 put_all(a.buffer, a.buffer_type, b * sb[0] + k * sb[1] + place * sb[2], 1, P,
@@ -220,9 +226,9 @@ static void append(const AppendArguments& a, const Worker& worker) {
 struct CopyPlacesArguments {
     char *keys, *values;
     const int64_t *sources, *starts, *ends;  // of each row
-    int64_t rows, heads;
+    int64_t rows, heads, places;
     int64_t keys_strides[3], values_strides[3];  // in bytes: of a row, a head, a place
-    FIELDS(keys, values, sources, starts, ends, rows, heads, keys_strides, values_strides)
+    FIELDS(keys, values, sources, starts, ends, rows, heads, places, keys_strides, values_strides)
 };
 
 static void copy_places(const CopyPlacesArguments& a, const Worker& worker) {
@@ -230,6 +236,8 @@ static void copy_places(const CopyPlacesArguments& a, const Worker& worker) {
     share(worker, a.rows, 1, [&](long first, long last) {
         for (long row = first; row < last; row++) {
             if (sources[row] == row || starts[row] >= ends[row]) continue;
+            const bool are_places = worker.is_index(starts[row], a.places) && worker.is_index(ends[row] - 1, a.places);
+            if (!are_places || !worker.is_index(sources[row], a.rows)) return;
             for (int buffer = 0; buffer < 2; buffer++) {
                 const int64_t* bytes = buffer ? a.values_strides : a.keys_strides;
                 char* const places = (buffer ? a.values : a.keys) + starts[row] * bytes[2];

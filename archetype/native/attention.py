@@ -53,8 +53,8 @@ def copy_places(keys: Tensor, values: Tensor, sources: Tensor, starts: Tensor, e
         return False
     keys_strides, values_strides = (tuple(n * x.itemsize for n in x.stride()[:3]) for x in (keys, values))
     entry = CopyPlaces(
-        keys=keys, values=values, sources=sources, starts=starts, ends=ends, rows=len(sources), heads=keys.shape[1],
-        keys_strides=keys_strides, values_strides=values_strides,
+        keys=keys, values=values, sources=sources, starts=starts, ends=ends, rows=len(keys), heads=keys.shape[1],
+        places=keys.shape[2], keys_strides=keys_strides, values_strides=values_strides,
     )  # fmt: skip
     (recording() or Immediate(kernels)).emit(entry)
     return True

@@ -94,6 +94,8 @@ struct RotateArguments {
     FIELDS(y, x, cos, sin, batch, heads, positions, features, rotated, x_strides, y_strides, angle_stride, sign, type, is_interleaved)
 };
 
+static inline bool is_complete(const RotateArguments& a) { return a.rotated <= a.features; }
+
 template <class X> static void rotate_as(const RotateArguments& a, const Worker& worker) {
     const long H = a.heads, T = a.positions, P = a.features, R = a.rotated, half = R / 2;
     const int64_t *sx = a.x_strides, *sy = a.y_strides;

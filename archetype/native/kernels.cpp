@@ -84,34 +84,40 @@ struct Run {
     long count;
     Counter* counters;  // of each entry one for each thread
     Barrier barrier;
+    WrongIndex wrong;
 };
 
 // One thread's part of a run.
 static void take_part(void* data) {
     Run& run = *(Run*)data;
-    Worker worker{0, 1, run.counters};
+    Worker worker{0, 1, run.counters, &run.wrong, 0};
     if (openmp.parallel) worker.thread = openmp.thread(), worker.threads = openmp.threads();
     for (long i = 0; i < run.count; i++) {
         const Entry& e = run.entries[i];
         if (e.barrier) run.barrier.wait(worker.threads);
+        if (run.wrong.is_set.load(std::memory_order_relaxed)) continue;
         worker.counters = run.counters + i * worker.threads;
+        worker.entry = i;
         const auto compute = operations[e.operation].compute;
         if (!e.serial) compute(e.arguments, worker);
-        else if (worker.thread == 0) compute(e.arguments, Worker{0, 1, worker.counters});
+        else if (worker.thread == 0) compute(e.arguments, Worker{0, 1, worker.counters, worker.wrong, i});
     }
 }
 
-// Compute the entries one after the other, by `threads` threads of one parallel region. Nothing is computed where one is at
-// fault; then 1 + its place is returned, else 0.
-extern "C" long run(const Entry* entries, long count, int threads) {
+// Compute the entries one after the other, by `threads` threads of one parallel region, and return 0. Nothing is computed where one
+// is at fault; then 1 + its place is returned. Where an entry meets a wrong index, -1 - its place; `wrong` is then the index, and how
+// many there are.
+extern "C" long run(const Entry* entries, long count, int threads, int64_t* wrong) {
     for (long i = 0; i < count; i++)
         if (fault(entries + i)) return i + 1;
     static thread_local std::vector<Counter> counters;
     threads = openmp.parallel ? std::min(threads, MAX_THREADS) : 1;
     if ((long)counters.size() < count * threads) counters = std::vector<Counter>(count * threads);
     for (long i = 0; i < count * threads; i++) counters[i].next.store(0, std::memory_order_relaxed);
-    Run run{entries, count, counters.data(), {}};
+    Run run{entries, count, counters.data(), {}, {}};
     if (openmp.parallel) openmp.parallel(take_part, &run, threads, 0);
     else take_part(&run);
-    return 0;
+    if (!run.wrong.is_set) return 0;
+    wrong[0] = run.wrong.index, wrong[1] = run.wrong.count;
+    return -1 - run.wrong.entry;
 }

@@ -56,7 +56,7 @@ class Library:
     def __init__(self, file: Path) -> None:
         self._library = ctypes.CDLL(str(file))
         _check(self._library, file.name)
-        self._library.run.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
+        self._library.run.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_void_p)
         self._library.run.restype = ctypes.c_long
         self.lanes: int = self._library.lanes()
         self.has_tiles = bool(self._library.has_tiles())
@@ -71,17 +71,24 @@ class Library:
 
         Raises:
             ValueError: one of them cannot be right, so that none was computed.
+            IndexError: one met a row or place that is none, so that what it writes is not whole, nor what follows.
         """
-        if place := self._library.run(ctypes.addressof(entries), count, threads):
-            address = ctypes.addressof(entries) + (place - 1) * ctypes.sizeof(Entry)
-            raise ValueError(self._fault(Entry.from_address(address)))
+        wrong = (ctypes.c_int64 * 2)()
+        place = self._library.run(ctypes.addressof(entries), count, threads, ctypes.addressof(wrong))
+        if not place:
+            return
+        entry = Entry.from_address(ctypes.addressof(entries) + (abs(place) - 1) * ctypes.sizeof(Entry))
+        if place > 0:
+            raise ValueError(self._fault(entry))
+        name = OPERATIONS[entry.operation].operation
+        raise IndexError(f"{name}: {wrong[0]} is none of the {wrong[1]} that there are")
 
     def _fault(self, entry: Entry) -> str:
         fault = self._library.fault(ctypes.byref(entry))
         if fault == -1:
             return f"there is no operation {entry.operation}"
         operation = OPERATIONS[entry.operation]
-        names = ["its arguments", *operation.kinds, "what has to be there together"]
+        names = ["its arguments", *operation.kinds, "what has to fit together"]
         return f"{operation.operation}: {names[max(fault, 0)]}: missing, negative, or of no known kind"
 
 

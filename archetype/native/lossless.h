@@ -109,7 +109,7 @@ struct UnpackedRowsArguments {
     Optional<int32_t> exceptions;  // null where there are none
     Optional<int64_t> ids;
     int64_t count;           // of ids, or all rows
-    int64_t rows, features;  // of the matrix
+    int64_t rows, features;  // of the matrix, or of all matrices of a stack
     Float y_type;
     FIELDS(y, records, high_bytes, starts, exceptions, ids, count, rows, features, y_type)
 };
@@ -120,7 +120,9 @@ static void unpacked_rows(const UnpackedRowsArguments& a, const Worker& worker) 
     share(worker, a.count, std::max<long>(1, PIECE / K), [&](long first, long last) {
         bfloat16* numbers = scratch<bfloat16>(4, matrix.units * Lossless::UNIT);
         for (long i = first; i < last; i++) {
-            matrix.unpack(a.ids ? a.ids[i] : i, numbers);
+            const long row = a.ids ? a.ids[i] : i;
+            if (!worker.is_index(row, a.rows)) return;
+            matrix.unpack(row, numbers);
             if (a.y_type == BFLOAT16) memcpy((bfloat16*)a.y + i * K, numbers, K * sizeof(bfloat16));
             else widen(numbers, K, (float*)a.y + i * K);
         }

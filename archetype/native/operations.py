@@ -40,6 +40,7 @@ class Product(Arguments):
     w_stride: Size
     y_stride: Size
     choices: Size
+    matrices: Size
     matrix_stride: Size
     x_type: Float
     w_type: Type
@@ -137,6 +138,7 @@ class CopyPlaces(Arguments):
     ends: Read
     rows: Size
     heads: Size
+    places: Size
     keys_strides: Sizes3
     values_strides: Sizes3
 
@@ -210,6 +212,7 @@ class Embedding(Arguments):
     table: Read
     ids: Read
     count: Size
+    rows: Size
     row_bytes: Size
 
 
@@ -222,6 +225,7 @@ class QuantizedEmbedding(Arguments):
     scales: Read
     ids: Read
     count: Size
+    rows: Size
     features: Size
     bits: Size
     y_type: Float

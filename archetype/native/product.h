@@ -158,15 +158,16 @@ struct ProductArguments {
     int64_t vectors, rows, features;       // M N K
     int64_t x_stride, w_stride, y_stride;  // between rows
     int64_t choices;                       // of a token: so many vectors, one after the other, are the same row of x
-    int64_t matrix_stride;                 // of a stack
+    int64_t matrices, matrix_stride;       // of a stack
     Float x_type;
     Type w_type, bias_type;
     Float y_type;
     FIELDS(y, x, w, bias, indices, scales, high_bytes, starts, exceptions, vectors, rows, features, x_stride, w_stride, y_stride, choices,
-           matrix_stride, x_type, w_type, bias_type, y_type)
+           matrices, matrix_stride, x_type, w_type, bias_type, y_type)
 };
 
 static inline bool is_complete(const ProductArguments& a) {
+    if (a.choices == 0) return false;
     switch (a.w_type) {
         case FLOAT32: case BFLOAT16: return true;
         case INT8: case INT4: return a.scales;
@@ -446,6 +447,8 @@ template <int BITS> static void quantized_product(const Product& p, const float*
 }
 
 static void product(const ProductArguments& a, const Worker& worker) {
+    for (long m = 0; a.indices && m < a.vectors; m++)
+        if (!worker.is_index(a.indices[m], a.matrices)) return;
     const Product p{a};
 #if defined(HAS_TILES)
     if (fits_tiles(p)) {

@@ -90,9 +90,10 @@ def product(
         return _product(recorder, x, _lossless(weight), bias, indices)
     if weight.dtype not in FLOATS or x.dtype != weight.dtype or weight.stride(-1) != 1:
         return None
-    stack = 0 if indices is None else weight.stride(0)
+    matrices, stack = (1, 0) if indices is None else (len(weight), weight.stride(0))
     serial = rows * weight.shape[-2] * x.shape[-1] <= 4 * SERIAL
-    matrix = _Matrix(weight, weight.shape[-2], weight.dtype, stride=weight.stride(-2), stack=stack, serial=serial)
+    numbers = weight, weight.shape[-2], weight.dtype
+    matrix = _Matrix(*numbers, matrices=matrices, stride=weight.stride(-2), stack=stack, serial=serial)
     return _product(recorder, x, matrix, bias, indices)
 
 
@@ -119,7 +120,7 @@ def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor | LosslessRows,
 
 
 def quantized_product(
-    recorder: "Recorder | Immediate", x: Tensor, quants: Tensor, scales: Tensor, size: int, bits: int,
+    recorder: "Recorder | Immediate", x: Tensor, quants: Tensor, scales: Tensor, size: int, matrices: int, bits: int,
     bias: Tensor | None = None, indices: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
     """Emit y = x weight^T + bias for a weight in groups of 32; other arguments are those of `product`.
@@ -130,11 +131,12 @@ def quantized_product(
         quants: packed in blocks of rows, as product.h reads them.
         scales: float16, packed alike.
         size: N, rows of the weight (of one matrix, where it is a stack).
+        matrices: of the stack.
         bits: 8 or 4.
         bias: as there.
         indices: as there.
     """
-    return _product(recorder, x, _Matrix(quants, size, f"int{bits}", scales=scales), bias, indices)
+    return _product(recorder, x, _Matrix(quants, size, f"int{bits}", matrices, scales=scales), bias, indices)
 
 
 def unpacked_rows(
@@ -146,18 +148,22 @@ def unpacked_rows(
     y = torch.empty(*((matrix.rows,) if ids is None else ids.shape), matrix.width, dtype=dtype)
     entry = UnpackedRows(
         y=y, records=matrix.records, high_bytes=matrix.high_bytes, starts=matrix.starts, exceptions=matrix.exceptions,
-        ids=ids, count=y.numel() // matrix.width, rows=matrix.size, features=matrix.width, y_type=dtype,
+        ids=ids, count=y.numel() // matrix.width, rows=matrix.rows, features=matrix.width, y_type=dtype,
     )  # fmt: skip
     recorder.emit(entry, serial=y.numel() <= SERIAL)
     return y
 
 
 class _Matrix(NamedTuple):
-    """The matrix of a product: numbers, N, their type and what else that has, and distances of rows and matrices."""
+    """The matrix of a product: numbers, N, their type and what else that has, and distances of rows and matrices.
+
+    A stack has more than one matrix.
+    """
 
     numbers: Tensor
     size: int
     type: torch.dtype | str
+    matrices: int = 1
     scales: Tensor | None = None
     lossless: LosslessRows | None = None
     stride: int = 0
@@ -166,7 +172,7 @@ class _Matrix(NamedTuple):
 
 
 def _lossless(rows: LosslessRows) -> _Matrix:
-    return _Matrix(rows.records, rows.size, "lossless", lossless=rows)
+    return _Matrix(rows.records, rows.size, "lossless", rows.rows // rows.size, lossless=rows)
 
 
 def _product(
@@ -182,8 +188,8 @@ def _product(
         y=y, x=x, w=matrix.numbers, bias=bias, indices=indices, scales=matrix.scales, high_bytes=high_bytes,
         starts=starts, exceptions=exceptions, vectors=len(flat) * choices, rows=matrix.size, features=x.shape[-1],
         x_stride=flat.stride(0), w_stride=matrix.stride, y_stride=matrix.size, choices=choices,
-        matrix_stride=matrix.stack, x_type=x.dtype, w_type=matrix.type, bias_type=(y if bias is None else bias).dtype,
-        y_type=y.dtype,
+        matrices=matrix.matrices, matrix_stride=matrix.stack, x_type=x.dtype, w_type=matrix.type,
+        bias_type=(y if bias is None else bias).dtype, y_type=y.dtype,
     )  # fmt: skip
     recorder.emit(entry, serial=matrix.serial)
     return y

@@ -132,13 +132,14 @@ struct EmbeddingArguments {
     char* y;
     const char* table;
     const int64_t* ids;
-    int64_t count;      // of ids
-    int64_t row_bytes;  // of the table
-    FIELDS(y, table, ids, count, row_bytes)
+    int64_t count;            // of ids
+    int64_t rows, row_bytes;  // of the table
+    FIELDS(y, table, ids, count, rows, row_bytes)
 };
 
-static void embedding(const EmbeddingArguments& a, const Worker&) {
-    for (long i = 0; i < a.count; i++) memcpy(a.y + i * a.row_bytes, a.table + a.ids[i] * a.row_bytes, a.row_bytes);
+static void embedding(const EmbeddingArguments& a, const Worker& worker) {
+    for (long i = 0; i < a.count; i++)
+        if (worker.is_index(a.ids[i], a.rows)) memcpy(a.y + i * a.row_bytes, a.table + a.ids[i] * a.row_bytes, a.row_bytes);
 }
 
 // Rows of a matrix of 8 or 4 bits by number.
@@ -148,14 +149,17 @@ struct QuantizedEmbeddingArguments {
     const half* scales;
     const int64_t* ids;
     int64_t count;  // of ids
-    int64_t features, bits;
+    int64_t rows, features, bits;
     Float y_type;
-    FIELDS(y, quants, scales, ids, count, features, bits, y_type)
+    FIELDS(y, quants, scales, ids, count, rows, features, bits, y_type)
 };
 
-static void quantized_embedding(const QuantizedEmbeddingArguments& a, const Worker&) {
+static inline bool is_complete(const QuantizedEmbeddingArguments& a) { return a.bits == 8 || a.bits == 4; }
+
+static void quantized_embedding(const QuantizedEmbeddingArguments& a, const Worker& worker) {
     const long K = a.features, bits = a.bits, per_word = 32 / bits, offset = 1 << (bits - 1), mask = (1 << bits) - 1;
     for (long i = 0; i < a.count; i++) {
+        if (!worker.is_index(a.ids[i], a.rows)) return;
         const long block = a.ids[i] / W, lane = a.ids[i] % W;
         const uint32_t* quants = a.quants + block * (K / per_word) * W + lane;
         const half* scales = a.scales + block * (K / 32) * W + lane;
@@ -174,6 +178,8 @@ struct TopkArguments {
     int64_t rows, features, k;
     FIELDS(values, indices, x, rows, features, k)
 };
+
+static inline bool is_complete(const TopkArguments& a) { return a.k <= a.features; }
 
 static void topk(const TopkArguments& a, const Worker& worker) {
     const long D = a.features, k = a.k;
@@ -219,7 +225,8 @@ struct GatherArguments {
     FIELDS(y, x, index, rows, columns, features)
 };
 
-static void gather(const GatherArguments& a, const Worker&) {
+static void gather(const GatherArguments& a, const Worker& worker) {
     for (long r = 0; r < a.rows; r++)
-        for (long i = r * a.columns; i < (r + 1) * a.columns; i++) a.y[i] = a.x[r * a.features + a.index[i]];
+        for (long i = r * a.columns; i < (r + 1) * a.columns; i++)
+            if (worker.is_index(a.index[i], a.features)) a.y[i] = a.x[r * a.features + a.index[i]];
 }

@@ -98,8 +98,8 @@ def _embedding(recorder: "Recorder", function: Any, table: Tensor, ids: Tensor, 
     if not ids.is_contiguous() or not table.is_contiguous() or ids.dtype != torch.int64:
         return None
     y = torch.empty(*ids.shape, table.shape[1], dtype=table.dtype)
-    row_bytes = table.shape[1] * table.itemsize
-    recorder.emit(Embedding(y=y, table=table, ids=ids, count=ids.numel(), row_bytes=row_bytes), serial=True)
+    rows, row_bytes = len(table), table.shape[1] * table.itemsize
+    recorder.emit(Embedding(y=y, table=table, ids=ids, count=ids.numel(), rows=rows, row_bytes=row_bytes), serial=True)
     return y
 
 
@@ -108,6 +108,7 @@ def quantized_embedding(
     ids: Tensor,
     quants: Tensor,
     scales: Tensor,
+    rows: int,
     width: int,
     bits: int,
     dtype: torch.dtype,
@@ -117,8 +118,9 @@ def quantized_embedding(
         return None
     y = torch.empty(*ids.shape, width, dtype=dtype)
     entry = QuantizedEmbedding(
-        y=y, quants=quants, scales=scales, ids=ids, count=ids.numel(), features=width, bits=bits, y_type=dtype
-    )
+        y=y, quants=quants, scales=scales, ids=ids, count=ids.numel(), rows=rows, features=width, bits=bits,
+        y_type=dtype,
+    )  # fmt: skip
     recorder.emit(entry, serial=True)
     return y
 

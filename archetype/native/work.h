@@ -30,9 +30,26 @@ constexpr long PIECE = 32768;  // bytes of weights that a thread takes at a time
 
 struct alignas(64) Counter { std::atomic<long> next; };
 
+// The first number of a run by which no memory may be reached: a row that is none, or a place behind a cache.
+struct WrongIndex {
+    std::atomic<bool> is_set{false};
+    std::atomic<long> entry{-1};
+    int64_t index, count;
+};
+
 struct Worker {
     int thread, threads;
     Counter* counters;  // of the present entry, one of each thread's share
+    WrongIndex* wrong;
+    long entry;
+    // Whether an index is one of so many. If it is not, the caller leaves out what it would reach, and nothing behind is computed.
+    bool is_index(int64_t index, int64_t count) const {
+        if ((uint64_t)index < (uint64_t)count) return true;
+        long none = -1;
+        if (wrong->entry.compare_exchange_strong(none, entry)) wrong->index = index, wrong->count = count;
+        wrong->is_set = true;
+        return false;
+    }
 };
 
 static inline void spin() {

@@ -148,7 +148,8 @@ def multiply(
     kernels = library()
     if kernels is None or matrix.lanes != kernels.lanes:
         return None
-    return quantized_product(recorder, x, matrix.quants, matrix.scales, matrix.size, matrix.bits, bias, indices)
+    size, count = matrix.size, matrix.rows // matrix.size
+    return quantized_product(recorder, x, matrix.quants, matrix.scales, size, count, matrix.bits, bias, indices)
 
 
 def look_up(matrix: QuantizedMatrix, ids: Tensor) -> Tensor:
@@ -164,7 +165,8 @@ def look_up(matrix: QuantizedMatrix, ids: Tensor) -> Tensor:
 def look_up_natively(recorder: Recorder, matrix: QuantizedMatrix, ids: Tensor) -> Tensor | None:
     if (kernels := library()) is None or matrix.lanes != kernels.lanes:
         return None
-    return quantized_embedding(recorder, ids, matrix.quants, matrix.scales, matrix.width, matrix.bits, matrix.dtype)
+    rows, width = matrix.rows, matrix.width
+    return quantized_embedding(recorder, ids, matrix.quants, matrix.scales, rows, width, matrix.bits, matrix.dtype)
 
 
 def quantize_model(model: nn.Module, bits: int) -> None:

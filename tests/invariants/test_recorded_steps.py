@@ -108,6 +108,31 @@ def test_a_row_among_others_is_bit_for_bit_the_row_alone() -> None:
             assert all(torch.equal(many[0], one[0]) for many, one in zip(together[1:], alone[1:], strict=True))
 
 
+def test_a_wrong_token_and_a_place_behind_the_cache_are_refused() -> None:
+    """As torch refuses them; the next step of a token that there is computes as before."""
+    kernels("native")
+    for name in ("llama-tiny", "mixtral-tiny", "mamba-tiny", "deepseek-v2-tiny", "gpt2-tiny"):
+        for bits in (None, 8):
+            model = randomize(build(preset(name)))
+            assert isinstance(model, CausalModel)
+            if bits is not None:
+                quantize_model(model, bits)
+            state = model.new_state(1, 4)
+            step, token = DecodeStep(model, state), torch.tensor([[5]])
+            step(token)
+            assert step.replay is not None
+            with case(name, bits):
+                for wrong in (-1, model.spec.vocab_size, 2**62):
+                    with pytest.raises(IndexError, match=f"{wrong} is none of the {model.spec.vocab_size} "):
+                        step(torch.tensor([[wrong]]))
+                state.lengths.fill_(1)
+                assert torch.isfinite(step(token)).all()
+                if name != "mamba-tiny":  # whose state has no places
+                    state.lengths.fill_(4)
+                    with pytest.raises(IndexError, match="4 is none of the 4 "):
+                        step(token)
+
+
 def replays(drawn: spec.ModelSpec, count: int) -> None:
     """A drawn specification's steps, replayed where they can be recorded."""
     if not isinstance(drawn, spec.CausalSpec):

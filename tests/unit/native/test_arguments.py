@@ -24,8 +24,8 @@ def product(**changes: Any) -> Product:
     return Product(**({
         "y": PRODUCT, "x": X, "w": WEIGHT, "bias": None, "indices": None, "scales": None, "high_bytes": None,
         "starts": None, "exceptions": None, "vectors": 1, "rows": 1, "features": 2, "x_stride": 2, "w_stride": 2,
-        "y_stride": 1, "choices": 1, "matrix_stride": 0, "x_type": torch.float32, "w_type": torch.float32,
-        "bias_type": torch.float32, "y_type": torch.float32,
+        "y_stride": 1, "choices": 1, "matrices": 1, "matrix_stride": 0, "x_type": torch.float32,
+        "w_type": torch.float32, "bias_type": torch.float32, "y_type": torch.float32,
     } | changes))  # fmt: skip
 
 
@@ -68,9 +68,9 @@ def test_what_is_missing_is_refused_by_name() -> None:
     [
         (gated(count=-1), "gated: count"),
         (product(x_stride=-2), "product: x_stride"),
-        (product(w_type="int4"), "product: what has to be there together"),
-        (product(w_type="lossless"), "product: what has to be there together"),
-        (product(w_type=torch.bool), "product: what has to be there together"),
+        (product(w_type="int4"), "product: what has to fit together"),
+        (product(w_type="lossless"), "product: what has to fit together"),
+        (product(w_type=torch.bool), "product: what has to fit together"),
     ],
 )
 def test_sizes_and_parts_that_cannot_be_are_refused_before_anything_is_computed(

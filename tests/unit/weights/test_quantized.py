@@ -60,7 +60,7 @@ def test_numbers_are_near_and_products_are_of_the_stored_numbers(bits: int, erro
             assert torch.equal(project(x, stored)[2:3], project(x[2:3], stored))  # whatever the other rows are
             ids = torch.randint(rows, (3, 2))
             assert torch.equal(stored.embedding(ids), numbers[ids])
-            packed = (stored.quants, stored.scales, width, bits, torch.float32)
+            packed = (stored.quants, stored.scales, rows, width, bits, torch.float32)
             natively = quantized_embedding(Immediate(own_kernels), ids, *packed)
             assert natively is not None and torch.equal(natively, numbers[ids])
 
