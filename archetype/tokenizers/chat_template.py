@@ -1,27 +1,26 @@
 """Chat templates: messages to the text that a model was trained to answer."""
 
 import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from types import CodeType
 from typing import Annotated, Any
 
-from jinja2 import Template, TemplateError
 from pydantic import BaseModel, BeforeValidator, Field
 
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
+from archetype.io.confined import Confined, ConfinedError
 from archetype.io.files import read_bytes
 from archetype.io.text import decode_text
 from archetype.tokenizers.files import validated
 from archetype.tokenizers.special_tokens import content, read_config
-from archetype.tokenizers.template_sandbox import Sandbox
 
 FILE = "chat_template.jinja"
 MAX_SOURCE = 2**16  # characters; the longest published templates have some 20,000
+MAX_SECONDS = 3.0  # of a rendering
+MAX_BYTES = 2**21  # of its text, beside those of its messages
+_render = Confined("archetype.tokenizers.template_program", 2**29)
 
 Message = Mapping[str, Any]  # its role (system, user, assistant, tool), its content, and whatever else a template reads
 # names of an answer's thoughts, of which templates read the first two
@@ -60,18 +59,20 @@ class ChatTemplate:
                 time or memory.
         """
         self._check_read(messages, tools)
-        named = [_named(message) for message in messages]
+        if len(self.source) > MAX_SOURCE:
+            cause = f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}"
+            raise DataError("chat template", cause, "write a shorter one")
+        values = {"add_generation_prompt": add_generation_prompt, "tools": tools, "documents": None, **self.tokens}
+        values["messages"] = [_named(message) for message in messages]
         try:
-            if len(self.source) > MAX_SOURCE:
-                raise TemplateError(f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}")
-            code, sandbox = _compiled(self.source), Sandbox(_size([named, tools]))
-            template = Template.from_code(sandbox, code, sandbox.make_globals(None))
-            settings = {"add_generation_prompt": add_generation_prompt, "tools": tools, "documents": None}
-            return template.render(messages=named, **settings, **self.tokens)
-        except TemplateError as error:
-            raise DataError("chat template", _line(error), "fix the template or the messages") from None
-        except Exception as error:  # whatever Python says of an expression or of the compiled template
-            raise DataError("chat template", f"fails with {_line(error)}", "fix the template") from None
+            outcome, text = _render(self.source, values, seconds=MAX_SECONDS, max_bytes=MAX_BYTES)
+        except ConfinedError as error:
+            raise DataError("chat template", str(error), "fix the template or the messages") from None
+        if outcome == "refused":
+            raise DataError("chat template", text, "fix the template or the messages")
+        if outcome == "fails":
+            raise DataError("chat template", f"fails with {text}", "fix the template")
+        return str(text)
 
     def render_continued(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """The text of a conversation up to the end of its last message, which is to be continued.
@@ -111,27 +112,11 @@ class ChatTemplate:
                 raise DataError(place, "is nowhere in the model's chat template", "leave it out")
 
 
-@lru_cache(maxsize=16)
-def _compiled(source: str) -> CodeType:
-    """The code of a template; a server renders the same one for every request."""
-    return Sandbox(0).compile(source)
-
-
 def _named(message: Message) -> dict[str, Any]:
     """A message without keys of null, whose thoughts stand under every name that a template may read."""
     present = {key: value for key, value in message.items() if value is not None}
     thoughts = next((present[name] for name in REASONING if name in present), None)
     return present if thoughts is None else {"thinking": thoughts, **present, "reasoning_content": thoughts}
-
-
-def _size(value: Any) -> int:
-    """The bytes of a value and of all its parts."""
-    parts: Iterable[Any] = ()
-    if isinstance(value, Mapping):
-        parts = (*value, *value.values())
-    elif isinstance(value, list | tuple):
-        parts = value
-    return sys.getsizeof(value) + sum(map(_size, parts))
 
 
 def _default_template(value: object) -> object:
@@ -169,7 +154,3 @@ def write_template(template: ChatTemplate, folder: Path) -> None:
     """Write a template beside a tokenizer, whose configuration has the tokens that it may name."""
     folder.mkdir(exist_ok=True)
     write_bytes(folder / FILE, template.source.encode())
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error)[:1000].split())[:200] or type(error).__name__

@@ -27,7 +27,7 @@ from tests.helpers import forked
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize
 from tests.hostile.hostile_files import Class
-from tests.unit.tokenizers.test_chat_template import HOSTILE, WRONG
+from tests.unit.tokenizers.test_chat_template import HARMLESS, HOSTILE, WRONG
 
 WORDS = "the cat sat on the mat, and the other cat sat there. " * 20
 MEGABYTES, SECONDS = 500, 2
@@ -142,7 +142,7 @@ FOLDERS = {
     "llama": llama_folder, "sharded": sharded_folder, "run": run_folder, "vit": vit_folder, "texts": texts_folder,
     "sentencepiece": sentencepiece_folder, "tiktoken": tiktoken_folder, "trained": trained_folder, "gguf": gguf_folder,
 }  # fmt: skip
-TEMPLATES = tuple({**HOSTILE, **WRONG}.values())
+TEMPLATES = tuple(source for name, source in {**HOSTILE, **WRONG}.items() if name not in HARMLESS)
 # class: the folder, the file, the command, and further contents
 CLASSES: dict[str, tuple[str, str, tuple[str, ...], tuple[str | bytes, ...]]] = {
     "spec json": ("texts", "spec.json", ("cost", "{}/spec.json"), ()),

@@ -1,8 +1,7 @@
 """Chat templates: the same text as transformers', and no harm from a hostile one."""
 
 import json
-import sys
-import tracemalloc
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,8 +9,10 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from archetype.errors import DataError
-from archetype.tokenizers import template_sandbox, train_tokenizer
+from archetype.io.confined import Confined
+from archetype.tokenizers import chat_template, train_tokenizer
 from archetype.tokenizers.chat_template import FILE, ChatTemplate, Message, read_template
+from tests.helpers.cases import case
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 TALK: list[Message] = [
@@ -149,36 +150,42 @@ HOSTILE = {
     "deep parentheses": "{{ " + "(" * 9_000 + "1" + ")" * 9_000 + " }}",
 }
 
+HARMLESS = {  # which end by themselves, some of them on a fast machine alone
+    "a power", "a search from the end", "a slow codec", "a wide date", "characters", "constants", "many slices",
+    "stripping", "words",
+}  # fmt: skip
+
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_template_is_one_line(name: str) -> None:
     assert refusal(WRONG[name]).startswith("chat template: ")
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_is_refused_within_its_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some would run for hours, or fill any memory; tests/hostile holds their time against a process's limits."""
-    if "loop" in name or "macros" in name:  # these are ended by the clock
-        monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 0.3)
-    tracemalloc.start()
-    try:
-        message = refusal(HOSTILE[name])
-        assert message.startswith("chat template: ") and len(message) <= 300
-        assert tracemalloc.get_traced_memory()[1] < 2**27
-    finally:
-        tracemalloc.stop()
+def test_a_hostile_template_ends_and_makes_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some would run for hours, or fill any memory; what few ones are harmless after all may be rendered."""
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(chat_template, "_render", Confined("archetype.tokenizers.template_program", 2**27))
+    rendered = set()
+    for name, source in HOSTILE.items():
+        with case(name):
+            started = time.process_time()
+            try:
+                assert len(ChatTemplate(source, TOKENS).render(TALK)) < 2**21
+                rendered.add(name)
+            except DataError as error:
+                assert str(error).startswith("chat template: ") and len(str(error)) <= 300 and "\n" not in str(error)
+            assert time.process_time() - started < 0.5  # of this process, which a server's requests share
+    assert rendered <= HARMLESS
 
 
 @pytest.mark.parametrize("name", ["loops", "macros that call two"])
 def test_a_template_that_never_ends_ends_soon_in_any_thread(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_sandbox, "MAX_BYTES", 2**60)  # so that only the clock ends it
-    monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.2)
     with ThreadPoolExecutor() as pool:
         assert (
             list(pool.map(refusal, [HOSTILE[name]] * 2))
             == ["chat template: takes longer than 0.2 s; fix the template or the messages"] * 2
         )
-    assert sys.gettrace() is None or "coverage" in sys.modules
 
 
 def test_a_long_conversation_is_within_the_limits() -> None:

@@ -1,0 +1,175 @@
+"""Work on what a stranger wrote, in a process that can be killed: it has a time and a memory, whatever it tries.
+
+Python cannot stop one of its own threads, and a compiler of grammars or a method of a long text looks at no clock. So
+a module of ours does such work in a process of its own, which ends with ours, and starts anew after it was killed.
+Windows and macOS know no limit for a process's memory: there the time alone holds.
+"""
+
+import atexit
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from importlib import import_module
+from subprocess import PIPE
+from typing import Any, BinaryIO
+
+HEAD = struct.Struct("<q")  # of each message: its bytes
+PROGRAM = """
+import sys
+sys.path[:] = sys.argv[3:]
+from archetype.io.confined import answer_requests
+answer_requests(sys.argv[1], int(sys.argv[2]))
+"""
+BUSY = 10  # times as long as the work may take may pass until it is done: other programs have the processor, too
+LONGEST_ERROR = 1000  # characters of a message
+
+
+class ConfinedError(Exception):
+    """The work was not done.
+
+    Args:
+        kind: name of the exception that ended it; "Killed" where none did.
+        message: what it says.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Confined:
+    """A process of its own in which a function is called.
+
+    Args:
+        module: whose function `answer` is called; JSON can say what it is given, and what it gives.
+        memory: bytes that the process may have.
+    """
+
+    def __init__(self, module: str, memory: int) -> None:
+        self._module, self._memory = module, memory
+        self._lock, self._owner = threading.Lock(), 0
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.close)
+
+    def __call__(self, *args: Any, seconds: float, max_bytes: int) -> Any:
+        """What the function gives.
+
+        Args:
+            args: its arguments.
+            seconds: of the processor's time that it may take.
+            max_bytes: that it may give, beside 16 times what its arguments have.
+
+        Raises:
+            ConfinedError: it failed, or needed more than it may have.
+        """
+        try:
+            request = json.dumps(args).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfinedError(type(error).__name__, str(error)) from None
+        max_bytes += 16 * len(request)
+        with self._lock:
+            process = self._running()
+            assert process.stdin is not None and process.stdout is not None
+            timer = threading.Timer(BUSY * seconds + 1, process.kill)
+            timer.start()
+            try:
+                _write(process.stdin, json.dumps([seconds, max_bytes]).encode())
+                _write(process.stdin, request)
+                reply = _read(process.stdout, max_bytes)
+            except OSError:
+                reply = None
+            finally:
+                timer.cancel()
+            if reply is None:
+                raise self._killed(process, seconds)
+        kind, value = json.loads(reply)
+        if kind != "answer":
+            raise ConfinedError(kind, value)
+        return value
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is None or self._owner != os.getpid():
+            return
+        process.kill()
+        process.communicate()
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        if self._process is not None and self._owner != os.getpid():  # a copy of our process has one of its own
+            self._process.returncode = 0  # to be waited for by the other
+            self._process = None
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            command = [sys.executable, "-c", PROGRAM, self._module, str(self._memory), *sys.path]
+            self._process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL)
+            self._owner = os.getpid()
+        return self._process
+
+    def _killed(self, process: "subprocess.Popen[bytes]", seconds: float) -> ConfinedError:
+        process.kill()
+        status = process.wait()
+        self.close()
+        if status in (-signal.SIGKILL, -getattr(signal, "SIGPROF", 0)):
+            return ConfinedError("Killed", f"takes longer than {seconds:g} s")
+        return ConfinedError(
+            "Killed", f"needs more than the {self._memory >> 20} MiB that it may have, or nests too deeply"
+        )
+
+
+def answer_requests(module: str, memory: int) -> None:
+    """The process: call the module's function for each request, until there are no more."""
+    _limit(memory)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the other process decides
+    answer = import_module(module).answer
+    requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr  # nothing that is printed stands among the replies
+    while (limits := _read(requests)) is not None and (request := _read(requests)) is not None:
+        seconds, max_bytes = json.loads(limits)
+        _allow(seconds)
+        try:
+            reply = json.dumps(["answer", answer(*json.loads(request))])
+            if len(reply) > max_bytes:
+                reply = json.dumps(["TooLong", f"makes more than {max_bytes >> 20} MiB"])
+        except MemoryError:
+            reply = json.dumps(["MemoryError", f"needs more than the {memory >> 20} MiB that it may have"])
+        except Exception as error:
+            reply = json.dumps([type(error).__name__, str(error)[:LONGEST_ERROR]])
+        _allow(0)
+        _write(replies, reply.encode())
+
+
+def _limit(memory: int) -> None:
+    try:
+        import resource
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    size = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform != "darwin":  # where it is refused
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+def _allow(seconds: float) -> None:
+    """Let the process be ended when it has worked so long from now on; 0: never."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def _write(pipe: BinaryIO | Any, message: bytes) -> None:
+    pipe.write(HEAD.pack(len(message)) + message)
+    pipe.flush()
+
+
+def _read(pipe: BinaryIO | Any, max_bytes: int | None = None) -> bytes | None:
+    """The next message; None where there is none, or a longer one."""
+    head = pipe.read(HEAD.size)
+    if len(head) < HEAD.size or ((size := HEAD.unpack(head)[0]) > (size if max_bytes is None else max_bytes)):
+        return None
+    message: bytes = pipe.read(size)
+    return message if len(message) == size else None

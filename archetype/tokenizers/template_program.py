@@ -1,0 +1,76 @@
+"""Rendering of chat templates, which come with weights and are not trusted, for a process that can be killed."""
+
+import json
+from datetime import datetime
+from functools import cache, lru_cache
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+
+def answer(source: str, values: dict[str, Any]) -> list[str]:
+    """Render a template.
+
+    Args:
+        source: in Jinja.
+        values: by the names that it knows them by.
+
+    Returns:
+        "text" and the text; "refused" and why the template refuses it or is none; or "fails" and what Python says.
+    """
+    try:
+        return ["text", _compiled(source).render(values)]
+    except TemplateError as error:
+        return ["refused", _line(error)]
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever Python says of an expression or of the compiled template
+        return ["fails", _line(error)]
+
+
+@lru_cache(maxsize=16)
+def _compiled(source: str) -> Template:
+    return _environment().from_string(source)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what a model is trained on, and changes no text."""
+
+    tags = {"generation"}  # noqa: RUF012 as in jinja2
+
+    def parse(self, parser: Any) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return body
+
+
+@cache
+def _environment() -> ImmutableSandboxedEnvironment:
+    """As transformers sets Jinja up: no attribute leads to Python itself, and nothing that is given can be changed."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _raise, "strftime_now": lambda format: datetime.now().strftime(format)}
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without the escapes for web pages that Jinja's own filter adds; arguments as in transformers."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error)[:1000].split())[:200] or type(error).__name__
