@@ -1,11 +1,14 @@
 """Constrained output: only tokens that a JSON schema, a regular expression or a Lark grammar allows, by llguidance."""
 
+import threading
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from archetype.confined.process import Confined, ConfinedError
 from archetype.distribution import install_command
 from archetype.errors import DataError, SpecError
 from archetype.generate.settings import Sampling
@@ -13,6 +16,10 @@ from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
 
 KINDS = ("json_schema", "regex", "lark")
+MAX_SOURCE = 2**17  # characters of a grammar
+MAX_KEPT = 2**19  # of those that are kept compiled together, which take up to 1,000 times as much memory
+MAX_SECONDS = 2.0  # of the processor's time, to compile one and follow it a little
+_try_out = Confined("archetype.confined.grammars", 2**29)
 
 
 class Grammar:
@@ -67,6 +74,8 @@ class GrammarCompiler:
         ends = tokenizer.eos or (tokenizer.vocab_size,)  # without a token that ends texts, one that is never chosen
         wrapped = llguidance.TokenizerWrapper(_Vocabulary(tokenizer, ends))
         self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=list(ends))
+        self._kept: OrderedDict[tuple[str, str], Grammar] = OrderedDict()  # at their starts, the newest last
+        self._lock = threading.Lock()
 
     def compile(self, sampling: Sampling) -> Grammar:
         """The grammar that the settings name, at its start.
@@ -77,10 +86,26 @@ class GrammarCompiler:
         (kind, source), *others = [(kind, text) for kind in KINDS if (text := getattr(sampling, kind)) is not None]
         if others:
             raise SpecError(others[0][0], f"and {kind} cannot both constrain a text", "give one of them")
+        with self._lock:
+            if (grammar := self._kept.pop((kind, source), None)) is None:
+                grammar = self._compiled(kind, source)
+            self._kept[kind, source] = grammar  # as the newest
+            while sum(len(text) for _, text in self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+            return grammar.fork()
+
+    def _compiled(self, kind: str, source: str) -> Grammar:
+        """Compile what another process has followed without harm: a compiler that fails here would end all requests."""
+        if len(source) > MAX_SOURCE:
+            raise SpecError(kind, f"has {len(source):,} characters, more than {MAX_SOURCE:,}", "give a smaller one")
         try:
-            text = getattr(self._library.LLMatcher, f"grammar_from_{kind}")(source)
-        except ValueError as error:
-            raise SpecError(kind, str(error), "fix it") from None
+            fault = _try_out(kind, source, seconds=MAX_SECONDS, max_bytes=MAX_SOURCE)
+        except ConfinedError as error:
+            is_wrong = error.kind == "ValueError"
+            raise SpecError(kind, str(error), "fix it" if is_wrong else "give a smaller one") from None
+        if fault is not None:
+            raise SpecError(kind, fault, "fix it")
+        text = getattr(self._library.LLMatcher, f"grammar_from_{kind}")(source)
         matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0)
         if matcher.is_error():
             raise SpecError(kind, matcher.get_error(), "fix it")

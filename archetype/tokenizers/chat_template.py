@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
 
+from archetype.confined.process import Confined, ConfinedError
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes
-from archetype.io.confined import Confined, ConfinedError
 from archetype.io.files import read_bytes
 from archetype.io.text import decode_text
 from archetype.tokenizers.files import validated
@@ -20,7 +20,7 @@ FILE = "chat_template.jinja"
 MAX_SOURCE = 2**16  # characters; the longest published templates have some 20,000
 MAX_SECONDS = 3.0  # of a rendering
 MAX_BYTES = 2**21  # of its text, beside those of its messages
-_render = Confined("archetype.tokenizers.template_program", 2**29)
+_render = Confined("archetype.confined.templates", 2**29)
 
 Message = Mapping[str, Any]  # its role (system, user, assistant, tool), its content, and whatever else a template reads
 # names of an answer's thoughts, of which templates read the first two

@@ -372,7 +372,7 @@ def test_a_template_that_is_a_trap_is_refused_when_it_is_asked_for(sound: Path, 
     assert results.keys() == set(names)
     for result in results.values():
         assert result["status"] == 2 and result["error"].startswith("archetype: chat template: "), result
-        assert all("from archetype.io.confined" in one for one in result["touched"])  # the process that renders
+        assert all("from archetype.confined.process" in one for one in result["touched"])  # the process that renders
 
 
 def test_the_watch_sees_what_it_is_there_to_see(sound: Path, tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ MODULES = {
 }
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
-    "errors", "distribution", "legend", "dtypes", "table", "io", "machine", "spec", "roles", "native", "cost", "nn",
-    "weights", "parts", "models", "estimate", "families", "diagram", "tokenizers", "convert", "runs", "data",
-    "training", "generate", "inspection", "language_model", "measured_cost", "extension", "loading", "evaluation",
-    "checking", "api", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
+    "errors", "distribution", "legend", "dtypes", "table", "confined", "io", "machine", "spec", "roles", "native",
+    "cost", "nn", "weights", "parts", "models", "estimate", "families", "diagram", "tokenizers", "convert", "runs",
+    "data", "training", "generate", "inspection", "language_model", "measured_cost", "extension", "loading",
+    "evaluation", "checking", "api", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = (

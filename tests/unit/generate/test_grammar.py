@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from archetype import Engine, LanguageModel
 from archetype.errors import ArchetypeError
 from archetype.families.llama import llama
+from archetype.generate import grammar
+from archetype.generate.settings import Sampling
 from archetype.models.build import build
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
@@ -134,3 +137,59 @@ def test_a_tokenizer_that_puts_a_space_before_a_text_follows_a_grammar() -> None
     spaced.eos = (0,)
     (text, *_) = texts(LanguageModel(lm.spec, lm.model, spaced), {"json_schema": '{"enum": ["glad", "sad"]}'})
     assert json.loads(text) in ("glad", "sad")
+
+
+def chain(rules: int) -> str:
+    """A grammar of Lark, each of whose rules names the next one."""
+    return "\n".join(["start: r0", *(f'r{i}: "a" r{i + 1}' for i in range(rules)), f'r{rules}: "a"'])
+
+
+def nested(definitions: int) -> str:
+    """A JSON schema, each of whose definitions is an object that holds the next one."""
+    parts: dict[str, Any] = {
+        f"d{i}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(definitions)
+    }
+    return json.dumps({"$ref": "#/$defs/d0", "$defs": parts | {f"d{definitions}": {"type": "integer"}}})
+
+
+HARMFUL = {  # what each did to a process that compiled it: a crash, or gigabytes and a core for half a minute
+    "rules that name each other": {"lark": chain(4000)},
+    "definitions that hold each other": {"json_schema": nested(1500)},
+    "stars": {"regex": "a*" * 40_000},
+    "nested groups": {"regex": "(" * 30_000 + "a" + ")" * 30_000},
+    "nested arrays": {"json_schema": '{"items":' * 10_000 + "{}" + "}" * 10_000},
+    "alternatives": {"lark": "start: " + " | ".join(f'"choice {i}"' for i in range(7000))},
+    "a long one": {"regex": "a" * 2**17 + "b"},
+}
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_a_harmful_grammar_harms_another_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "MAX_SECONDS", 0.5)
+    engine, started = Engine(loaded("bytes")), time.process_time()
+    with pytest.raises(ArchetypeError) as caught:
+        engine.submit("a", **HARMFUL[name])
+    (kind,) = HARMFUL[name]
+    assert str(caught.value).startswith(f"{kind}: ") and "\n" not in str(caught.value) and len(str(caught.value)) < 700
+    assert time.process_time() - started < 0.5
+    request = engine.submit("a", regex="x{3}", max_new_tokens=9)  # the engine goes on
+    while engine.step():
+        pass
+    assert request.text == "xxx"
+
+
+def test_compiled_grammars_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(loaded("bytes"))
+    compiled: list[str] = []
+    compile = grammar.GrammarCompiler._compiled
+    monkeypatch.setattr(
+        grammar.GrammarCompiler, "_compiled",
+        lambda self, kind, source: (compiled.append(source), compile(self, kind, source))[1],
+    )  # fmt: skip
+    for regex in ("a", "b", "a", "b", "c"):
+        assert engine.grammar(Sampling(regex=regex)) is not engine.grammar(Sampling(regex=regex))
+    assert compiled == ["a", "b", "c"]
+    monkeypatch.setattr(grammar, "MAX_KEPT", 2)
+    for regex in ("d", "c", "a"):
+        engine.grammar(Sampling(regex=regex))
+    assert compiled == ["a", "b", "c", "d", "a"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from archetype.confined.process import Confined
 from archetype.errors import DataError
-from archetype.io.confined import Confined
 from archetype.tokenizers import chat_template, train_tokenizer
 from archetype.tokenizers.chat_template import FILE, ChatTemplate, Message, read_template
 from tests.helpers.cases import case
@@ -164,7 +164,7 @@ def test_a_wrong_template_is_one_line(name: str) -> None:
 def test_a_hostile_template_ends_and_makes_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some would run for hours, or fill any memory; what few ones are harmless after all may be rendered."""
     monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.1)
-    monkeypatch.setattr(chat_template, "_render", Confined("archetype.tokenizers.template_program", 2**27))
+    monkeypatch.setattr(chat_template, "_render", Confined("archetype.confined.templates", 2**27))
     rendered = set()
     for name, source in HOSTILE.items():
         with case(name):

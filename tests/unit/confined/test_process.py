@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from archetype.io import confined
-from archetype.io.confined import Confined, ConfinedError
+from archetype.confined import process as confined
+from archetype.confined.process import Confined, ConfinedError
 
 MEMORY = 2**28
 VALUES = ["text", "世界 \ud800", {"a": [1, 2.5, None, True]}, [], "long" * 10_000]
@@ -83,7 +83,7 @@ def test_one_that_was_killed_from_outside_is_replaced(process: Confined) -> None
 def test_a_copy_of_the_process_has_one_of_its_own() -> None:
     program = """
 import os
-from archetype.io.confined import Confined
+from archetype.confined.process import Confined
 confined = Confined("tests.helpers.confined_work", 2**28)
 ask = lambda value: confined("give", value, seconds=1, max_bytes=100)
 assert ask(1) == 1
@@ -98,7 +98,7 @@ if copy:
 def test_it_ends_with_the_process_that_started_it() -> None:
     program = """
 import os, signal
-from archetype.io.confined import Confined
+from archetype.confined.process import Confined
 confined = Confined("tests.helpers.confined_work", 2**28)
 confined("give", 1, seconds=1, max_bytes=100)
 print(confined._process.pid, flush=True)

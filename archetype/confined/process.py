@@ -21,7 +21,7 @@ HEAD = struct.Struct("<q")  # of each message: its bytes
 PROGRAM = """
 import sys
 sys.path[:] = sys.argv[3:]
-from archetype.io.confined import answer_requests
+from archetype.confined.process import answer_requests
 answer_requests(sys.argv[1], int(sys.argv[2]))
 """
 BUSY = 10  # times as long as the work may take may pass until it is done: other programs have the processor, too
@@ -125,13 +125,13 @@ def answer_requests(module: str, memory: int) -> None:
     """The process: call the module's function for each request, until there are no more."""
     _limit(memory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the other process decides
-    answer = import_module(module).answer
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing that is printed stands among the replies
     while (limits := _read(requests)) is not None and (request := _read(requests)) is not None:
         seconds, max_bytes = json.loads(limits)
-        _allow(seconds)
         try:
+            answer = import_module(module).answer
+            _allow(seconds)
             reply = json.dumps(["answer", answer(*json.loads(request))])
             if len(reply) > max_bytes:
                 reply = json.dumps(["TooLong", f"makes more than {max_bytes >> 20} MiB"])
