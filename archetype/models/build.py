@@ -1,6 +1,7 @@
 """Specification to model, on any device."""
 
 import os
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -44,7 +45,8 @@ def build(
     if device.type == "cpu":
         check_fits_memory(model_on_meta, model.name or "the specification")
         library()  # opened, or even compiled, before anybody times a step
-    built = model_on_meta._apply(lambda tensor: _empty_like(tensor, device))
+    replaced: Callable[[Callable[[Tensor], Tensor]], Model] = model_on_meta._apply
+    built = replaced(lambda tensor: _empty_like(tensor, device))
     initialize(built, model.initialization, model.num_layers, seed)
     return built
 
