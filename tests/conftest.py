@@ -49,7 +49,8 @@ SHAPED = [
 install_import_hook(SHAPED, "beartype.beartype")
 # by the tests that call every part in every way: in these folders, but for files that call the same again and again,
 # and those marked `shapes`; elsewhere the same would be checked again, for half of the time
-CHECKED, REPEATING = {"weights", "nn", "parts", "models"}, {"test_megabyte.py", "test_module.py"}
+CHECKED = {"weights", "nn", "parts", "models"}
+REPEATING = {"test_megabyte.py", "test_module.py", "test_lightning_index.py", "test_keys_from.py"}
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "ARCHETYPE_CACHE" not in os.environ:  # no test writes tokenised documents into the user's own cache

@@ -1,10 +1,11 @@
 """Specification to model, on any device."""
 
 import os
+from collections.abc import Callable
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.models.causal import CausalModel
@@ -44,9 +45,15 @@ def build(
     if device.type == "cpu":
         check_fits_memory(model_on_meta, model.name or "the specification")
         library()  # opened, or even compiled, before anybody times a step
-    built = model_on_meta.to_empty(device=device)
+    replaced: Callable[[Callable[[Tensor], Tensor]], Model] = model_on_meta._apply
+    built = replaced(lambda tensor: _empty_like(tensor, device))
     initialize(built, model.initialization, model.num_layers, seed)
     return built
+
+
+def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
+    """Storage for a tensor of the meta device. Its `empty_like` loads sympy, a third of a second of every start."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def check_fits_memory(model: nn.Module, name: str) -> None:

@@ -34,6 +34,7 @@ from archetype.training.state import TrainState
 from tests.helpers import causal as writing
 from tests.helpers.combinations import EXACT, padded
 from tests.helpers.digits import load_digits
+from tests.helpers.examples import every
 from tests.helpers.passes import taught
 from tests.helpers.weights import distance, randomize
 from tests.unit.cost.test_flops import flops_of, padding
@@ -169,7 +170,7 @@ def recipe_for(name: str, folder: Path) -> Recipe:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=TINY)
+@pytest.fixture(scope="module", params=every(2, TINY))
 def trained(request: pytest.FixtureRequest, folder: Path) -> tuple[LanguageModel, list[float]]:
     """The preset after its steps, and the loss of each."""
     recipe = recipe_for(request.param, folder)

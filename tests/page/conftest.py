@@ -22,6 +22,11 @@ NAMES = (
     "llama-tiny", "gpt2-tiny", "bert-tiny", "t5-tiny", "deepseek-v2-tiny", "mixtral-tiny", "mamba-tiny", "lstm-tiny",
     "ngram-tiny", "megabyte-tiny", "vit-tiny", "gemma3-tiny",
 )  # fmt: skip
+# what every run shows; the others are decoders of attention, or recurrent, as one of these
+UNLIKE = (
+    "llama-tiny", "bert-tiny", "t5-tiny", "mixtral-tiny", "mamba-tiny", "ngram-tiny", "megabyte-tiny", "vit-tiny"
+)  # fmt: skip
+shown = pytest.mark.parametrize("names", [UNLIKE, pytest.param(NAMES, marks=pytest.mark.slow)], ids=["unlike", "all"])
 
 
 def tiny(name: str) -> LanguageModel:

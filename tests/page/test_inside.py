@@ -20,7 +20,7 @@ from tests.helpers.cases import case
 from tests.helpers.serving import Served
 from tests.integration.test_serve_inside import a_run, image_of
 from tests.page.browser import Page
-from tests.page.conftest import NAMES
+from tests.page.conftest import shown
 from tests.unit.studies.small import trained
 from tests.unit.studies.test_study import pretended
 
@@ -97,10 +97,11 @@ def viridis(cells: torch.Tensor, low: float = 0.0, high: float = 1.0) -> "np.nda
     return np.asarray(colors)[..., :3]
 
 
+@shown
 @torch.no_grad()
-def test_every_kind_of_model_is_shown_with_pythons_numbers(page: Page, server: Served) -> None:
+def test_every_kind_of_model_is_shown_with_pythons_numbers(page: Page, server: Served, names: tuple[str, ...]) -> None:
     seen = set[str]()
-    models = {name: of(server, name) for name in NAMES}  # all are loaded before the page asks what they are
+    models = {name: of(server, name) for name in names}  # all are loaded before the page asks what they are
     for name, (values, inspection) in models.items():
         for view in (one for one, needs in VIEWS.items() if needs in inspection.views):
             with case(name, view):

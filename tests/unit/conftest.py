@@ -38,6 +38,7 @@ from archetype.families.smollm3 import smollm3
 from archetype.families.t5 import t5
 from archetype.families.vit import vit
 from archetype.models.build import Model, build
+from tests.helpers.examples import every
 from tests.helpers.weights import randomize
 
 COMMON: dict[str, Any] = dict(num_layers=2, d_model=8, vocab_size=13, context_length=16)
@@ -95,6 +96,10 @@ SPECS = {
 def models() -> dict[str, Model]:
     """A model of each specification."""
     return {name: randomize(build(model)) for name, model in SPECS.items()}
+
+
+# Of what is asked of a file, whatever its family: some models in every run, all of them in the soak.
+SOME = pytest.mark.parametrize("name", every(4, SPECS))
 
 
 @pytest.fixture(params=SPECS)

@@ -17,6 +17,7 @@ from archetype.families.llama import llama
 from archetype.io.weight_files import SINGLE
 from archetype.models.build import Model, build
 from tests.helpers import forked
+from tests.unit.conftest import SOME
 
 Weights = dict[str, torch.Tensor]
 
@@ -66,6 +67,7 @@ def test_every_missing_tensor_is_named(name: str, folder: Path, every: bool) -> 
         assert message == f"{tensor}: this tensor is missing; is the checkpoint complete?"
 
 
+@SOME
 def test_a_superfluous_tensor_is_named(folder: Path) -> None:
     message = refusal(folder, weights(folder) | {"model.more": torch.ones(1)})
     assert message == "model.more: the model has no place for this tensor; does config.json describe this checkpoint?"
@@ -145,6 +147,7 @@ def test_a_tied_table_under_the_heads_name_alone_is_refused(folder: Path, name: 
     assert message == f"{table}: this tensor is missing; is the checkpoint complete?"
 
 
+@SOME
 def test_a_quantized_tensor_is_named(folder: Path) -> None:
     whole = weights(folder)
     tensor, value = next((t, v) for t, v in whole.items() if v.dim() == 2)
@@ -155,6 +158,7 @@ def test_a_quantized_tensor_is_named(folder: Path) -> None:
         )
 
 
+@SOME
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_weights_are_converted_on_request(
     models: dict[str, Model], name: str, folder: Path, dtype: torch.dtype
@@ -166,6 +170,7 @@ def test_weights_are_converted_on_request(
         assert torch.equal(parameter, expected.to(dtype))
 
 
+@SOME
 def test_a_file_of_one_type_keeps_it(name: str, folder: Path) -> None:
     save_file({tensor: value.bfloat16() for tensor, value in weights(folder).items()}, folder / SINGLE)
     assert {parameter.dtype for parameter in read_model(folder)[1].parameters()} == {torch.bfloat16}
@@ -283,11 +288,12 @@ def test_loading_what_needs_no_change_reads_nothing(growth: dict[str, float]) ->
 
 
 @pytest.mark.parametrize("name", ["llama"])
-def test_loading_loads_no_compiler(folder: Path) -> None:
-    """It takes as long to import as torch itself."""
+def test_loading_and_building_load_no_compiler(folder: Path) -> None:
+    """It takes as long to import as torch itself, and sympy, which it reasons by, a third of that."""
     program = (
         "import sys, torch, archetype; lm = archetype.load(sys.argv[1]); lm.model(torch.tensor([[1, 2]]));"
-        "print('torch' in sys.modules, 'torch._dynamo' in sys.modules)"
+        "archetype.build('llama-tiny');"
+        "print('torch' in sys.modules, bool({'torch._dynamo', 'sympy'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True)
     assert done.stdout == "True False\n", done.stderr

@@ -23,6 +23,7 @@ from archetype.loading import export, load
 from archetype.models.build import Model, build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case
+from tests.unit.conftest import SOME
 from tests.unit.convert.test_apply import equal
 
 LLAMA = llama(num_layers=2, d_model=8, num_heads=2, d_ff=12, vocab_size=13, context_length=16)
@@ -151,6 +152,7 @@ def refusal(folder: Path) -> str:
 FOREIGN = dict.fromkeys(("mamba", "mamba2"), "num_key_value_heads")
 
 
+@SOME
 def test_a_key_that_no_class_of_the_family_reads_is_named_and_passed(folder: Path, name: str) -> None:
     """Be it another family's or nobody's."""
     before, read = (folder / "config.json").read_text(), load(folder)
@@ -165,6 +167,7 @@ def test_a_key_that_no_class_of_the_family_reads_is_named_and_passed(folder: Pat
             assert again.spec == read.spec and equal(again.model, read.model)
 
 
+@SOME
 def test_a_key_that_a_class_of_the_family_may_read_is_refused_by_name(folder: Path) -> None:
     """One that the class reads and that is not understood here, and any in a file of a later version."""
     before = (folder / "config.json").read_text()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from archetype import cost, families, spec
 from archetype.cost.formula import Formula, constant, multiple, symbol, symbol_names, total
+from tests.helpers.presets import PRESETS
 from tests.helpers.specs import ALL
 
 B, T, D, H = symbol("B", 2), symbol("T", 5), symbol("D", 12), symbol("H", 3)
@@ -89,7 +90,7 @@ def test_every_formula_of_a_report_gives_its_number(name: str, attention: str) -
             assert evaluated(text, values) == row[column], (row["module"], column, text)
 
 
-@pytest.mark.parametrize("name", sorted(families.presets()))
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_total_of_a_preset_is_its_formula(name: str) -> None:
     model = families.preset(name)
     report = cost.cost_report(model, length=None if isinstance(model, spec.VisionEncoder) else 64)

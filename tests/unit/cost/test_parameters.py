@@ -8,10 +8,9 @@ from archetype.checking.construction import layers_of, parameters_are_counted
 from archetype.checking.subject import Subject
 from archetype.models.stack.cost import label
 from tests.helpers.examples import examples
+from tests.helpers.presets import PRESETS
 from tests.helpers.specs import ALL, GATED, block, decoder, experts
 from tests.helpers.strategies import decoders
-
-PRESETS = sorted(families.presets())
 
 # name: total, and where it is published
 PUBLISHED = {

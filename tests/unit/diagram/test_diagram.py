@@ -22,8 +22,8 @@ from archetype.diagram.svg import svg
 from archetype.errors import ArchetypeError
 from archetype.estimate.report import cost_report
 from archetype.families import preset
-from archetype.families.index import preset_facts
 from tests.helpers.examples import examples
+from tests.helpers.presets import PRESETS
 from tests.helpers.specs import ALL, block, decoder
 from tests.helpers.strategies import decoders, encoder_decoders, encoders, megabytes, ngrams, vision_encoders
 
@@ -120,9 +120,9 @@ def touches(point: tuple[float, float], area: tuple[float, float, float, float])
     return inside and min(abs(x - left), abs(x - right), abs(y - top), abs(y - bottom)) < NEAR
 
 
-def test_every_preset_is_drawn() -> None:
-    for name in preset_facts():
-        check(preset(name), scene(name))
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_drawn(name: str) -> None:
+    check(preset(name), scene(name))
 
 
 @pytest.mark.parametrize("kind", KINDS)

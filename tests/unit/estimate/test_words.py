@@ -14,8 +14,8 @@ from archetype.estimate.roofline import predict, time_table
 from archetype.legend import LEGEND
 from archetype.machine.hardware import device
 from archetype.spec import assign
+from tests.helpers.presets import PRESETS
 
-PRESETS = sorted(families.presets())
 HYBRID = {
     "attention and delta net": ("llama-3-8b", "layers[::2].mixer={kind: gated_delta_net, num_heads: 32}"),
     "attention and Mamba-2": ("llama-3-8b", "layers[::2].mixer={kind: mamba2, num_heads: 32}"),
@@ -117,7 +117,7 @@ def test_an_image_per_second_is_a_row() -> None:
     assert forward.tokens_per_second == pytest.approx(8 * 197 / forward.seconds)
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("vit")])
+@pytest.mark.parametrize("name", [name for name in families.presets() if name.startswith("vit")])
 @pytest.mark.parametrize("verb", ["cost", "draw"])
 def test_a_length_that_an_image_does_not_have_is_refused(name: str, verb: str) -> None:
     length = report(name).length

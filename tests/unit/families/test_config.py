@@ -13,6 +13,7 @@ from archetype.families.format import TRAINING_ONLY
 from archetype.families.keys import ConfigTable, Key
 from archetype.models.build import build_on_meta
 from tests.helpers.cases import case
+from tests.helpers.presets import presets_of
 from tests.helpers.published_configs import GPT2, LLAMA_2_7B, LLAMA_32_1B, PUBLISHED
 from tests.unit.cost.test_parameters import PUBLISHED as PUBLISHED_COUNTS
 from tests.unit.families.test_published_counts import COUNTS
@@ -57,17 +58,16 @@ def test_a_published_configuration_keeps_its_dropout() -> None:
     assert (gpt2.embedding.dropout, gpt2.layers[0].dropout, gpt2.layers[0].mixer.dropout) == (0.1, 0.1, 0.1)
 
 
-def test_what_is_written_reads_back_the_same() -> None:
-    for name in PRESETS:
-        with case(name):
-            preset = families.preset(name)
-            family = families.presets()[name][0]
-            # what Phi-3 computes is what Mistral does; only the file is another
-            assert families.family_for(preset) is family or family.name == "phi3"
-            config = family.format.config_for(preset)
-            assert config["model_type"] == family.name
-            # how training begins is no more than a hint, for which some formats have no word
-            assert read(config).replace(name=name, initialization=preset.initialization) == preset
+@pytest.mark.parametrize("name", presets_of(families.published().values()))
+def test_what_is_written_reads_back_the_same(name: str) -> None:
+    preset = families.preset(name)
+    family = families.presets()[name][0]
+    # what Phi-3 computes is what Mistral does; only the file is another
+    assert families.family_for(preset) is family or family.name == "phi3"
+    config = family.format.config_for(preset)
+    assert config["model_type"] == family.name
+    # how training begins is no more than a hint, for which some formats have no word
+    assert read(config).replace(name=name, initialization=preset.initialization) == preset
 
 
 def test_a_key_that_no_class_reads_is_named_and_passed() -> None:

@@ -37,6 +37,27 @@ def not_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(native_library, "NATIVE", PLAIN[0])
 
 
+@pytest.fixture(scope="module")
+def plain_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library of the sources as they are, compiled once for the tests that ask what becomes of it."""
+    kernels("native")  # skips where there is no compiler
+    file = tmp_path_factory.mktemp("plain") / "kernels.so"
+    compiler.compile_library(PLAIN, file)
+    return file
+
+
+@pytest.fixture
+def compiled_before(plain_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of another compilation the library is copied to where it is to be written."""
+
+    def copy(flags: tuple[str, ...], file: Path) -> None:
+        assert flags == PLAIN
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(plain_kernels, file)
+
+    monkeypatch.setattr(native_library, "compile_library", copy)
+
+
 @pytest.mark.parametrize(
     ("features", "expected"),
     [
@@ -81,7 +102,11 @@ def test_a_variant_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_a_source_tree_compiles_once_and_says_so_on_a_terminal(
-    not_built: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    not_built: None,
+    compiled_before: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert library() is not None
@@ -94,7 +119,7 @@ def test_a_source_tree_compiles_once_and_says_so_on_a_terminal(
 
 
 def test_a_cache_that_cannot_be_written_is_not_needed(
-    not_built: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    not_built: None, compiled_before: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     caplog.set_level(logging.WARNING, "archetype.native")
@@ -137,7 +162,7 @@ def test_a_library_of_other_fields_or_names_is_not_used(
         Library(file)
 
 
-def test_threads_are_those_of_torch() -> None:
+def test_threads_are_those_of_torch(compiled_before: None) -> None:
     """One pool: the functions belong to a library that torch has loaded already."""
     functions = native_library._openmp()
     assert functions is not None and all(functions)

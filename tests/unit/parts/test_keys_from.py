@@ -179,6 +179,7 @@ def test_only_layers_with_keys_of_their_own_keep_a_state() -> None:
     assert 2 * state.nbytes == cost_report(gemma(None, None), 2, 20, "float32").state["bytes"]
 
 
+@pytest.mark.shapes
 @pytest.mark.parametrize("cuts", [[20], [5, 6, 13, 20], list(range(1, 21))])
 def test_a_text_in_pieces_is_the_whole_text(cuts: list[int]) -> None:
     model = built(gemma())

@@ -174,6 +174,7 @@ def test_of_equal_scores_the_first_keys_are_chosen_whatever_follows() -> None:
         assert best_keys(scores[..., :length], 3)[0, 0].tolist() == [True, True, True, *[False] * (length - 3)]
 
 
+@pytest.mark.shapes
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_text_in_pieces_is_the_whole_text(mixer: str) -> None:
     """Also where every score is zero, and where a step gathers its keys from a longer buffer."""

@@ -17,6 +17,7 @@ from archetype.errors import SpecError
 from archetype.spec import describe
 from archetype.training.recipe import Recipe
 from tests.helpers.examples import examples
+from tests.helpers.presets import PRESETS
 from tests.helpers.strategies import decoders
 
 
@@ -27,7 +28,7 @@ def schema() -> Draft202012Validator:
     return Draft202012Validator(document)
 
 
-@pytest.mark.parametrize("name", sorted(families.presets()))
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_accepted(name: str, schema: Draft202012Validator) -> None:
     schema.validate(families.preset(name).dump())
 
