@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 WEB = Path(__file__).resolve().parent
-BUILT = WEB.parent / "archetype" / "serve" / "page" / "index.html"
+BUILT = WEB.parent / "archetype" / "apps" / "serve" / "page" / "index.html"
 OLDEST = (20, 19)  # of Node, for Vite
 
 

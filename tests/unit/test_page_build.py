@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from archetype.apps.serve.page import FOLDER
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,6 +30,7 @@ def build(tmp_path: Path) -> ModuleType:
 
 def test_a_page_is_current_until_a_source_is_newer(build: ModuleType) -> None:
     assert not build.is_current()
+    assert build.BUILT.parent == build.WEB.parent / FOLDER.relative_to(ROOT)  # which the server reads
     build.BUILT.parent.mkdir(parents=True)
     build.BUILT.write_text("<!doctype html>")
     assert build.is_current()
