@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
@@ -14,7 +14,7 @@ from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.pattern import AnyPattern, pattern_rule
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import Flag, LayerIndex, Length, Positive, Probability, Size, Spec, inside, invalid
+from archetype.spec.base import MAX_SIZE, Flag, LayerIndex, Length, Positive, Probability, Size, Spec, inside, invalid
 from archetype.spec.kinds import part
 
 __all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEmbedding", "ValueGate"]
@@ -99,10 +99,12 @@ class QueryScale(Spec):
     Attributes:
         beta: how much queries grow.
         length: tokens after which they grow once more.
+        offset: the first position's number (Llama 4 has 1).
     """
 
     beta: Positive
     length: Length
+    offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
 
 
 @part

@@ -103,6 +103,7 @@ COUNTS = [
     ("gpt-neox-20b", [], 20_554_567_680, "EleutherAI/gpt-neox-20b; its model card says so"),
     ("gpt-j-6b", [], 6_050_882_784, "EleutherAI/gpt-j-6b"),
     ("opt-125m", [], 125_239_296, "facebook/opt-125m"),
+    ("opt-350m", [], 331_196_416, "facebook/opt-350m"),
     ("opt-1.3b", [], 1_315_758_080, "facebook/opt-1.3b"),
     ("opt-2.7b", [], 2_651_596_800, "facebook/opt-2.7b"),
     ("opt-6.7b", [], 6_658_473_984, "facebook/opt-6.7b"),
@@ -129,6 +130,9 @@ COUNTS = [
     ("glm-4.5-air", [], 106_852_245_504, "zai-org/GLM-4.5-Air, without the biases of the choice"),
     ("minimax-m2", [], 228_689_748_992, "MiniMaxAI/MiniMax-M2, without the biases of the choice"),
     ("qwen3-next-80b-a3b", [], 79_674_391_296, "Qwen/Qwen3-Next-80B-A3B-Thinking"),
+    # of the part that reads text; the makers' 109B and 402B count what sees images too
+    ("llama-4-scout", [], 107_769_861_120, "meta-llama/Llama-4-Scout-17B-16E as Llama4ForCausalLM"),
+    ("llama-4-maverick", [], 400_711_848_960, "meta-llama/Llama-4-Maverick-17B-128E as Llama4ForCausalLM"),
     ("olmo3-7b", [], 7_298_011_136, "allenai/Olmo-3-1025-7B"),
     ("olmo3-32b", [], 32_233_522_176, "allenai/Olmo-3-1125-32B"),
     ("nanochat-d20", [], 560_988_160, "karpathy/nanochat-d20; the repository's own count of d20 is 561M"),
