@@ -104,6 +104,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "rotary": attending(position={"kind": "rotary"}),
     "alibi": attending(position={"kind": "alibi"}),
     "relative bias": attending(position=RELATIVE),
+    "transformer-xl": attending(position={"kind": "transformer_xl"}),
     "additive": attending(score="additive"),
     "softcap": attending(softcap=5.0),
     "sinks": attending(sinks=True),
