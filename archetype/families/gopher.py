@@ -1,6 +1,6 @@
 """Gopher (Rae 2021) and Chinchilla (Hoffmann 2022): GPT-2's design with RMSNorm and Transformer-XL's positions."""
 
-from archetype.families.family import Family, presets, tiny
+from archetype.families.family import Family, presets
 from archetype.families.standard_block import decoder, standard_block
 from archetype.models.block.spec import PreNorm
 from archetype.models.decoder.spec import Decoder
@@ -45,5 +45,4 @@ FAMILY = Family("gopher", {
     **presets("Hoffmann 2022, table 4 and section 4.1", gopher, {
         "chinchilla-70b": dict(num_layers=80, d_model=8192, num_heads=64),
     }),
-    **tiny(gopher, {"gopher-tiny": dict(num_layers=2, num_heads=4, head_dim=16)}),
 })  # fmt: skip
