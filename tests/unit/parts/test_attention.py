@@ -46,7 +46,7 @@ def run(part: Attention, x: Tensor = X, num_tokens: Tensor | None = None) -> Ten
 @torch.no_grad()
 def reference(part: Attention, x: Tensor, scale: float | None = None, num_tokens: list[int] | None = None) -> Tensor:
     """Head by head, query by query, from the definition; every part of it that the specification names."""
-    heads, kv_heads, size, _ = part.sizes
+    heads, kv_heads, size, *_ = part.sizes
     chosen, length = part.spec, x.shape[1]
     scale, setting = scale or 1 / math.sqrt(size), MaskContext(part.causal, length, part.layer)
     x = x.double()
