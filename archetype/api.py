@@ -157,6 +157,7 @@ def load(
     allow_pickle: bool = False,
     overrides: Sequence[str] = (),
     weights: str | None = None,
+    further_tokens: bool = False,
 ) -> LanguageModel:
     """Load a model with its tokenizer.
 
@@ -170,6 +171,8 @@ def load(
             folder describes; they settle what was assumed of a family that is not registered.
         weights: "int8" or "int4" for matrices of 8 or 4 bits in groups of 32, about a quarter or an eighth of float32;
             "lossless" for those of bfloat16 in 12 bits, the same numbers.
+        further_tokens: read the layers of a Hugging Face folder that predict tokens after the next, by which the model
+            is its own draft; they are left out otherwise.
 
     Raises:
         ArchetypeError: names the file and what is wrong with it.
@@ -180,7 +183,7 @@ def load(
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 
-    return load(folder, dtype_of(dtype), device, allow_pickle, overrides, weights)
+    return load(folder, dtype_of(dtype), device, allow_pickle, overrides, weights, further_tokens=further_tokens)
 
 
 def tokenizer(folder: str | Path) -> Tokenizer:

@@ -52,5 +52,6 @@ LEGEND = {
     "D_e": "features of tables that are projected to d_model",
     "D_g": "d_model of the global model",
     "D_l": "d_model of the local model",
+    "D_r": "features that routed experts work in",
     "D_p": "features of what the embedding gives a layer beside the stream",
 }

@@ -66,6 +66,7 @@ def load(
     overrides: Sequence[str] = (),
     weights: str | None = None,
     mapped: bool = False,
+    further_tokens: bool = False,
 ) -> LanguageModel:
     """Load the model and tokenizer of a run directory, a Hugging Face folder, a GGUF file, or one of huggingface.co.
 
@@ -81,6 +82,8 @@ def load(
         overrides: assignments path=value to the specification that a folder's or a file's keys describe.
         weights: int8 or int4 for matrices of 8 or 4 bits, lossless for bfloat16 in 12 (default: as stored).
         mapped: whether weights may stay in their file, mapped into memory, as what reads them once alone needs.
+        further_tokens: read the layers of a Hugging Face folder that predict tokens after the next, which are left out
+            otherwise; those of a run are read as its specification says.
 
     Raises:
         ArchetypeError: names the file and what is wrong with it.
@@ -102,7 +105,7 @@ def load(
     elif not folder.is_dir():
         raise without_weights(folder)
     elif (folder / "config.json").is_file():
-        lm = _load_hf(folder, dtype, device, allow_pickle, overrides)
+        lm = _load_hf(folder, dtype, device, allow_pickle, overrides, further_tokens)
     elif (folder / ADAPTER_CONFIG).is_file():
         lm = _load_peft(folder, dtype, device, allow_pickle, overrides)
     else:
@@ -190,7 +193,7 @@ def export(
         raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
     if format == "hf":
         chosen.format.config_for(lm.spec)  # refuses before anything is written
-    left_out = lm.left_out if chosen is lm.family else {}
+    left_out = hf_folder.with_copies(lm.model, chosen, lm.left_out) if chosen is lm.family else {}
     special = _special_ids(lm)
     with atomic.new_folder(Path(folder)) as temporary:
         if format == "gguf":
@@ -295,9 +298,10 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
 
 
 def _load_hf(
-    folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str]
-) -> LanguageModel:
-    family, model = hf_folder.read_model(folder, dtype, device, allow_pickle, overrides)
+    folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str],
+    further_tokens: bool,
+) -> LanguageModel:  # fmt: skip
+    family, model = hf_folder.read_model(folder, dtype, device, allow_pickle, overrides, further_tokens)
     config = read_mapping(folder / "config.json")
     sampling, special = read_generation_config(folder)
     special = special_ids(config, folder / "config.json") | special_ids(special, folder / GENERATION_CONFIG)

@@ -77,6 +77,7 @@ def export_tensors(
         params = _params(rule, state)
         tensor = params[0] if len(params) == 1 else _join(params, rule.heads)
         tensor = tensor.reshape(_shape_in_file(rule, [tuple(param.shape) for param in params]))
+        tensor = _halves_swapped(tensor) if rule.swapped else tensor
         yield rule.hf, tensor.transpose(-1, -2).contiguous() if rule.transposed else tensor
 
 
@@ -94,11 +95,12 @@ def _split(
     rule: Rule, tensors: Tensors, shapes: list[Shape], dtype: torch.dtype, device: torch.device | None
 ) -> dict[str, Tensor]:
     """The parameters that one tensor holds."""
-    as_it_is = len(rule.params) == 1 and not rule.transposed and tensors.dtype(rule.hf) == dtype
+    as_it_is = len(rule.params) == 1 and not rule.transposed and not rule.swapped and tensors.dtype(rule.hf) == dtype
     if as_it_is and device in (None, torch.device("cpu")):
         return {rule.params[0]: tensors.mapped(rule.hf).view(shapes[0])}
     with tensors.copied(rule.hf) as tensor:
         turned = tensor.transpose(-1, -2) if rule.transposed else tensor
+        turned = _halves_swapped(turned) if rule.swapped else turned
         if rule.heads == 1 and rule.shape is None:  # views, so that nothing is copied twice
             pieces = turned.split([shape[0] for shape in shapes])
         else:
@@ -108,6 +110,11 @@ def _split(
             name: empty(tuple(piece.shape), dtype, device).copy_(piece).view(shape)
             for name, piece, shape in zip(rule.params, pieces, shapes, strict=True)
         }
+
+
+def _halves_swapped(tensor: Tensor) -> Tensor:
+    """The second half of each row before the first."""
+    return tensor.roll(tensor.shape[-1] // 2, dims=-1)
 
 
 def _integers(rule: Rule, tensors: Tensors, device: torch.device | None) -> Tensor:

@@ -16,10 +16,12 @@ from archetype.convert.infer.names import TABLES, prediction_tensors
 from archetype.convert.source import read_hf_spec
 from archetype.errors import CheckpointError, LeftOut
 from archetype.families import Family
-from archetype.families.as_read import named_dtype, with_dtype, with_spec
+from archetype.families.as_read import named_dtype, with_dtype, with_predictions, with_spec
+from archetype.families.format import TIED
+from archetype.families.prediction_layers import REMEDY
 from archetype.families.rules import Rule, for_model
 from archetype.io import atomic
-from archetype.io.low_bit.settings import read_settings
+from archetype.io.low_bit.settings import read_settings, without_settings
 from archetype.io.low_bit.tensors import LowBitTensors
 from archetype.io.tensors import DTYPES, SHARD_BYTES, Selected, Tensors, save
 from archetype.io.weight_files import INDEX
@@ -35,6 +37,7 @@ def read_model(
     device: torch.device | None = None,
     allow_pickle: bool = False,
     overrides: Sequence[str] = (),
+    further_tokens: bool = False,
 ) -> tuple[Family, Model]:
     """The family and the model in a folder, its weights mapped from the file wherever they need no change.
 
@@ -44,12 +47,23 @@ def read_model(
         device: where they go (absent: CPU).
         allow_pickle: also read pytorch_model.bin where there are no safetensors.
         overrides: path=value, applied to the specification that the folder describes.
+        further_tokens: read the layers that predict them, which are left out otherwise.
 
     Raises:
         CheckpointError: names the file, key or tensor that is wrong.
     """
     family, spec = read_hf_spec(folder, lambda: open_tensors(folder, allow_pickle).shapes())
     family = with_spec(family, spec := assign(spec, list(overrides)))
+    if further_tokens:
+        values, names = (
+            without_settings(read_mapping(folder / "config.json")),
+            open_tensors(folder, allow_pickle).names(),
+        )
+        try:
+            family = with_predictions(family, spec, values, names)
+        except CheckpointError as error:
+            raise error.at(str(folder)) from None
+        spec = family.format.spec_from(values)
     return family, _read_weights(folder, family, spec, dtype, device, allow_pickle)
 
 
@@ -162,6 +176,15 @@ def write_model(
         atomic.write_json(folder / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
 
 
+def with_copies(model: Model, family: Family, left_out: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What a model has left out, where tensors that repeat one of its own are as that is now."""
+    copies = {name: param for name, param in family.format.copies.items() if name in left_out}
+    if not copies:
+        return left_out
+    state = model.state_dict()
+    return {**left_out, **{name: state[param].detach().clone() for name, param in copies.items()}}
+
+
 def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, Tensor] = MappingProxyType({})) -> None:
     """Read a folder that was just written, and compare it with what was to be written, to the bit.
 
@@ -211,6 +234,8 @@ def _tied_copies(family: Family, rules: list[Rule], tensors: Tensors) -> list[st
             continue  # not there, or the original is what is missing
         one, other = tensors.mapped(original), tensors.mapped(copy)
         if one.dtype != other.dtype or not torch.equal(one, other):
+            if copy not in TIED:
+                raise CheckpointError(copy, f"differs from {original}, which it is a copy of elsewhere", REMEDY)
             cause = f"differs from {original}, though the configuration ties them"
             raise CheckpointError(copy, cause, "set tie_word_embeddings to false")
         patterns.append(re.escape(copy))

@@ -5,14 +5,16 @@ What was read so is written back as it was, as long as the specification is the 
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from archetype.errors import CheckpointError
 from archetype.families.config import Config
 from archetype.families.family import Family, InferenceReport
-from archetype.families.format import Format
+from archetype.families.format import TIED, Format
+from archetype.families.prediction_layers import REMEDY, copies_beside, read_predictions
+from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 
 DTYPE_KEYS = ("dtype", "torch_dtype")
@@ -59,7 +61,34 @@ def family_as_read(
     architecture = str(classes[0]) if isinstance(classes, list) and classes else "AutoModelForCausalLM"
     keys = KeysAsRead(values, model)
     ignored = tuple(re.escape(name) for name in reading.left_out)
-    return Family(model_type, {}, Format(model_type, architecture, keys, rules, "", ignored), reading)
+    copies = TIED
+    if isinstance(model, Decoder) and model.further_tokens is not None:
+        copies = TIED | copies_beside(reading.left_out, model)
+    return Family(model_type, {}, Format(model_type, architecture, keys, rules, "", ignored, copies), reading)
+
+
+def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any], names: Collection[str]) -> Family:
+    """The family of one model whose prediction layers are read as its further tokens.
+
+    Args:
+        family: that reads the model without them.
+        model: its specification.
+        values: of config.json.
+        names: of all tensors of the file.
+
+    Raises:
+        CheckpointError: the file has no such layers, or they cannot be read.
+    """
+    if not isinstance(model, Decoder) or model.further_tokens is not None:
+        raise CheckpointError("further_tokens", f"a model of kind {model.kind} has no such layers to read", REMEDY)
+    rules = family.format.rules_for(model)
+    predictions = read_predictions(names, rules, model)
+    used, patterns = {one.hf for one in predictions.rules}, [re.compile(pattern) for pattern in family.format.ignored]
+    left_out = tuple(name for name in names if name in predictions.copies or any(p.fullmatch(name) for p in patterns))
+    reading = family.reading or InferenceReport((), len(names) - len(left_out), (), (), (), ())
+    reading = replace(reading, left_out=tuple(name for name in left_out if name not in used))
+    whole = model.replace(further_tokens=predictions.further_tokens)
+    return family_as_read(family.name, values, whole, (*rules, *predictions.rules), reading)
 
 
 def with_spec(family: Family, model: ModelSpec) -> Family:

@@ -26,6 +26,7 @@ from archetype.spec.edit import differences
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
 SHOWN = 60  # characters of a value, in an error
 TRAINING_ONLY = ("name", "initialization", "dropout")
+TIED = {"lm_head.weight": "embedding.token.weight"}
 OF_CLASSES = "ForSequenceClassification"  # how transformers calls a decoder with a head for classes
 
 
@@ -65,7 +66,7 @@ class Format:
     rules: tuple[Rule, ...] | Callable[[ModelSpec], tuple[Rule, ...]]
     prefix: str
     ignored: tuple[str, ...] = ()
-    copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "embedding.token.weight"})
+    copies: Mapping[str, str] = field(default_factory=lambda: TIED)
     marks_global_tokens: bool = False
     has_class_heads: bool = True
     class_architecture: str | None = None

@@ -4,9 +4,12 @@ from typing import Any
 
 from archetype.families.family import Family, presets
 from archetype.families.standard_block import standard_decoder
+from archetype.models.block.spec import PostNorm
 from archetype.models.decoder.spec import Decoder
+from archetype.parts.activation.spec import NoActivation
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.norm.spec import LayerNorm
+from archetype.parts.head.spec import HeadTransform, LanguageModelHead
+from archetype.parts.norm.spec import LayerNorm, NoNorm
 from archetype.parts.position.spec import Learned
 
 
@@ -20,8 +23,19 @@ def opt(*, vocab_size: int = 50_272, context_length: int = 2048, **design: Any) 
     return standard_decoder(norm=LayerNorm(), activation="relu", model={"embedding": embedding}, **sizes, **design)
 
 
-# 350M is left out: its norms stand behind each part, and its token vectors have 512 features, its layers 1,024.
-FAMILY = Family("opt", presets("Zhang 2022, table 1; facebook/opt-* config.json", opt, {
+def narrow_opt(*, width: int, **design: Any) -> Decoder:
+    """The one size with norms behind its parts and tables of fewer features than its layers; else as `opt`."""
+    model = opt(wiring=PostNorm(norm=LayerNorm()), **design)
+    embedding = model.embedding.replace(width=width, project_first=True)
+    transform = HeadTransform(activation=NoActivation(), bias=False, width=width)
+    head = LanguageModelHead(tied=True, transform=transform)
+    return model.replace(embedding=embedding, head=head, final_norm=NoNorm())
+
+
+SOURCE = "Zhang 2022, table 1; facebook/opt-* config.json"
+FAMILY = Family("opt", presets(SOURCE, narrow_opt, {
+    "opt-350m": dict(num_layers=24, d_model=1024, num_heads=16, width=512),
+}) | presets(SOURCE, opt, {
     "opt-125m": dict(num_layers=12, d_model=768, num_heads=12),
     "opt-1.3b": dict(num_layers=24, d_model=2048, num_heads=32),
     "opt-2.7b": dict(num_layers=32, d_model=2560, num_heads=32),

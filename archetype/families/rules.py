@@ -22,6 +22,7 @@ class Rule:
         expert: whose the tensor is, where one parameter holds all experts and the file has a tensor for each.
         heads: the parameters are interleaved head by head: the first head's rows of each, then the second's.
         shape: of the tensor in the file, where it keeps a parameter's numbers in the same order and another shape.
+        swapped: the file has the two halves of each row in the other order.
     """
 
     hf: str
@@ -30,6 +31,7 @@ class Rule:
     expert: int | None = None
     heads: int = 1
     shape: tuple[int, ...] | None = None
+    swapped: bool = False
 
     def for_layer(self, layer: int) -> "Rule":
         """The rule for one layer."""

@@ -10,7 +10,7 @@ How a module is made, and called, follows from its role:
 | residual wiring    | `Module(spec, place)`                       | a `ResidualStream`            |
 | norm               | `Module(spec, features)`                    | `(x, context) -> y`           |
 | embedding position | `Module(spec, context_length, d_model)`     | `(positions) -> vectors`      |
-| mixer position     | `Module(spec, sizes)`                       | a `Rotation` or a `ScoreBias` |
+| mixer position     | `Module(spec, sizes)`                       | a `Rotation`, `ScoreBias` or `QueryBias` |
 | key selection      | `Module(spec, place, query_features)`       | a `KeySelector`               |
 | activation         | `Module(spec)`, or a function of the same   | `(x) -> y`                    |
 | router             | `Module(spec, num_experts, place)`          | `(x, context) -> logits`      |

@@ -21,6 +21,7 @@ class MixerPosition(Part):
     """Base of positions that attention itself knows."""
 
     needs: ClassVar[str] = "module"
+    reads_queries: ClassVar[bool] = False  # whether what it adds to scores depends on the queries
 
 
 AnyEmbeddingPosition = Annotated[EmbeddingPosition, ByKind(EmbeddingPosition)]
@@ -36,3 +37,4 @@ class AttentionSizes(NamedTuple):
     num_kv_heads: int  # K
     head_dim: int  # P
     rotary_dim: int  # R, zero without rotary positions
+    d_model: int = 0  # D

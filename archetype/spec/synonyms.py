@@ -14,6 +14,7 @@ SYNONYMS = {
     "batch": "batchnorm batch_norm bn",
     "rotary": "rope roformer",
     "alibi": "linear_bias linear_biases",
+    "transformer_xl": "relative relative_keys txl xl",
     "relative_bias": "relative t5 t5_bias relative_position_bias bucketed",
     "learned": "absolute learned_absolute wpe trained",
     "sinusoidal": "sin sinusoid sincos fixed_sinusoidal",

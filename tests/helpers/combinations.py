@@ -47,6 +47,7 @@ POSITIONS: dict[str, spec.MixerPosition] = {
 PATTERNS: dict[str, spec.Pattern] = {
     "full": spec.Full(),
     "window": spec.Window(size=5),
+    "chunked": spec.Chunked(size=3),
     "strided": spec.Strided(stride=3),
     "fixed": spec.Fixed(stride=4, num_summary=2),
     "global-window": spec.GlobalWindow(size=3, num_global_tokens=2),

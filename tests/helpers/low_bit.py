@@ -270,5 +270,15 @@ METHODS: dict[str, Method] = {
     "gptq second convention": Method(
         {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}, gptq(4, 32, offset=0)
     ),
+    **{
+        f"auto-round {form}": Method(
+            {"quant_method": "auto-round", "bits": bits, "packing_format": form, "data_type": "int"},
+            gptq(bits, 32, offset=offset),
+        )
+        for form, bits, offset in (("auto_round:auto_gptq", 4, 1), ("auto_round:gptq", 2, 1), ("auto_round", 8, 0))
+    },
+    "auto-round awq": Method(
+        {"quant_method": "auto-round", "bits": 4, "packing_format": "auto_round:auto_awq", "group_size": 32}, awq(32)
+    ),
     "awq": Method({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, awq(32)),
 }  # fmt: skip

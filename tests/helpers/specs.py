@@ -104,6 +104,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "rotary": attending(position={"kind": "rotary"}),
     "alibi": attending(position={"kind": "alibi"}),
     "relative bias": attending(position=RELATIVE),
+    "transformer-xl": attending(position={"kind": "transformer_xl"}),
     "additive": attending(score="additive"),
     "softcap": attending(softcap=5.0),
     "sinks": attending(sinks=True),
@@ -117,6 +118,7 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "qk norm after rope": attending(qk_norm={"kind": "rms"}, qk_norm_after_rope=True, position={"kind": "rotary"}),
     "qk norm": attending(qk_norm={"kind": "layer"}),
     "window": attending(pattern={"kind": "window", "size": 5}),
+    "chunked": attending(pattern={"kind": "chunked", "size": 4}),
     "strided": attending(pattern={"kind": "strided", "stride": 4}),
     "fixed": attending(pattern={"kind": "fixed", "stride": 4, "num_summary": 1}),
     "global window": attending(pattern={"kind": "global_window", "size": 4}),
@@ -151,6 +153,12 @@ DECODERS: dict[str, spec.ModelSpec] = {
         block(
             feedforward=experts(router={"kind": "softmax", "bias": True}, expert=GATED | {"limit": 0.5, "bias": True})
         )
+    ),
+    "latent experts": decoder(block(feedforward=experts(latent_width=5, weighs="inputs", shared=GATED))),
+    "narrow tokens": decoder(
+        block(),
+        embedding={"position": {"kind": "learned"}, "width": 5, "project_first": True},
+        head={"tied": True, "transform": {"activation": "none", "bias": False, "width": 5}},
     ),
     "plain experts": decoder(
         block(), block(feedforward=experts(expert={"kind": "mlp", "d_ff": 9, "activation": "relu"}))

@@ -16,7 +16,7 @@ from archetype import spec
 WIDTHS = (4, 6, 8, 9, 12)
 CONTEXT = 16
 VOCABULARY = 13
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu2")
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu2")
 
 
 class Place(NamedTuple):
@@ -118,6 +118,8 @@ def mixtures_of_experts(draw: DrawFn, wild: bool = False, reads_tokens: bool = T
         num_experts=num_groups * size,
         experts_per_token=chosen,
         expert=draw(experts(wild)),
+        latent_width=draw(st.none() | counts(1, 5, wild)),
+        weighs=draw(st.sampled_from(["outputs", "inputs"])),
         shared=shared,
         shared_gate=shared is not None and draw(st.booleans()),
         router=router.replace(renormalize=False) if chosen == 1 else router,
@@ -227,10 +229,12 @@ def relative_biases(draw: DrawFn, wild: bool = False) -> spec.RelativeBias:
 def patterns(draw: DrawFn, causal: bool, wild: bool = False) -> spec.Pattern:
     """Every pattern that may stand in a decoder, or in an encoder; tame ones end within `CONTEXT`."""
     size = counts(1, CONTEXT, wild)
-    kinds = ["full", "window", "strided", "fixed", "global_window", *([] if causal else ["bigbird"])]
+    kinds = ["full", "window", "chunked", "strided", "fixed", "global_window", *([] if causal else ["bigbird"])]
     match draw(st.sampled_from(kinds)):
         case "window":
             return spec.Window(size=draw(size))
+        case "chunked":
+            return spec.Chunked(size=draw(size))
         case "strided":
             return spec.Strided(stride=draw(size))
         case "fixed":
@@ -276,7 +280,8 @@ def value_embeddings(d_model: int, wild: bool = False) -> SearchStrategy[spec.Va
 @cache
 def query_scales(wild: bool = False) -> SearchStrategy[spec.QueryScale]:
     """Every growth of queries; a tame one begins within `CONTEXT`."""
-    return st.builds(spec.QueryScale, beta=positive(0.1, 1.0, wild), length=counts(2, CONTEXT, wild))
+    sizes = {"length": counts(2, CONTEXT, wild), "offset": st.integers(0, 2)}
+    return st.builds(spec.QueryScale, beta=positive(0.1, 1.0, wild), **sizes)
 
 
 @cache

@@ -51,6 +51,7 @@ SAME = {
     "a scale that is said": (BASE, attending(scale=0.5)),  # one over the root of 4
     "a window as long as the context": (BASE, attending(pattern=spec.Window(size=CONTEXT))),
     "a longer window": (BASE, attending(pattern=spec.Window(size=100))),
+    "a chunk as long as the context": (BASE, attending(pattern=spec.Chunked(size=CONTEXT))),
     "a stride as long as the context": (BASE, attending(pattern=spec.Strided(stride=CONTEXT))),
     "a stride of one": (BASE, attending(pattern=spec.Strided(stride=1))),
     "one block": (BASE, attending(pattern=spec.Fixed(stride=CONTEXT, num_summary=1))),

@@ -30,11 +30,18 @@ GLM = dict(
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192, "rope_theta": 500_000.0,
         "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1}  # fmt: skip
 PLAIN = {"rope_type": "default", "rope_theta": 500_000.0}
+LLAMA4 = dict(
+    num_hidden_layers=48, hidden_size=5120, num_attention_heads=40, num_key_value_heads=8, head_dim=128,
+    intermediate_size=8192, intermediate_size_mlp=16_384, vocab_size=202_048, no_rope_layers=[], rms_norm_eps=1e-5,
+)  # fmt: skip
 # By preset: type and configuration, as the publisher's page has them.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "pythia-70m": ("gpt_neox", NEOX | dict(rotary_pct=0.25, max_position_embeddings=2048, tie_word_embeddings=False)),
     "gpt-j-6b": ("gptj", dict(n_layer=28, n_embd=4096, n_head=16, rotary_dim=64, vocab_size=50_400, n_positions=2048)),
     "opt-125m": ("opt", dict(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, ffn_dim=3072)),
+    "opt-350m": ("opt", dict(
+        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, ffn_dim=4096, word_embed_proj_dim=512,
+        do_layer_norm_before=False)),
     "falcon-7b": ("falcon", FALCON | dict(
         num_hidden_layers=32, hidden_size=4544, num_attention_heads=71, multi_query=True)),
     "falcon-40b": ("falcon", FALCON | dict(
@@ -59,6 +66,13 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=32,
         intermediate_size=11_008, vocab_size=100_278, max_position_embeddings=65_536, rms_norm_eps=1e-6,
         rope_parameters={"full_attention": YARN, "sliding_attention": PLAIN})),
+    "llama-4-scout": ("llama4_text", LLAMA4 | dict(
+        num_local_experts=16, use_qk_norm=True, max_position_embeddings=10_485_760, rope_theta=500_000.0,
+        rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                      "original_max_position_embeddings": 8192})),
+    "llama-4-maverick": ("llama4_text", LLAMA4 | dict(
+        num_local_experts=128, interleave_moe_layer_step=2, use_qk_norm=False, max_position_embeddings=1_048_576,
+        rope_parameters=PLAIN)),
     "nanochat-d20": ("nanochat", dict(
         num_hidden_layers=20, hidden_size=1280, num_attention_heads=10, num_key_value_heads=10, intermediate_size=5120,
         vocab_size=65_536, max_position_embeddings=2048)),

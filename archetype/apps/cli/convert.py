@@ -22,14 +22,18 @@ def import_(
         bool, typer.Option("--allow-pickle", help="Also read pytorch_model.bin, tensors only.")
     ] = False,
     overrides: Overrides = None,
+    further_tokens: Annotated[
+        bool, typer.Option("--further-tokens", help="Also read the layers that predict tokens after the next.")
+    ] = False,
 ) -> None:
     """Read a Hugging Face folder, a GGUF file or a model of huggingface.co into a run directory."""
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 
     load(
-        model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or (), weights=weights, mapped=True
-    ).save(to)
+        model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or (), weights=weights, mapped=True,
+        further_tokens=further_tokens,
+    ).save(to)  # fmt: skip
     print(f"wrote {to}")
 
 

@@ -30,6 +30,7 @@ SECTIONS = {  # of the options, in the help
     "Beam search": tuple(BEAM),
     "Files": ("input", "output", "slots"),
 }
+SELF = Path("self")  # the draft of a model that predicts further tokens
 LINES_AT_ONCE = 512  # of standard input, read before the first is translated
 
 
@@ -85,12 +86,12 @@ def generate(
         from archetype.apps.cli.prompt_file import read_prompts
 
         lines = read_prompts(input)  # wrong lines are refused before a large model is read
-        lm = load(model, dtype, device, weights=weights)
+        lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF)
         engine = Engine(lm, slots, draft=_draft(draft, dtype, device), lookup=lookup)
         _generate_file(lm, engine, lines, output, settings, as_json)
         return
     texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
-    lm = load(model, dtype, device, weights=weights)
+    lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF)
     if chat:
         if draft is not None or lookup:
             raise SpecError("--lookup" if lookup else "--draft", "is for texts to be continued", "leave out --chat")
@@ -222,7 +223,7 @@ def _draft(draft: Path | None, dtype: str | None, device: str) -> "Draft | None"
 
     if draft is None:
         return None
-    return "self" if draft == Path("self") else load(draft, dtype, device)
+    return "self" if draft == SELF else load(draft, dtype, device)
 
 
 def _both(input: Path | None, output: Path | None) -> tuple[Path, Path]:

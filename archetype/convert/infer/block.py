@@ -54,6 +54,8 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         num_experts=num_experts,
         experts_per_token=_experts_per_token(info),
         expert=kind(d_ff=width, activation=activation),
+        latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
+        weighs="inputs" if info.quirks.weighs_inputs else "outputs",
         shared=shared,
         shared_gate="shared_gate.weight" in names,
         router=_router(info, expert_bias="correction" in names),

@@ -22,6 +22,7 @@ from archetype.families.config import ACTIVATIONS, Config
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import Shape
+from archetype.spec.base import MAX_SIZE
 
 Shapes = Mapping[str, Shape]  # by the names of the file
 
@@ -113,19 +114,20 @@ class CheckpointInfo:
         key = self._first_key(keys)
         return default if key is None else self.config.positive(key)
 
-    def size(self, keys: tuple[str, ...], layer: int | None = None) -> int | None:
+    def size(self, keys: tuple[str, ...], layer: int | None = None, most: int = MAX_SIZE) -> int | None:
         """A size, by the first of these keys that the file has; None where it has none.
 
         Args:
             keys: spellings.
             layer: whose size it is where a key lists one for each (absent: no key may).
+            most: the largest that is allowed.
         """
         key = self._first_key(keys)
         if key is None:
             return None
         values = self.config.get(key)
         if layer is None or not isinstance(values, list):
-            return self.config.size(key)
+            return self.config.size(key, most=most)
         if layer >= len(values):
             raise self.config.error(key, f"says nothing of layer {layer}", "fix the file")
         return Config({key: values[layer]}, self.config.place).size(key)

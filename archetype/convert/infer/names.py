@@ -36,6 +36,8 @@ OUTER: NameTable = (
      r"norm_f|final_norm|ln_out|layer_norm|layernorm)", "final_norm"),
     (r"(?:lm_head|predictions|generator_lm_head|embed_out|output|output_projection|predictions\.decoder|"
      r"lm_head\.decoder|decoder)", "lm_head"),
+    (r"project_in", "embedding.project"),
+    (r"project_out", "lm_head.dense"),
     (r"score", "classifier"),
 )  # fmt: skip
 
@@ -50,6 +52,8 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.(?:down_proj|output_linear)", "shared.down"),
     (rf"{NETWORK}(?:shared_experts?|shared_mlp)\.input_linear", "shared.gate_up"),
     (rf"{NETWORK}shared_expert_gate", "shared_gate"),
+    (rf"{NETWORK}fc1_latent_proj", "latent_down"),
+    (rf"{NETWORK}fc2_latent_proj", "latent_up"),
     (rf"{NETWORK}(?:input_linear|experts\.fc1)", "experts.gate_up"),
     (rf"{NETWORK}(?:output_linear|experts\.fc2)", "experts.down"),
     (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|gate\.wg)", "router"),

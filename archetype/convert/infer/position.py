@@ -6,13 +6,14 @@ from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.quirks import FULL_EVERY, LAYER_KINDS, ROTARY, ROTARY_FRACTION, WINDOW
 from archetype.families.config import Config
 from archetype.families.rope import SECTIONS, read_rotary, rotary_section
-from archetype.parts.pattern.spec import Full, Window
+from archetype.parts.pattern.spec import Chunked, Full, Window
 from archetype.parts.position.spec import Alibi, NoPosition, Rotary
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import MixerPosition
 
 NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # among rotary positions, and none of them
 FRACTION = "partial_rotary_factor"  # of a head's features, those that turn
+CHUNK = "attention_chunk_size"  # tokens that see each other
 WINDOWED = ("sliding_attention", "local")
 
 
@@ -109,12 +110,18 @@ def _without_rope(info: CheckpointInfo, number: int) -> bool:
     if info.quirks.full_layers_without_rope and _layer_kind(info, number) == "full_attention":
         return info.config.get("sliding_window") is not None
     with_rope = info.config.get("no_rope_layers")  # 1 for each layer that has them
+    if not with_rope and info.config.get("no_rope_layer_interval") is not None:
+        return (number + 1) % info.config.size("no_rope_layer_interval") == 0
     return isinstance(with_rope, list) and number < len(with_rope) and not with_rope[number]
 
 
 def read_pattern(info: CheckpointInfo, number: int) -> Pattern:
     """Which pairs of positions a layer sees."""
     size, kind = info.size(WINDOW) if info.first(WINDOW) else None, _layer_kind(info, number)
+    if info.config.get(CHUNK) is not None and (
+        kind == "chunked_attention" or (kind is None and not _without_rope(info, number))
+    ):
+        return Chunked(size=info.config.size(CHUNK))
     if size and kind is None:
         info.refuse_derived(*LAYER_KINDS)
     if kind is not None:

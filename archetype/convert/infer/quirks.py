@@ -57,6 +57,7 @@ NEUTRAL = (
     r"(linear_(conv|key|value|num_value).*|mamba_d_.*|mamba_dt_rank|mamba_expand|mamba_n(um)?_heads|mamba_head_dim|(ssm_)?state_size|conv_kernel.*)",
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
+    r"(moe_latent_size|interleave_moe_layer_step)",
     r"(layers_block_type|hybrid_override_pattern|mtp_.*)",  # kinds of layers, and layers that are left out
 )
 # Keys of parts that some models have none of.
@@ -89,6 +90,7 @@ class FamilyQuirks(MixerQuirks):
         alibi_before_scale: they fall before they are divided by the root of the head's width.
         logits_times_scaling: `logits_scaling` multiplies logits, where it divides them elsewhere.
         norm_first: the embedding's norm stands before positions are added.
+        weighs_inputs: the weights of a token's experts multiply what they read.
         expert_bias_on: what the bias of the experts' choice is added to.
         only: keys that the class obeys in a way of its own, and the one value under which that is how all others do.
         renames: patterns of tensor names and what they are read as.
@@ -115,6 +117,7 @@ class FamilyQuirks(MixerQuirks):
     alibi_before_scale: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
+    weighs_inputs: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     only: tuple[tuple[str, Any], ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
@@ -180,6 +183,9 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "biogpt": FamilyQuirks(eps=1e-5),
     "gpt_neo": FamilyQuirks(unscaled_scores=True),
     "roformer": FamilyQuirks(interleaved=True, rope=True, computed=r".*\.embed_positions\.weight"),
+    "llama4_text": FamilyQuirks(
+        sigmoid=True, weighs_inputs=True, interleaved=True, qk_norm=True, qk_norm_after_rope=True
+    ),
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
     "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, only=(("time_step_min", 1e-3),)),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
@@ -197,7 +203,6 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.attn_sink\w*(\..*)?", "attention sinks of another form"),
     (r".*\.self_attention\.experts\..*", "a mixture of attention heads"),
     (r".*\.(ogate|fgate|igate)\w*\..*", "an mLSTM"),
-    (r".*\.fc[12]_latent_proj\..*", "experts of another width than the model's"),
     (r".*\.relative_pos_embeddings\..*", "relative positions by projections"),
     (r"transformer\.attentions\..*", "layers whose parts are numbered apart"),
     (r".*\.\w+_proj\.linears?\..*", "projections of their own for each codebook"),
@@ -221,7 +226,4 @@ MISSING_BY_KEY = {
     "attention_value_scale": "a scale of values",
     "expert_selection_fn": "a router of another kind",
 }
-MISSING_BY_TYPE = {
-    "phimoe": "routing by SparseMixer",
-    "llama4_text": "experts whose inputs are weighed",
-}
+MISSING_BY_TYPE = {"phimoe": "routing by SparseMixer"}

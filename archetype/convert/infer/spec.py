@@ -32,7 +32,7 @@ from archetype.families.family import Family, InferenceReport
 from archetype.models.block.spec import Block, NoMixer
 from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
-from archetype.parts.activation.spec import GELU
+from archetype.parts.activation.spec import GELU, NoActivation
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead, HeadTransform, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
@@ -40,7 +40,7 @@ from archetype.parts.position.spec import Learned, NoPosition
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import EmbeddingPosition
-from archetype.spec.base import explain
+from archetype.spec.base import MAX_LENGTH, explain
 
 USUAL_CONTEXT = 2048
 
@@ -88,6 +88,8 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     """The specification, and each layer's norms."""
     outer = tensors.outer
     vocab_size, d_model = info.sides(outer["embedding.token.weight"])
+    if (narrow := outer.get("embedding.project.weight")) is not None:  # OPT 350M
+        d_model = info.sides(narrow)[0]
     dims = ModelDims(d_model, _context(info, tensors), tensors.transposed)
     final = "final_norm.weight" in outer
     wirings = [read_wiring(info, layer, final) for layer in tensors.layers]
@@ -150,7 +152,7 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
 
 
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
-    rows, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT)
+    rows, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
     if rows is not None and info.quirks.positions_after_padding:
         return rows - info.config.count("pad_token_id", 1) - 1
     if length is None and rows is None:
@@ -164,7 +166,7 @@ def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | No
 
 
 def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Embedding:
-    scale = info.positive(EMBEDDING_SCALE, 1.0)
+    scale, narrow = info.positive(EMBEDDING_SCALE, 1.0), "embedding.project.weight" in tensors.outer
     if info.quirks.scaled_embedding or info.config.get("scale_embedding") or info.config.get("mup_enabled"):
         scale = dims.d_model**0.5
     return Embedding(
@@ -174,6 +176,8 @@ def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -
         num_token_types=_rows(info, tensors, "embedding.token_type") or 0,
         norm=_norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm),
         norm_first=info.quirks.norm_first,
+        width=info.sides(tensors.outer["embedding.token.weight"])[1] if narrow else None,
+        project_first=narrow,
     )
 
 
@@ -198,6 +202,8 @@ def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform |
     name = tensors.outer.get("lm_head.dense.weight")
     if name is None:
         return None
+    if name.endswith("project_out.weight"):
+        return HeadTransform(activation=NoActivation(), width=info.sides(name)[0], bias=False)
     activation = GELU() if name.startswith(("lm_head.", "generator_predictions.")) else info.activation(gated=False)
     return HeadTransform(activation=activation, norm=_norm(info, tensors, "lm_head.norm"))
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from archetype.errors import CheckpointError
+from archetype.io.low_bit.auto_round import auto_round
 from archetype.io.low_bit.awq import awq
 from archetype.io.low_bit.compressed_tensors import compressed_tensors
 from archetype.io.low_bit.fp8 import fbgemm_fp8, fp8
@@ -22,6 +23,7 @@ METHODS: dict[str, Callable[[Settings], Sequence[Scheme]]] = {
     "compressed-tensors": compressed_tensors,
     "gptq": gptq,
     "awq": awq,
+    "auto-round": auto_round,
 }
 
 

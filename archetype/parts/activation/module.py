@@ -31,6 +31,10 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return nn.functional.gelu(x, approximate="tanh")
 
 
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
 def _squared(x: Tensor) -> Tensor:
     return nn.functional.relu(x).square()
 
@@ -54,6 +58,7 @@ def _computed_by(function: Function, kind: type[Activation]) -> None:
     provides("module", kind)(make)
 
 
+_computed_by(_same, spec.NoActivation)
 _computed_by(nn.functional.relu, spec.ReLU)
 _computed_by(nn.functional.gelu, spec.GELU)
 _computed_by(gelu_tanh, spec.GELUTanh)

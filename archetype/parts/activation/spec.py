@@ -6,7 +6,16 @@ from archetype.roles.activation import Activation
 from archetype.spec.base import Positive
 from archetype.spec.kinds import part
 
-__all__ = ["GELU", "GELUTanh", "ReLU", "ReLU2", "SiLU", "Sigmoid", "Swish", "Tanh"]
+__all__ = ["GELU", "GELUTanh", "NoActivation", "ReLU", "ReLU2", "SiLU", "Sigmoid", "Swish", "Tanh"]
+
+
+@part
+class NoActivation(Activation):
+    """x itself."""
+
+    is_absent: ClassVar[bool] = True
+    num_saved: ClassVar[int] = 0
+    kind: Literal["none"] = "none"
 
 
 @part

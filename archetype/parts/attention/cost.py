@@ -28,7 +28,7 @@ class AttentionCost(MixerCost):
     def __init__(self, part: spec.Attention, d: Formula) -> None:
         super().__init__(part, d)
         self.sizes = part.sizes(d.value)
-        heads, kv_heads, head_dim, _ = self.sizes
+        heads, kv_heads, head_dim, *_ = self.sizes
         self.heads, self.head_dim = symbol("H", heads), symbol("P", head_dim)
         self.q_features = d if heads * head_dim == d.value else self.heads * self.head_dim
         self.kv_features = self.q_features if kv_heads == heads else symbol("K", kv_heads) * self.head_dim
@@ -89,6 +89,8 @@ class AttentionCost(MixerCost):
             pairs = pairs + 2 * work.rows * self.q_features * global_tokens * work.length
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
         counts |= {"scores": pairs, "mixture": pairs}
+        if own := self.position.score_flops(work, pairs, self.q_features, self.kv_features, self.heads):
+            counts["score_bias"] = own
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def _pair_flops(self, work: Work) -> Formula:
@@ -106,7 +108,7 @@ class AttentionCost(MixerCost):
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Inputs, norms, angles, and what the products over pairs save."""
-        heads, kv_heads, head_dim, rotary_dim = self.sizes
+        heads, kv_heads, head_dim, rotary_dim, _ = self.sizes
         saved = work.input_bytes(self.d.value)
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
             saved += norm.saved_activations(work.tokens * features // norm.d.value)
@@ -114,6 +116,7 @@ class AttentionCost(MixerCost):
             saved += work.tokens * (heads + 2 * kv_heads * self.has_keys) * head_dim * work.itemsize
         if work.compute_dtype == "bfloat16":
             saved += self.position.layer_activations(heads, rotary_dim, work)
+        saved += self.position.score_activations(work, self.sizes)
         if gate := self.projections.get("gate"):  # the numbers, and the heads that they multiply
             saved += work.tokens * (gate.outputs.value + heads * head_dim) * work.itemsize
         if self.part.value_embedding is not None:  # the rows that are added; of a gate the sigmoid and the factors
@@ -168,7 +171,7 @@ class AttentionCost(MixerCost):
     def _tiled_attention(self, work: TrainingWork, shapes: list[Shape]) -> int:
         """Bytes of gathered queries, keys and values, of two numbers for each pair of a tile, and of the result."""
         part, itemsize = self.part, work.itemsize
-        heads, kv_heads, head_dim, _ = self.sizes
+        heads, kv_heads, head_dim, *_ = self.sizes
         saved = 0
         for tiles, queries, keys in shapes:
             gathered = tiles * (queries * heads + 2 * keys * kv_heads) * head_dim

@@ -80,6 +80,8 @@ def _scores(part: Attention) -> str:
         return "softmax(wᵀ tanh(q + k))"
     scaled = "q kᵀ / √P" if part.scale is None else "q kᵀ · scale"
     scaled = f"cap({scaled})" if part.softcap is not None else scaled
+    if part.position.reads_queries:
+        return f"softmax({scaled.replace('q kᵀ', 'q (k + r)ᵀ')})"
     match part.position:
         case Alibi():
             return f"softmax({scaled} − m|i − j|)"

@@ -38,7 +38,9 @@ def read(tensors: CheckpointMixer) -> Attention:
     config, quirks = tensors.config, tensors.quirks
     heads, num_kv_heads, head_dim = _head_sizes(tensors)
     biased = {name: "qkv.bias" in tensors.shapes or f"{name}.bias" in tensors.shapes for name in "qkv"}
-    norm, over = _query_norm(tensors, head_dim)
+    position = tensors.position(head_dim)
+    rotates = not position.is_absent
+    norm, over = _query_norm(tensors, head_dim, rotates)
     return Attention(
         num_heads=heads,
         num_kv_heads=None if num_kv_heads == heads else num_kv_heads,
@@ -49,11 +51,11 @@ def read(tensors: CheckpointMixer) -> Attention:
         clip_qkv=config.optional_positive("clip_qkv"),
         qk_norm=norm,
         qk_norm_over=over,
-        qk_norm_after_rope=quirks.qk_norm_after_rope,
+        qk_norm_after_rope=quirks.qk_norm_after_rope and rotates and not norm.is_absent,
         sinks="sinks" in tensors.shapes,
         gate=_gate(tensors, heads),
-        query_scale=_query_scale(tensors),
-        position=tensors.position(head_dim),
+        query_scale=_query_scale(tensors, rotates),
+        position=position,
         pattern=tensors.pattern(),
     )
 
@@ -105,18 +107,25 @@ def num_heads(tensors: CheckpointMixer) -> int:
     return count
 
 
-def _query_norm(tensors: CheckpointMixer, head_dim: int) -> tuple[VectorNorm, Literal["head", "all"]]:
-    """The norm of queries and keys, and whether of each head or of all together."""
+def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple[VectorNorm, Literal["head", "all"]]:
+    """The norm of queries and keys, and whether of each head or of all together.
+
+    One without weights that comes after the rotation is absent where nothing rotates (Llama 4).
+    """
     if tensors.quirks.qk_norm:
-        return tensors.norm(bias=False, weight=False), "head"
+        is_there = tensors.config.flag("use_qk_norm", True) and (rotates or not tensors.quirks.qk_norm_after_rope)
+        return tensors.norm(bias=False, weight=False) if is_there else NoNorm(), "head"
     if "q_norm.weight" not in tensors.shapes:
         return NoNorm(), "head"
     norm = tensors.norm(bias="q_norm.bias" in tensors.shapes)
     return norm, "head" if tensors.shapes["q_norm.weight"] == (head_dim,) else "all"
 
 
-def _query_scale(tensors: CheckpointMixer) -> QueryScale | None:
-    """The growth of queries with their position, which is said among rotary positions."""
+def _query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
+    """The growth of queries with their position: of layers that do not rotate, or as rotary positions say it."""
+    if tensors.config.get("attn_temperature_tuning") and not rotates:
+        beta, length = tensors.config.positive("attn_scale"), tensors.config.size("floor_scale", None, MAX_LENGTH)
+        return QueryScale(beta=beta, length=length, offset=1)
     key = "rope_scaling" if tensors.config.get("rope_scaling") else "rope_parameters"
     values = tensors.config.get(key)
     if not isinstance(values, dict) or not values.get("llama_4_scaling_beta"):

@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archetype.errors import SpecError
 from archetype.native import attention as native
 from archetype.native.dispatch import recorded
 from archetype.native.recorder import Recorder
@@ -20,6 +19,7 @@ from archetype.nn.registry import module_class, module_for
 from archetype.nn.selection import EVERY_KEY, Choice, build_selection, gather_chosen, indexed, learn, without_index
 from archetype.nn.shared_rows import SharedRows
 from archetype.parts.attention import spec
+from archetype.parts.attention.biases import attend_with_queries, biased, score_bias
 from archetype.parts.attention.core import attend, attend_tiles, attention_weights
 from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.projections import Heads, KeyHeads, MultiHeadProjection, RowKeys
@@ -27,7 +27,7 @@ from archetype.parts.pattern.scores import allowed_pairs, present_keys
 from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
 from archetype.parts.pattern.spec import Full, GlobalWindow, Window
 from archetype.parts.pattern.tiles import tiles
-from archetype.parts.position.module import Alibi, RelativeBias, Rotation, ScoreBias
+from archetype.parts.position.module import Alibi, QueryBias, RelativeBias, Rotation, ScoreBias
 from archetype.parts.position.spec import NoPosition
 from archetype.parts.position.spec import RelativeBias as RelativeBiasSpec
 from archetype.roles.pattern import MaskContext, pattern_rule
@@ -47,14 +47,14 @@ class Attention(MultiHeadProjection):
         super().__init__(attention, place.d_model, place.vocab_size)
         self.causal, self.layer = place.causal, place.layer
         self.rotary: Rotation | None = None
-        self.score_bias: ScoreBias | None = None
+        self.score_bias: ScoreBias | QueryBias | None = None
         position, pattern = attention.position, attention.pattern
         if not isinstance(position, NoPosition | RelativeBiasSpec):  # relative biases belong to the stack
             module = module_class(position)(position, self.sizes)
             if isinstance(module, Rotation):
                 self.rotary = module
             else:
-                self.score_bias = _score_bias(module)
+                self.score_bias = score_bias(module)
         self.index = build_selection(attention.index, place, place.d_model)
         # words, for a compiler looks no object of ours up in a table
         self.rule = pattern_rule(pattern)
@@ -127,6 +127,8 @@ class Attention(MultiHeadProjection):
         """Attend to keys and values of new and earlier positions, or to those that are chosen."""
         k, v, positions, _ = keys
         assert positions is not None
+        if isinstance(self.score_bias, QueryBias):
+            return attend_with_queries(self, q, k, v, context, positions)
         chosen, causal = choice.keys, choice.keys is None and self.sees_all_before(context, k.shape[2])
         if choice.can_be_gathered(q.shape[2]):
             chosen, positions, (k, v) = gather_chosen(choice, k, v)
@@ -151,6 +153,9 @@ class Attention(MultiHeadProjection):
 
     def full_sequence(self, q: Heads, k: RowKeys, v: RowKeys, context: ForwardContext) -> Heads:
         """Attend within texts that are complete: by tiles where they have fewer pairs than all."""
+        if isinstance(self.score_bias, QueryBias):
+            keys = context.positions if context.document_ids is not None else context.shared_positions
+            return attend_with_queries(self, q, k, v, context, keys)
         length, pattern, bias = q.shape[2], self.spec.pattern, self.bias(context)
         if context.rows is not None:
             return self.shared_rows(q, k, v, context, context.rows)
@@ -174,7 +179,7 @@ class Attention(MultiHeadProjection):
             mask = allowed_in_piece(rows, self.rule, where, piece, context, self.pairs_key)
             if bias is not None:
                 ends = rows.positions[:, piece.queries], rows.positions[:, piece.keys]
-                mask = context.cached((self.bias_key, piece.number), partial(_biased, bias, *ends, mask))
+                mask = context.cached((self.bias_key, piece.number), partial(biased, bias, *ends, mask))
             keys, values = k[:, :, piece.keys], v[:, :, piece.keys]
             outputs.append(attend(q.chunk(2, dim=2)[piece.number], keys, values, self.score_function, mask))
         return torch.cat(outputs, dim=2)
@@ -203,8 +208,8 @@ class Attention(MultiHeadProjection):
         if bias is None:
             return allowed
         if chosen is not None:
-            return _biased(bias, queries, keys, chosen)
-        return context.cached(self.bias_key, lambda: _biased(bias, queries, keys, allowed))
+            return biased(bias, queries, keys, chosen)
+        return context.cached(self.bias_key, lambda: biased(bias, queries, keys, allowed))
 
     def allowed(self, context: ForwardContext, keys: Tensor) -> Tensor:
         """Which pairs of new positions and keys, (b, 1, T, S), the pattern has and are of one document."""
@@ -220,7 +225,8 @@ class Attention(MultiHeadProjection):
 
     def bias(self, context: ForwardContext) -> nn.Module | None:
         """The position bias of scores: the stack's table, or this mixer's own."""
-        return context.position_bias if isinstance(self.spec.position, RelativeBiasSpec) else self.score_bias
+        own = None if isinstance(self.score_bias, QueryBias) else self.score_bias
+        return context.position_bias if isinstance(self.spec.position, RelativeBiasSpec) else own
 
     def apply_rope(self, x: Heads, positions: Tensor, context: ForwardContext, norm: nn.Module | None) -> Heads:
         """Rotate queries or keys that stand at `positions`, where positions are rotary; perhaps normalize them then."""
@@ -262,7 +268,7 @@ def attend_to_cache(
     pattern, score, bias = attention.spec.pattern, attention.score_function, attention.bias(context)
     if not isinstance(pattern, Full | Window) or not isinstance(bias, Alibi | RelativeBias | None):
         return None
-    if not attention.causal:
+    if not attention.causal or isinstance(attention.score_bias, QueryBias):
         return None
     if attention.spec.keys_follow_length or score.additive is not None:
         return None
@@ -284,16 +290,3 @@ def attend_to_cache(
         window=pattern.size if isinstance(pattern, Window) else 0, sinks=score.sinks,
         slopes=slopes, distances=distances,
     )  # fmt: skip
-
-
-def _biased(bias: nn.Module, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
-    """The position bias of scores, (b, H, T, S), and minus infinity where a pair is not allowed."""
-    scores: Tensor = bias(queries, keys)
-    return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
-
-
-def _score_bias(module: nn.Module) -> ScoreBias:
-    if isinstance(module, ScoreBias):
-        return module
-    cause = f"{type(module).__name__} is neither a Rotation nor a ScoreBias"
-    raise SpecError("position", cause, "derive the module from one of them (archetype.parts.position.module)")

@@ -116,7 +116,7 @@ class MultiHeadProjection(nn.Module):
         """Let queries grow with the logarithm of their position, where attention says so (Llama 4)."""
         if (scale := self.spec.query_scale) is None:
             return q
-        factors = 1 + scale.beta * torch.log1p((positions // scale.length).to(torch.float32))  # (B, T)
+        factors = 1 + scale.beta * torch.log1p(((positions + scale.offset) // scale.length).to(torch.float32))  # (B, T)
         return q * factors[:, None, :, None].to(q.dtype)
 
     def apply_gate(self, y: Heads, x: Vectors) -> Heads:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
@@ -14,7 +14,7 @@ from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.pattern import AnyPattern, pattern_rule
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import Flag, LayerIndex, Length, Positive, Probability, Size, Spec, inside, invalid
+from archetype.spec.base import MAX_SIZE, Flag, LayerIndex, Length, Positive, Probability, Size, Spec, inside, invalid
 from archetype.spec.kinds import part
 
 __all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEmbedding", "ValueGate"]
@@ -99,10 +99,12 @@ class QueryScale(Spec):
     Attributes:
         beta: how much queries grow.
         length: tokens after which they grow once more.
+        offset: the first position's number (Llama 4 has 1).
     """
 
     beta: Positive
     length: Length
+    offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
 
 
 @part
@@ -191,6 +193,12 @@ class Attention(Mixer):
                 invalid("index", "additive scores are computed of all keys", "leave index out, or use score dot")
             if not is_full:
                 invalid("pattern", "additive scores are computed in full", "use pattern full, or score dot")
+        if self.position.reads_queries:
+            own = {"score": self.score != "dot", "pattern": not is_full, "index": self.index is not None,
+                   "keys_from": self.keys_from is not None}  # fmt: skip
+            for field in (name for name, is_said in own.items() if is_said):
+                cause = f"{self.position.kind} positions add to the scores of all keys, those of this layer"
+                invalid(field, cause, f"leave {field} out, or use other positions")
         if self.index is not None and not is_full:
             cause = f"keys are chosen among all before a query, and pattern {self.pattern.dump()['kind']} has others"
             invalid("index", cause, "leave index out, or use pattern full")
@@ -268,6 +276,12 @@ class Attention(Mixer):
         if gate and gate.features is not None and gate.features > width:
             cause = f"{gate.features} is more than d_model {width}"
             invalid("value_embedding.gate.features", cause, f"use at most {width}, or leave it out")
+        if self.position.reads_queries:
+            if not causal:
+                cause = f"{self.position.kind} positions have no key of a distance ahead"
+                invalid("position", cause, "use relative_bias or alibi, or a decoder")
+            if width % 2:
+                invalid("position", f"{width} features of waves cannot be paired", "use an even d_model")
         if causal and isinstance(self.pattern, BigBird):
             cause = "bigbird's random and last blocks look ahead, and a decoder must not"
             invalid("pattern", cause, "use strided, fixed or window, or an encoder")
@@ -289,7 +303,7 @@ class Attention(Mixer):
         """All sizes, for a model of width `d_model`."""
         head_dim = self.head_dim or d_model // self.num_heads
         rotary_dim = (self.position.dim or head_dim) if isinstance(self.position, Rotary) else 0
-        return AttentionSizes(self.num_heads, self.num_kv_heads or self.num_heads, head_dim, rotary_dim)
+        return AttentionSizes(self.num_heads, self.num_kv_heads or self.num_heads, head_dim, rotary_dim, d_model)
 
     def attention_sizes(self, width: int) -> AttentionSizes:
         """All sizes, as for `sizes`."""
@@ -301,6 +315,9 @@ class Attention(Mixer):
         if self.keys_follow_length:
             cause = "follows the length of a row, of which a process sees a part"
             return NeedsWholeRows("position.scaling", cause, "use another scaling, or make parallel.context 1")
+        if self.position.reads_queries:
+            cause = "adds to the scores of whole rows, of which a process sees a part"
+            return NeedsWholeRows("position", cause, "use other positions, or make parallel.context 1")
         if self.projects_globally:
             cause = "global tokens with projections of their own stand in one process, and all must see them"
             return NeedsWholeRows("pattern", cause, "make global_projections false or parallel.context 1")

@@ -52,7 +52,8 @@ class EmbeddingCost(TokenEmbeddingCost):
     ) -> None:
         super().__init__(part, d, vocabulary, context_length, readers)
         self.width = symbol("D_e", part.width) if part.width else d
-        self.position, self.norm = PositionCost.of(part.position, self.width), NormCost.of(part.norm, self.width)
+        self.added = d if part.project_first else self.width  # features of what is added, and of the norm
+        self.position, self.norm = PositionCost.of(part.position, self.added), NormCost.of(part.norm, self.added)
         self.max_length = context_length if self.position.limits_length else None
         self.has_types = part.num_token_types > 0
         self.per_layer = None if part.per_layer is None else PerLayerCost(part.per_layer, d, vocabulary, readers)
@@ -63,9 +64,9 @@ class EmbeddingCost(TokenEmbeddingCost):
         return {
             "token": self.vocabulary * self.width,
             "position": self.position.parameters(self.context_length),
-            "token_type": symbol("V_t", token_types) * self.width if token_types else ZERO,
+            "token_type": symbol("V_t", token_types) * self.added if token_types else ZERO,
             "norm": self.norm.parameters(),
-            "project": linear(self.width, self.d, bias=True) if self.part.width else ZERO,
+            "project": linear(self.width, self.d, bias=not self.part.project_first) if self.part.width else ZERO,
             **({} if self.per_layer is None else prefixed("per_layer.", self.per_layer.parameters())),
         }
 

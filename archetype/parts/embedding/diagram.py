@@ -29,14 +29,15 @@ def embedding_steps(
 @steps_of(Embedding)
 def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:
     """Tokens, positions and types of tokens, each where it is added."""
-    part, width = cost.part, text(cost.width)
+    part, width = cost.part, text(cost.added)
 
     def step(name: str, label: str, shape: str, kind: str = "embedding", joins: str = "", slim: bool = False) -> Step:
         field = "embedding.position" if name == "position" else "embedding"
         return Step(f"{place}.{name}", label, shape, kind, field, slim, joins and f"{place}.{joins}")
 
     scale = "" if part.scale == 1 else f", times {part.scale:.4g}"
-    steps = [step("token", "embedding", f"{text(cost.vocabulary)} × {width}{scale}")]
+    steps = [step("token", "embedding", f"{text(cost.vocabulary)} × {text(cost.width)}{scale}")]
+    projection = step("project", "projection", f"{text(cost.width)} → {text(cost.d)}") if part.width else None
     if not part.position.is_absent:
         has_table = bool(cost.position.parameters(cost.context_length))
         shape = f"{cost.context_length:,} × {width}" if has_table else f"(T, {width})"
@@ -47,8 +48,8 @@ def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -
     if not part.norm.is_absent:
         norm = step("norm", title(part.norm), "D", "norm", slim=True)
         steps.insert(1 if part.norm_first else len(steps), norm)
-    if part.width:
-        steps.append(step("project", "projection", f"{width} → {text(cost.d)}"))
+    if projection is not None:
+        steps.insert(1 if part.project_first else len(steps), projection)
     return tuple(steps)
 
 

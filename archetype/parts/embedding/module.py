@@ -32,13 +32,16 @@ class Embedding(nn.Module):
         readers: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        width = embedding.width or d_model
-        self.token = table(vocab_size, width) if vocab_size else None
+        width = embedding.added_width or d_model
+        self.token = table(vocab_size, embedding.width or d_model) if vocab_size else None
         self.num_positions = context_length if embedding.position.limits_length else None
         self.position = build_position(embedding.position, context_length, width)
         self.token_type = table(embedding.num_token_types, width) if embedding.num_token_types else None
         self.norm = build_norm(embedding.norm, width)
-        self.project = Linear(width, d_model, bias=True) if embedding.width else None
+        self.project: nn.Linear | None = None
+        if embedding.width:
+            self.project = Linear(embedding.width, d_model, bias=not embedding.project_first)
+        self.project_first = embedding.project_first
         self.scale, self.round_scale, self.norm_first = embedding.scale, embedding.round_scale, embedding.norm_first
         self.per_layer: PerLayerEmbedding | None = None
         if embedding.per_layer is not None:
@@ -59,13 +62,15 @@ class Embedding(nn.Module):
             check_positions_fit(x.shape[1], self.num_positions)
         if self.scale != 1.0:
             x = x * (x.new_tensor(self.scale) if self.round_scale else self.scale)
+        if self.project is not None and self.project_first:
+            x = self.project(x)
         x = normalize_stream(self.norm, x, context) if self.norm_first else x
         x = x + self.position(context.shared_positions).to(x.dtype)
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
         x = x if self.norm_first else normalize_stream(self.norm, x, context)
         x = dropout(x, self.dropout, self.training)
-        projected: Tensor = x if self.project is None else self.project(x)
+        projected: Tensor = x if self.project is None or self.project_first else self.project(x)
         return projected
 
 

@@ -36,7 +36,8 @@ class Embedding(TokenEmbedding):
 
     With `norm_first` the norm stands before positions and types are added (BlenderbotSmall).
     Types say which part of the input a token belongs to (Devlin 2018); where nothing says it, all are of the first.
-    Tables of a smaller `width` are followed by a projection to the model's (Lan 2019).
+    Tables of a smaller `width` are followed by a projection to the model's (Lan 2019); with `project_first` the token
+    vectors alone are narrow, and are projected before anything is added to them (OPT 350M).
 
     Attributes:
         position: vectors of positions that are added.
@@ -48,6 +49,7 @@ class Embedding(TokenEmbedding):
         per_layer: vectors of each token for single layers (absent: none).
         dropout: of what the norm gives, while training.
         width: features of tables and norm, which are then projected to d_model (absent: d_model, and not projected).
+        project_first: whether token vectors are projected first, without a bias, and all else has d_model features.
     """
 
     renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
@@ -62,6 +64,18 @@ class Embedding(TokenEmbedding):
     per_layer: PerLayerEmbedding | None = None
     dropout: Probability = 0.0
     width: Size | None = None
+    project_first: Flag = False
+
+    @model_validator(mode="after")
+    def _projects_narrow_vectors(self) -> Self:
+        if self.project_first and self.width is None:
+            invalid("project_first", "the vectors have d_model features already", "give width, or leave it out")
+        return self
+
+    @property
+    def added_width(self) -> int | None:
+        """Features of what is added to the tokens' vectors, and of the norm, where they are not d_model."""
+        return None if self.project_first else self.width
 
     @property
     def layer_features(self) -> int:
@@ -70,7 +84,7 @@ class Embedding(TokenEmbedding):
 
     def check(self, width: int) -> None:
         """The positions have to fit."""
-        self.position.check(self.width or width)
+        self.position.check(self.added_width or width)
 
     @property
     def table_width(self) -> int | None:
@@ -115,6 +129,8 @@ class PairEmbedding(Embedding):
             invalid("source.per_layer", "the source shares the table of tokens, and has no other", "leave it out")
         if self.source is not None and self.source.width != self.width:
             invalid("source.width", "the shared table has another width", "give both the same")
+        if self.source is not None and self.source.project_first != self.project_first:
+            invalid("source.project_first", "the target's vectors are projected elsewhere", "give both the same")
         return self
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from archetype.cost.formula import Counts, Formula, prefixed, symbol
-from archetype.cost.registry import FeedForwardCost, RouterCost, cost_of
+from archetype.cost.registry import FeedForwardCost, Linear, RouterCost, cost_of
 from archetype.cost.work import FLOAT32, TrainingWork
 from archetype.parts.experts import spec
 from archetype.parts.feedforward.cost import MLPCost
@@ -17,7 +17,11 @@ class MixtureOfExpertsCost(FeedForwardCost):
 
     def __init__(self, part: spec.MixtureOfExperts, d: Formula) -> None:
         super().__init__(part, d)
-        self.expert = MLPCost.of(part.expert, d)
+        self.width = d if part.latent_width is None else symbol("D_r", part.latent_width)  # that experts work in
+        self.expert = MLPCost.of(part.expert, self.width)
+        self.latent = {}
+        if part.latent_width is not None:
+            self.latent = {"latent_down": Linear(d, self.width), "latent_up": Linear(self.width, d)}
         self.shared = MLPCost.of(part.shared, d) if part.shared else None
         self.num_experts = symbol("E", part.num_experts)
         self.router = RouterCost.of(part.router, d, self.num_experts)
@@ -33,6 +37,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
 
     def _parameters(self, experts: Formula) -> Counts:
         counts = {"router": self.router.parameters()}
+        counts |= {name: projection.parameters for name, projection in self.latent.items()}
         counts |= {f"experts.{name}": experts * count for name, count in self.expert.tensors().items()}
         if self.shared is not None:
             counts |= prefixed("shared.", self.shared.parameters())
@@ -42,6 +47,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
         """Inputs and outputs of the router's projection, where it has one, and of those of an expert."""
         networks = {"experts": self.expert} | ({} if self.shared is None else {"shared": self.shared})
         sizes = {} if (router := self.router.projection) is None else {"router": (router.inputs, router.outputs)}
+        sizes |= {name: (projection.inputs, projection.outputs) for name, projection in self.latent.items()}
         for prefix, network in networks.items():
             sizes |= {f"{prefix}.{name}": size for name, size in network.projection_sizes().items()}
         return sizes
@@ -49,17 +55,27 @@ class MixtureOfExpertsCost(FeedForwardCost):
     def flops(self, tokens: Formula) -> Counts:
         """Each token's experts, the shared one, and the router."""
         counts = {"router": self.router.flops(tokens)}
+        counts |= {name: projection.flops(tokens) for name, projection in self.latent.items()}
         counts |= prefixed("experts.", self.expert.flops(tokens * self.experts_per_token))
         if self.shared is not None:
             counts |= prefixed("shared.", self.shared.flops(tokens))
         return counts | ({"shared_gate": 2 * tokens * self.d} if self.part.shared_gate else {})
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The router's; each expert's gathered tokens, and its output, which is multiplied by a weight that learns."""
+        """The router's; each expert's gathered tokens, and its output, which is multiplied by a weight that learns.
+
+        Where inputs are weighed, the vectors and the weights are saved instead of outputs.
+        """
         d, routed = self.d.value, work.tokens * self.part.experts_per_token
+        width = self.width.value
         saved = self.router.saved_activations(work)
         saved += self.expert.saved_activations(work, routed)
-        saved += routed * (d * work.itemsize if self.router.learns else FLOAT32)
+        if self.part.weighs == "inputs":
+            saved += routed * FLOAT32 + (work.input_bytes(width) if self.router.learns else 0)
+        else:
+            saved += routed * (width * work.itemsize if self.router.learns else FLOAT32)
+        if self.latent:
+            saved += work.input_bytes(d) + work.input_bytes(width)
         if self.shared is not None:
             saved += self.shared.saved_activations(work)
         if self.part.shared_gate:  # a product of the shared output and a sigmoid

@@ -16,6 +16,7 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     cells.append(Cell("top", column, 2, ("router",), label=chosen, rows=("top",), slim=True, kind="operation"))
     inputs = ["experts.down", "top"]
     column += 1
+    routed_columns = column
     if part.shared is not None:
         column += 0.25
         shared = network_cells(part.shared, "shared.", column, 1)
@@ -28,5 +29,20 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
             cells.append(Cell("shared_gate", column, 1, (X,), label="shared gate"))
             inputs.append("shared_gate")
             column += 1
-    cells.append(Cell("weighted", 0, 5, tuple(inputs), column, "Σ weight · expert(x)", slim=True, kind="operation"))
-    return Inside(tuple(cells), "weighted", tuple(groups))
+    label = "Σ weight · expert(x)" if part.weighs == "outputs" else "Σ expert(weight · x)"
+    if part.latent_width is None:
+        cells.append(Cell("weighted", 0, 5, tuple(inputs), column, label, slim=True, kind="operation"))
+        return Inside(tuple(cells), "weighted", tuple(groups))
+    routed = [
+        cell._replace(inputs=("latent_down",)) if cell.inputs == (X,) and cell.name.startswith("experts.") else cell
+        for cell in cells
+    ]
+    cells = [Cell("latent_down", 0, 0, (X,), label="latent down"), *routed]
+    own = ("experts.down", "top")
+    cells.append(Cell("weighted", 0, 5, own, routed_columns, label, slim=True, kind="operation"))
+    cells.append(Cell("latent_up", 0, 6, ("weighted",), label="latent up"))
+    if part.shared is None:
+        return Inside(tuple(cells), "latent_up", tuple(groups))
+    inputs[:2] = ["latent_up"]
+    cells.append(Cell("sum", 0, 7, tuple(inputs), column, "routed + shared", slim=True, kind="operation"))
+    return Inside(tuple(cells), "sum", tuple(groups))

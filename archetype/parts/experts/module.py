@@ -43,7 +43,10 @@ class MixtureOfExperts(nn.Module):
         self.spec = feedforward
         own = replace(place, experts_per_token=feedforward.experts_per_token)
         self.router: Any = module_class(feedforward.router)(feedforward.router, feedforward.num_experts, own)
-        self.experts = Experts(feedforward.expert, feedforward.num_experts, d_model)
+        width = feedforward.latent_width
+        self.latent_down = None if width is None else Linear(d_model, width, bias=False)
+        self.latent_up = None if width is None else Linear(width, d_model, bias=False)
+        self.experts = Experts(feedforward.expert, feedforward.num_experts, width or d_model)
         self.shared = None if feedforward.shared is None else build_feedforward(feedforward.shared, place)
         self.shared_gate = Linear(d_model, 1, bias=False) if feedforward.shared_gate else None
         correction = torch.empty(feedforward.num_experts) if feedforward.router.expert_bias else None
@@ -67,8 +70,20 @@ class MixtureOfExperts(nn.Module):
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
             context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(affinities, chosen, valid))
-        y: Tensor = self.experts(tokens, chosen, weights).view_as(x)
+        y = self._routed(tokens, chosen, weights).view_as(x)
         return y if self.shared is None else y + self._shared(x, context)
+
+    def _routed(
+        self, tokens: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"]
+    ) -> Float[Tensor, "N D"]:
+        """The sum of each token's experts, perhaps in a space of fewer features."""
+        x = tokens if self.latent_down is None else self.latent_down(tokens)
+        if self.spec.weighs == "outputs":
+            y: Tensor = self.experts(x, chosen, weights)
+        else:  # each of a token's inputs stands alone, and has one expert
+            inputs = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1)
+            y = self.experts(inputs, chosen.reshape(-1, 1)).view(*chosen.shape, -1).sum(1)
+        return y if self.latent_up is None else self.latent_up(y)
 
     def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
         """The output of the expert that all tokens share."""
@@ -152,15 +167,15 @@ class Experts(nn.Module):
         self.exchange: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def forward(
-        self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"]
+        self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"] | None = None
     ) -> Float[Tensor, "N D"]:
-        """For each token the weighted sum of its k experts' outputs."""
+        """For each token the sum of its k experts' outputs, weighted where there are weights."""
         if self.exchange is not None:
             y = self.exchange(x, chosen)
         else:
             native = recorded(expert_outputs, self, x, chosen)
             y = self.sorted_by_expert(x, chosen) if native is None else native
-        return (y * weights[..., None]).sum(1).to(y.dtype)
+        return (y if weights is None else y * weights[..., None]).sum(1).to(y.dtype)
 
     def sorted_by_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
         """The outputs of each token's experts, one product for all tokens of an expert."""

@@ -40,6 +40,8 @@ class MixtureOfExperts(FeedForward):
     With `shared_gate` the shared one is multiplied by the sigmoid of a logit of its own (Qwen2-MoE).
     `balance_loss` weighs the auxiliary loss E sum_e f_e p_e, with f_e the share of the choices that fell on expert e
     and p_e its mean share of a token's affinities (Fedus 2021, equation 4); it is 1 where all experts are chosen alike.
+    Weights multiply what experts give; with `weighs: inputs` what they read (Llama 4). With `latent_width` the routed
+    experts work in a smaller space: one projection leads there, and one back from the weighted sum (Nemotron 3).
     Absent: the `router` is a softmax whose chosen weights are renormalized; that of a single expert
     per token keeps its affinity, unless the router is given (published models with such routers are not trained anew).
 
@@ -47,6 +49,8 @@ class MixtureOfExperts(FeedForward):
         num_experts: experts, E.
         experts_per_token: experts that a token chooses, k.
         expert: the form of each expert.
+        latent_width: features of the vectors that routed experts read and give (absent: d_model).
+        weighs: whether an expert's weight multiplies its output or its input.
         shared: an expert that every token has (absent: none).
         shared_gate: whether the shared expert is multiplied by the sigmoid of a logit.
         router: how a token's experts are chosen and weighed.
@@ -59,6 +63,8 @@ class MixtureOfExperts(FeedForward):
     num_experts: Size
     experts_per_token: Size
     expert: Expert
+    latent_width: Size | None = None
+    weighs: Literal["outputs", "inputs"] = "outputs"
     shared: Expert | None = None
     shared_gate: Flag = False
     router: AnyRouter = SoftmaxRouter(renormalize=True)

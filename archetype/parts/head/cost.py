@@ -74,7 +74,7 @@ class LanguageModelHeadCost(HeadCost):
         logits = {"lm_head": table + self.vocabulary * self.part.bias}
         if self.norm is None:
             return logits
-        dense = linear(self.d, self.width, bias=True)
+        dense = linear(self.d, self.width, bias=self.part.transform is None or self.part.transform.bias)
         return {"lm_head.dense": dense, "lm_head.norm": self.norm.parameters()} | logits
 
     def flops(self, work: Work) -> Counts:
@@ -87,7 +87,9 @@ class LanguageModelHeadCost(HeadCost):
         """The input; of a layer before the logits also its activation and its norm; the logits that are capped."""
         saved = work.input_bytes(self.d.value)
         if self.norm is not None:
-            saved += 2 * work.input_bytes(self.width.value) + self.norm.saved_activations(work.tokens)
+            is_plain = self.part.transform is not None and self.part.transform.activation.is_absent
+            saved += (1 if is_plain else 2) * work.input_bytes(self.width.value)
+            saved += self.norm.saved_activations(work.tokens)
         return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.has_softcap else 0)
 
     def num_logits(self, rows: int, tokens: int) -> int:

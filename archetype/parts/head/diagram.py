@@ -79,6 +79,6 @@ def _inner(width: str, own: int | None) -> str:
 
 def _transform(activation: Activation, norm: Norm, outer: str, own: int | None) -> tuple[Step, ...]:
     width = _inner(outer, own)
-    label = f"dense, {title(activation)}"
+    label = "dense" if activation.is_absent else f"dense, {title(activation)}"
     dense = Step("lm_head.dense", label, f"{outer} → {width}", "head", "head")
     return (dense,) if norm.is_absent else (dense, Step("lm_head.norm", title(norm), width, "norm", "head", slim=True))

@@ -29,7 +29,7 @@ class LanguageModelHead(nn.Module):
         self.dense = self.norm = None
         width = head.table_width or d_model
         if head.transform is not None:
-            self.dense = Linear(d_model, width)
+            self.dense = Linear(d_model, width, bias=head.transform.bias)
             self.activation = activation(head.transform.activation)
             self.norm = build_norm(head.transform.norm, width)
         self.weight = None if head.tied else nn.Parameter(torch.empty(vocab_size, width))

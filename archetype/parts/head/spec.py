@@ -21,17 +21,19 @@ __all__ = [
 
 
 class HeadTransform(Spec):
-    """A layer and its norm, before the logits (BERT as a decoder).
+    """A layer and its norm, before the logits (BERT as a decoder; OPT 350M, without activation, bias and norm).
 
     Attributes:
         activation: the layer's nonlinearity.
         norm: of what it gives.
         width: features of what it gives (absent: d_model).
+        bias: whether the layer adds a bias.
     """
 
     activation: AnyActivation = GELU()
     norm: AnyNorm = NoNorm()
     width: Size | None = None
+    bias: Flag = True
 
 
 @part

@@ -65,5 +65,5 @@ class LightningIndexCost(SelectionCost):
         """Tables of angles, where queries and keys are turned and learn."""
         if self.part.position is None or not self.part.adds_to_loss:
             return {}
-        heads, _, _, rotary_dim = self.part.sizes
+        heads, _, _, rotary_dim, _ = self.part.sizes
         return PositionCost.of(self.part.position, self.d).shared_activations(heads, rotary_dim, work)

@@ -1,4 +1,4 @@
-"""Patterns of strides and blocks: Sparse Transformers and BigBird."""
+"""Patterns of strides and blocks: chunks, Sparse Transformers and BigBird."""
 
 import random
 from functools import lru_cache
@@ -7,6 +7,34 @@ from typing import Any
 from archetype.parts.pattern import spec
 from archetype.parts.pattern.bands import band_shape, band_tiles, num_band_pairs, runs, runs_shape
 from archetype.roles.pattern import MaskContext, PatternRule, Piece, Positions, Shape, Tile, every_pair, rule_for
+
+
+@rule_for(spec.Chunked)
+class ChunkedRule(PatternRule[spec.Chunked]):
+    """The own chunk alone."""
+
+    def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
+        """In the same chunk."""
+        return i // self.spec.size == j // self.spec.size
+
+    def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
+        """Each chunk with itself."""
+        chunks = runs(range(context.length), self.spec.size)
+        return (Piece(tuple(Tile(chunk, (chunk,)) for chunk in chunks), every_pair),)
+
+    def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
+        """The shape of the chunks."""
+        return (runs_shape(context.length, self.spec.size, min(self.spec.size, context.length)),)
+
+    def pairs(self, context: MaskContext) -> int:
+        """Within each chunk, of which the last may be cut short."""
+        whole, rest = divmod(context.length, self.spec.size)
+        count = whole * self.spec.size**2 + rest**2
+        return (count + context.length) // 2 if context.causal else count
+
+    def cache_length(self, length: int) -> int:
+        """No more positions than a chunk has."""
+        return min(length, self.spec.size)
 
 
 @rule_for(spec.Strided)

@@ -10,6 +10,7 @@ from archetype.spec.base import Spec
 COMPLEXITIES: dict[type[Spec], Complexity] = {
     spec.Full: Complexity("O(T^2 D)", "O(T D)", "O(T D)"),
     spec.Window: Complexity("O(T W D)", "O(W D)", "O(W D)"),
+    spec.Chunked: Complexity("O(T W D)", "O(W D)", "O(W D)"),
     spec.Strided: Complexity("O(T (s + T / s) D)", "O(T D)", "O(T D)"),
     spec.Fixed: Complexity("O(T (s + g T / s) D)", "O(T D)", "O(T D)"),
     spec.GlobalWindow: Complexity("O(T (W + g) D)", "O(T D)", "O(T D)"),
@@ -34,7 +35,7 @@ class PatternCost(PartCost):
     def symbols(self) -> set[Symbol]:
         """The sizes in the orders of growth."""
         match self.part:
-            case spec.Window(size=window):
+            case spec.Window(size=window) | spec.Chunked(size=window):
                 sizes = {"W": window}
             case spec.Strided(stride=stride):
                 sizes = {"s": stride}

@@ -9,7 +9,7 @@ from archetype.roles.pattern import Pattern
 from archetype.spec.base import MAX_SIZE, Flag, Size, invalid
 from archetype.spec.kinds import part
 
-__all__ = ["BigBird", "Fixed", "Full", "GlobalWindow", "Strided", "Window"]
+__all__ = ["BigBird", "Chunked", "Fixed", "Full", "GlobalWindow", "Strided", "Window"]
 
 
 @part
@@ -30,6 +30,19 @@ class Window(Pattern):
     """
 
     kind: Literal["window"] = "window"
+    size: Size
+
+
+@part
+class Chunked(Pattern):
+    """The positions of its own chunk of `size` (Llama 4).
+
+    Attributes:
+        size: positions of a chunk.
+    """
+
+    letters: ClassVar[Mapping[str, str]] = {"W": "positions of a chunk"}
+    kind: Literal["chunked"] = "chunked"
     size: Size
 
 

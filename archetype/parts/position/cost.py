@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping
 
 from archetype.cost.formula import ZERO, Formula, symbol
 from archetype.cost.registry import PartCost, cost_of
-from archetype.cost.work import FLOAT32, INT64, TrainingWork
+from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
 from archetype.parts.position import spec
 from archetype.roles.position import AttentionSizes
 
@@ -29,6 +29,22 @@ class PositionCost(PartCost):
 
     def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
         """Bytes saved by each layer, for products in bfloat16."""
+        return 0
+
+    def score_flops(self, work: Work, pairs: Formula, queries: Formula, keys: Formula, heads: Formula) -> Formula:
+        """FLOPs of what is added to scores by the queries.
+
+        Args:
+            work: the pass.
+            pairs: FLOPs of the scores themselves.
+            queries: features of all queries of a token.
+            keys: features of all keys of a token.
+            heads: of the queries.
+        """
+        return ZERO
+
+    def score_activations(self, work: TrainingWork, sizes: AttentionSizes) -> int:
+        """Bytes saved by each layer of what is added to scores by the queries."""
         return 0
 
 
@@ -83,3 +99,30 @@ class RelativeBiasCost(PositionCost):
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         """Bytes of the buckets that all layers share, whatever the type of products."""
         return {self.part: work.length**2 * (INT64 + 1)}
+
+
+@cost_of(spec.TransformerXL)
+class TransformerXLCost(PositionCost):
+    """Two vectors of each head, and a projection of the waves of every distance."""
+
+    biases_scores = True
+
+    def mixer_parameters(self, sizes: AttentionSizes) -> Formula:
+        """Both vectors, and the projection to keys of distances."""
+        keys = symbol("K", sizes.num_kv_heads) * symbol("P", sizes.head_dim)
+        return 2 * symbol("H", sizes.num_heads) * symbol("P", sizes.head_dim) + self.d * keys
+
+    def score_flops(self, work: Work, pairs: Formula, queries: Formula, keys: Formula, heads: Formula) -> Formula:
+        """The keys of all distances, and a product over pairs; of one token, its query meets the waves themselves."""
+        if work.phase == "decode":
+            return 2 * work.rows * self.d * (queries + heads * work.length)
+        return 2 * work.length * self.d * keys + pairs
+
+    def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
+        """Waves, and the distance of each pair, that all layers share."""
+        waves = work.length * self.d.value * work.itemsize
+        return {self.part: waves, "distances": work.length**2 * INT64}
+
+    def score_activations(self, work: TrainingWork, sizes: AttentionSizes) -> int:
+        """The queries that meet keys of distances, these keys for each row and head, and which pairs are allowed."""
+        return 2 * work.tokens * sizes.num_heads * sizes.head_dim * work.itemsize + work.length**2

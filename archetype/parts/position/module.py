@@ -14,6 +14,7 @@ from archetype.parts.position import spec
 from archetype.parts.position.frequencies import alibi_slopes, attention_factor, yarn_ramp
 from archetype.roles.position import AttentionSizes
 from archetype.spec.base import fingerprint
+from archetype.weights.linear import Linear
 
 
 @module_for(spec.Learned)
@@ -69,6 +70,17 @@ class Rotation(nn.Module):
 
 class ScoreBias(nn.Module):
     """Base of positions that are added to attention's scores: `(query positions, key positions) -> (b, H, T, S)`."""
+
+
+class QueryBias(nn.Module):
+    """Base of positions that add to scores by the queries: `(q, positions of q, of keys, context) -> (B, H, T, S)`.
+
+    What is added is scaled as scores are.
+    """
+
+    def shifted(self, q: Float[Tensor, "B H T P"]) -> Float[Tensor, "B H T P"]:
+        """The queries that meet the keys."""
+        return q
 
 
 @module_for(spec.Rotary)
@@ -221,3 +233,61 @@ class RelativeBias(ScoreBias):
         octaves = (distance.clamp(min=1).float() / exact).log() / math.log(self.spec.max_distance / exact)
         far = exact + (octaves * (count - exact)).long()
         return first + torch.where(distance < exact, distance, far.clamp(max=count - 1))
+
+
+@module_for(spec.TransformerXL)
+class TransformerXL(QueryBias):
+    """(q_i + v)^T W R_(i-j), beside (q_i + u)^T k_j (Dai 2019, section 3.3)."""
+
+    parameter_roles: ClassVar = {"content_bias": "bias", "position_bias": "bias"}
+
+    def __init__(self, position: spec.TransformerXL, sizes: AttentionSizes) -> None:
+        super().__init__()
+        self.theta, self.sizes = position.theta, sizes
+        self.content_bias, self.position_bias = (
+            nn.Parameter(torch.empty(sizes.num_heads, sizes.head_dim)) for _ in range(2)
+        )
+        self.projection = Linear(sizes.d_model, sizes.num_kv_heads * sizes.head_dim, bias=False)
+
+    def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
+        """Begin with u and v of zero."""
+        if name.endswith("_bias"):
+            tensor.zero_()
+        return name.endswith("_bias")
+
+    def shifted(self, q: Float[Tensor, "B H T P"]) -> Float[Tensor, "B H T P"]:
+        """Q + u"""
+        return q + self.content_bias[:, None]
+
+    def forward(
+        self,
+        q: Float[Tensor, "B H T P"],
+        queries: Int[Tensor, "b T"],
+        keys: Int[Tensor, "b2 S"],
+        context: ForwardContext,
+    ) -> Float[Tensor, "B H T S"]:
+        """What is added for keys that are no later than their queries; of others, any number."""
+        distance = (queries[:, :, None] - keys[:, None, :]).clamp(min=0)  # (b, T, S)
+        key_heads = q.shape[1] // self.sizes.num_kv_heads
+        grouped = (q + self.position_bias[:, None]).unflatten(1, (-1, key_heads))  # (B, K, G, T, P)
+        if q.shape[2] == 1:  # one token asks for as many distances as there are keys
+            weight = self.projection.weight.unflatten(0, (-1, self.sizes.head_dim))  # (K, P, D)
+            waves = self.waves(distance[:, 0], q.dtype)  # (b, S, D)
+            added: Tensor = grouped @ weight[:, None] @ waves[:, None, None].transpose(-1, -2)
+            return added.flatten(1, 2)
+        count = keys.shape[1]
+        each = torch.arange(count, device=q.device)
+        waves = context.cached(("waves", self.theta, count, q.dtype), lambda: self.waves(each, q.dtype))
+        of_distances = self.projection(waves).unflatten(-1, (-1, self.sizes.head_dim))  # (S, K, P)
+        scores: Tensor = (grouped @ of_distances.permute(1, 2, 0)[:, None]).flatten(1, 2)  # (B, H, T, S) by distance
+        if len(distance) > 1:
+            return scores.gather(-1, distance[:, None].clamp(max=count - 1).expand_as(scores))
+        # of rows whose positions are the same: unlike a gather it keeps no scores for the backward pass
+        rows = count * torch.arange(q.shape[2], device=q.device)[:, None]
+        places = context.cached(("distances", q.shape[2], count), lambda: (rows + distance[0]).flatten())
+        return scores.flatten(-2).index_select(-1, places).view_as(scores)
+
+    def waves(self, distances: Int[Tensor, "*b S"], dtype: torch.dtype) -> Float[Tensor, "*b S D"]:
+        """Sines before cosines."""
+        angles = distances[..., None] * _frequencies(self.theta, self.sizes.d_model, distances.device)
+        return torch.cat((angles.sin(), angles.cos()), dim=-1).to(dtype)

@@ -11,7 +11,7 @@ from archetype.spec.kinds import part
 __all__ = [
     "Alibi", "DynamicScaling", "Learned", "LinearScaling", "Llama3Scaling", "LongRopeScaling",
     "NoPosition", "NoScaling", "ProportionalScaling", "RelativeBias", "Rotary", "RotaryScaling", "Sinusoidal",
-    "YarnScaling",
+    "TransformerXL", "YarnScaling",
 ]  # fmt: skip
 
 
@@ -278,3 +278,20 @@ class RelativeBias(MixerPosition):
             cause = f"{self.max_distance} leaves no distance to the logarithmic buckets"
             invalid("max_distance", cause, f"use more than {self.num_buckets // 2}")
         return self
+
+
+@part
+class TransformerXL(MixerPosition):
+    """Scores (q_i + u)^T k_j + (q_i + v)^T W R_(i-j), of queries whose distance has a key of its own (Dai 2019, 3.3).
+
+    Vectors u and v of each head are learned, and so is W, by which the waves R of a distance, sin and cos of
+    distance / theta^(2m/D), become a key. Gopher and Chinchilla have them.
+
+    Attributes:
+        theta: base of the wavelengths.
+    """
+
+    reads_queries: ClassVar[bool] = True
+    title: ClassVar[str] = "Transformer-XL"
+    kind: Literal["transformer_xl"] = "transformer_xl"
+    theta: Positive = 10_000.0

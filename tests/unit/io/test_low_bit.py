@@ -135,6 +135,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no method": ({}, "quant_method: None is not read; read are fp8"),
     "another method": ({"quant_method": "bitsandbytes"}, "quant_method: 'bitsandbytes' is not read; read are fp8"),
     "marlin": ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "checkpoint_format: 'marlin' is not read"),
+    "another packing": (
+        {"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor"},
+        "packing_format: 'auto_round:llm_compressor' is not read; read are auto_round:auto_gptq, ",
+    ),
+    "no whole numbers": (
+        {"quant_method": "auto-round", "data_type": "mx_fp"},
+        "data_type: 'mx_fp' is not read; read is int",
+    ),
+    "three bits of awq": (
+        {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 3},
+        "version: AWQ of 3 bits in version 'gemm' is not read",
+    ),
     "gemv": ({"quant_method": "awq", "version": "gemv"}, "version: AWQ of 4 bits in version 'gemv' is not read"),
     "no groups": ({"quant_method": "compressed-tensors"}, "config_groups: is not a mapping of groups; fix the file"),
     "sparse": (

@@ -20,6 +20,7 @@ FORMULAS = {
     spec.SiLU(): lambda x: x * sigmoid(x),
     spec.Tanh(): lambda x: (math.exp(x) - math.exp(-x)) / (math.exp(x) + math.exp(-x)),
     spec.Sigmoid(): sigmoid,
+    spec.NoActivation(): lambda x: x,
     spec.ReLU2(): lambda x: max(x, 0.0) ** 2,
     spec.Swish(beta=1.702): lambda x: x * sigmoid(1.702 * x),
     spec.Swish(beta=0.25): lambda x: x * sigmoid(0.25 * x),

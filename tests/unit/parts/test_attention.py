@@ -46,7 +46,7 @@ def run(part: Attention, x: Tensor = X, num_tokens: Tensor | None = None) -> Ten
 @torch.no_grad()
 def reference(part: Attention, x: Tensor, scale: float | None = None, num_tokens: list[int] | None = None) -> Tensor:
     """Head by head, query by query, from the definition; every part of it that the specification names."""
-    heads, kv_heads, size, _ = part.sizes
+    heads, kv_heads, size, *_ = part.sizes
     chosen, length = part.spec, x.shape[1]
     scale, setting = scale or 1 / math.sqrt(size), MaskContext(part.causal, length, part.layer)
     x = x.double()
@@ -181,13 +181,14 @@ def test_heads_are_normalized_after_they_are_turned_where_the_specification_says
     assert distance(run(part), part.merge_heads(weights @ part.keys_and_values(X)[1])) < 1e-6
 
 
-def test_queries_grow_with_their_position() -> None:
-    part, plain = (
-        build(position=spec.Rotary(), query_scale=scale) for scale in (spec.QueryScale(beta=0.5, length=2), None)
-    )
+@pytest.mark.parametrize("offset", [0, 1])
+def test_queries_grow_with_their_position(offset: int) -> None:
+    growth = spec.QueryScale(beta=0.5, length=2, offset=offset)
+    part, plain = (build(position=spec.Rotary(), query_scale=scale) for scale in (growth, None))
     with torch.no_grad():
         grown = run(part)
-        for row, factor in ((0, 1.0), (1, 1.0), (2, 1 + 0.5 * math.log(2)), (6, 1 + 0.5 * math.log(4))):
+        for row in (0, 1, 2, 5, 6):
+            factor = 1 + 0.5 * math.log(1 + (row + offset) // 2)
             plain.load_state_dict(part.state_dict())
             plain.q.weight.mul_(factor)
             assert distance(run(plain)[:, row], grown[:, row]) < 2e-6

@@ -20,6 +20,7 @@ WITH_DIRECTION = st.one_of(
         st.one_of(
             st.just(spec.Full()),
             st.builds(spec.Window, size=SIZES),
+            st.builds(spec.Chunked, size=SIZES),
             st.builds(spec.Strided, stride=SIZES),
             SIZES.flatmap(lambda s: st.builds(spec.Fixed, stride=st.just(s), num_summary=st.integers(1, s))),
             st.builds(spec.GlobalWindow, size=SIZES, num_global_tokens=SIZES),
@@ -50,6 +51,8 @@ def defined(pattern: spec.Pattern, i: int, j: int, setting: MaskContext) -> bool
             return True
         case spec.Window(size=size):
             return i - size < j <= i if setting.causal else abs(i - j) <= size // 2
+        case spec.Chunked(size=size):
+            return i // size == j // size
         case spec.Strided(stride=stride):
             return abs(i - j) < stride or (i - j) % stride == 0
         case spec.Fixed(stride=stride, num_summary=summary):
@@ -117,6 +120,7 @@ LONG = st.integers(100, 900)
 WIDE = st.integers(1, 300)
 LONG_PATTERNS = st.one_of(
     st.builds(spec.Window, size=WIDE),
+    st.builds(spec.Chunked, size=WIDE),
     st.builds(spec.Strided, stride=WIDE),
     WIDE.flatmap(lambda s: st.builds(spec.Fixed, stride=st.just(s), num_summary=st.integers(1, s))),
     st.builds(spec.GlobalWindow, size=WIDE, num_global_tokens=SIZES),
@@ -141,8 +145,9 @@ def test_closed_forms_of_long_texts_are_what_their_tiles_hold(pattern: spec.Patt
 @pytest.mark.parametrize("length", [2**20, 2**31 - 1, 2**31])
 def test_texts_of_any_length_are_counted_without_a_tile(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tile each would be tens of millions."""
-    patterns = [spec.Window(size=4096), spec.Strided(stride=128), spec.Fixed(stride=128, num_summary=8)]
-    patterns += [spec.GlobalWindow(size=512, num_global_tokens=1), spec.BigBird(), spec.BigBird(global_blocks=1)]
+    patterns = [spec.Window(size=4096), spec.Chunked(size=8192), spec.Strided(stride=128)]
+    patterns += [spec.Fixed(stride=128, num_summary=8), spec.GlobalWindow(size=512, num_global_tokens=1)]
+    patterns += [spec.BigBird(), spec.BigBird(global_blocks=1)]
     for pattern in patterns:
         rule = pattern_rule(pattern)
         monkeypatch.setattr(type(rule), "pieces", None)
@@ -157,7 +162,7 @@ def test_a_state_holds_what_the_newest_query_may_see(directed: Directed, length:
     pattern, _ = directed
     assume(not isinstance(pattern, spec.BigBird))  # for encoders, which remember nothing
     places = pattern_rule(pattern).cache_length(length)
-    assert places == (min(length, pattern.size) if isinstance(pattern, spec.Window) else length)
+    assert places == (min(length, pattern.size) if isinstance(pattern, spec.Window | spec.Chunked) else length)
     newest = length - 1
     assert all(j > newest - places for i, j in allowed(pattern, MaskContext(True, length)) if i == newest)
 
@@ -177,6 +182,8 @@ def test_a_windows_edge() -> None:
 
 def test_one_row_of_each_other_pattern() -> None:
     assert seen(spec.Strided(stride=4), 13, causal=True) == [1, 5, 9, 10, 11, 12, 13]
+    assert seen(spec.Chunked(size=4), 13, causal=True) == [12, 13]
+    assert seen(spec.Chunked(size=4), 13, causal=False) == [12, 13, 14, 15]
     assert seen(spec.Fixed(stride=4, num_summary=1), 13, causal=True) == [3, 7, 11, 12, 13]
     assert seen(spec.Fixed(stride=4, num_summary=2), 13, causal=False) == [2, 3, 6, 7, 10, 11, 12, 13, 14, 15, 18, 19]
     assert seen(spec.GlobalWindow(size=3, num_global_tokens=2), 13, causal=True) == [0, 1, 11, 12, 13]

@@ -62,7 +62,7 @@ UNKNOWN_KEYS = [
     (("head", "tyed"), "head.tyed: is not a known key; did you mean tied?"),
     (("embedding", "zzz"),
      "embedding.zzz: is not a known key; use one of kind, position, scale, round_scale, num_token_types, norm, "
-     "norm_first, per_layer, dropout, width"),
+     "norm_first, per_layer, dropout, width, project_first"),
     ((7,), "7: is not a known key; use one of version, kind, name, vocab_size, context_length, "
      "d_model, embedding, layers, residual, final_norm, head, further_tokens, initialization"),
 ]  # fmt: skip

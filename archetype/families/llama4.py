@@ -1,0 +1,60 @@
+"""Llama 4 (Meta 2025): chunks with rotary positions, whole layers without any, and experts whose inputs are weighed."""
+
+from typing import Any
+
+from archetype.families.family import Family, presets
+from archetype.families.llama import llama
+from archetype.models.decoder.spec import Decoder
+from archetype.parts.attention.spec import QueryScale
+from archetype.parts.experts.spec import MixtureOfExperts
+from archetype.parts.feedforward.spec import GatedMLP
+from archetype.parts.norm.spec import NoNorm, RMSNorm
+from archetype.parts.pattern.spec import Chunked, Full
+from archetype.parts.position.spec import Llama3Scaling, NoPosition, NoScaling, Rotary, RotaryScaling
+from archetype.parts.router.spec import SigmoidRouter
+
+WHOLE_EVERY = 4
+LONG = Llama3Scaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context_length=8192)
+
+
+def llama4(
+    *, num_experts: int, experts_every: int, qk_norm: bool, scaling: RotaryScaling, context_length: int, name: str = ""
+) -> Decoder:
+    """A decoder of Llama 4's design, of the part that reads text.
+
+    Args:
+        num_experts: of each layer with experts.
+        experts_every: every so many layers, one has experts; the others are dense.
+        qk_norm: whether queries and keys that rotate are normalized afterwards.
+        scaling: of the rotary positions.
+        context_length: in tokens.
+        name: of the model.
+    """
+    sizes: dict[str, Any] = {"vocab_size": 202_048, "context_length": context_length, "name": name}
+    model = llama(
+        num_layers=48, d_model=5120, num_heads=40, num_kv_heads=8, head_dim=128, d_ff=16_384,
+        position=Rotary(theta=500_000.0, interleaved=True, scaling=scaling), **sizes,
+    )  # fmt: skip
+    rotates = {"qk_norm": RMSNorm(eps=1e-5, weight=False) if qk_norm else NoNorm(), "qk_norm_after_rope": qk_norm,
+               "pattern": Chunked(size=8192)}  # fmt: skip
+    whole = {"position": NoPosition(), "pattern": Full(), "query_scale": QueryScale(beta=0.1, length=8192, offset=1)}
+    expert = GatedMLP(d_ff=8192, activation="silu")
+    experts = MixtureOfExperts(
+        num_experts=num_experts, experts_per_token=1, expert=expert, shared=expert, weighs="inputs",
+        router=SigmoidRouter(),
+    )  # fmt: skip
+    return model.replace(layers=tuple(
+        block.replace(
+            mixer=block.mixer.replace(**(rotates if number % WHOLE_EVERY else whole)),
+            feedforward=block.feedforward if number % experts_every else experts,
+        )
+        for number, block in enumerate(model.layers, 1)
+    ))  # fmt: skip
+
+
+# Files of the type are read by their tensors, as those of a family that is not registered.
+FAMILY = Family("llama4", presets("Meta 2025; meta-llama/Llama-4-* config.json, the part that reads text", llama4, {
+    "llama-4-scout": dict(num_experts=16, experts_every=1, qk_norm=True, scaling=LONG, context_length=10_485_760),
+    "llama-4-maverick": dict(num_experts=128, experts_every=2, qk_norm=False, scaling=NoScaling(),
+        context_length=1_048_576),
+}))  # fmt: skip

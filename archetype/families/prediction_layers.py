@@ -1,0 +1,156 @@
+"""Published layers that predict the tokens after the next, as `further_tokens` of a decoder.
+
+No paper's equation says how a file orders the columns of the projection that reads an embedding and a hidden vector.
+The programs that run the published weights do, and agree with each other (vLLM's `deepseek_mtp.py`, `glm4_moe_mtp.py`,
+`qwen3_next_mtp.py` and `mimo_mtp.py`; SGLang's `deepseek_nextn.py` and `qwen3_next_mtp.py`): the embedding comes first,
+in MiMo the hidden vector. All give the layer the vector that the head reads, and normalize it and the embedding apart.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from archetype.errors import CheckpointError
+from archetype.families.rules import Rule, rule
+from archetype.models.decoder.spec import Decoder
+from archetype.models.further_tokens.spec import FurtherTokens
+from archetype.spec.base import inside
+
+# Tables of the model that a file repeats in such a layer, and whose they are.
+TABLES = (
+    (re.compile(r".*\.\d+\.embed_tokens\.weight"), "embedding.token.weight"),
+    (re.compile(r".*\.\d+\.shared_head\.head\.weight"), "lm_head.weight"),
+)
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The names of such layers.
+
+    Attributes:
+        projection: a pattern of the projection's name, of which the first group is what all names of the layer begin
+            with, and the second its number, where there may be several.
+        block: what stands between that and the names of a block's tensors.
+        norms: of the hidden vector, of the embedding, and of what the block gives.
+        embedding_first: whether the projection reads the embedding before the hidden vector.
+    """
+
+    projection: str
+    norms: tuple[str, str, str]
+    block: str = ""
+    embedding_first: bool = True
+
+
+SPELLINGS = (
+    Spelling(r"(.*\.(\d+)\.)eh_proj", ("hnorm", "enorm", "shared_head.norm")),  # DeepSeek-V3, GLM-4.5
+    Spelling(r"((?:.*\.)?mtp\.)fc", ("pre_fc_norm_hidden", "pre_fc_norm_embedding", "norm"), "layers.0."),  # Qwen3-Next
+    Spelling(r"(.*\.mtp_layers\.(\d+)\.)input_proj", ("hidden_layernorm", "token_layernorm", "final_layernorm"),
+             embedding_first=False),  # MiMo
+)  # fmt: skip
+NORMS = ("hidden_norms", "embedding_norms", "final_norms")
+
+
+class Predictions(NamedTuple):
+    """What a file's prediction layers are here.
+
+    Attributes:
+        further_tokens: the specification.
+        rules: of their tensors.
+        copies: tensors that repeat a table of the model.
+    """
+
+    further_tokens: FurtherTokens
+    rules: tuple[Rule, ...]
+    copies: tuple[str, ...]
+
+
+def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decoder) -> Predictions:
+    """The prediction layers of a file.
+
+    Args:
+        names: of all its tensors.
+        rules: of the model without them.
+        model: its specification.
+
+    Raises:
+        CheckpointError: there are none, or one of them is not as a layer of the model is.
+    """
+    spelling, layers = _layers(names)
+    copies = copies_beside(names, model)
+    further: list[Rule] = []
+    block_layers = set[int]()
+    for number, prefix in enumerate(layers):
+        own = [name for name in names if name.startswith(prefix) and name not in copies]
+        projection = re.escape(prefix) + spelling.projection.rpartition(")")[2] + r"\.weight"
+        inner = {f"{norm}.{kind}": f"{ours}.{number}.{kind}"
+                 for norm, ours in zip(spelling.norms, NORMS, strict=True) for kind in ("weight", "bias")}  # fmt: skip
+        block = []
+        for name in own:
+            if re.fullmatch(projection, name):
+                projected = f"further_tokens.projections.{number}.weight"
+                further.append(replace(rule(name, projected), swapped=spelling.embedding_first))
+            elif (param := inner.get(name.removeprefix(prefix))) is not None:
+                further.append(rule(name, f"further_tokens.{param}"))
+            else:
+                block.append(name)
+        layer, added = _block(block, prefix + spelling.block, number, names, rules, model)
+        block_layers.add(layer)
+        further += added
+    last = len(model.layers) - 1
+    blocks = {model.layers[layer].own for layer in block_layers}
+    if len(blocks) > 1:
+        raise CheckpointError(layers[1], "is of another design than the prediction layer before it", REMEDY)
+    (block_spec,) = (one.model_copy(update={"mixer": one.mixer.own}) for one in blocks)
+    with inside("further_tokens"):
+        predicted = FurtherTokens(
+            count=len(layers), block=None if block_layers == {last} else block_spec, norm=model.final_norm
+        )
+    return Predictions(predicted, tuple(further), tuple(copies))
+
+
+REMEDY = "load it without further_tokens"
+
+
+def copies_beside(names: Iterable[str], model: Decoder) -> dict[str, str]:
+    """The tensors that repeat a table of the model, and the parameter that each repeats."""
+    tied = model.head.shares_table
+    repeated = {name: param for name in names for pattern, param in TABLES if pattern.fullmatch(name)}
+    return {name: TABLES[0][1] if tied else param for name, param in repeated.items()}
+
+
+def _layers(names: Collection[str]) -> tuple[Spelling, list[str]]:
+    """How the layers are spelled, and what the names of each begin with, in their order."""
+    for spelling in SPELLINGS:
+        prefixes: Mapping[int, str] = {
+            int(match[2]) if match.re.groups > 1 else 0: match[1]
+            for name in names
+            if (match := re.fullmatch(spelling.projection + r"\.weight", name))
+        }
+        if prefixes:
+            return spelling, [prefixes[number] for number in sorted(prefixes)]
+    cause = "no tensors predict tokens after the next in a way that is read"
+    raise CheckpointError("further_tokens", cause, REMEDY)
+
+
+def _block(
+    block: list[str], prefix: str, number: int, names: Collection[str], rules: Sequence[Rule], model: Decoder
+) -> tuple[int, list[Rule]]:
+    """The layer of the model, the last one, that has tensors of the same names as a block, and the block's rules."""
+    for layer in reversed(range(len(model.layers))):
+        own = [one for one in (r.for_layer(layer) for r in rules) if one.params[0].startswith(f"blocks.{layer}.")]
+        match = re.match(rf"(?:.*?\.)?{layer}\.", own[0].hf) if own else None
+        if match is None:
+            continue
+        tensors = {name.removeprefix(match[0]) for name in names if name.startswith(match[0])}
+        if tensors == {name.removeprefix(prefix) for name in block}:
+            place = f"further_tokens.blocks.{number}."
+            return layer, [
+                replace(
+                    one,
+                    hf=prefix + one.hf.removeprefix(match[0]),
+                    params=tuple(place + param.removeprefix(f"blocks.{layer}.") for param in one.params),
+                )
+                for one in own
+            ]
+    raise CheckpointError(prefix, "predicts further tokens by a block that no layer of the model is like", REMEDY)
