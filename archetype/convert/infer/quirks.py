@@ -137,7 +137,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa"), FamilyQuirks(renormalize=True)),
     "aria_text": FamilyQuirks(renormalize=True, only=(("hidden_act", "silu"),)),  # but for the shared expert
     **dict.fromkeys(("bloom", "mpt"), FamilyQuirks(alibi=True)),
-    "zamba2": FamilyQuirks(conv_silu=True, mixer_eps=1e-5, only=(("time_step_min", 1e-3),)),
+    "zamba2": FamilyQuirks(conv_silu=True, mixer_eps=1e-5, steps_from_min=True),
     "olmo3": FamilyQuirks(scaled_full_layers=True),
     "olmoe": FamilyQuirks(only=(("sliding_window", None),)),
     "whisper": FamilyQuirks(only=(("scale_embedding", False),)),
@@ -181,7 +181,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "gpt_neo": FamilyQuirks(unscaled_scores=True),
     "roformer": FamilyQuirks(interleaved=True, rope=True, computed=r".*\.embed_positions\.weight"),
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
-    "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, only=(("time_step_min", 1e-3),)),
+    "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, steps_from_min=True),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
     "nanochat": FamilyQuirks(
         norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True

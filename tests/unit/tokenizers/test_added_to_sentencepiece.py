@@ -103,7 +103,9 @@ def test_those_of_the_configuration_are_read_as_transformers_reads_them(describe
         SentencePieceTokenizer(MODEL, {}, read_added(described, {"added_tokens_decoder": behind})), tmp_path / "fast"
     )
     assert ours.encode("a[INST]") == [*ours.encode("a"), SIZE + 1] and SIZE not in ours.encode("a<|im_end|>")
-    assert ours.decode(ours.encode_with_special_tokens("the[INST] cat<|im_end|>")) == "the[INST] cat"
+    assert (
+        ours.decode(ours.encode_with_special_tokens("the[INST] cat<|im_end|>")) == "the[INST]  cat"
+    )  # two spaces, of which one is its text's
     (tmp_path / "saved").mkdir()
     ours.save(tmp_path / "saved")
     again = open_tokenizer(tmp_path / "saved")
