@@ -86,7 +86,7 @@ class FamilyQuirks(MixerQuirks):
         rope: queries and keys are rotated, though no key says so.
         rope_when_named: queries and keys are rotated only where `position_embedding_type` says so.
         alibi: scores fall with the distance, which no key says.
-        alibi_before_scale: they fall before they are divided by the root of the head's width.
+        alibi_before_scale: they fall, in bfloat16, before they are divided by the root of the head's width.
         logits_times_scaling: `logits_scaling` multiplies logits, where it divides them elsewhere.
         norm_first: the embedding's norm stands before positions are added.
         expert_bias_on: what the bias of the experts' choice is added to.

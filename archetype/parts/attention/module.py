@@ -262,7 +262,7 @@ def attend_to_cache(
     pattern, score, bias = attention.spec.pattern, attention.score_function, attention.bias(context)
     if not isinstance(pattern, Full | Window) or not isinstance(bias, Alibi | RelativeBias | None):
         return None
-    if not attention.causal:
+    if not attention.causal or (isinstance(bias, Alibi) and bias.rounded):
         return None
     if attention.spec.keys_follow_length or score.additive is not None:
         return None
