@@ -16,6 +16,7 @@ from archetype.tokenizers.added import ADDED, DECODER, AddedToken, read_added, s
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.tiktoken import TiktokenTokenizer, is_ranks
 from archetype.tokenizers.tokenizer import SPACE, Tokenizer, check_utf8, readable
+from archetype.tokenizers.unobeyed import name_unobeyed
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -94,6 +95,9 @@ class SentencePieceTokenizer(Tokenizer):
         self.eos = (eos,) if eos >= 0 else ()
         self.adds_bos = self.bos is not None
         special_tokens.apply_config(self, self._config, self._id)
+        obeyed = {"add_prefix_space": self.settings.adds_prefix, "do_lower_case": False, "extra_special_tokens": []}
+        unknown = str(self.processor.id_to_piece(self.processor.unk_id()))
+        name_unobeyed(self._config, obeyed, {unknown, *self.special_tokens})
 
     @cached_property
     def settings(self) -> ModelSettings:
