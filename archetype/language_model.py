@@ -1,6 +1,5 @@
 """A model with its tokenizer: what `archetype.load` returns, and what can be asked of it."""
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import Tensor
 from archetype import generate
 from archetype.convert.sentence_transformers import parse, write_files
 from archetype.data.pairs import read_pairs
-from archetype.errors import DataError, NotObeyed, SpecError
+from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate import (
     Beam,
@@ -25,13 +24,8 @@ from archetype.generate import (
     TranslationScore,
     ValueReport,
 )
-from archetype.generate.generation_config import (
-    GENERATION_CONFIG,
-    generation_config,
-    never_written,
-    unobeyed_by_beams,
-)
-from archetype.generate.settings import Sampling, SamplingFields
+from archetype.generate.generation_config import GENERATION_CONFIG, generation_config, never_written
+from archetype.generate.settings import LogitsRules, Sampling, SamplingFields
 from archetype.inspection import Inspection, Tracer
 from archetype.inspection.inputs import Inputs, Text, inputs_of
 from archetype.io import atomic
@@ -361,8 +355,22 @@ class LanguageModel:
             Vectors, (B, D).
         """
         model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
-        modules = parse(self.sentence_files)
-        return generate.embed(model, self._tokenizer(), texts, pooling, normalized, modules)
+        modules = None if pooling is not None else parse(self.sentence_files)
+        rows = self.embedding_tokens(texts, pooling)
+        return generate.embed(model, rows, pooling, normalized, modules)
+
+    def embedding_tokens(
+        self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None
+    ) -> list[list[int]]:
+        """The token ids that `embed` reads: each text with its prompt and cut, where modules.json says so.
+
+        Args:
+            texts: as for `embed`; ids are whole texts and stay as they are.
+            pooling: as for `embed`.
+        """
+        modules = None if pooling is not None else parse(self.sentence_files)
+        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
+        return generate.embedding_tokens(model, self._tokenizer(), texts, modules)
 
     def classify(self, inputs: Tensor | str | list[str]) -> Tensor:
         """The probability of each class, for images or texts; with a head for one class, the value that it estimates.
@@ -431,17 +439,16 @@ class LanguageModel:
         return self.sampling.replace(**sampling)
 
     def beam(self, **fields: Any) -> Beam:
-        """The settings of a search, with some fields replaced; nothing that the model never writes is chosen.
+        """The settings of a search: what the model's files say of its texts, with some fields replaced.
 
-        Warns:
-            NotObeyed: names the model's settings of generation that a search does not obey.
+        Their limit of tokens gives way to `max_extra_tokens`.
         """
-        if unobeyed := unobeyed_by_beams(self.sampling):
-            message = (
-                f"{GENERATION_CONFIG}: {', '.join(unobeyed)} would change targets, and beam search does not obey it"
-            )
-            warnings.warn(message, NotObeyed, stacklevel=2)
-        return Beam.parse({"suppress_tokens": (*never_written(self.special), *self.sampling.suppress_tokens)} | fields)
+        said = self.sampling
+        rules = {name: getattr(said, name) for name in LogitsRules.model_fields}
+        rules["suppress_tokens"] = (*never_written(self.special), *said.suppress_tokens)
+        if "max_extra_tokens" not in fields:
+            rules["max_new_tokens"] = said.said_limit(num_prompt=1)  # the token that a target starts with
+        return Beam.parse(rules | fields)
 
     @property
     def target_start(self) -> int | None:

@@ -166,6 +166,7 @@ def export(
     shard_bytes: int | None = None,
     format: Literal["hf", "gguf"] = "hf",
     type: GgufType | None = None,
+    allow_different_tokens: bool = False,
 ) -> Family:
     """Write a language model as a folder for other programs, then read it back and compare every tensor.
 
@@ -176,6 +177,8 @@ def export(
         shard_bytes: the size above which the weights are split into several files.
         format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp.
         type: of the matrices of a GGUF file (default: the model's own).
+        allow_different_tokens: write a GGUF file too whose texts llama.cpp cuts otherwise than the tokenizer does,
+            with a warning that names one.
 
     Returns:
         The family whose format was written.
@@ -185,6 +188,8 @@ def export(
     """
     if type is not None and format != "gguf":
         raise CheckpointError("--type", "is for GGUF alone", "add --format gguf, or use --dtype")
+    if allow_different_tokens and format != "gguf":
+        raise CheckpointError("--allow-different-tokens", "is for GGUF alone", "add --format gguf, or leave it out")
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(designs())}")
     chosen = published()[family] if family else _own_family(lm, format) or family_for(lm.spec)
@@ -199,7 +204,9 @@ def export(
         if format == "gguf":
             own = {name: id for name, id in lm.special.items() if name == "pad_token_id"}
             ids = own | {name: id for name, id in special.items() if name == "decoder_start_token_id"}
-            gguf.write_gguf(lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, ids, type)
+            gguf.write_gguf(
+                lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, ids, type, allow_different_tokens
+            )
             return chosen
         config = special | _label_names(lm)
         hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)

@@ -3,14 +3,13 @@
 from functools import partial
 from typing import Any
 
-from archetype.families.config import Config
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
-from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored
+from archetype.families.keys import ConfigTable, Converted, Expected, Key, ignored
 from archetype.families.mamba import RULES, STATE_SPACE, mamba
 from archetype.families.rules import weight_rules
 from archetype.models.decoder.spec import Decoder
-from archetype.parts.mamba2.infer import refuse_step_limits
+from archetype.parts.mamba2.infer import step_limits
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.parts.norm.spec import RMSNorm
 
@@ -20,17 +19,18 @@ def mamba2(*, vocab_size: int = 50_288, eps: float = 1e-5, **design: Any) -> Dec
     return mamba(vocab_size=vocab_size, eps=eps, kind=partial(Mamba2, eps=eps), **design)
 
 
-def read_limits(config: Config, values: Values) -> Values:
-    """Nothing: steps are not clamped here."""
-    refuse_step_limits(config)
-    return {}
+def write_limits(model: Any) -> dict[str, Any]:
+    """The limits of steps; nothing where there are none."""
+    mixer = model.layers[0].mixer
+    most = {"__float__": "Infinity"} if mixer.dt_limit_max is None else mixer.dt_limit_max
+    return {"time_step_limit": [mixer.dt_limit_min, most]} if mixer.limits_steps else {}
 
 
 KEYS = ConfigTable(mamba2, (
     # of the authors' own program and of ways to compute and to begin: they change no result
     ignored("residual_in_fp32", "rescale_prenorm_residual", "time_step_floor", "time_step_rank", "norm_before_gate",
         "rms_norm", "time_step_init_scheme", "layer_types"),
-    Converted(read_limits, lambda model: {}),
+    Converted(lambda config, values: {**step_limits(config)}, write_limits),
     Key("hidden_size", "d_model", 4096),
     Key("num_heads", "num_heads", 128),
     Key("head_dim", "head_dim", 64, path="block.mixer.head_dim"),

@@ -9,6 +9,7 @@ from archetype.errors import DataError
 from archetype.generate.beam_step import BeamStep
 from archetype.generate.finite import check_finite
 from archetype.generate.hypotheses import Candidates, Hypotheses
+from archetype.generate.logits_processors import LogitsProcessors
 from archetype.generate.settings import Beam
 from archetype.generate.slots import Slots
 from archetype.generate.step import is_native
@@ -93,6 +94,9 @@ class Search:
         self.slots: Slots[int] = Slots(model, limit, settings.num_beams, self._make_step)
         self.hypotheses = Hypotheses(limit, self._limit(self.waiting[-1]), start, end, settings)
         self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in sources]
+        self._rules = settings.replace(suppress_tokens=())  # which the steps themselves suppress
+        self._rules.check_ids(model.spec.vocab_size)
+        self._changes = self._rules.change_every_token
         self._suppressed: Tensor | None = None
         if tokens := [token for token in settings.suppress_tokens if token < model.spec.vocab_size]:
             self._suppressed = torch.zeros(model.spec.vocab_size, device=model.device)
@@ -111,22 +115,41 @@ class Search:
         return self.finished
 
     def _limit(self, source: int) -> int:
-        return min(self.model.spec.context_length - 1, len(self.sources[source]) + self.settings.max_extra_tokens)
+        most = self.model.spec.context_length - 1, len(self.sources[source]) + self.settings.max_extra_tokens
+        return min(*most, self.settings.max_new_tokens or most[0])
 
     def _make_step(self, model: GenerativeModel, state: State) -> BeamStep:
         assert isinstance(model, EncoderDecoder)
-        return BeamStep(model, state, self.settings.num_beams, self._suppressed)
+        return BeamStep(model, state, self.settings.num_beams, self._suppressed, self.settings.renormalize_logits)
 
     def _extend(self) -> list[int]:
         """One token more of every target; the slots of sources whose search has ended."""
         step, targets, count = self.slots.current_step(), self.hypotheses, len(self.slots.texts)
         assert isinstance(step, BeamStep)
-        best = step.extend(targets.newest, targets.scores, targets.parents, targets.starts)[:count]
+        adjust = self._adjust if self._is_ruled() else None
+        best = step.extend(targets.newest, targets.scores, targets.parents, targets.starts, adjust)[:count]
         logs, places, tokens = best.cpu().numpy().transpose(1, 0, 2)
-        if not np.isfinite(logs[:, 0]).all():
+        if np.isnan(logs[:, 0]).any():  # where the settings leave no token, the best is -inf
             check_finite(best[:, 0, 0], self.model, self._read_targets)
         parents = places.astype(np.int64) // step.num_candidates
         return targets.extend(Candidates(logs, parents, tokens.astype(np.int64)))
+
+    def _is_ruled(self) -> bool:
+        """Whether the settings change what the model says of the next tokens."""
+        lengths, limits = self.hypotheses.lengths, self.hypotheses.limits
+        is_last = bool((lengths == limits - 1)[: len(self.slots.texts)].any())
+        return self._changes or (is_last and bool(self._rules.forced_eos_token_id))
+
+    def _adjust(self, logs: Tensor) -> None:
+        """Let the settings change the log-probabilities of each target's next token, (B, V), in place."""
+        targets, rows = self.hypotheses, iter(logs)
+        for slot, source in enumerate(self.slots.texts):
+            for tokens in targets.tokens[slot, :, : targets.lengths[slot]].tolist():
+                limit = int(targets.limits[slot])
+                processors = LogitsProcessors(self._rules, [targets.start], self.sources[source], [targets.end], limit)
+                for token in tokens:
+                    processors.consume(token)
+                processors(next(rows))
 
     def _leave(self, ended: list[int]) -> None:
         """Give the slots of sources whose search has ended to the next, and where none is left, to the last in use."""

@@ -1,5 +1,7 @@
 """One step of a beam search: beams go on from others, and the likeliest continuations of each text's beams come out."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -20,10 +22,18 @@ class BeamStep(DecodeStep):
         state: of the rows, as many neighbours for each text as it has beams.
         num_beams: of each text.
         suppressed: added to log-probabilities, (V,); None: nothing.
+        renormalize: whether the probabilities of what is left are made to sum to 1 again.
     """
 
-    def __init__(self, model: EncoderDecoder, state: State, num_beams: int, suppressed: Tensor | None = None) -> None:
-        rows, self._suppressed = len(state.lengths), suppressed
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        state: State,
+        num_beams: int,
+        suppressed: Tensor | None = None,
+        renormalize: bool = False,
+    ) -> None:
+        rows, self._suppressed, self._renormalize = len(state.lengths), suppressed, renormalize
         self._scores = torch.zeros(rows // num_beams, num_beams, device=model.device)
         self._sources, self._starts = torch.zeros(2, rows, dtype=torch.long, device=model.device).unbind()
         self._any_goes_on_from_another = False
@@ -36,6 +46,7 @@ class BeamStep(DecodeStep):
         scores: Float[ndarray, "slots beams"],
         parents: Int[ndarray, "slots beams"],
         starts: Int[ndarray, "slots beams"],
+        adjust: Callable[[Float[Tensor, "B V"]], None] | None = None,
     ) -> Float[Tensor, "texts 3 N"]:
         """The likeliest continuations of each text: log-probabilities, places among candidates, and tokens, best first.
 
@@ -46,6 +57,7 @@ class BeamStep(DecodeStep):
             scores: its log-probability.
             parents: the beam of its text that it goes on from.
             starts: the first place in which the two differ.
+            adjust: changes the log-probabilities of each row's next token in place, which is not recorded.
         """
         texts, width = self._scores.shape
         sources = parents[:texts] + width * np.arange(texts)[:, None]
@@ -53,7 +65,12 @@ class BeamStep(DecodeStep):
         self._sources.copy_(torch.from_numpy(sources.ravel()))
         self._starts.copy_(torch.from_numpy(starts[:texts].ravel()))
         self._scores.copy_(torch.from_numpy(scores[:texts]))
-        return self(torch.from_numpy(newest[:texts].reshape(-1, 1)).to(self._scores.device))
+        best = self(torch.from_numpy(newest[:texts].reshape(-1, 1)).to(self._scores.device))
+        if adjust is None:
+            return best
+        logs = self._logits.log_softmax(-1)
+        adjust(logs)
+        return self._best(logs, logs.new_zeros(len(logs), 1))
 
     @property
     def num_candidates(self) -> int:
@@ -63,10 +80,16 @@ class BeamStep(DecodeStep):
     def _compute(self, tokens: Int[Tensor, "B 1"], state: State) -> Tensor:
         if self._any_goes_on_from_another or recording() is not None:
             state.targets.copy_rows(self._sources, self._starts)
-        logits = super()._compute(tokens, state).float()
-        allowed = logits if self._suppressed is None else logits + self._suppressed
+        self._logits = super()._compute(tokens, state).float()
+        return self._best(self._logits, self._logits.logsumexp(-1, keepdim=True))
+
+    def _best(self, scores: Float[Tensor, "B V"], total: Float[Tensor, "B 1"]) -> Float[Tensor, "texts 3 N"]:
+        """The likeliest continuations of each text, where `scores - total` are log-probabilities."""
+        allowed = scores if self._suppressed is None else scores + self._suppressed
+        if self._renormalize:  # where nothing is left, nothing becomes likely
+            total = allowed.logsumexp(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
         best, ids = allowed.topk(self.num_candidates)
-        logs = best - logits.logsumexp(-1, keepdim=True)
+        logs = best - total
         texts, width = self._scores.shape
         totals = (self._scores[..., None] + logs.view(texts, width, -1)).flatten(1)
         totals, places = totals.topk(min(2 * width, totals.shape[1]))

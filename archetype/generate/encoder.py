@@ -65,11 +65,32 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
     ]
 
 
-@torch.inference_mode()
-def embed(
+def embedding_tokens(
     model: Encoder | Decoder,
     tokenizer: Tokenizer,
     texts: str | Sequence[str | list[int]],
+    modules: SentenceModules | None = None,
+) -> list[list[int]]:
+    """Whole texts as the tokens that become a vector.
+
+    Args:
+        model: that reads them.
+        tokenizer: the model's own.
+        texts: one, or several; or whole texts as token ids, which stay as they are.
+        modules: of sentence-transformers, which say what stands before a text, and where it is cut.
+    """
+    if modules is None:
+        return _encoded(tokenizer, texts)
+    texts = [texts] if isinstance(texts, str) else texts
+    prepared = [modules.prepared(text) if isinstance(text, str) else text for text in texts]
+    longest = min(modules.max_length or model.spec.context_length, model.spec.context_length)
+    return _encoded(tokenizer, prepared, longest)
+
+
+@torch.inference_mode()
+def embed(
+    model: Encoder | Decoder,
+    rows: list[list[int]],
     pooling: Pooling | None = None,
     normalized: bool | None = None,
     modules: SentenceModules | None = None,
@@ -78,20 +99,19 @@ def embed(
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own.
-        texts: one, or several, none of them empty; or whole texts as token ids.
+        rows: the texts as `embedding_tokens` gives them, none of them empty.
         pooling: mean, first or last; absent, as `modules` say, else mean for an encoder, and last for a decoder, whose
             last token alone has seen the whole text.
         normalized: whether every vector has length 1, so that a product of two is the cosine of their angle (absent:
             as `modules` say, else true).
-        modules: of sentence-transformers, which also say how texts are prepared, and where they are cut.
+        modules: of sentence-transformers.
 
     Raises:
         SpecError: first, for a decoder.
         DataError: a text is empty, or longer than the model's context.
     """
     if modules is not None and pooling is None:
-        return _embed_by_modules(model, tokenizer, texts, normalized, modules)
+        return _embed_by_modules(model, rows, normalized, modules)
     pooling = pooling or ("last" if isinstance(model, Decoder) else "mean")
     if pooling == "first" and isinstance(model, Decoder):
         raise SpecError("pooling", "a decoder's first token has seen no other", "use last or mean")
@@ -109,26 +129,17 @@ def embed(
             return model.pooled(vectors)
         return vectors[torch.arange(len(tokens)), num_tokens - 1]
 
-    result = _by_length(model, _encoded(tokenizer, texts), pooled).float()
+    result = _by_length(model, rows, pooled).float()
     return result if normalized is False else torch.nn.functional.normalize(result, dim=-1)
 
 
 def _embed_by_modules(
-    model: Encoder | Decoder,
-    tokenizer: Tokenizer,
-    texts: str | Sequence[str | list[int]],
-    normalized: bool | None,
-    modules: SentenceModules,
+    model: Encoder | Decoder, rows: list[list[int]], normalized: bool | None, modules: SentenceModules
 ) -> Float[Tensor, "B E"]:
-    texts = [texts] if isinstance(texts, str) else texts
-    prepared = [modules.prepared(text) if isinstance(text, str) else text for text in texts]
-
     def pooled(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B E"]:
         return modules.pooled(model(tokens, num_tokens=num_tokens, with_logits=False).hidden, num_tokens)
 
-    longest = min(modules.max_length or model.spec.context_length, model.spec.context_length)
-    result = _by_length(model, _encoded(tokenizer, prepared, longest), pooled).float()
-    return modules.finished(result, normalized)
+    return modules.finished(_by_length(model, rows, pooled).float(), normalized)
 
 
 @torch.inference_mode()

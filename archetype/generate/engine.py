@@ -172,10 +172,7 @@ class Engine:
             limit = min(limit, self.model.spec.context_length - num_prompt)
         if is_asked or settings.max_length is None:
             return limit
-        if settings.max_length <= num_prompt:
-            cause = f"{settings.max_length} leaves no token after the {num_prompt} of the prompt"
-            raise SpecError("max_length", cause, "give max_new_tokens instead")
-        return min(limit, settings.max_length - num_prompt)
+        return min(limit, settings.length_left(settings.max_length, num_prompt))
 
     def grammar(self, settings: Sampling) -> Grammar | None:
         """The grammar of the settings' constraint, at the start of a text.

@@ -17,23 +17,19 @@ READ = {name: name for name in (
     "max_new_tokens", "max_length", "min_new_tokens", "min_length", "sequence_bias", "encoder_repetition_penalty",
     "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "forced_bos_token_id",
     "forced_eos_token_id", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
-    "temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "renormalize_logits", "temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff",
+    "eta_cutoff",
 )} | {"stop_strings": "stop"}  # fmt: skip
 # keys that change how fast a text comes, what is given beside it, or nothing; logits that are not finite are an error
 WITHOUT_EFFECT = {
     "_from_model_config", "transformers_version", "trust_remote_code", "use_cache", "cache_implementation",
     "cache_config", "max_cache_len", "low_memory", "prefill_chunk_size", "compile_config", "disable_compile",
     "continuous_batching_config", "return_dict_in_generate", "return_legacy_cache", "output_attentions",
-    "output_hidden_states", "output_scores", "output_logits", "remove_invalid_values", "renormalize_logits", "use_mtp",
+    "output_hidden_states", "output_scores", "output_logits", "remove_invalid_values", "use_mtp",
     "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
     "assistant_early_exit", "assistant_lookbehind", "assistant_ensemble_weight", "target_lookbehind",
     "speculation_type", "prompt_lookup_num_tokens", "max_matching_ngram_size",
 }  # fmt: skip
-NOT_OF_BEAMS = (
-    "min_new_tokens", "min_length", "sequence_bias", "encoder_repetition_penalty", "repetition_penalty",
-    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "forced_bos_token_id",
-    "exponential_decay_length_penalty", "begin_suppress_tokens",
-)  # fmt: skip
 OF_BEAMS = ("early_stopping", "length_penalty", "diversity_penalty", "num_beam_groups")  # nothing without beams
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # values of keys that are not obeyed with which they ask for nothing
     "num_beams": (1,), "num_return_sequences": (1,), "guidance_scale": (1,), "token_healing": (False,),
@@ -68,7 +64,7 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
     try:
         sampling = Sampling.parse(values)
         if not data.get("do_sample"):
-            sampling = sampling.replace(temperature=0.0)
+            sampling = Sampling.parse(values | {"temperature": 0.0})
     except ArchetypeError as error:
         raise error.at(str(file)) from None
     if unobeyed := [key for key, value in data.items() if _is_unobeyed(key, value, data)]:
@@ -86,20 +82,16 @@ def _is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
     return value not in NEUTRAL.get(key, ())
 
 
-def unobeyed_by_beams(sampling: Sampling) -> list[str]:
-    """The settings of which a beam search knows nothing, where they ask for something."""
-    fields = Sampling.model_fields
-    return [name for name in NOT_OF_BEAMS if getattr(sampling, name) != fields[name].default]
-
-
 def generation_config(sampling: Sampling) -> dict[str, Any]:
     """These settings as the contents of generation_config.json."""
     values: dict[str, Any] = {"do_sample": not sampling.greedy}
     for key, name in READ.items():
         value = getattr(sampling, name)
-        if key == "max_new_tokens" or value == Sampling.model_fields[name].default:
-            continue
-        if not (name == "temperature" and sampling.greedy):
+        if name == "max_new_tokens":  # which everyone has, and not every file says
+            is_said = name in sampling.model_fields_set
+        else:
+            is_said = value != Sampling.model_fields[name].default
+        if is_said and not (name == "temperature" and sampling.greedy):
             values[key] = value
     return values
 

@@ -6,7 +6,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from archetype.generate.settings import Sampling
+from archetype.generate.settings import LogitsRules
 
 
 class LogitsProcessors:
@@ -23,7 +23,7 @@ class LogitsProcessors:
 
     def __init__(
         self,
-        sampling: Sampling,
+        sampling: LogitsRules,
         prompt: Sequence[int],
         source: Sequence[int],
         ends: Collection[int],
@@ -38,12 +38,16 @@ class LogitsProcessors:
         self.source_ngrams = _ngrams(source, sampling.encoder_no_repeat_ngram_size)
         never = [(ids, -torch.inf) for ids in sampling.bad_words_ids if ids not in {(end,) for end in ends}]
         self.biases = [*sampling.sequence_bias, *never]
-        own = ("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "sequence_bias",
-            "encoder_no_repeat_ngram_size", "bad_words_ids", "min_new_tokens", "min_length", "forced_bos_token_id",
-            "forced_eos_token_id", "exponential_decay_length_penalty", "suppress_tokens",
-            "begin_suppress_tokens")  # fmt: skip
-        fields = Sampling.model_fields
-        self.is_active = any(getattr(sampling, name) != fields[name].default for name in own)
+        self._changes = sampling.change_every_token
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the logits of the next token are changed."""
+        return self._changes or self._forces_end
+
+    @property
+    def _forces_end(self) -> bool:
+        return self.may_end and bool(self.sampling.forced_eos_token_id) and self.num_chosen == self.limit - 1
 
     @property
     def num_chosen(self) -> int:
@@ -100,7 +104,7 @@ class LogitsProcessors:
             _suppress(logits, self.ends)
         if sampling.forced_bos_token_id is not None and len(self.text) == 1:
             _force(logits, [sampling.forced_bos_token_id])
-        if sampling.forced_eos_token_id and self.num_chosen == self.limit - 1:
+        if self._forces_end:
             _force(logits, sampling.forced_eos_token_id)
         if (
             (decay := sampling.exponential_decay_length_penalty) is not None

@@ -6,7 +6,6 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from archetype.errors import SpecError
 from archetype.generate.filters import filtered
 from archetype.generate.grammar import Grammar
 from archetype.generate.logits_processors import LogitsProcessors
@@ -47,10 +46,7 @@ class Sampler:
         limit: int | None = None,
     ) -> None:
         self.sampling, self.grammar = sampling, grammar
-        for name, ids in sampling.named_ids():
-            if not all(0 <= id < vocab_size for id in ids):
-                raise SpecError(name, f"holds a token outside the vocabulary of {vocab_size}",
-                    "is it the model's own tokenizer?")  # fmt: skip
+        sampling.check_ids(vocab_size)
         self.processors = LogitsProcessors(
             sampling, prompt, prompt if source is None else source, [id for id in ends if 0 <= id < vocab_size],
             sampling.max_new_tokens if limit is None else limit, may_end=grammar is None,

@@ -31,6 +31,7 @@ class MixerQuirks:
         gate_in_queries: a gate on attention's result lies beside each head's query.
         gate_activation: of such a gate.
         mixer_eps: of the norm in a delta network or Mamba-2, where it is not that of the others.
+        steps_from_min: no step of Mamba-2 is smaller than `time_step_min`, which elsewhere is of their beginning alone.
         conv_silu: the nonlinearity behind a convolution is SiLU, whatever `hidden_act` says.
         fused_order: the order of queries, keys and values in one tensor, and in how many parts they follow each other.
     """
@@ -42,6 +43,7 @@ class MixerQuirks:
     gate_in_queries: bool = False
     gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
     mixer_eps: float | None = None
+    steps_from_min: bool = False
     conv_silu: bool = False
     fused_order: tuple[str, int] | None = None
 

@@ -87,10 +87,16 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
     if model.kind not in (BPE, UNIGRAM) or model.space_behind:
         return None
     ids = {piece.text: id for id, piece in enumerate(pieces)}
-    if len(ids) != len(pieces) or (tokenizer.symbols and model.kind == BPE and model.adds_prefix):
+    if len(ids) != len(pieces) or (tokenizer.own_symbols and model.kind == BPE and model.adds_prefix):
         return None  # a symbol that a text begins with would have the space before it that begins the first word
     unknown = int(tokenizer.processor.unk_id())
-    added = [_added(id, name, special=True) for name, id in tokenizer.special_tokens.items()]
+    added = [
+        _added(id, name, special=True) for name, id in tokenizer.special_tokens.items() if name not in tokenizer.added
+    ]
+    named = {token.id for token in tokenizer.added.values()}
+    gaps = set(range(len(pieces), tokenizer.vocab_size)) - named  # the library gives ids in a row; as transformers
+    added += [_added(id, f"<|reserved_token_{id}|>", special=True) for id in gaps]
+    added += [token._asdict() | {"normalized": False} for token in tokenizer.added.values()]
     words = None
     if model.kind == BPE:
         scores = {piece.text: piece.score for piece in pieces if piece.type == NORMAL}

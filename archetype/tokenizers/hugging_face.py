@@ -15,6 +15,7 @@ from archetype.tokenizers.definition import FILE, check_definition, pair, try_ba
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.stream import TextStream
 from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
+from archetype.tokenizers.unobeyed import name_unobeyed, name_unread, said_by_definition
 from archetype.tokenizers.word_cache import WordCache, word_pattern
 
 if TYPE_CHECKING:
@@ -59,12 +60,19 @@ class HuggingFaceTokenizer(Tokenizer):
             self._vocab_size = 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
             added = self.backend.get_added_tokens_decoder().items()
             try_backend(self.backend)
+            name_unread(self.definition, self.backend)
+            if self.definition["model"].get("dropout"):
+                self.backend.model.dropout = None  # for texts that are learned from, in other cuts each time
         self._special = {token.content: id for id, token in added if token.special}
         self.reaching = tuple(token.content for _, token in added if token.content and _reaches(token))
         self._set_special()
         model = model_type(self._model)
         names = {"BPE": "byte_bpe" if self.is_byte_level else "bpe", "WordLevel": "words"}
         self.kind = names.get(model, model.lower())
+        if self.config:
+            asked = self.config.get("add_eos_token")
+            ends = asked is True and any(id in self.eos for id in self.add_special_tokens([])[-1:])
+            name_unobeyed(self.config, said_by_definition(self.definition, ends), self._special)
 
     @property
     def vocab_size(self) -> int:

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from archetype.distribution import install_command
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes, write_json
-from archetype.io.files import DAMAGED, read_bytes, read_json
+from archetype.io.files import DAMAGED, read_bytes
 from archetype.tokenizers import special_tokens
+from archetype.tokenizers.added import ADDED, DECODER, AddedToken, read_added, split_at
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.tiktoken import TiktokenTokenizer, is_ranks
 from archetype.tokenizers.tokenizer import SPACE, Tokenizer, check_utf8, readable
+from archetype.tokenizers.unobeyed import name_unobeyed
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
-FILE, ADDED = "tokenizer.model", "added_tokens.json"
+FILE = "tokenizer.model"
 
 
 # Of its file (sentencepiece_model.proto): the trainer's and the normalizer's settings, and fields of these.
@@ -64,7 +66,7 @@ class SentencePieceTokenizer(Tokenizer):
     Args:
         data: the contents of a tokenizer.model.
         config: the contents of tokenizer_config.json, for the special tokens.
-        added: ids of special tokens behind those of the model, as added_tokens.json names them.
+        added: tokens that a folder adds to those of the model; its own control pieces among them change nothing.
 
     Raises:
         DataError: the package is not installed, or the file is damaged.
@@ -78,22 +80,24 @@ class SentencePieceTokenizer(Tokenizer):
         data = read_bytes(file)
         if is_ranks(data):  # Llama 3 was published under SentencePiece's name
             return TiktokenTokenizer.open(file)
-        return cls(data, special_tokens.read_config(file.parent), read_added(file.parent))
+        config = special_tokens.read_config(file.parent)
+        return cls(data, config, read_added(file.parent, config))
 
-    def __init__(
-        self, data: bytes, config: Mapping[str, Any] | None = None, added: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, data: bytes, config: Mapping[str, Any] | None = None, added: Sequence[AddedToken] = ()) -> None:
         self._data = data
         self._config = dict(config or {})
         self.processor = processor_of(data, FILE)
         self._size = int(self.processor.vocab_size())
-        self._added = {name: id for name, id in (added or {}).items() if id >= self._size}
-        self._names = {id: name for name, id in self._added.items()}
+        self.added = {token.content: token for token in added if not self._is_control(token)}
+        self._names = {token.id: name for name, token in self.added.items()}
         bos, eos = int(self.processor.bos_id()), int(self.processor.eos_id())  # -1 where there is none
         self.bos = bos if bos >= 0 else None
         self.eos = (eos,) if eos >= 0 else ()
         self.adds_bos = self.bos is not None
         special_tokens.apply_config(self, self._config, self._id)
+        obeyed = {"add_prefix_space": self.settings.adds_prefix, "do_lower_case": False, "extra_special_tokens": []}
+        unknown = str(self.processor.id_to_piece(self.processor.unk_id()))
+        name_unobeyed(self._config, obeyed, {unknown, *self.special_tokens})
 
     @cached_property
     def settings(self) -> ModelSettings:
@@ -112,20 +116,43 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     def special_tokens(self) -> dict[str, int]:
         own = {self.piece(id): id for id in range(self._size) if self.processor.is_control(id)}
-        return own | self._added
+        return own | {name: token.id for name, token in self.added.items() if token.special}
 
     @property
     def symbols(self) -> list[str]:
+        return [*self.own_symbols, *(name for name, token in self.added.items() if not token.special)]
+
+    @property
+    def own_symbols(self) -> list[str]:
+        """The symbols that the model itself finds in a text."""
         return [piece.text.replace(SPACE, " ") for piece in self.pieces if piece.type == USER_DEFINED]
 
     def encode(self, text: str) -> list[int]:
-        return list(self.processor.encode(check_utf8(text)))
+        return self._encode(text, [token for token in self.added.values() if not token.special])
+
+    def encode_with_special_tokens(self, text: str) -> list[int]:
+        own = [AddedToken(id, name) for name, id in self.special_tokens.items() if name not in self.added]
+        return self._encode(text, [*own, *self.added.values()])
+
+    def _encode(self, text: str, added: Sequence[AddedToken]) -> list[int]:
+        """The ids of a text in which some tokens are looked for first; what is between them is a text of its own."""
+        if not added:
+            return list(self.processor.encode(check_utf8(text)))
+        known = {token.content: token.id for token in added}
+        return [
+            id
+            for part in split_at(check_utf8(text), added)
+            for id in ([known[part]] if part in known else self.processor.encode(part))
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self.processor.decode([id for id in ids if 0 <= id < self._size]))
+        shown = {token.id for token in self.added.values() if not token.special}
+        hidden = self._names.keys() - shown
+        known = [id for id in ids if id in shown or (0 <= id < self._size and id not in hidden)]
+        return str(self.processor.decode([self.piece(id) for id in known] if shown else known))
 
     def token(self, id: int) -> str:
-        return readable(self.piece(id)) if 0 <= id < self._size else self._names.get(id, "")
+        return readable(self.piece(id)) if 0 <= id < self._size or id in self._names else ""
 
     def piece(self, id: int) -> str:
         """A token as the model's file spells it."""
@@ -133,29 +160,20 @@ class SentencePieceTokenizer(Tokenizer):
 
     def save(self, folder: Path) -> None:
         write_bytes(folder / FILE, self._data)
-        if self._added:
-            write_json(folder / ADDED, self._added)
+        if self.added and DECODER not in self._config:
+            write_json(folder / ADDED, {name: token.id for name, token in self.added.items()})
         special_tokens.write_config(folder, self, self._config, self.piece)
 
+    def _is_control(self, token: AddedToken) -> bool:
+        """Whether a token is a control piece of the model, which all texts without special tokens may spell."""
+        own = token.id < self._size and self.processor.id_to_piece(token.id) == token.content
+        return own and self.processor.is_control(token.id) and token == AddedToken(token.id, token.content)
+
     def _id(self, piece: str) -> int | None:
-        if piece in self._added:
-            return self._added[piece]
+        if piece in self.added:
+            return self.added[piece].id
         id = int(self.processor.piece_to_id(piece))
         return id if self.piece(id) == piece else None
-
-
-def read_added(folder: Path) -> dict[str, int]:
-    """The tokens that a folder adds to a model's own, by name.
-
-    Raises:
-        DataError: names the file that does not map tokens to ids.
-    """
-    if not (folder / ADDED).is_file():
-        return {}
-    added = read_json(folder / ADDED)
-    if not all(type(id) is int and 0 <= id < 2**31 for id in added.values()) or len({*added.values()}) < len(added):
-        raise DataError(ADDED, "does not map every token to an id of its own", DAMAGED)
-    return added
 
 
 def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":

@@ -134,7 +134,9 @@ DECODERS: dict[str, spec.ModelSpec] = {
     "mamba": mixed(kind="mamba", state_size=3, bias=True),
     "mamba, norms": mixed(kind="mamba", state_size=3, norm={"kind": "rms"}),
     "mamba2": mixed(kind="mamba2", num_heads=4, head_dim=6, state_size=5, num_groups=2, bias=True),
-    "mamba2, chunks": mixed(kind="mamba2", num_heads=3, head_dim=4, state_size=5, chunk_size=8),
+    "mamba2, chunks": mixed(
+        kind="mamba2", num_heads=3, head_dim=4, state_size=5, chunk_size=8, dt_limit_min=0.6, dt_limit_max=0.8
+    ),
     "delta net": mixed(kind="gated_delta_net", num_heads=4, num_key_heads=2, head_dim=5, v_head_dim=6),
     "delta net, chunks": mixed(
         kind="gated_delta_net", num_heads=3, head_dim=4, v_head_dim=6, chunk_size=8, negative_eigenvalues=True

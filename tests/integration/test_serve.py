@@ -7,6 +7,7 @@ import math
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ import archetype
 from archetype import LanguageModel
 from archetype.apps.serve import page
 from archetype.apps.serve.models import Source
+from archetype.generate import Sampling
 from archetype.models.build import build
 from archetype.spec import assign
 from archetype.tokenizers import train_tokenizer
@@ -34,6 +36,15 @@ if TYPE_CHECKING:
     import openai
 
 PROMPT = "Once upon a time"
+SENTENCES = {  # files of sentence-transformers: a prompt before each text, all of it lowercased and cut
+    "modules.json": json.dumps([
+        {"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+    ]).encode(),
+    "1_Pooling/config.json": b'{"pooling_mode": "max"}',
+    "sentence_bert_config.json": b'{"max_seq_length": 9, "do_lower_case": true}',
+    "config_sentence_transformers.json": b'{"prompts": {"a": "ask: "}, "default_prompt_name": "a"}',
+}  # fmt: skip
 
 
 @cache
@@ -57,6 +68,9 @@ def models() -> dict[str, LanguageModel]:
         "transformer": tiny("transformer-tiny", bytes_),
         "vit": LanguageModel(vit.spec, vit, labels=()) if (vit := picture_model()) else None,  # type: ignore[dict-item]
         "mamba": tiny("mamba-tiny", bytes_),
+        "five tokens": replace(tiny("llama-tiny", bytes_), sampling=Sampling.parse({"max_new_tokens": 5})),
+        "24 tokens": replace(tiny("llama-tiny", bytes_), sampling=Sampling.parse({"max_length": 24})),
+        "sentences": replace(tiny("bert-tiny", bytes_), sentence_files=SENTENCES),
     }
 
 
@@ -193,6 +207,33 @@ def test_openai_python_embeds(client: "openai.OpenAI", server: Served) -> None:
     ids = [list(text.encode()) for text in texts]
     plain = server.call("/v1/embeddings", {"model": "bert", "input": ids, "encoding_format": "float"}).json
     assert torch.allclose(torch.tensor([row["embedding"] for row in plain["data"]]), expected, atol=1e-6)
+
+
+def test_texts_are_embedded_as_by_embed(server: Served) -> None:
+    """With the prompt, and cut where the model's files of sentence-transformers say so; ids stay as they are."""
+    lm = models()["sentences"]
+    for texts in (["One and two and three", "Two"], [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]]):
+        for pooling in (None, "mean"):
+            body = {"model": "sentences", "input": texts, "encoding_format": "float"}
+            answer = server.call("/v1/embeddings", body | ({} if pooling is None else {"pooling": pooling})).json
+            vectors = torch.tensor([row["embedding"] for row in answer["data"]])
+            assert torch.allclose(vectors, lm.embed(texts, pooling).float(), atol=1e-6)
+            assert answer["usage"]["prompt_tokens"] == sum(map(len, lm.embedding_tokens(texts, pooling)))
+    assert lm.embedding_tokens("TWO AND MORE") == [list(b"ask: two ")] != lm.embedding_tokens("TWO", "mean")
+
+
+def test_the_models_own_limit_of_tokens_counts_where_a_body_says_none(server: Served) -> None:
+    def count(model: str, path: str = "completions", **body: Any) -> int:
+        body = {"model": model, "ignore_eos": True} | body
+        usage = server.call(f"/v1/{path}", body).json["usage"]
+        return int(usage["completion_tokens"])
+
+    chat: dict[str, Any] = {"path": "chat/completions", "messages": [{"role": "user", "content": "a"}]}
+    assert [count(name, prompt=PROMPT) for name in ("llama", "five tokens", "24 tokens")] == [16, 5, 24 - len(PROMPT)]
+    assert count("five tokens", **chat) == 5
+    assert count("five tokens", prompt=PROMPT, max_tokens=7) == count("24 tokens", prompt=PROMPT, max_tokens=7) == 7
+    refused = server.call("/v1/completions", {"model": "24 tokens", "prompt": PROMPT * 2})
+    assert refused.status == 400 and "max_length: 24 leaves no token after the 32" in refused.error["message"]
 
 
 def test_texts_and_images_are_classified(server: Served) -> None:
@@ -486,7 +527,7 @@ def test_a_translator_takes_the_source_as_prompt(server: Served) -> None:
             streamed[choice["index"]] += choice["text"]
     assert streamed == texts
     beams = server.call("/v1/completions", body | {"use_beam_search": True}).json["choices"]
-    assert [choice["text"] for choice in beams] == lm.translate(sources, max_extra_tokens=8)
+    assert [choice["text"] for choice in beams] == lm.translate(sources, max_new_tokens=8)
     for wrong in ({"echo": True}, {"use_beam_search": True, "n": 2}, {"model": "llama", "use_beam_search": True}):
         assert server.call("/v1/completions", body | wrong).error["code"] == "unsupported_parameter"
     assert server.call("/v1/chat/completions", {"model": "transformer", "messages": [{"role": "user"}]}).status == 400

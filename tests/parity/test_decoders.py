@@ -247,6 +247,8 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "mamba untied biases": lambda: mamba(tie_word_embeddings=False, use_bias=True, layer_norm_epsilon=0.1),
     "mamba other sizes": lambda: mamba(expand=3, state_size=5, conv_kernel=3, time_step_rank=7, use_conv_bias=False),
     "mamba2": mamba2,
+    "mamba2 of limited steps": lambda: mamba2(time_step_limit=(0.3, 0.9)),
+    "mamba2 of small steps": lambda: mamba2(time_step_limit=(0.5, float("inf"))),
     "mamba2 tied biases": lambda: mamba2(tie_word_embeddings=True, use_bias=True, use_conv_bias=False, n_groups=1),
     "qwen3": qwen3,
     "qwen3 windows biases": lambda: qwen3(**WINDOWS, layer_types=TYPES, attention_bias=True, tie_word_embeddings=True),

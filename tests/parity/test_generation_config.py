@@ -14,6 +14,7 @@ from transformers.generation import logits_process
 import archetype
 from archetype.errors import NotObeyed
 from archetype.generate import Engine, Sampling, read_generation_config
+from archetype.generate.beam import beam_search
 from archetype.generate.filters import filtered
 from archetype.generate.generation_config import (
     GENERATION_CONFIG,
@@ -26,6 +27,7 @@ from archetype.generate.generation_config import (
     generation_config,
 )
 from archetype.language_model import LanguageModel
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from tests.helpers.weights import randomize
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -69,14 +71,28 @@ UNOBEYED: dict[str, Any] = {
 }  # fmt: skip
 # Cases that ask for nothing: the first token alone is forced, and only of a target; a text that repeats itself goes on.
 WITHOUT_CHANGE = {("ll", "forced_bos_token_id", 0), ("t5", "repetition_penalty", 1)}
+# What only a search obeys, and cases that change nothing of it.
+RENORMALIZED: dict[str, list[dict[str, Any]]] = {
+    "renormalize_logits": [{"renormalize_logits": True, "suppress_tokens": list(range(8, 24))}],
+}  # fmt: skip
+# Every target ends: of those that are cut off transformers may keep one that is likelier than all that ended.
+ENDING = {"forced_eos_token_id": EOS}
+WITHOUT_CHANGE_OF_BEAMS = {
+    ("encoder_repetition_penalty", 1), ("encoder_no_repeat_ngram_size", 0), ("forced_eos_token_id", 1),
+}  # fmt: skip
+BEAMS = 3
 CASES = [(field, index) for field, values in OBEYED.items() for index in range(len(values))]
 
 
 @pytest.fixture(scope="module", params=["llama", "t5"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp(request.param)
+    return saved(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def saved(kind: str, path: Path) -> Path:
+    """The folder of a small model of random numbers."""
     config: Any
-    if request.param == "llama":
+    if kind == "llama":
         config = transformers.LlamaConfig(
             vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
             eos_token_id=EOS, bos_token_id=None, pad_token_id=0,
@@ -144,6 +160,42 @@ def test_a_field_is_obeyed_as_by_transformers(field: str, index: int, folder: Pa
         assert before != expected  # the case asks for something
 
 
+def beams(folder: Path, model: Any, field: str, index: int | None) -> tuple[list[list[int]], list[list[int]]]:
+    """The targets of a search of three beams, by transformers and here."""
+    asked = {} if index is None else (OBEYED | RENORMALIZED)[field][index]
+    write(folder, ({} if EOS in asked.get("suppress_tokens", ()) else ENDING) | asked)
+    limit = {} if {"max_new_tokens", "max_length"} & _file(folder).keys() else {"max_new_tokens": NEW}
+    settings: dict[str, Any] = {"num_beams": BEAMS, "length_penalty": 0.0} | limit
+    model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    expected = []
+    for prompt in PROMPTS[:2]:
+        ids = model.generate(torch.tensor([prompt]), **settings)[0, 1:].tolist()
+        expected.append(ids[: ids.index(EOS)] if EOS in ids else ids)
+    lm = archetype.load(folder)
+    assert isinstance(lm.model, EncoderDecoder)
+    return expected, beam_search(lm.model, PROMPTS[:2], 2, EOS, lm.beam(**settings))
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, list[list[int]]]:
+    """A folder, its model in transformers, and what that finds where the file says nothing."""
+    folder = saved("t5", tmp_path_factory.mktemp("beams"))
+    model: Any = transformers.T5ForConditionalGeneration.from_pretrained(folder)
+    expected, targets = beams(folder, model, "", None)
+    assert expected == targets
+    return folder, model, expected
+
+
+@pytest.mark.parametrize(("field", "index"), [*CASES, ("renormalize_logits", 0)])
+def test_beams_obey_a_field_as_those_of_transformers(
+    field: str, index: int, searched: tuple[Path, Any, list[list[int]]]
+) -> None:
+    folder, model, before = searched
+    expected, targets = beams(folder, model, field, index)
+    assert targets == expected
+    assert before != expected or (field, index) in WITHOUT_CHANGE_OF_BEAMS
+
+
 @pytest.mark.parametrize("field", FILTERS)
 def test_a_filter_keeps_the_tokens_that_transformers_keeps(field: str) -> None:
     logits: Tensor = (
@@ -192,6 +244,7 @@ def test_every_field_of_transformers_is_known() -> None:
         "top_p",
         "min_p",
         "stop_strings",
+        "renormalize_logits",
     }
 
 

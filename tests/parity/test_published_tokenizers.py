@@ -17,6 +17,7 @@ from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
 from archetype.tokenizers.tiktoken import GPT2
 from tests.helpers.cases import case
 
+pytestmark = pytest.mark.filterwarnings("ignore::archetype.errors.Notice")  # of keys that are named
 Encode = Callable[[str], list[int]]
 REFUSED = {
     "mistral-tekken-240718-short": "holds no tokenizer",  # another project's short form of Mistral's file

@@ -46,6 +46,10 @@ def export(
         Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None,
         typer.Option(help="Of the matrices in a GGUF file.  [default: as the model's]"),
     ] = None,
+    allow_different_tokens: Annotated[
+        bool,
+        typer.Option("--allow-different-tokens", help="Write a GGUF file though llama.cpp cuts some texts otherwise."),
+    ] = False,
     weights: Weights = None,
     dtype: StoredDtype = None,
     seed: Annotated[int, typer.Option(help="Of the weights of a specification, which has none.")] = 0,
@@ -72,7 +76,7 @@ def export(
     )
     if weights is not None and not trained:
         lm.pack(weights)
-    written = export(lm, to, family, format=format, type=type)
+    written = export(lm, to, family, format=format, type=type, allow_different_tokens=allow_different_tokens)
     name = written.format.architecture_of(lm.spec) if format == "hf" else f"GGUF of {written.name}"
     fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"
     print(f"wrote {to} as {name}, reloaded and compared{fresh}")

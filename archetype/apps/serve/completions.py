@@ -213,7 +213,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
             "n" if (body.n or 1) > 1 else "temperature", "a search with beams gives the likeliest target alone"
         )
     most = body.most_tokens()
-    beam = {} if most is None else {"max_extra_tokens": max(1, most)}
+    beam = {} if most is None else {"max_new_tokens": max(1, most)}
     envelope = Envelope(model, "cmpl", "text_completion")
     try:
         targets = await model.worker.run(lambda: model.lm.translate(sources, **beam))

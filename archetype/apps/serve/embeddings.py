@@ -17,6 +17,7 @@ from archetype.apps.serve.requests import ClassifyRequest, EmbeddingRequest, Ids
 from archetype.apps.serve.served_model import ServedModel
 from archetype.data.images import decode_image
 from archetype.errors import DataError
+from archetype.generate import Pooling
 from archetype.models.vision.module import VisionEncoder
 
 MAX_INPUTS = 2048  # of one request
@@ -28,7 +29,7 @@ async def embeddings(models: Models, exchange: Exchange) -> None:
     async with models.use(body.model) as model:
         model.check("embeddings")
         inputs = _check_inputs(as_list(body.input))
-        rows = await model.worker.text(lambda: [_encode_text(model, text) for text in inputs])
+        rows = await model.worker.text(lambda: _rows(model, inputs, body.pooling))
         try:
             vectors = await model.worker.run(lambda: model.lm.embed(rows, body.pooling, body.normalize).float().cpu())
         except Exception as error:
@@ -78,6 +79,15 @@ def _check_inputs(inputs: list[Any]) -> list[Any]:
     if not inputs or not all(isinstance(one, ImagePart) or one for one in inputs):
         raise ApiError("invalid_value", "input: is empty; give some text", "input")
     return inputs
+
+
+def _rows(model: ServedModel, texts: list[str | Ids], pooling: Pooling | None) -> list[list[int]]:
+    """The ids of texts as `LanguageModel.embed` reads them."""
+    checked = [encode(model, text) if isinstance(text, list) else text for text in texts]
+    try:
+        return model.lm.embedding_tokens(checked, pooling)
+    except Exception as error:
+        raise api_error(error, "input") from None
 
 
 def _encode_text(model: ServedModel, text: str | Ids) -> list[int]:

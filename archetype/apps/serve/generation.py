@@ -11,6 +11,7 @@ from archetype.apps.serve.generation_request import GenerationRequest
 from archetype.apps.serve.metrics import Clock, Metrics
 from archetype.apps.serve.served_model import ServedModel
 from archetype.apps.serve.worker import Stream
+from archetype.errors import SpecError
 from archetype.generate import Event, Logprobs, Request
 from archetype.generate.grammar import KINDS
 
@@ -150,7 +151,7 @@ async def begin(
         body: the request's.
         encode: gives the token ids of the prompts; called in a thread for texts.
         num_prompts: their number.
-        default_tokens: of a choice where the body does not say; None for the rest of the context.
+        default_tokens: of a choice where neither the body nor the model's files say; None for the rest of the context.
         logprobs: alternatives of each token.
         metrics: which count.
         param: the field of the body that has the prompts; the text goes on from a `prompt`, and answers messages.
@@ -212,7 +213,14 @@ def room(model: ServedModel, prompt: list[int], most: int | None, default: int |
             f"tokens ({len(prompt)} in the prompt, {asked} in the completion). Please shorten the prompt or max_tokens."
         )
         raise ApiError("context_length_exceeded", message, param)
-    return min(left, left if default is None else default) if most is None else most
+    if most is not None:
+        return most
+    try:
+        said = model.lm.sampling.said_limit(before)
+    except SpecError as error:
+        raise api_error(error, param) from None
+    limits = (one for one in (said, default) if one is not None)
+    return min(left, next(limits, left))
 
 
 def check_tokens(model: ServedModel, ids: list[int], param: str) -> list[int]:

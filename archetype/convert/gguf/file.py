@@ -16,10 +16,11 @@ from archetype.convert.gguf.llama_cpp import check_ids
 from archetype.convert.gguf.quantize import BLOCKS
 from archetype.convert.gguf.rope import frequency_factors
 from archetype.convert.gguf.tensors import TYPES, file_shapes, gguf_tensors, own_type
-from archetype.convert.gguf.vocabulary import PREFIX, vocabulary
+from archetype.convert.gguf.vocabulary import PREFIX, Vocabulary, vocabulary
 from archetype.errors import CheckpointError
 from archetype.families import Family
 from archetype.models.build import Model
+from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
@@ -35,6 +36,7 @@ def write_gguf(
     template: ChatTemplate | None = None,
     special: Mapping[str, Any] = MappingProxyType({}),
     type: str | None = None,
+    allow_different_tokens: bool = False,
 ) -> None:
     """Write a model with its tokenizer and its chat template, and compare what is read back.
 
@@ -46,6 +48,7 @@ def write_gguf(
         template: how a conversation is written; None leaves the key out.
         special: ids of the tokens that pad a text and that every target starts with, where the model names them.
         type: of matrices: f32, f16, bf16, q8_0 or q4_0 (absent: the model's own).
+        allow_different_tokens: warn of texts that llama.cpp reads otherwise than the tokenizer, instead of refusing.
 
     Raises:
         CheckpointError: names the field that llama.cpp does not compute, or the type that is not known.
@@ -70,8 +73,14 @@ def write_gguf(
     writer.add_file_type(library.LlamaFileType[f"{'ALL' if type == 'f32' else 'MOSTLY'}_{type.upper()}"])
     if type in BLOCKS:
         writer.add_quantization_version(library.GGML_QUANT_VERSION)
-    ends = isinstance(model.spec, EncoderDecoder)  # a source does
-    _put_vocabulary(writer, tokenizer, model.spec.vocab_size, special.get("pad_token_id"), ends)  # type: ignore[union-attr]
+    if tokenizer is None:
+        writer.add_tokenizer_model("no_vocab")
+    else:
+        vocab = vocabulary(tokenizer, model.spec.vocab_size)  # type: ignore[union-attr]
+        check_ids(tokenizer, vocab, allow_different_tokens)
+        last = tokenizer.add_special_tokens([])[-1:] if isinstance(model.spec, Encoder) else []
+        ends = isinstance(model.spec, EncoderDecoder) or any(id in tokenizer.eos for id in last)
+        _put_vocabulary(writer, tokenizer, vocab, special.get("pad_token_id"), ends)
     if template is not None:
         writer.add_chat_template(template.source)
     tensors = gguf_tensors(model, target, type)
@@ -111,12 +120,7 @@ def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor, type: str)
         writer.add_tensor(name, tensor.view(torch.uint8).numpy(), raw_dtype=library.GGMLQuantizationType[raw])
 
 
-def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, padding: int | None, ends: bool) -> None:
-    if tokenizer is None:
-        writer.add_tokenizer_model("no_vocab")
-        return
-    vocab = vocabulary(tokenizer, vocab_size)
-    check_ids(tokenizer, vocab)
+def _put_vocabulary(writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, padding: int | None, ends: bool) -> None:
     writer.add_tokenizer_model(vocab.model)
     if vocab.pre is not None:
         writer.add_tokenizer_pre(vocab.pre)
@@ -135,7 +139,7 @@ def _put_vocabulary(writer: Any, tokenizer: Tokenizer | None, vocab_size: int, p
             writer.add_uint32(f"{PREFIX}.{role}_token_id", id)
     flags = {
         "add_bos_token": tokenizer.adds_bos or "bos" in vocab.special,
-        "add_eos_token": ends and bool(tokenizer.eos),
+        "add_eos_token": ends and bool(tokenizer.eos),  # behind a source, or what an encoder reads
     } | vocab.flags
     for name, value in flags.items():
         writer.add_bool(f"{PREFIX}.{name}", value)

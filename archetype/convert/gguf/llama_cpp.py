@@ -4,17 +4,20 @@ An export is compared with these, because llama.cpp reads a text in its own way 
 """
 
 import unicodedata
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Protocol
 
-from archetype.convert.gguf.vocabulary import SPACE, Vocabulary, no_form
+from archetype.convert.gguf.vocabulary import MASK, MASK_TAKES_SPACES, SAME_CUTS, SPACE, Vocabulary, no_form
+from archetype.errors import DataError, Notice
 from archetype.tokenizers.charsmap import Charsmap
 from archetype.tokenizers.hugging_face import byte_of_character
 from archetype.tokenizers.same_ids import awkward_cases
 from archetype.tokenizers.sentencepiece import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from archetype.tokenizers.tokenizer import Tokenizer
 
+SHOWN = 4  # ids of a difference that an error names
 PENALTY = 10.0  # by which an unknown character scores less than the worst piece
 CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -25,21 +28,26 @@ CUTS = {
     "qwen2": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{OTHERS}",
 }
 IGNORES_MERGES = ("llama-bpe",)  # a word that is a token is that token, whatever pairs would make of it
+SPACES = " \t\n\v\f\r"  # of C, before a token that takes them
 CHINESE = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF),
     (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
 
 
-def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: bool = False) -> None:
     """Compare what llama.cpp makes of awkward texts with the tokenizer's own ids.
 
     Args:
         tokenizer: that is exported.
         vocabulary: written for it.
+        allow_different: name a text with other ids in a warning, and write the file all the same.
 
     Raises:
         DataError: names the first text that llama.cpp reads otherwise, or cannot read.
+
+    Warns:
+        Notice: the same, where it is allowed.
     """
     reader = LlamaCppTokenizer(vocabulary)
     for text, ids in awkward_cases(tokenizer):
@@ -48,7 +56,19 @@ def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         except KeyError as byte:
             raise no_form(f"llama.cpp ends on {text!r:.60}, since the vocabulary has no piece {byte}") from None
         if read != ids:
-            raise no_form(f"llama.cpp gives {text!r:.60} other ids than the tokenizer does")
+            cause = f"llama.cpp gives {text!r:.60} other ids than the tokenizer does: {_difference(read, ids)}"
+            if not allow_different:
+                raise DataError("tokenizer", cause, "use --format hf, or --allow-different-tokens to write it so")
+            warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
+            return
+
+
+def _difference(read: list[int], ids: list[int]) -> str:
+    """Two lists of ids from the first one on that differs."""
+    first = next((n for n, pair in enumerate(zip(read, ids, strict=False)) if pair[0] != pair[1]), None)
+    first = min(len(read), len(ids)) if first is None else first
+    shown = (", ".join(map(str, row[first : first + SHOWN])) or "none" for row in (read, ids))
+    return f"from id {first + 1} on {next(shown)} and not {next(shown)}"
 
 
 class LlamaCppTokenizer:
@@ -61,6 +81,7 @@ class LlamaCppTokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._ids = {token: id for id, token in enumerate(vocabulary.tokens)}
+        self._takes_spaces = (MASK,) if vocabulary.pre in MASK_TAKES_SPACES else ()
         apart = (CONTROL, USER_DEFINED, UNKNOWN)
         special = [token for token, type in zip(vocabulary.tokens, vocabulary.types, strict=True) if type in apart]
         self._special = sorted(filter(None, special), key=lambda token: -len(token.encode()))
@@ -94,6 +115,9 @@ class LlamaCppTokenizer:
         pieces: list[str | int] = [first]
         for other in others:
             pieces += [self._ids[name], other]
+        if name in self._takes_spaces:
+            texts = [piece.rstrip(SPACES) if isinstance(piece, str) else piece for piece in pieces[:-1]]
+            pieces = [*texts, pieces[-1]]
         return [piece for piece in pieces if piece != ""]
 
 
@@ -110,7 +134,8 @@ class _ByteLevel:
         from tokenizers import Regex
         from tokenizers.pre_tokenizers import Split
 
-        if (pre := vocabulary.pre) not in CUTS:
+        pre = SAME_CUTS.get(vocabulary.pre or "", vocabulary.pre)
+        if pre not in CUTS:
             raise no_form(f"the words of llama.cpp's pre-tokenizer {pre!r:.40} are not known here")
         self._ids, self._ignores_merges = ids, pre in IGNORES_MERGES
         self._split = Split(Regex(CUTS[pre]), "isolated")

@@ -9,6 +9,8 @@ from archetype.convert.gguf.vocabulary import (
     CUTS,
     GPT2,
     IGNORE_MERGES,
+    MASK,
+    MASK_TAKES_SPACES,
     SAME_CUTS,
     SPACE,
     Vocabulary,
@@ -111,9 +113,10 @@ def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
 
 def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> HuggingFaceTokenizer:
     """A tokenizer.json, in which control tokens are special."""
+    takes_spaces = vocabulary.pre in MASK_TAKES_SPACES
     added = [
-        {"id": id, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-         "special": type == CONTROL}
+        {"id": id, "content": token, "single_word": False, "lstrip": token == MASK and takes_spaces, "rstrip": False,
+         "normalized": False, "special": type == CONTROL}
         for id, (token, type) in _used(vocabulary).items() if type in (CONTROL, USER_DEFINED)
     ]  # fmt: skip
     names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -142,7 +145,25 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
         "continuing_subword_prefix": None, "end_of_word_suffix": None, "byte_fallback": False,
         "ignore_merges": vocabulary.pre in IGNORE_MERGES,
     }  # fmt: skip
-    return _definition(vocabulary, model, pre_tokenizer=cut, decoder=level | {"use_regex": True})
+    steps = {"pre_tokenizer": cut, "post_processor": _frame(vocabulary), "decoder": level | {"use_regex": True}}
+    return _definition(vocabulary, model, **steps)
+
+
+def _frame(vocabulary: Vocabulary) -> dict[str, Any] | None:
+    """The tokens around a whole text, where one stands behind it; the one before it is said elsewhere, too."""
+    special, flags = vocabulary.special, vocabulary.flags
+    if not flags.get("add_eos_token") or "eos" not in special:
+        return None
+    ids = {role: special[role] for role in ("bos", "eos") if role in special and flags.get(f"add_{role}_token")}
+    names = {role: vocabulary.tokens[id] for role, id in ids.items()}
+    parts = {role: {"SpecialToken": {"id": name, "type_id": 0}} for role, name in names.items()}
+    text = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+    before, after = [parts[role] for role in ("bos",) if role in parts], [parts["eos"]]
+    known = {name: {"id": name, "ids": [ids[role]], "tokens": [name]} for role, name in names.items()}
+    return {
+        "type": "TemplateProcessing", "single": [*before, text[0], *after], "pair": [*before, *text, *after],
+        "special_tokens": known,
+    }  # fmt: skip
 
 
 def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tokenizer:

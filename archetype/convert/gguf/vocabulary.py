@@ -112,7 +112,10 @@ SAME_CUTS = {
     "phi-2": GPT2, "jina-es": GPT2, "jina-de": GPT2, "mpt": GPT2, "olmo": GPT2,
     "llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "llama-bpe", "dbrx": "llama-bpe",
     "deepseek-r1-qwen": "qwen2", "megrez": "qwen2",
+    "jina-v2-code": GPT2, "jina-v2-de": GPT2, "jina-v2-es": GPT2,
 }  # fmt: skip
+MASK = "<mask>"
+MASK_TAKES_SPACES = ("jina-v2-code", "jina-v2-de", "jina-v2-es")  # those that stand before it, as in RoBERTa's file
 IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is one, and a text starts with bos
 
 
@@ -132,7 +135,10 @@ def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     types = dict.fromkeys(tokens, NORMAL)
     _add_tokens(definition, tokens, types)
     merges = [f"{first} {second}" for first, second in tokenizer.merges] or ["Ā Ā"]
-    return Vocabulary("gpt2", _pre_tokenizer(definition), *padded(tokens, types, vocab_size), merges=merges)
+    pre, added = _pre_tokenizer(definition), definition.get("added_tokens") or []
+    if pre == GPT2 and any(token["content"] == MASK and token.get("lstrip") for token in added):
+        pre = MASK_TAKES_SPACES[0]  # which says in newer versions that two texts have a separator between, as RoBERTa's
+    return Vocabulary("gpt2", pre, *padded(tokens, types, vocab_size), merges=merges)
 
 
 def _pre_tokenizer(definition: Any) -> str:
@@ -163,8 +169,9 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     types = {
         id: NORMAL if piece.type == USER_DEFINED and id not in apart else piece.type for id, piece in enumerate(pieces)
     }
-    behind = {id: name for name, id in tokenizer.special_tokens.items() if id >= len(pieces)}
-    tokens, types = tokens | behind, types | dict.fromkeys(behind, CONTROL)
+    added = tokenizer.added.values()
+    tokens |= {token.id: token.content for token in added}
+    types |= {token.id: CONTROL if token.special else USER_DEFINED for token in added}
     scores = [piece.score for piece in pieces]
     scores += [NEVER if settings.kind == UNIGRAM else 0.0] * (vocab_size - len(scores))
     flags, special = {"add_space_prefix": settings.adds_prefix}, {"unknown": tokenizer.processor.unk_id()}

@@ -35,7 +35,7 @@ def read_position(info: CheckpointInfo, number: int, head_dim: int, context_leng
     """The positions of a layer whose heads have so many features."""
     config = info.config
     if config.get("alibi") or info.quirks.alibi:
-        return Alibi(scale=head_dim**-0.5 if info.quirks.alibi_before_scale else 1.0)
+        return Alibi(scale=head_dim**-0.5, rounded=True) if info.quirks.alibi_before_scale else Alibi()
     if not (info.quirks.rope or ROTARY & {*config.values, *(info.defaults or ())}) or _without_rope(info, number):
         return NoPosition()
     if info.quirks.rope_when_named and config.get("position_embedding_type") != "rope":

@@ -87,7 +87,7 @@ class FamilyQuirks(MixerQuirks):
         rope: queries and keys are rotated, though no key says so.
         rope_when_named: queries and keys are rotated only where `position_embedding_type` says so.
         alibi: scores fall with the distance, which no key says.
-        alibi_before_scale: they fall before they are divided by the root of the head's width.
+        alibi_before_scale: they fall, in bfloat16, before they are divided by the root of the head's width.
         logits_times_scaling: `logits_scaling` multiplies logits, where it divides them elsewhere.
         norm_first: the embedding's norm stands before positions are added.
         weighs_inputs: the weights of a token's experts multiply what they read.
@@ -140,7 +140,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa"), FamilyQuirks(renormalize=True)),
     "aria_text": FamilyQuirks(renormalize=True, only=(("hidden_act", "silu"),)),  # but for the shared expert
     **dict.fromkeys(("bloom", "mpt"), FamilyQuirks(alibi=True)),
-    "zamba2": FamilyQuirks(conv_silu=True, mixer_eps=1e-5, only=(("time_step_min", 1e-3),)),
+    "zamba2": FamilyQuirks(conv_silu=True, mixer_eps=1e-5, steps_from_min=True),
     "olmo3": FamilyQuirks(scaled_full_layers=True),
     "olmoe": FamilyQuirks(only=(("sliding_window", None),)),
     "whisper": FamilyQuirks(only=(("scale_embedding", False),)),
@@ -187,7 +187,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         sigmoid=True, weighs_inputs=True, interleaved=True, qk_norm=True, qk_norm_after_rope=True
     ),
     "nemotron": FamilyQuirks(norm=LayerNorm(unit_offset=True)),
-    "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, only=(("time_step_min", 1e-3),)),
+    "nemotron_h": FamilyQuirks(norm=RMSNorm(), rope_when_named=True, sigmoid=True, steps_from_min=True),
     "olmo": FamilyQuirks(norm=LayerNorm(weight=False, bias=False), eps=1e-5),
     "nanochat": FamilyQuirks(
         norm=RMSNorm(weight=False), embedding_norm=True, qk_norm=True, qk_norm_after_rope=True, reversed=True

@@ -270,6 +270,8 @@ def attend_to_cache(
         return None
     if not attention.causal or isinstance(attention.score_bias, QueryBias):
         return None
+    if isinstance(bias, Alibi) and bias.rounded:
+        return None
     if attention.spec.keys_follow_length or score.additive is not None:
         return None
     is_ring, slots = isinstance(cache, RingKVCache), cache.keys.shape[2]

@@ -55,7 +55,7 @@ class Mamba2Cost(MixerCost):
         inner, channels, heads, part = self.inner.value, self.channels.value, self.part.num_heads, self.part
         steps = (2 * inner + 4 * channels + heads) * work.itemsize
         copies = part.num_groups < heads  # heads of a group are laid out side by side
-        exact = ((7 + copies) * inner + 4 * heads + part.num_groups) * FLOAT32
+        exact = ((7 + copies) * inner + (4 + part.limits_steps) * heads + part.num_groups) * FLOAT32
         padding = (part.conv_kernel - 1) * channels * work.itemsize
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding
         return saved + chunk_activations(work, part.chunk_size, heads, (1 + copies) * inner * part.state_size)

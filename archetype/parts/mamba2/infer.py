@@ -13,7 +13,6 @@ ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # as different 
 
 def read(tensors: CheckpointMixer) -> Mamba2:
     """The sizes follow from the rates, the norm and the convolution; groups and chunks are keys."""
-    refuse_step_limits(tensors.config)
     check_activation(tensors)
     (num_heads,), (inner,) = tensors.shape("A_log"), tensors.shape("norm.weight")
     channels, _, kernel = tensors.shape("conv.weight")
@@ -28,14 +27,30 @@ def read(tensors: CheckpointMixer) -> Mamba2:
         conv_bias="conv.bias" in tensors.shapes,
         bias="in_proj.bias" in tensors.shapes,
         eps=tensors.quirks.mixer_eps or tensors.eps,
+        **step_limits(tensors.config, tensors.quirks.steps_from_min),
     )
 
 
-def refuse_step_limits(config: ConfigKeys) -> None:
-    """Refuse steps that are clamped, which transformers does in a whole text and not token by token."""
+def step_limits(config: ConfigKeys, from_min: bool = False) -> dict[str, float]:
+    """The limits of steps, as far as there are some.
+
+    Args:
+        config: the keys of config.json.
+        from_min: whether the class takes `time_step_min` for one, and does not look at `time_step_limit`.
+    """
     limits = config.get("time_step_limit")
-    if limits is not None and limits not in [[0.0, endless] for endless in ENDLESS]:
-        raise config.error("time_step_limit", "clamps the steps, which is missing here", "remove it if nothing is")
+    if from_min:
+        return {"dt_limit_min": config.positive("time_step_min", 1e-3)}
+    match limits:
+        case None:
+            return {}
+        case [float() | int() as least, float() | int() | str() | dict() as most] if least >= 0:
+            lower = {"dt_limit_min": float(least)} if least else {}
+            if most in ENDLESS:
+                return lower
+            if isinstance(most, float | int) and most > 0:
+                return lower | {"dt_limit_max": float(most)}
+    raise config.error("time_step_limit", "is not a smallest and a largest step", "use such as [0.0, Infinity]")
 
 
 provides("infer", Mamba2)(MixerReader(NAMES, read, sign=(SIGN, 1), parameters=PARAMETERS))

@@ -36,8 +36,8 @@ class GatedNorm(nn.Module):
 class Mamba2(nn.Module):
     """out_proj(norm(silu(z) * (scan(u) + D u))), [u, b, c] = silu(conv(x')), [z, x', r] = in_proj(x) (Dao 2024).
 
-    The scan has the steps delta = softplus(r + dt_bias), the rates A = -exp(A_log) of each head and the inputs
-    delta u b^T, and is read by c. It is computed in float32 at least.
+    The scan has the steps delta = softplus(r + dt_bias), within limits if there are any, the rates A = -exp(A_log) of
+    each head and the inputs delta u b^T, and is read by c. It is computed in float32 at least.
     """
 
     parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}  # rates and gains, which no decay makes less
@@ -93,6 +93,8 @@ class Mamba2(nn.Module):
         """Read the memory at each position and add D u; a step of zero leaves the memory as it is."""
         mixer, exact = self.spec, torch.promote_types(u.dtype, torch.float32)
         delta = nn.functional.softplus(r.to(exact) + self.dt_bias.to(exact))
+        if mixer.limits_steps:
+            delta = delta.clamp(mixer.dt_limit_min, mixer.dt_limit_max)
         if context.valid is not None:
             delta = delta.masked_fill(~context.valid[..., None], 0.0)
         shared = mixer.num_groups * mixer.state_size

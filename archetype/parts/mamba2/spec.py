@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from archetype.parts.mamba.spec import check_steps
 from archetype.roles.mixer import Mixer
-from archetype.spec.base import Flag, Positive, Size, invalid
+from archetype.spec.base import Flag, NotNegative, Positive, Size, invalid
 from archetype.spec.kinds import part
 
 __all__ = ["Mamba2"]
@@ -33,6 +33,8 @@ class Mamba2(Mixer):
         eps: added to the mean square by the norm behind the gate.
         dt_min: smallest step size at the start.
         dt_max: largest step size at the start.
+        dt_limit_min: what no step is smaller than, later too.
+        dt_limit_max: what no step is larger than, later too (absent: no number).
     """
 
     title: ClassVar[str] = "Mamba-2"
@@ -49,6 +51,8 @@ class Mamba2(Mixer):
     eps: Positive = 1e-5
     dt_min: Positive = 0.001
     dt_max: Positive = 0.1
+    dt_limit_min: NotNegative = 0.0
+    dt_limit_max: Positive | None = None
 
     @model_validator(mode="after")
     def _groups_divide(self) -> "Mamba2":
@@ -56,7 +60,16 @@ class Mamba2(Mixer):
             cause = f"{self.num_groups} does not divide num_heads {self.num_heads}"
             invalid("num_groups", cause, "use a divisor of it")
         check_steps(self.dt_min, self.dt_max)
+        if self.dt_limit_max is not None and self.dt_limit_max < self.dt_limit_min:
+            invalid(
+                "dt_limit_max", f"{self.dt_limit_max} is below dt_limit_min {self.dt_limit_min}", "use a larger one"
+            )
         return self
+
+    @property
+    def limits_steps(self) -> bool:
+        """Whether there are steps that are not what the token asks for."""
+        return self.dt_limit_min > 0 or self.dt_limit_max is not None
 
     @property
     def inner(self) -> int:

@@ -200,11 +200,19 @@ class Alibi(ScoreBias):
 
     def __init__(self, position: spec.Alibi, sizes: AttentionSizes) -> None:
         super().__init__()
-        self.slopes = alibi_slopes(sizes.num_heads, position.scale)
+        self.scale, self.rounded = position.scale, position.rounded
+        self.slopes = alibi_slopes(sizes.num_heads, 1.0 if position.rounded else position.scale)
 
     def forward(self, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]) -> Float[Tensor, "b3 H T S"]:
+        if self.rounded:
+            return self.scale * (self._rounded(keys)[:, :, None] - self._rounded(queries)[..., None])
         distance = (queries[:, None, :, None] - keys[:, None, None, :]).abs()
         return torch.tensor(self.slopes, device=keys.device)[:, None, None] * -distance
+
+    def _rounded(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b H T"]:
+        """m_h i, which Falcon adds for a key at i; that of the query is taken off, which changes no weight."""
+        slopes = torch.tensor(self.slopes, device=positions.device).bfloat16()
+        return (slopes[:, None] * positions[:, None, :]).float()
 
 
 class RelativeBias(ScoreBias):

@@ -248,10 +248,12 @@ class Alibi(MixerPosition):
 
     Attributes:
         scale: factor of all slopes (Falcon has 1 / sqrt(head_dim), for it adds them before it scales scores).
+        rounded: whether slopes and their products with positions are rounded to bfloat16 first (Falcon).
     """
 
     kind: Literal["alibi"] = "alibi"
     scale: Positive = 1.0
+    rounded: Flag = False
 
 
 @part

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from archetype.convert.gguf import file as gguf
 from archetype.convert.gguf.header import read_header
 from archetype.convert.gguf.tokenizer import read_tokenizer
 from archetype.convert.gguf.vocabulary import CUTS
-from archetype.errors import DataError
+from archetype.errors import CheckpointError, DataError, Notice
 from archetype.families.bert import bert
 from archetype.families.llama import llama
 from archetype.families.t5 import t5
@@ -62,11 +63,30 @@ def cut_as(pattern: str) -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(json.dumps(definition).encode())
 
 
+def like_roberta() -> HuggingFaceTokenizer:
+    """Whose mask takes the spaces before it; texts have a token at each end."""
+    tokenizer = train_tokenizer("byte_bpe", TEXT, 300)
+    assert isinstance(tokenizer, HuggingFaceTokenizer)
+    definition = json.loads(json.dumps(tokenizer.definition).replace("<|endoftext|>", "<pad>"))
+    first = tokenizer.vocab_size
+    for id, name in enumerate(("<s>", "</s>", "<mask>"), start=first):
+        definition["added_tokens"].append(
+            {"id": id, "content": name, "single_word": False, "lstrip": name == "<mask>", "rstrip": False,
+             "normalized": False, "special": True}
+        )  # fmt: skip
+    definition["post_processor"] = {
+        "type": "RobertaProcessing", "sep": ["</s>", first + 1], "cls": ["<s>", first], "trim_offsets": True,
+        "add_prefix_space": False,
+    }  # fmt: skip
+    return HuggingFaceTokenizer(json.dumps(definition).encode(), {"bos_token": "<s>", "eos_token": "</s>"})
+
+
 SYMBOLS = {"user_defined_symbols": "<mine>,\u2581\u2581,hou", "pad_id": 3}
 TOKENIZERS: dict[str, Any] = {
     "bytes": lambda: train_tokenizer("bytes", "", None),
     "byte-level": lambda: train_tokenizer("byte_bpe", TEXT, 300),
     **{name: lambda pattern=pattern: cut_as(pattern) for pattern, name in CUTS.items()},
+    "encoder like roberta": like_roberta,
     "sentencepiece": llama_like,
     "sentencepiece without a prefix": lambda: llama_like(add_dummy_prefix=False),
     "sentencepiece with symbols": lambda: llama_like(add_dummy_prefix=False, **SYMBOLS),
@@ -82,7 +102,7 @@ TOKENIZERS: dict[str, Any] = {
 def model_for(name: str) -> Any:
     if name.startswith("unigram"):
         return t5(**SIZES, head_dim=4, vocab_size=400)
-    if name.startswith("wordpiece"):
+    if name.startswith(("wordpiece", "encoder")):
         return bert(**SIZES, head=NoHead(), vocab_size=400)
     return llama(**SIZES, vocab_size=400)
 
@@ -91,14 +111,14 @@ def model_for(name: str) -> Any:
 def test_ids_texts_and_keys_come_back(tmp_path: Path, name: str) -> None:
     tokenizer: Tokenizer = TOKENIZERS[name]()
     model = build(model_for(name))
-    family = "bert" if name.startswith("wordpiece") else None
+    family = "bert" if name.startswith(("wordpiece", "encoder")) else None
     lm = LanguageModel(model.spec, model, tokenizer, template=ChatTemplate("{{ bos_token }}{{ messages }}", {}))
     export(lm, tmp_path / "out", family, format="gguf")
     read = load(tmp_path / "out" / gguf.FILE)
     assert read.tokenizer is not None and read.template is not None
     assert read.template.source == "{{ bos_token }}{{ messages }}"
     decodes = getattr(tokenizer, "definition", {"decoder": True})["decoder"] is not None
-    for text in (*AWKWARD_TEXTS, TEXT, "a <mine> house <|more|> [SEP] </s> <|endoftext|>"):
+    for text in (*AWKWARD_TEXTS, TEXT, "a <mine> house <|more|> [SEP] </s> <|endoftext|>  <mask>s"):
         ids = tokenizer.encode_with_special_tokens(text)
         assert read.tokenizer.encode_with_special_tokens(text) == ids, text
         assert read.tokenizer.decode(ids) == tokenizer.decode(ids) or not decodes, text
@@ -126,6 +146,26 @@ def test_what_llama_cpp_would_cut_otherwise_is_not_written(tmp_path: Path, name:
     with pytest.raises(DataError, match=r"llama\.cpp"):
         export(LanguageModel(model.spec, model, REFUSED[name]()), tmp_path / "out", format="gguf")
     assert not (tmp_path / "out").exists()
+
+
+def test_texts_that_llama_cpp_cuts_otherwise_are_written_where_that_is_asked_for(tmp_path: Path) -> None:
+    """As BERT's: its file removes the marks without a width, and llama.cpp all of them."""
+    definition = json.loads(json.dumps(wordpiece(lowercase=True).definition))
+    definition["model"]["vocab"]["\u0926\u0928\u093f\u092f\u093e"] = 150  # the second word, without its first vowel
+    tokenizer = HuggingFaceTokenizer(json.dumps(definition).encode(), {"cls_token": "[CLS]", "sep_token": "[SEP]"})
+    model = build(model_for("wordpiece"))
+    lm = LanguageModel(model.spec, model, tokenizer)
+    with pytest.raises(DataError) as caught:
+        export(lm, tmp_path / "out", "bert", format="gguf")
+    assert re.fullmatch(
+        r"tokenizer: llama.cpp gives '.+' other ids than the tokenizer does: from id \d+ on [\d, ]+ and not [\d, ]+; "
+        "use --format hf, or --allow-different-tokens to write it so", str(caught.value),
+    )  # fmt: skip
+    with pytest.warns(Notice, match="tokenizer: llama.cpp gives .* other ids") as noticed:
+        export(lm, tmp_path / "out", "bert", format="gguf", allow_different_tokens=True)
+    assert len(noticed) == 1 and (tmp_path / "out" / gguf.FILE).is_file()
+    with pytest.raises(CheckpointError, match="--allow-different-tokens: is for GGUF alone"):
+        export(lm, tmp_path / "hf", "bert", allow_different_tokens=True)
 
 
 def test_a_difference_that_nobody_foresaw_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,16 @@ def test_what_is_never_written_is_not_found(model: EncoderDecoder, beams: int) -
     assert any(targets)
 
 
+def test_what_leaves_no_token_or_names_none(model: EncoderDecoder) -> None:
+    limits = {"num_beams": 2, "max_new_tokens": 4}
+    targets = search(model, SOURCES, **limits, sequence_bias=[([token], -1e38) for token in range(1, 5)])
+    assert targets == [[]] * len(SOURCES)
+    cut = search(model, SOURCES, **limits, bad_words_ids=[(token,) for token in range(1, 5)], min_new_tokens=9)
+    assert [len(target) for target in cut] == [4] * len(SOURCES)  # nothing is allowed, and nothing fails
+    with pytest.raises(SpecError, match="forced_bos_token_id: holds a token outside the vocabulary of 5"):
+        search(model, SOURCES, forced_bos_token_id=5)
+
+
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 3.0])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["transformer", "lstm with attention"])

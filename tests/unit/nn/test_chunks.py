@@ -88,6 +88,9 @@ def test_neither_instant_nor_endless_decay_gives_anything_but_numbers() -> None:
 MIXERS: dict[str, spec.Mixer] = {
     "mamba2": spec.Mamba2(num_heads=6, head_dim=4, state_size=5, num_groups=2, chunk_size=8),
     "mamba2 of biases": spec.Mamba2(num_heads=3, head_dim=8, state_size=5, bias=True, conv_bias=False, conv_kernel=1),
+    "mamba2 of limited steps": spec.Mamba2(
+        num_heads=4, head_dim=6, state_size=5, chunk_size=8, dt_limit_min=0.6, dt_limit_max=0.8
+    ),
     "delta net": spec.GatedDeltaNet(num_heads=4, num_key_heads=2, head_dim=6, v_head_dim=5, chunk_size=8),
     "delta net of equal heads": spec.GatedDeltaNet(num_heads=2, head_dim=4, v_head_dim=4, conv_kernel=2),
     "short convolution": spec.ShortConvolution(conv_kernel=4, bias=True),
@@ -106,6 +109,7 @@ def their_mamba2(ours: Any) -> tuple[nn.Module, dict[str, Tensor]]:
         hidden_size=D, num_heads=mixer.num_heads, head_dim=mixer.head_dim, state_size=mixer.state_size, expand=2,
         n_groups=mixer.num_groups, conv_kernel=mixer.conv_kernel, chunk_size=mixer.chunk_size, use_bias=mixer.bias,
         use_conv_bias=mixer.conv_bias, num_hidden_layers=1,
+        time_step_limit=(mixer.dt_limit_min, mixer.dt_limit_max or float("inf")),
     )  # fmt: skip
     return Mamba2Mixer(config, 0), {name.replace("conv.", "conv1d."): x for name, x in ours.state_dict().items()}
 
@@ -148,6 +152,16 @@ def test_the_same_as_transformers(name: str) -> None:
     x = random(2, 23, D).float()
     with torch.no_grad():
         assert distance(part(x, ForwardContext.of(x)), theirs.eval()(x)) < 1e-5
+
+
+@pytest.mark.parametrize("limit", [{"dt_limit_min": 0.0}, {"dt_limit_max": None}])
+def test_each_limit_of_steps_counts(limit: dict[str, Any]) -> None:
+    """The control: without one of the limits the same weights give something else."""
+    part = build("mamba2 of limited steps").float()
+    other = Mamba2(MIXERS["mamba2 of limited steps"].replace(**limit), Place(D))
+    other.load_state_dict(part.state_dict())
+    x = random(2, 23, D).float()
+    assert distance(part(x, ForwardContext.of(x)), other(x, ForwardContext.of(x))) > 1e-2
 
 
 @pytest.mark.parametrize("name", MIXERS)

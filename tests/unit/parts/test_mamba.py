@@ -14,11 +14,14 @@ from transformers import MambaConfig
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
 from archetype import spec
+from archetype.errors import ArchetypeError
+from archetype.families.config import Config
 from archetype.models.initialization import initialize
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.parts.mamba.module import Mamba, MambaState
 from archetype.parts.mamba.scan import scan, step
+from archetype.parts.mamba2.infer import step_limits
 from tests.helpers.examples import examples
 from tests.helpers.weights import distance, randomize
 
@@ -299,3 +302,11 @@ def test_initial_steps_and_rates_are_those_of_the_paper() -> None:
     for tensor in (part.conv.weight, part.conv.bias):  # within 1 / sqrt(k), k = 4, whatever the scheme
         assert 0.49 < tensor.abs().max().item() <= 0.5
         assert tensor.std().item() == pytest.approx(0.5 / math.sqrt(3), rel=0.1)
+
+
+@pytest.mark.parametrize("value", [[0.1], [0.1, 0.2, 0.3], [-0.1, 1.0], [0.1, "far"], [0.2, 0.1], "none", [True, None]])
+def test_limits_of_steps_that_are_none_are_named(value: Any) -> None:
+    config = Config({"time_step_limit": value}, "config.json")
+    with pytest.raises(ArchetypeError) as caught:
+        spec.Mamba2.parse({"num_heads": 2, **step_limits(config)})
+    assert "limit" in str(caught.value) and "\n" not in str(caught.value)

@@ -3,13 +3,16 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
 
 from archetype.convert.gguf.llama_cpp import check_ids
 from archetype.convert.gguf.vocabulary import vocabulary
 from archetype.errors import DataError
 from archetype.tokenizers import open_tokenizer
+from archetype.tokenizers.added import read_added
 from archetype.tokenizers.fast import write_fast
 from archetype.tokenizers.sentencepiece import CONTROL, SentencePieceTokenizer
 from tests.helpers.sentencepieces import trained
@@ -57,6 +60,92 @@ def test_llama_cpp_finds_them_in_a_vocabulary_and_one_without_them_is_refused(fo
     check_ids(tokenizer, whole)
     with pytest.raises(DataError, match=r"llama.cpp gives .*<\|im_.* other ids than the tokenizer does"):
         check_ids(tokenizer, replace(whole, tokens=[*whole.tokens[:SIZE], "[PAD1]", "[PAD2]"]))
+
+
+def entry(content: str, **flags: bool) -> dict[str, Any]:
+    plain = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    return {"content": content} | plain | flags
+
+
+# Of added_tokens_decoder: the model's own among others, ids with a gap, and each flag changed alone.
+DECODER = {
+    "0": entry("<unk>"), "1": entry("<s>"), "2": entry("</s>"), str(SIZE + 3): entry("<|im_start|>"),
+    str(SIZE): entry("<|im_end|>"), str(SIZE + 1): entry("[INST]", special=False),
+    str(SIZE + 5): entry("<mask>", lstrip=True), str(SIZE + 6): entry("<next>", rstrip=True, special=False),
+    "300": entry("[other]"), "301": entry("[more]", special=False, normalized=True),
+}  # fmt: skip
+TEXTS = [
+    "the cat", "<|im_start|>the cat<|im_end|>", " [INST] the [INST]cat ", "a  <mask>  b<mask>", "a <next>  b<next>c",
+    "<s>the<unk></s>", "[other][more] the [more]", "<|im_start|><|im_start|>", "[INST", "",
+]  # fmt: skip
+
+
+@pytest.fixture
+def described(folder: Path) -> Path:
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "added_tokens_decoder": DECODER, "eos_token": "<|im_end|>", "unk_token": "<unk>", "bos_token": "<s>",
+    }))  # fmt: skip
+    return folder
+
+
+def test_those_of_the_configuration_are_read_as_transformers_reads_them(described: Path, tmp_path: Path) -> None:
+    theirs = SentencePieceBackend.from_pretrained(described, vocab_file=str(described / "tokenizer.model"))
+    ours = open_tokenizer(described)
+    assert (ours.vocab_size, ours.eos, ours.bos) == (SIZE + 7, (SIZE,), 1)
+    for text in TEXTS:
+        ids = ours.encode_with_special_tokens(text)
+        assert ids == theirs.encode(text, add_special_tokens=False), text
+    with pytest.raises(DataError, match=r"cannot be written as a tokenizer\.json"):
+        write_fast(ours, tmp_path)  # where a piece of the model cannot have another name
+    (tmp_path / "fast").mkdir()
+    behind = {id: token for id, token in DECODER.items() if not 3 <= int(id) < SIZE}
+    write_fast(
+        SentencePieceTokenizer(MODEL, {}, read_added(described, {"added_tokens_decoder": behind})), tmp_path / "fast"
+    )
+    assert ours.encode("a[INST]") == [*ours.encode("a"), SIZE + 1] and SIZE not in ours.encode("a<|im_end|>")
+    assert (
+        ours.decode(ours.encode_with_special_tokens("the[INST] cat<|im_end|>")) == "the[INST]  cat"
+    )  # two spaces, of which one is its text's
+    (tmp_path / "saved").mkdir()
+    ours.save(tmp_path / "saved")
+    again = open_tokenizer(tmp_path / "saved")
+    assert [again.encode_with_special_tokens(text) for text in TEXTS] == [
+        ours.encode_with_special_tokens(text) for text in TEXTS
+    ]
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "special"])
+def test_each_flag_counts(flag: str, described: Path) -> None:
+    """The control: with a flag turned round, something else is read or shown."""
+    config = json.loads((described / "tokenizer_config.json").read_text())
+    before = open_tokenizer(described)
+    for token in config["added_tokens_decoder"].values():
+        token[flag] = not token[flag]
+    (described / "tokenizer_config.json").write_text(json.dumps(config))
+    after = open_tokenizer(described)
+    assert [before.encode(text) for text in TEXTS] != [after.encode(text) for text in TEXTS] or flag == "lstrip"
+    assert [before.encode_with_special_tokens(text) for text in TEXTS] != [
+        after.encode_with_special_tokens(text) for text in TEXTS
+    ] or flag == "special"
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        ([], "added_tokens_decoder: does not map"),
+        ({"a": entry("x")}, "added_tokens_decoder: a: does not map"),
+        ({"9": "x"}, "added_tokens_decoder: 9: does not map"),
+        ({"9": {"content": 1}}, "added_tokens_decoder: 9: does not map"),
+        ({"9": entry("x") | {"lstrip": "yes"}}, "added_tokens_decoder: 9: does not map"),
+        ({"8": entry("x"), "9": entry("x")}, "added_tokens_decoder: does not map"),
+        ({"9": entry("x") | {"of_tomorrow": 1}}, "added_tokens_decoder: 9: of_tomorrow: is not understood"),
+    ],
+)
+def test_a_configuration_that_is_wrong_is_named(value: Any, cause: str, folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": value}))
+    with pytest.raises(DataError) as caught:
+        open_tokenizer(folder)
+    assert cause in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("contents", [{"a": "b"}, {"a": 400, "b": 400}, {"a": -1}])

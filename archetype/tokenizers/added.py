@@ -1,0 +1,96 @@
+"""Tokens that a folder adds to a vocabulary: which there are, and where they stand in a text."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from archetype.errors import DataError
+from archetype.io.files import DAMAGED, read_json
+
+ADDED, DECODER = "added_tokens.json", "added_tokens_decoder"  # a file, and a key of tokenizer_config.json
+FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
+
+
+class AddedToken(NamedTuple):
+    """A token that is found in a text before anything else.
+
+    Attributes:
+        id: its id.
+        content: as texts spell it.
+        special: whether it stands for no text.
+        lstrip: whether the spaces before it belong to it.
+        rstrip: whether those behind it do.
+        single_word: whether it is found only between spaces.
+    """
+
+    id: int
+    content: str
+    special: bool = True
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+
+def read_added(folder: Path, config: Mapping[str, Any]) -> list[AddedToken]:
+    """The tokens that a folder adds to a model's own: by its configuration, else by the older file.
+
+    Args:
+        folder: of the files.
+        config: the contents of tokenizer_config.json.
+
+    Raises:
+        DataError: names what does not map tokens to ids.
+    """
+    if DECODER in config:
+        tokens = _read_decoder(config[DECODER])
+    elif (folder / ADDED).is_file():
+        named = read_json(folder / ADDED)
+        if not all(type(id) is int and 0 <= id < 2**31 for id in named.values()):
+            raise _no_map(ADDED)
+        tokens = [AddedToken(id, name) for name, id in named.items()]
+    else:
+        return []
+    if len({token.id for token in tokens}) < len(tokens) or len({token.content for token in tokens}) < len(tokens):
+        raise _no_map(DECODER if DECODER in config else ADDED)
+    return tokens
+
+
+def _read_decoder(value: Any) -> list[AddedToken]:
+    """The tokens of a configuration, by their ids in decimal."""
+    if not isinstance(value, dict):
+        raise _no_map(DECODER)
+    tokens = []
+    for id, token in value.items():
+        if not re.fullmatch(r"[0-9]{1,9}", id) or not isinstance(token, dict):
+            raise _no_map(f"{DECODER}: {id:.40}")
+        flags = {name: token.get(name, False) for name in FLAGS}
+        if not isinstance(token.get("content"), str) or not all(isinstance(flag, bool) for flag in flags.values()):
+            raise _no_map(f"{DECODER}: {id}")
+        if unknown := token.keys() - {"content", "__type", *FLAGS}:
+            raise DataError(
+                f"{DECODER}: {id}: {min(unknown):.40}", "is not understood", "remove it, if it says nothing"
+            )
+        del flags["normalized"]  # of texts that are lowercased, which no SentencePiece model asks for
+        if token["content"]:
+            tokens.append(AddedToken(int(id), token["content"], **flags))
+    return tokens
+
+
+def _no_map(place: str) -> DataError:
+    return DataError(place, "does not map every token to an id of its own", DAMAGED)
+
+
+def split_at(text: str, tokens: Sequence[AddedToken]) -> list[str]:
+    """A text cut into the tokens in it and what is between them, the longest token first where several begin."""
+    known = {token.content: token for token in tokens}
+    names = map(re.escape, sorted(known, key=len, reverse=True))
+    parts = re.split(f"({'|'.join(names)})", text)
+    for at in range(1, len(parts), 2):  # the tokens; on both sides of each is a text, which may be empty
+        token = known[parts[at]]
+        if token.single_word and (parts[at - 1][-1:] not in ("", " ") or parts[at + 1][:1] not in ("", " ")):
+            parts[at - 1 : at + 2] = ["", "", "".join(parts[at - 1 : at + 2])]
+            continue
+        parts[at - 1] = parts[at - 1].rstrip() if token.lstrip else parts[at - 1]
+        parts[at + 1] = parts[at + 1].lstrip() if token.rstrip else parts[at + 1]
+    return [part for part in parts if part]

@@ -1,0 +1,131 @@
+"""What the files of a tokenizer say that is not done here: each such key is named, and changes nothing."""
+
+import json
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from archetype.errors import NotObeyed, UnreadKeys, shorten
+from archetype.tokenizers.definition import FILE
+from archetype.tokenizers.special_tokens import CONFIG, content
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+PARTS = {*STEPS, "version", "truncation", "padding", "added_tokens", "model"}
+OLDER = {"add_prefix_space", "str_rep"}  # spellings that the library reads, and writes otherwise
+ADDED = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
+MODEL = {
+    "type", "vocab", "merges", "dropout", "unk_token", "unk_id", "continuing_subword_prefix", "end_of_word_suffix",
+    "fuse_unk", "byte_fallback", "ignore_merges", "max_input_chars_per_word",
+}  # fmt: skip
+# keys that are read here or where chats and vectors are, and those that change no id of a text and no text of ids
+SILENT = {
+    "cls_token", "bos_token", "sep_token", "eos_token", "add_bos_token",
+    "added_tokens_decoder", "chat_template", "model_max_length", "max_length", "max_len", "tokenizer_class",
+    "padding_side", "truncation_side", "truncation_strategy", "stride", "padding", "pad_to_multiple_of",
+    "pad_token_type_id", "pad_token_id", "model_input_names", "name_or_path", "special_tokens_map_file",
+    "tokenizer_file", "vocab_file", "merges_file", "errors", "from_slow", "use_fast", "backend", "is_local",
+    "local_files_only", "init_inputs", "auto_map", "processor_class", "vocab_size", "use_default_system_prompt",
+    "response_schema", "return_token_type_ids", "transformers_version", "extra_ids", "device_map",
+    "spaces_between_special_tokens", "verbose", "never_split", "do_basic_tokenize", "remove_space", "keep_accents",
+    "fix_mistral_regex", "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+    "token_type_ids_pattern", "token_type_ids_include_special_tokens", "special_tokens_pattern", "image_seq_length",
+    "added_tokens", "full_tokenizer_file", "commit_hash", "trust_remote_code",
+}  # fmt: skip
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "split_special_tokens": (False,), "add_eos_token": (False,), "sp_model_kwargs": ({},), "legacy": (True,),
+    "model_specific_special_tokens": ({},), "clean_up_tokenization_spaces": (False,),
+}  # fmt: skip
+LISTS = ("additional_special_tokens", "extra_special_tokens")
+NAMES = ("unk_token", "pad_token", "mask_token", *LISTS)  # of tokens that stand for no text, or are added to do so
+
+
+def name_unread(definition: Mapping[str, Any], backend: "Backend") -> None:
+    """Name the keys of a tokenizer.json that its library does not read.
+
+    Warns:
+        UnreadKeys: names them.
+        NotObeyed: the file asks for cuts by chance.
+    """
+    keys = [key for key in definition if key not in PARTS]
+    keys += [f"model.{key}" for key in definition["model"] if key not in MODEL]
+    for step in STEPS:
+        if isinstance(definition.get(step), dict):
+            read = json.loads(getattr(backend, step).__getstate__())
+            keys += [f"{step}{path}" for path in _missing(definition[step], read)]
+    tokens = enumerate(definition.get("added_tokens") or [])
+    keys += [f"added_tokens[{number}].{key}" for number, token in tokens for key in token if key not in ADDED]
+    if keys:
+        said = shorten(", ".join(keys), 200)
+        warnings.warn(f"{FILE}: {said}: not read by its library, so that nothing changes", UnreadKeys, stacklevel=2)
+    if definition["model"].get("dropout"):
+        message = f"{FILE}: model.dropout cuts texts by chance, which is not done here"
+        warnings.warn(message, NotObeyed, stacklevel=2)
+
+
+def _missing(said: Any, read: Any) -> Iterator[str]:
+    """The paths of what is said and was not read."""
+    if isinstance(said, dict) and isinstance(read, dict):
+        for key, value in said.items():
+            if key in read:
+                yield from (f".{key}{path}" for path in _missing(value, read[key]))
+            elif key not in OLDER:
+                yield f".{key}"
+    elif isinstance(said, list) and isinstance(read, list) and len(said) == len(read):
+        for number, pair in enumerate(zip(said, read, strict=True)):
+            yield from (f"[{number}]{path}" for path in _missing(*pair))
+
+
+def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: Collection[str]) -> None:
+    """Name the keys of a tokenizer_config.json that may change ids or texts, and do not here.
+
+    Args:
+        config: its contents, with those of special_tokens_map.json.
+        obeyed: what keys may say with which they ask for nothing, as the vocabulary's own file says it already.
+        tokens: the names of special tokens.
+
+    Warns:
+        NotObeyed: names them.
+    """
+    keys = []
+    for key, value in config.items():
+        asks = value not in (None, *NEUTRAL.get(key, ())) and not (key in obeyed and obeyed[key] == value)
+        if key in NAMES:
+            listed = value.values() if isinstance(value, dict) and key in LISTS else value
+            named = listed if isinstance(listed, Collection) and key in LISTS else (value,)
+            asks = asks and not all(content(name) in tokens for name in named)
+        elif key in SILENT or key.startswith("_") or key.endswith("_token"):  # those of pictures and the like
+            continue
+        if asks:
+            keys.append(key)
+    if keys:
+        said = shorten(", ".join(map(repr, keys)), 200)
+        warnings.warn(f"{CONFIG}: {said} may change tokens, which is not done here", NotObeyed, stacklevel=2)
+
+
+def said_by_definition(definition: Mapping[str, Any], ends: bool) -> dict[str, Any]:
+    """What a tokenizer.json says in its own way of keys that older classes read.
+
+    Args:
+        definition: the file.
+        ends: whether a token of its own stands behind a text.
+    """
+    steps = {name: json.dumps(definition.get(name)) for name in STEPS}
+    before, cut, decoder = steps["normalizer"], steps["pre_tokenizer"], steps["decoder"]
+    prefixes = re.search(r'"(add_prefix_space": true|prepend_scheme": "(always|first)"|prepend": ")', before + cut)
+    cleans = '"cleanup": true' in decoder or definition["model"].get("merges") is not None
+    lower = re.search(r'"lowercase": true|"type": "Lowercase"', before) is not None
+    accents = re.search(r'"strip_accents": (true|false)', before)
+    return {
+        "add_prefix_space": prefixes is not None,
+        "do_lower_case": lower,
+        "do_lowercase": lower,
+        "strip_accents": accents[1] == "true" if accents else lower,
+        "tokenize_chinese_chars": '"handle_chinese_chars": true' in before,
+        "clean_up_tokenization_spaces": cleans,
+        "add_eos_token": ends,
+        "legacy": False,
+    }
