@@ -361,8 +361,15 @@ class LanguageModel:
             Vectors, (B, D).
         """
         model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
-        modules = parse(self.sentence_files)
-        return generate.embed(model, self._tokenizer(), texts, pooling, normalized, modules)
+        return generate.embed(model, self._tokenizer(), texts, pooling, normalized, parse(self.sentence_files))
+
+    def embedding_tokens(
+        self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None
+    ) -> list[list[int]]:
+        """The token ids that `embed` reads for the same arguments: with special tokens, cut as modules.json says."""
+        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
+        modules = parse(self.sentence_files) if pooling is None else None
+        return generate.embedding_tokens(model, self._tokenizer(), texts, modules)
 
     def classify(self, inputs: Tensor | str | list[str]) -> Tensor:
         """The probability of each class, for images or texts; with a head for one class, the value that it estimates.

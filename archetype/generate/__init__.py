@@ -2,7 +2,15 @@
 
 from archetype.generate.beam import beam_search, translate
 from archetype.generate.class_report import ClassReport, ValueReport
-from archetype.generate.encoder import Pooling, Prediction, classify_pictures, classify_texts, embed, fill
+from archetype.generate.encoder import (
+    Pooling,
+    Prediction,
+    classify_pictures,
+    classify_texts,
+    embed,
+    embedding_tokens,
+    fill,
+)
 from archetype.generate.engine import Engine
 from archetype.generate.examples import evaluate_images, evaluate_texts
 from archetype.generate.generation_config import generation_config, read_generation_config
@@ -18,6 +26,6 @@ from archetype.generate.translation_score import TranslationScore, translation_s
 __all__ = [
     "Beam", "ClassReport", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling", "Prediction", "Request", "Sampler",
     "Sampling", "Score", "Stats", "TaskScores", "TranslationScore", "ValueReport", "beam_search", "classify_pictures",
-    "classify_texts", "embed", "evaluate_images", "evaluate_tasks", "evaluate_texts", "fill", "generation_config",
-    "prefill", "read_generation_config", "sample", "score", "translate", "translation_score",
+    "classify_texts", "embed", "embedding_tokens", "evaluate_images", "evaluate_tasks", "evaluate_texts", "fill",
+    "generation_config", "prefill", "read_generation_config", "sample", "score", "translate", "translation_score",
 ]  # fmt: skip

@@ -109,7 +109,7 @@ def embed(
             return model.pooled(vectors)
         return vectors[torch.arange(len(tokens)), num_tokens - 1]
 
-    result = _by_length(model, _encoded(tokenizer, texts), pooled).float()
+    result = _by_length(model, embedding_tokens(model, tokenizer, texts), pooled).float()
     return result if normalized is False else torch.nn.functional.normalize(result, dim=-1)
 
 
@@ -120,15 +120,27 @@ def _embed_by_modules(
     normalized: bool | None,
     modules: SentenceModules,
 ) -> Float[Tensor, "B E"]:
-    texts = [texts] if isinstance(texts, str) else texts
-    prepared = [modules.prepared(text) if isinstance(text, str) else text for text in texts]
-
     def pooled(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B E"]:
         return modules.pooled(model(tokens, num_tokens=num_tokens, with_logits=False).hidden, num_tokens)
 
-    longest = min(modules.max_length or model.spec.context_length, model.spec.context_length)
-    result = _by_length(model, _encoded(tokenizer, prepared, longest), pooled).float()
+    result = _by_length(model, embedding_tokens(model, tokenizer, texts, modules), pooled).float()
     return modules.finished(result, normalized)
+
+
+def embedding_tokens(
+    model: Encoder | Decoder,
+    tokenizer: Tokenizer,
+    texts: str | Sequence[str | list[int]],
+    modules: SentenceModules | None = None,
+) -> list[list[int]]:
+    """Encode texts as `embed` reads them: with special tokens, and prepared and cut as `modules` say; ids stay."""
+    texts = [texts] if isinstance(texts, str) else texts
+    if modules is None:
+        return _encoded(tokenizer, texts)
+    prepared = [modules.prepared(text) if isinstance(text, str) else text for text in texts]
+    return _encoded(
+        tokenizer, prepared, min(modules.max_length or model.spec.context_length, model.spec.context_length)
+    )
 
 
 @torch.inference_mode()

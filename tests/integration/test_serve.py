@@ -7,6 +7,7 @@ import math
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     import openai
 
 PROMPT = "Once upon a time"
+SENTENCES = {  # of sentence-transformers
+    "modules.json": b'[{"type": "models.Transformer", "path": ""}, {"type": "models.Pooling", "path": "1_Pooling"}]',
+    "1_Pooling/config.json": b'{"pooling_mode": "max"}',
+    "sentence_bert_config.json": b'{"max_seq_length": 9, "do_lower_case": true}',
+    "config_sentence_transformers.json": b'{"prompts": {"query": "Q: "}, "default_prompt_name": "query"}',
+}
 
 
 @cache
@@ -57,6 +64,7 @@ def models() -> dict[str, LanguageModel]:
         "transformer": tiny("transformer-tiny", bytes_),
         "vit": LanguageModel(vit.spec, vit, labels=()) if (vit := picture_model()) else None,  # type: ignore[dict-item]
         "mamba": tiny("mamba-tiny", bytes_),
+        "sentences": replace(tiny("bert-tiny", bytes_), sentence_files=SENTENCES),
     }
 
 
@@ -193,6 +201,17 @@ def test_openai_python_embeds(client: "openai.OpenAI", server: Served) -> None:
     ids = [list(text.encode()) for text in texts]
     plain = server.call("/v1/embeddings", {"model": "bert", "input": ids, "encoding_format": "float"}).json
     assert torch.allclose(torch.tensor([row["embedding"] for row in plain["data"]]), expected, atol=1e-6)
+
+
+def test_embeddings_obey_modules_of_sentence_transformers(server: Served) -> None:
+    texts = ["ONE", "two and three"]
+    answer = server.call("/v1/embeddings", {"model": "sentences", "input": texts, "encoding_format": "float"}).json
+    expected = models()["sentences"].embed(texts).float()
+    assert torch.allclose(torch.tensor([row["embedding"] for row in answer["data"]]), expected, atol=1e-6)
+    assert answer["usage"]["prompt_tokens"] == len("q: one") + 9
+    other = {"model": "sentences", "input": texts, "encoding_format": "float", "pooling": "mean"}
+    mean = torch.tensor([row["embedding"] for row in server.call("/v1/embeddings", other).json["data"]])
+    assert torch.allclose(mean, models()["bert"].embed(texts).float(), atol=1e-6)
 
 
 def test_texts_and_images_are_classified(server: Served) -> None:

@@ -12,11 +12,13 @@ from archetype.apps.serve.answers import Envelope
 from archetype.apps.serve.completions import encode
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.generation import check_tokens
 from archetype.apps.serve.models import Models
 from archetype.apps.serve.requests import ClassifyRequest, EmbeddingRequest, Ids, ImagePart, as_list
 from archetype.apps.serve.served_model import ServedModel
 from archetype.data.images import decode_image
 from archetype.errors import DataError
+from archetype.generate import Pooling
 from archetype.models.vision.module import VisionEncoder
 
 MAX_INPUTS = 2048  # of one request
@@ -28,8 +30,8 @@ async def embeddings(models: Models, exchange: Exchange) -> None:
     async with models.use(body.model) as model:
         model.check("embeddings")
         inputs = _check_inputs(as_list(body.input))
-        rows = await model.worker.text(lambda: [_encode_text(model, text) for text in inputs])
         try:
+            rows = await model.worker.text(lambda: _embedding_tokens(model, inputs, body.pooling))
             vectors = await model.worker.run(lambda: model.lm.embed(rows, body.pooling, body.normalize).float().cpu())
         except Exception as error:
             raise api_error(error, "input") from None
@@ -80,10 +82,14 @@ def _check_inputs(inputs: list[Any]) -> list[Any]:
     return inputs
 
 
-def _encode_text(model: ServedModel, text: str | Ids) -> list[int]:
+def _embedding_tokens(model: ServedModel, inputs: list[str | Ids], pooling: Pooling | None) -> list[list[int]]:
+    """The ids of whole texts as the model embeds them."""
+    rows = model.lm.embedding_tokens(inputs, pooling)
+    return [check_tokens(model, ids, "input") for ids in rows]
+
+
+def _encode_text(model: ServedModel, text: str) -> list[int]:
     """The ids of a text that ends, with all special tokens around it; a prompt, which goes on, has fewer."""
-    if isinstance(text, list):
-        return encode(model, text)
     return model.tokenizer.add_special_tokens(encode(model, text, add_special_tokens=False))
 
 
