@@ -102,7 +102,7 @@ def special_ids(config: dict[str, Any], place: Path) -> dict[str, Any]:
     for name, value in special.items():
         values = value if isinstance(value, list) and name == "eos_token_id" else [value]
         if not all(id is None or (isinstance(id, int) and not isinstance(id, bool)) for id in values):
-            raise CheckpointError(f"{place}: {name}", f"{value!r} is not a token id", "fix the file")
+            raise CheckpointError(f"{place}: {name}", f"{value!r:.80} is not a token id", "fix the file")
     return special | _never(config, place)
 
 

@@ -102,11 +102,10 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
         scores = {piece.text: piece.score for piece in pieces if piece.type == NORMAL}
         merged = _bpe(ids, _merges(scores, ids), pieces[unknown].text)
         symbols = ((id, piece) for id, piece in enumerate(pieces) if piece.type == USER_DEFINED)
-        added += [_added(id, piece.text.replace(SPACE, " "), special=False) for id, piece in symbols]
+        added += [_added(id, piece.text, special=False) for id, piece in symbols]
     else:
         words = _unigram_words(pieces[unknown].text, ids)
-        best = max((piece.score for piece in pieces if piece.type == NORMAL), default=0.0)
-        vocab = [[piece.text, _unigram_score(piece, best)] for piece in pieces]
+        vocab = [[piece.text, _unigram_score(piece)] for piece in pieces]
         merged = {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": "<0x00>" in ids}
     decoder = _decoder(model, pieces[unknown].text, str(tokenizer.processor.decode([unknown])))
     definition = _definition(merged, normalizer=_normalizer(tokenizer), pre_tokenizer=words, decoder=decoder)
@@ -122,9 +121,9 @@ def _added(id: int, content: str, special: bool) -> dict[str, Any]:
     return {"id": id, "content": content, **position, "normalized": not special, "special": special}
 
 
-def _unigram_score(piece: Piece, best: float) -> float:
-    """The score by which the library of SentencePiece chooses a piece, which for a symbol depends on its length."""
-    return len(piece.text.encode()) * best - 0.1 if piece.type == USER_DEFINED else piece.score
+def _unigram_score(piece: Piece) -> float:
+    """The score by which the library of SentencePiece chooses a piece, which for a symbol is that of its length."""
+    return 0.1 * (len(piece.text.encode()) - 1) if piece.type == USER_DEFINED else piece.score
 
 
 def _unigram_words(unknown: str, ids: Mapping[str, int]) -> dict[str, Any] | None:

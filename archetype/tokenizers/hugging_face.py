@@ -113,7 +113,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         before, after = self._special_ids_around_text
-        return [*before, *ids, *after]
+        if self.bos in before:
+            return [*before, *ids, *after]
+        return [*before, *super().add_special_tokens(ids), *after]  # where another file says that texts start with bos
 
     @cached_property
     def _special_ids_around_text(self) -> tuple[list[int], list[int]]:

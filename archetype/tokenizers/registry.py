@@ -59,9 +59,10 @@ def tokenizer_class(kind: object, kinds: Collection[str] | None = None) -> type[
     classes = _classes()
     if isinstance(kind, str) and kind in (classes if kinds is None else kinds):
         return classes[kind]
-    trained = " that can be trained" if kinds is not None else ""
-    cause = f"{kind!r:.80} is not a kind of tokenizer{trained}"
-    raise DataError("kind", cause, f"use one of {', '.join(trainable_kinds())}")
+    trained, remedy = " that can be trained", f"use one of {', '.join(trainable_kinds())}"
+    if kinds is None:
+        trained, remedy = "", f"give the file that registers it by --extension, or {remedy}"
+    raise DataError("kind", f"{kind!r:.80} is not a kind of tokenizer{trained}", remedy)
 
 
 def train_tokenizer(

@@ -112,7 +112,7 @@ class Tokenizer(ABC):
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         """The ids of a whole text between the special tokens that its file puts around one, such as [CLS] and [SEP]."""
-        return list(ids)
+        return [self.bos, *ids] if self.adds_bos and self.bos is not None else list(ids)
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:

@@ -25,6 +25,8 @@ OPTIONS = tuple(
         {"control_symbols": ["<ctl>"], "pad_id": 3, "unk_surface": "?", "unk_piece": "[UNK]"},
         {"user_defined_symbols": ["<sep>", "the"], "add_dummy_prefix": False},
         {"user_defined_symbols": ["<sep>", "the"]},
+        {"user_defined_symbols": ["▁▁", "▁▁▁", "\n\n"], "add_dummy_prefix": False,  # as Gemma's
+         "normalization_rule_name": "identity", "remove_extra_whitespaces": False},
     )
 )  # fmt: skip
 

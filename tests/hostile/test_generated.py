@@ -1,6 +1,7 @@
 """Generated hostile files: each is refused in one line, in time and within its memory, or read rightly."""
 
 import json
+import re
 import shutil
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -201,7 +202,7 @@ def fault(kind: Class, place: Path, number: int) -> str | None:
     environment = {"HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
     answer = forked.run(["python", "-c", PROGRAM, *command], environment, cwd=folder)
     shutil.rmtree(folder)
-    error = answer.stderr.decode(errors="replace")
+    error = re.sub(r"^device: .*\n", "", answer.stderr.decode(errors="replace"))  # which is no part of a message
     line = error.removeprefix("archetype: ").removesuffix("\n")
     if answer.returncode == 0 and "Traceback" not in error:
         return None

@@ -166,13 +166,14 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     pieces = tokenizer.pieces
     apart = {id for id, piece in enumerate(pieces) if _is_found_apart(piece, settings.kind)}
     tokens = {id: piece.text.replace(SPACE, " ") if id in apart else piece.text for id, piece in enumerate(pieces)}
-    types = {
-        id: NORMAL if piece.type == USER_DEFINED and id not in apart else piece.type for id, piece in enumerate(pieces)
-    }
+    symbols = {id for id, piece in enumerate(pieces) if piece.type == USER_DEFINED} - apart
+    types = {id: NORMAL if id in symbols else piece.type for id, piece in enumerate(pieces)}
     added = tokenizer.added.values()
     tokens |= {token.id: token.content for token in added}
     types |= {token.id: CONTROL if token.special else USER_DEFINED for token in added}
-    scores = [piece.score for piece in pieces]
+    best = max(piece.score for piece in pieces)
+    first = symbols if settings.kind == BPE else set()
+    scores = [best if id in first else piece.score for id, piece in enumerate(pieces)]
     scores += [NEVER if settings.kind == UNIGRAM else 0.0] * (vocab_size - len(scores))
     flags, special = {"add_space_prefix": settings.adds_prefix}, {"unknown": tokenizer.processor.unk_id()}
     if settings.kind == BPE:
@@ -194,8 +195,8 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
 def _is_found_apart(piece: Piece, kind: int) -> bool:
     """Whether llama.cpp must look for a user's own symbol in a text as it is, before spaces are written another way.
 
-    Behind such a symbol a text begins anew. Unigram finds it among other pieces, and BPE joins spaces first: their
-    symbols have the best score.
+    Behind such a symbol a text begins anew. Unigram finds it among other pieces, and BPE joins spaces first, as their
+    symbols are written with the best score (Gemma's have another).
     """
     return piece.type == USER_DEFINED and kind == BPE and piece.text.strip(SPACE) != ""
 

@@ -26,7 +26,14 @@ from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
-from archetype.tokenizers.sentencepiece import Piece, SentencePieceTokenizer, read_pieces, read_settings, write_model
+from archetype.tokenizers.sentencepiece import (
+    USER_DEFINED,
+    Piece,
+    SentencePieceTokenizer,
+    read_pieces,
+    read_settings,
+    write_model,
+)
 from tests.parity.test_llama_cpp_tokenizers import TEXT, pieces, unigram, wordpiece
 
 SIZES: dict[str, Any] = dict(num_layers=1, d_model=8, num_heads=2, d_ff=8, context_length=64)
@@ -46,6 +53,14 @@ def llama_like(**settings: Any) -> SentencePieceTokenizer:
     """As Llama's and Gemma's are trained: no rules, spaces kept."""
     plain = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     return SentencePieceTokenizer(trained("bpe", **plain | settings))
+
+
+def gemma_like() -> SentencePieceTokenizer:
+    """Without a prefix, and with symbols of spaces that score worse than the pieces that begin with one."""
+    tokenizer = llama_like(add_dummy_prefix=False, user_defined_symbols=",".join("\u2581" * n for n in range(2, 9)))
+    worse = [piece._replace(score=-1000.0) if piece.type == USER_DEFINED else piece for piece in tokenizer.pieces]
+    special = {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}
+    return SentencePieceTokenizer(write_model(worse, tokenizer.settings, special))
 
 
 def cut_as(pattern: str) -> HuggingFaceTokenizer:
@@ -91,6 +106,7 @@ TOKENIZERS: dict[str, Any] = {
     "sentencepiece without a prefix": lambda: llama_like(add_dummy_prefix=False),
     "sentencepiece with symbols": lambda: llama_like(add_dummy_prefix=False, **SYMBOLS),
     "sentencepiece with symbols of spaces": lambda: llama_like(user_defined_symbols="\u2581\u2581,\u2581\u2581\u2581"),
+    "sentencepiece with symbols of spaces that score low": gemma_like,
     "unigram": lambda: SentencePieceTokenizer(pieces("unigram")),
     "unigram with symbols": lambda: SentencePieceTokenizer(pieces("unigram", user_defined_symbols="<mine>,hou")),
     "unigram of tokenizer.json": lambda: unigram(joined=True),

@@ -61,6 +61,7 @@ def test_every_option_is_exported_with_the_same_ids() -> None:
             for text in texts:
                 ids = tokenizer.encode_with_special_tokens(text)
                 assert library.encode(text, add_special_tokens=False).ids == ids, text
+                assert library.encode(text).ids == tokenizer.add_special_tokens(ids), text
                 if "▁" not in text:  # of spaces that a text spells so the library drops but one at its start
                     assert library.decode(ids) == tokenizer.decode(ids), text
 
