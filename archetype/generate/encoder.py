@@ -15,7 +15,7 @@ from archetype.generate.finite import check_finite
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.models.vision.module import VisionEncoder
-from archetype.nn.context import Lengths, Tokens
+from archetype.nn.context import Lengths, Tokens, mean_over_tokens
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
 
@@ -103,10 +103,9 @@ def embed(
         options = {"with_logits": False} if isinstance(model, Encoder) else {}
         vectors: Tensor = model(tokens, num_tokens=num_tokens, **options).hidden
         if pooling == "mean":
-            is_token = torch.arange(tokens.shape[1], device=model.device) < num_tokens[:, None]
-            return (vectors * is_token[..., None]).sum(1) / num_tokens[:, None]
+            return mean_over_tokens(vectors, num_tokens)
         if isinstance(model, Encoder) and pooling == "first":
-            return model.pooled(vectors)
+            return model.pooled(vectors, num_tokens)
         return vectors[torch.arange(len(tokens)), num_tokens - 1]
 
     result = _by_length(model, _encoded(tokenizer, texts), pooled).float()

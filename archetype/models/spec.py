@@ -134,7 +134,7 @@ class CausalSpec(ModelSpec):
     @property
     def continues_text(self) -> bool:
         """Unless it has a head for classes."""
-        return not self.head.classifies
+        return not self.head.has_classes
 
 
 AnyModel = Annotated[ModelSpec, ByKind(ModelSpec, default="decoder")]

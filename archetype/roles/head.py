@@ -40,6 +40,6 @@ class Head(Part):
 
 
 NextTokenHead = Annotated[Head, ByKind(Head, "predicts_next", default="language_model")]
-DecoderHead = Annotated[Head, ByKind(Head, "predicts_next", "classifies", default="language_model")]
+DecoderHead = Annotated[Head, ByKind(Head, "predicts_next", "classifies", "labels_tokens", default="language_model")]
 EncoderHead = Annotated[Head, ByKind(Head, "predicts_masked", "classifies", "labels_tokens", "is_absent")]
 VisionHead = Annotated[Head, ByKind(Head, "classifies", "is_absent")]

@@ -72,7 +72,7 @@ class Decoder(EndsWithNorm, CausalSpec):
     @model_validator(mode="after")
     def _further_tokens_fit(self) -> Self:
         if self.further_tokens is not None and (stack := self.further_stack) is not None:
-            if self.head.classifies:
+            if self.head.has_classes:
                 invalid("further_tokens", "the head predicts no tokens", "leave it out, or use kind language_model")
             self.further_tokens.check(stack)
         return self
