@@ -21,6 +21,7 @@ class Head(Part):
     predicts_masked: ClassVar[bool] = False  # whether it gives logits of the token at each position, some being hidden
     classifies: ClassVar[bool] = False  # whether it answers for a whole text or image, and not for each token
     labels_tokens: ClassVar[bool] = False  # whether it gives logits of classes for each token
+    marks_spans: ClassVar[bool] = False  # whether these are of where an answer begins, and where it ends
     is_product: ClassVar[bool] = False  # whether its module is a LanguageModelHead, whose logits may come in chunks
 
     @property

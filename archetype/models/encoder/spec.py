@@ -10,7 +10,7 @@ from archetype.models.stack.layers import Layers
 from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.activation.spec import Tanh
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead
+from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, TokenClassificationHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.activation import AnyActivation
 from archetype.roles.embedding import AnyTokenEmbedding
@@ -79,10 +79,11 @@ class Encoder(EndsWithNorm, ModelSpec):
         """With a head over the vocabulary."""
         return self.head.predicts_masked
 
-    def with_class_head(self, num_classes: int) -> Self:
-        """A head behind a pooler of the first token's vector."""
-        head = ClassificationHead(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0))
-        return self.replace(head=head, pooler=True)
+    def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
+        """A head behind a pooler of the first token's vector, or of each token's vector."""
+        kind = TokenClassificationHead if of_tokens else ClassificationHead
+        head = kind(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0))
+        return self.replace(head=head, pooling="first", pooler=not of_tokens)
 
     @model_validator(mode="after")
     def _late_pooling_is_of_logits(self) -> Self:

@@ -179,6 +179,7 @@ class SpanHead(ClassHead):
     """Two logits for each token: that an answer begins here, and that it ends here (Devlin 2018, section 4.2)."""
 
     labels_tokens: ClassVar[bool] = True
+    marks_spans: ClassVar[bool] = True
     kind: Literal["span"] = "span"
     num_classes: Literal[2] = 2
 
