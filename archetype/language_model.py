@@ -21,6 +21,7 @@ from archetype.generate import (
     Prediction,
     Score,
     TaskScores,
+    TokenClass,
     TranslationScore,
     ValueReport,
 )
@@ -385,6 +386,21 @@ class LanguageModel:
             return generate.classify_pictures(self._model(VisionEncoder), inputs)
         model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
         return generate.classify_texts(model, self._tokenizer(), inputs)
+
+    def classify_tokens(self, texts: str | list[str]) -> list[list[TokenClass]]:
+        """The class of each token of a text, such as whether it begins a name, and that class' probability.
+
+        Args:
+            texts: one, or several.
+
+        Returns:
+            For each text its tokens, without the special ones around it.
+
+        Raises:
+            ArchetypeError: the model's head gives no token a class, or a text is empty or too long.
+        """
+        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
+        return generate.classify_tokens(model, self._tokenizer(), texts, self.labels)
 
     def inspect(self, text: Text, target: Text | None = None) -> Inspection:
         """Look inside the model while it reads a text.

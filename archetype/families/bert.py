@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from archetype.families.classes import read_classes, write_classes
+from archetype.families.classes import BARE, MASKED, SPANS, TEXTS, TOKENS, head_named, read_classes, write_classes
 from archetype.families.config import Config
 from archetype.families.encoder_format import encoder_format
 from archetype.families.family import Family, presets, tiny
@@ -13,7 +13,13 @@ from archetype.models.block.spec import PostNorm
 from archetype.models.encoder.spec import Encoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, NoHead, TokenClassificationHead
+from archetype.parts.head.spec import (
+    ClassificationHead,
+    MaskedLanguageModelHead,
+    NoHead,
+    SpanHead,
+    TokenClassificationHead,
+)
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.spec import Learned
@@ -84,30 +90,32 @@ class HeadRow:
         pooled: whether a model without a head has a pooler.
         activation: of the pooler before classes; `activation` is that of the networks.
         pretraining: whether the class that was pretrained has the head for masked tokens.
+        spans: whether there is a class for answers that are spans of a text, with one layer.
     """
 
     dropout: str = "classifier_dropout"
     pooled: bool = True
     activation: str = "tanh"
     pretraining: bool = True
+    spans: bool = True
 
     def read(self, config: Config, values: Values) -> Values:
         """`head`, `pooler` and `pooler_activation`."""
-        names = config.get("architectures") or ["ForMaskedLM"]
-        name = str(names[0]) if isinstance(names, list) else str(names)
+        further = (("ForPreTraining",) if self.pretraining else ()) + ((SPANS,) if self.spans else ())
         dropout = config.rate(self.dropout, values["dropout"])
-        if name.endswith("ForMaskedLM") or (self.pretraining and name.endswith("ForPreTraining")):
-            return {}
-        if name.endswith("ForSequenceClassification"):
-            activation = values.get(self.activation, self.activation)
-            head = ClassificationHead(num_classes=read_classes(config), dropout=dropout)
-            return {"head": head, "pooler": True, "pooler_activation": activation}
-        if name.endswith("ForTokenClassification"):
-            return {"head": TokenClassificationHead(num_classes=read_classes(config), dropout=dropout)}
-        if name.endswith("Model"):
-            return {"head": NoHead(), "pooler": self.pooled}
-        remedy = "use a model for masked tokens, for classes of texts or of tokens, or without a head"
-        raise config.error("architectures", f"the head of {name} is not known here", remedy)
+        match head_named(config, MASKED, TEXTS, TOKENS, *further, BARE):
+            case "ForSequenceClassification":
+                activation = values.get(self.activation, self.activation)
+                head = ClassificationHead(num_classes=read_classes(config), dropout=dropout)
+                return {"head": head, "pooler": True, "pooler_activation": activation}
+            case "ForTokenClassification":
+                return {"head": TokenClassificationHead(num_classes=read_classes(config), dropout=dropout)}
+            case "ForQuestionAnswering":
+                return {"head": SpanHead()}
+            case "Model":
+                return {"head": NoHead(), "pooler": self.pooled}
+            case _:
+                return {}
 
     def write(self, model: Any) -> dict[str, Any]:
         """The names of the classes."""

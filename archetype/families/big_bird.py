@@ -56,7 +56,7 @@ def _write_pattern(model: Encoder) -> dict[str, Any]:
 
 KEYS: tuple[Row, ...] = (
     *with_defaults(BODY_KEYS, vocab_size=50_358, hidden_act="gelu_new", max_position_embeddings=4096),
-    HeadRow(activation="activation"),
+    HeadRow(activation="activation", spans=False),
     Converted(_read_pattern, _write_pattern),
     Key("use_bias", "qkv_bias", True),
     Key("rescale_embeddings", "embedding_scale", False, check=Config.flag, path="embedding.scale",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from archetype.families.decoder_classes import OF_GPT
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, expect_kind, ignored
@@ -74,4 +75,4 @@ FAMILY = Family("bloom", {
         "bloom-176b": dict(num_layers=70, d_model=14_336, num_heads=112),
     }),
     **tiny(bloom, {"bloom-tiny": dict(num_layers=2, num_heads=4)}),
-}, Format("bloom", "BloomForCausalLM", KEYS, rules, "transformer."))  # fmt: skip
+}, Format("bloom", "BloomForCausalLM", KEYS, rules, "transformer.", class_heads=OF_GPT))  # fmt: skip

@@ -6,6 +6,25 @@ from typing import Any
 from archetype.families.config import Config
 from archetype.parts.head.spec import ClassificationHead, TokenClassificationHead
 
+# What the names of classes end in, by their head.
+MASKED, TEXTS, TOKENS = "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"
+SPANS, BARE = "ForQuestionAnswering", "Model"
+
+
+def head_named(config: Config, *known: str) -> str:
+    """The head of the class that wrote a file: the `known` ending of its name, or the first where it names none.
+
+    Raises:
+        CheckpointError: it is not known here.
+    """
+    names = config.get("architectures") or known
+    name = str(names[0] if isinstance(names, list | tuple) else names)
+    for ending in known:
+        if name.endswith(ending):
+            return ending
+    remedy = f"known are classes that end in {', '.join(known)}"
+    raise config.error("architectures", f"the head of {name} is not known here", remedy)
+
 
 def read_classes(config: Config) -> int:
     """How many there are: as many as have names, else `num_labels`, else 2 as in transformers."""

@@ -6,6 +6,7 @@ Its published weights are in FP8 and become bfloat16 as they are read.
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_TOKENS
 from archetype.families.deepseek_v2 import PARTS, SHARED_KEYS, deepseek_v2, write_position
 from archetype.families.deepseek_v2 import RULES as DEEPSEEK_V2
 from archetype.families.family import Family, presets, tiny
@@ -119,4 +120,4 @@ FAMILY = Family("deepseek_v3", {
             v_head_dim=16, position=Rotary(interleaved=True)),
     }),
 }, Format("deepseek_v3", "DeepseekV3ForCausalLM", KEYS, RULES, "model.",
-    INV_FREQ))  # fmt: skip
+    INV_FREQ, class_heads=OF_TOKENS))  # fmt: skip

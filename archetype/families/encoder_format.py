@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from archetype.families.classes import BARE, MASKED, SPANS, TEXTS, TOKENS
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Row, expect_kind, wrong_kind
 from archetype.families.rules import Rule, rule, weight_rules
@@ -13,8 +14,16 @@ from archetype.models.encoder.spec import Encoder
 from archetype.models.spec import ModelSpec
 from archetype.parts.attention.spec import Attention
 from archetype.parts.feedforward.spec import MLP
-from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, NoHead, TokenClassificationHead
+from archetype.parts.head.spec import (
+    ClassificationHead,
+    MaskedLanguageModelHead,
+    MaskedLogitsHead,
+    NoHead,
+    SpanHead,
+    TokenClassificationHead,
+)
 from archetype.parts.norm.spec import LayerNorm
+from archetype.roles.head import Head
 from archetype.spec.base import Spec
 
 PARTS: dict[str, type[Spec]] = {
@@ -48,6 +57,8 @@ class Names:
         pooler: of a model that has no head.
         class_pooler: the pooler before classes (absent: as without a head).
         classifier: what gives the logits of classes for a whole text.
+        spans: what gives the logits of where an answer begins and ends.
+        class_transform: the layer before the logits of classes, and its norm.
     """
 
     body: str | Callable[[Encoder], str] = BODY
@@ -57,40 +68,45 @@ class Names:
     pooler: str = "BASE.pooler.dense"
     class_pooler: str = "BASE.pooler.dense"
     classifier: str = "classifier"
+    spans: str = "qa_outputs"
+    class_transform: str = "head.{dense,norm}"
 
     def rules(self, base: str, model: ModelSpec) -> tuple[Rule, ...]:
         """The rules of a model with any of the heads."""
         encoder = expect_kind(Encoder, model, "kind")
         head, body = encoder.head, self.body(encoder) if callable(self.body) else self.body
-        classes = isinstance(head, ClassificationHead)
-        tied = isinstance(head, MaskedLanguageModelHead) and head.tied
+        classifier = self.classifier if head.classifies else self.spans if isinstance(head, SpanHead) else "classifier"
         table = f"""{body}
-            {self.class_pooler if classes else self.pooler}   pooler
-            {self.classifier if classes else "classifier"}    classifier
-            {self.transform}                                  lm_head.{{dense,norm}}
+            {self.class_pooler if head.classifies else self.pooler}   pooler
+            {classifier}             classifier
+            {self.class_transform}   classifier.{{dense,norm}}
+            {self.transform}         lm_head.{{dense,norm}}
         """
         return (
             *weight_rules(table.replace("BASE", base)),
             rule(f"{self.logits}.weight", "lm_head.weight"),
-            rule(self.tied_bias if tied else f"{self.logits}.bias", "lm_head.bias"),
+            rule(self.tied_bias if head.shares_table else f"{self.logits}.bias", "lm_head.bias"),
         )
 
 
 def architecture(prefix: str, model: ModelSpec) -> str:
     """The class that a model of some head is loaded with."""
-    match expect_kind(Encoder, model, "kind").head:
-        case MaskedLanguageModelHead():
-            return f"{prefix}ForMaskedLM"
-        case ClassificationHead():
-            return f"{prefix}ForSequenceClassification"
-        case TokenClassificationHead():
-            return f"{prefix}ForTokenClassification"
-        case NoHead():
-            return f"{prefix}Model"
-        case head:
-            raise wrong_kind(MaskedLanguageModelHead, head, "head")
+    head = expect_kind(Encoder, model, "kind").head
+    for kind, ending in CLASSES.items():
+        if isinstance(head, kind):
+            return f"{prefix}{ending}"
+    raise wrong_kind(MaskedLanguageModelHead, head, "head")
 
 
+# The class of transformers with a head, by what follows the name of its type.
+CLASSES: dict[type[Head], str] = {
+    MaskedLanguageModelHead: MASKED,
+    MaskedLogitsHead: MASKED,
+    ClassificationHead: TEXTS,
+    TokenClassificationHead: TOKENS,
+    SpanHead: SPANS,
+    NoHead: BARE,
+}
 ROBERTA_NAMES = Names(
     transform="lm_head.{dense,layer_norm}",
     logits="lm_head.decoder",

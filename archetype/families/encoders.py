@@ -60,9 +60,20 @@ def roformer(**design: Any) -> Encoder:
 def nomic(*, rotary: Rotary, head_dim: int, **design: Any) -> Encoder:
     """BERT with rotary positions, gated networks and no bias (Nussbaum 2024)."""
     encoder = in_attention(bert(position=NoPosition(), **design), rotary, bias=ProjectionBiases(), head_dim=head_dim)
+    return gated(encoder)
+
+
+def gte(*, rotary: Rotary, head_dim: int, **design: Any) -> Encoder:
+    """BERT with rotary positions, and gated networks with a bias of what they give (Zhang 2024)."""
+    encoder = bert(position=NoPosition(), head_activation="gelu", **design)
+    return gated(in_attention(encoder, rotary, head_dim=head_dim), down_bias=True)
+
+
+def gated(encoder: Encoder, down_bias: bool | None = None) -> Encoder:
+    """The encoder with gated networks of the same width, without biases but perhaps of what they give."""
     network = expect_kind(MLP, encoder.layers[0].feedforward, "layers[0].feedforward")
-    gated = GatedMLP(d_ff=network.d_ff, activation=network.activation)
-    return encoder.replace(layers=tuple(block.replace(feedforward=gated) for block in encoder.layers))
+    part = GatedMLP(d_ff=network.d_ff, activation=network.activation, down_bias=down_bias)
+    return encoder.replace(layers=tuple(block.replace(feedforward=part) for block in encoder.layers))
 
 
 def without(rows: tuple[Row, ...], *names: str) -> tuple[Row, ...]:
@@ -128,16 +139,20 @@ def of_width(build: Build) -> Build:
     return built
 
 
-def _read_rotary(config: Config, values: Values) -> Values:
-    head_dim = config.size("head_dim", values["d_model"] // values["num_heads"])
-    return {"rotary": read_rotary(config, head_dim, values["context_length"], 1000.0), "head_dim": head_dim}
+def whole_heads(theta: float) -> Converted:
+    """Rotary positions of whole heads; `theta` is the library's default."""
 
+    def read(config: Config, values: Values) -> Values:
+        head_dim = config.size("head_dim", values["d_model"] // values["num_heads"])
+        return {"rotary": read_rotary(config, head_dim, values["context_length"], theta), "head_dim": head_dim}
 
-def _write_rotary(model: Encoder) -> dict[str, Any]:
-    attention = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
-    rotary = expect_kind(Rotary, attention.position, "layers[0].mixer.position")
-    head_dim = attention.sizes(model.d_model).head_dim
-    return {"rope_parameters": write_rotary(rotary, head_dim), "head_dim": head_dim}
+    def write(model: Encoder) -> dict[str, Any]:
+        attention = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
+        rotary = expect_kind(Rotary, attention.position, "layers[0].mixer.position")
+        head_dim = attention.sizes(model.d_model).head_dim
+        return {"rope_parameters": write_rotary(rotary, head_dim), "head_dim": head_dim}
+
+    return Converted(read, write)
 
 
 DISTILBERT_NAMES = Names(
@@ -185,6 +200,20 @@ NOMIC_NAMES = Names(
     transform="cls.predictions.transform.{dense,layer_norm}",
 )  # fmt: skip
 
+GTE_NAMES = Names(
+    body="""
+        BASE.embeddings.{word,token_type}_embeddings    embedding.{token,token_type}
+        BASE.embeddings.LayerNorm                       embedding.norm
+        BASE.encoder.layer.{i}.attention.qkv_proj       blocks.{i}.mixer.{q,k,v}
+        BASE.encoder.layer.{i}.attention.o_proj         blocks.{i}.mixer.o
+        BASE.encoder.layer.{i}.{attn_ln,mlp_ln}         blocks.{i}.{mixer_norm,feedforward_norm}
+        BASE.encoder.layer.{i}.mlp.up_gate_proj         blocks.{i}.feedforward.{up,gate}
+        BASE.encoder.layer.{i}.mlp.down_proj            blocks.{i}.feedforward.down
+    """,
+    transform="lm_head.{dense,norm}", logits="lm_head.decoder", tied_bias="lm_head.decoder.bias",
+)  # fmt: skip
+
+GATED_PARTS = PARTS | {"block.feedforward": GatedMLP}
 PRE_NORM_PARTS = PARTS | {"block.wiring": PreNorm}
 SUMMARY = ignored("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")  # of another head
 FORMATS: tuple[Format, ...] = (
@@ -225,8 +254,15 @@ FORMATS: tuple[Format, ...] = (
     ), MPNET_NAMES),
     encoder_format("nomic_bert", "NomicBert", "nomic_bert", nomic, (
         *with_defaults(BODY_KEYS, hidden_act="silu", max_position_embeddings=2048),
-        Converted(_read_rotary, _write_rotary),
-        HeadRow(pooled=False),
-    ), NOMIC_NAMES, PARTS | {"block.feedforward": GatedMLP}),
+        whole_heads(1000.0),
+        HeadRow(pooled=False, spans=False),
+    ), NOMIC_NAMES, GATED_PARTS),
+    encoder_format("gte", "Gte", "gte", gte, (
+        *with_defaults(without(BODY_KEYS, "type_vocab_size"), vocab_size=250_048, attention_probs_dropout_prob=0.0,
+            max_position_embeddings=8192),
+        Key("type_vocab_size", "num_token_types", 1, check=Config.count),
+        whole_heads(160_000.0),
+        HeadRow(pooled=False, spans=False),
+    ), GTE_NAMES, GATED_PARTS),
 )  # fmt: skip
 FAMILIES = {format.model_type: Family(format.model_type, {}, format) for format in FORMATS}

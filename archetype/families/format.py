@@ -10,16 +10,17 @@ from pydantic import ValidationError
 
 from archetype.errors import MAX_MESSAGE, CheckpointError, UnreadKeys, one_line, shorten
 from archetype.families.class_keys import keys_read
-from archetype.families.classes import read_classes, write_classes
+from archetype.families.classes import TEXTS
 from archetype.families.config import Config
-from archetype.families.rules import Rule, rule
+from archetype.families.decoder_classes import OF_TEXTS, ClassHeads, ClassNames, read_class_head, write_class_head
+from archetype.families.rules import Rule, weight_rules
 from archetype.models.decoder.spec import Decoder
 from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.file import parse
 from archetype.models.spec import ModelSpec
 from archetype.models.vision.spec import VisionEncoder
-from archetype.parts.head.spec import ClassificationHead, LanguageModelHead, NoHead
+from archetype.parts.head.spec import LanguageModelHead, NoHead
 from archetype.spec.base import explain
 from archetype.spec.edit import differences
 
@@ -27,7 +28,6 @@ from archetype.spec.edit import differences
 SHOWN = 60  # characters of a value, in an error
 TRAINING_ONLY = ("name", "initialization", "dropout")
 TIED = {"lm_head.weight": "embedding.token.weight"}
-OF_CLASSES = "ForSequenceClassification"  # how transformers calls a decoder with a head for classes
 
 
 class Keys(Protocol):
@@ -56,8 +56,8 @@ class Format:
         ignored: patterns of tensors that files hold though this model has no use for them.
         copies: tensors that a file may repeat although the model has them once, and the parameter that each repeats.
         marks_global_tokens: whether transformers is told with every text which tokens are global.
-        has_class_heads: whether transformers has a head for classes of these decoders.
-        class_architecture: the class with that head (absent: named as all others are).
+        class_heads: which heads for classes transformers has for these decoders.
+        class_architecture: the class with that for texts (absent: named as all others are).
     """
 
     model_type: str
@@ -68,15 +68,17 @@ class Format:
     ignored: tuple[str, ...] = ()
     copies: Mapping[str, str] = field(default_factory=lambda: TIED)
     marks_global_tokens: bool = False
-    has_class_heads: bool = True
+    class_heads: ClassHeads = field(default_factory=lambda: OF_TEXTS)
     class_architecture: str | None = None
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
         """The weight rules of a model; without a head, names lack the prefix."""
         rules = self.rules(model) if callable(self.rules) else self.rules
         named = any("classifier.weight" in one.params for one in rules)  # as a file that was read by its names has it
-        if isinstance(model, Decoder) and isinstance(model.head, ClassificationHead) and not named:
-            return (*rules, rule("score.weight", "classifier.weight"))
+        if isinstance(model, Decoder) and (names := self._class_names(model)) is not None and not named:
+            if names.prefix is not None:
+                rules = tuple(replace(rule, hf=_with_prefix(rule.hf, self.prefix, names.prefix)) for rule in rules)
+            return (*rules, *weight_rules(f"{names.tensors}   classifier"))
         if isinstance(model, Encoder | VisionEncoder) and isinstance(model.head, NoHead):
             return tuple(replace(rule, hf=rule.hf.removeprefix(self.prefix)) for rule in rules)
         return rules
@@ -85,18 +87,22 @@ class Format:
         """The class that transformers loads a model with."""
         if callable(self.architecture):
             return self.architecture(model)
-        if isinstance(model, Decoder) and isinstance(model.head, ClassificationHead):
-            return self.class_architecture or re.sub("ForCausalLM|LMHeadModel", OF_CLASSES, self.architecture)
+        if (names := self._class_names(model)) is not None:
+            usual = re.sub("ForCausalLM|LMHeadModel", names.ending, self.architecture)
+            return self.class_architecture or usual if names.ending == TEXTS else usual
         return self.architecture
+
+    def _class_names(self, model: ModelSpec) -> ClassNames | None:
+        """How a decoder's head for classes is called; None where the model has no such head, or transformers none."""
+        return self.class_heads.get(type(model.head)) if isinstance(model, Decoder) else None
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
         """The specification that a config.json describes."""
         reader = Config(config, place)
         try:
             model = self.keys.read(reader)
-            names = config.get("architectures")
-            if isinstance(model, Decoder) and isinstance(names, list) and str(names[:1]).endswith(f"{OF_CLASSES}']"):
-                model = model.replace(head=ClassificationHead(num_classes=read_classes(reader), bias=False))
+            if isinstance(model, Decoder) and (head := read_class_head(reader)) is not None:
+                model = model.replace(head=head)
         except ValidationError as error:  # sizes that do not fit each other
             raise explain(error, every=False).at(place) from None
         if unread := reader.finish(read=keys_read(config)):
@@ -126,14 +132,14 @@ class Format:
         """
         if misfits := self.keys.misfits(model):
             return {}, misfits
-        body, has_classes = model, isinstance(model, Decoder) and isinstance(model.head, ClassificationHead)
-        if has_classes and not self.has_class_heads:
-            cause = f"the {self.model_type} format has no head for classes of decoders"
+        body, has_classes = model, isinstance(model, Decoder) and model.head.has_classes
+        if has_classes and self._class_names(model) is None:
+            cause = f"the {self.model_type} format has no head for classes of this kind"
             return {}, [CheckpointError("head", cause, "keep the run directory")]
         if has_classes:  # what the keys of another head say is not read
             body = model.replace(head=LanguageModelHead(tied=True))
         try:
-            config = self.keys.write(body) | (write_classes(model) if has_classes else {})
+            config = self.keys.write(body) | (write_class_head(model) if has_classes else {})
             if "model_type" not in config:  # else they are keys as they were read
                 config = {"architectures": [self.architecture_of(model)], "model_type": self.model_type} | config
             if isinstance(model, EncoderDecoder):
@@ -148,6 +154,11 @@ class Format:
         value, other = (shorten(repr(item), SHOWN) for item in (value, other))
         cause = f"the {self.model_type} format cannot express {value} here (it would read {other})"
         return CheckpointError(path, cause, "change the specification or export to another family")
+
+
+def _with_prefix(name: str, old: str, new: str) -> str:
+    """The name of a tensor under another prefix, where it has the old one."""
+    return f"{new}{name.removeprefix(old)}" if name.startswith(old) else name
 
 
 def without_fields(model: ModelSpec, names: tuple[str, ...]) -> ModelSpec:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_TOKENS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Row, Values
@@ -63,4 +64,4 @@ FAMILY = Family("gemma", {
         "gemma-7b": dict(num_layers=28, d_model=3072, num_heads=16, num_kv_heads=16, d_ff=24_576),
     }),
     **tiny(gemma, {"gemma-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32, d_ff=256)}),
-}, Format("gemma", "GemmaForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
+}, Format("gemma", "GemmaForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_TOKENS))  # fmt: skip

@@ -6,6 +6,7 @@ As transformers' `gemma2` writes it.
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_TOKENS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.gemma import gemma, gemma_keys
@@ -96,4 +97,4 @@ FAMILY = Family("gemma2", {
         "gemma2-tiny": dict(num_layers=2, num_heads=2, num_kv_heads=1, d_ff=256, head_dim=32, query_width=32,
             window=32),
     }),
-}, Format("gemma2", "Gemma2ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
+}, Format("gemma2", "Gemma2ForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_TOKENS))  # fmt: skip

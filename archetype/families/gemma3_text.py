@@ -11,10 +11,9 @@ from archetype.families.format import Format
 from archetype.families.gemma import gemma_keys
 from archetype.families.gemma2 import RULES, gemma2, query_width
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, expect_kind, ignored
-from archetype.families.layer_types import FULL, SLIDING, read_patterns, write_patterns
+from archetype.families.layer_types import FULL, SLIDING, read_patterns, read_positions, write_positions
 from archetype.families.llama import INV_FREQ, PARTS
 from archetype.families.qwen3 import QK_NORMS
-from archetype.families.rope import read_rotary, write_rotary
 from archetype.models.block.spec import Block
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.attention.spec import Attention
@@ -62,27 +61,14 @@ def _read_layers(config: Config, values: Values) -> Values:
     size = config.optional_size("sliding_window", 4096)
     every = config.size("sliding_window_pattern", config.size("_sliding_window_pattern", 6))
     patterns = read_patterns(config, values["num_layers"], size, lambda i: SLIDING if (i + 1) % every else FULL)
-    sections = config.get("rope_parameters") or {}
-    if not isinstance(sections, dict) or not sections.keys() <= {FULL, SLIDING}:
-        raise config.error("rope_parameters", "does not name kinds of layers", f"use {FULL} and {SLIDING}")
-    thetas = config.positive("rope_theta", 1e6), config.positive("rope_local_base_freq", 1e4)
-    scaling = config.get("rope_scaling")
-    positions = []
-    for kind, theta, scaled in ((FULL, thetas[0], scaling), (SLIDING, thetas[1], None)):
-        reader = Config({"rope_parameters": sections.get(kind), "rope_scaling": scaled}, config.place)
-        positions.append(read_rotary(reader, values["head_dim"], values["context_length"], theta))
-        if positions[-1].dim is not None:
-            raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
-    return {"patterns": patterns, "position": positions[0], "local_position": positions[1]}
+    thetas = {FULL: config.positive("rope_theta", 1e6), SLIDING: config.positive("rope_local_base_freq", 1e4)}
+    positions = read_positions(config, values["head_dim"], values["context_length"], thetas, scaled=(FULL,))
+    return {"patterns": patterns, "position": positions[FULL], "local_position": positions[SLIDING]}
 
 
 def _write_layers(model: Decoder) -> dict[str, Any]:
-    mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
-    windows, sections = write_patterns(model), {}
-    for mixer, kind in zip(mixers, windows["layer_types"], strict=True):
-        position = expect_kind(Rotary, mixer.position, "layers[*].mixer.position")
-        sections[kind] = write_rotary(position, mixer.sizes(model.d_model).head_dim)
-    return windows | {"sliding_window": windows["sliding_window"] or 4096, "rope_parameters": sections}
+    written = write_positions(model)
+    return written | {"sliding_window": written["sliding_window"] or 4096}
 
 
 KEYS = ConfigTable(gemma3_text, (

@@ -3,6 +3,7 @@
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_GPT
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, ignored
@@ -96,5 +97,5 @@ PRESETS = {
 }  # fmt: skip
 
 FORMAT = Format(model_type="gpt2", architecture="GPT2LMHeadModel", keys=KEYS, rules=RULES, prefix="transformer.",
-    ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",))  # fmt: skip
+    ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",), class_heads=OF_GPT)  # fmt: skip
 FAMILY = Family("gpt2", PRESETS, FORMAT)

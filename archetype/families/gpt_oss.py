@@ -6,6 +6,7 @@ As transformers' `gpt_oss`; the published weights are in MXFP4 and become bfloat
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_TOKENS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Values, ignored
@@ -126,4 +127,4 @@ FAMILY = Family("gpt_oss", {
         "gpt-oss-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=24, d_ff=64, num_experts=4,
             experts_per_token=2, window=32, position=Rotary(theta=150_000.0)),
     }),
-}, Format("gpt_oss", "GptOssForCausalLM", KEYS, _rules, "model.", INV_FREQ))  # fmt: skip
+}, Format("gpt_oss", "GptOssForCausalLM", KEYS, _rules, "model.", INV_FREQ, class_heads=OF_TOKENS))  # fmt: skip

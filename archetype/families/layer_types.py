@@ -1,12 +1,19 @@
-"""Windows in published configurations: which layers see the whole text and which only their neighbourhood."""
+"""Windows in published configurations: which layers see the whole text and which only their neighbourhood.
+
+And the positions of each.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.keys import expect_kind
+from archetype.families.rope import read_rotary, write_rotary
 from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
 from archetype.parts.attention.spec import Attention
 from archetype.parts.pattern.spec import Full, Window
+from archetype.parts.position.spec import Rotary
 from archetype.roles.pattern import Pattern
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -23,12 +30,46 @@ def read_patterns(
     return tuple(_pattern(config, kind, window) for kind in types)
 
 
-def write_patterns(decoder: Decoder) -> dict[str, Any]:
+def write_patterns(model: Decoder | Encoder) -> dict[str, Any]:
     """`layer_types` and the width of the windows; None where there is none."""
-    patterns = [block.mixer.pattern for block in decoder.layers if isinstance(block.mixer, Attention)]
+    patterns = [block.mixer.pattern for block in model.layers if isinstance(block.mixer, Attention)]
     widths = [pattern.size for pattern in patterns if isinstance(pattern, Window)]
     types = [SLIDING if isinstance(pattern, Window) else FULL for pattern in patterns]
     return {"sliding_window": widths[0] if widths else None, "layer_types": types}
+
+
+def read_positions(
+    config: Config, head_dim: int, context_length: int, thetas: dict[str, float], scaled: tuple[str, ...]
+) -> dict[str, Rotary]:
+    """The positions of each type of layers, in the spellings of transformers 4 and 5.
+
+    Args:
+        config: with `rope_parameters` by type, and perhaps a `rope_scaling` of older files.
+        head_dim: features of a head, all of which are turned.
+        context_length: in tokens.
+        thetas: of each type, where its section has none.
+        scaled: the types that `rope_scaling` is of.
+    """
+    sections = config.get("rope_parameters") or {}
+    if not isinstance(sections, dict) or not sections.keys() <= {FULL, SLIDING}:
+        raise config.error("rope_parameters", "does not name kinds of layers", f"use {FULL} and {SLIDING}")
+    scaling, positions = config.get("rope_scaling"), {}
+    for kind, theta in thetas.items():
+        values = {"rope_parameters": sections.get(kind), "rope_scaling": scaling if kind in scaled else None}
+        positions[kind] = read_rotary(Config(values, config.place), head_dim, context_length, theta)
+        if positions[kind].dim is not None:
+            raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
+    return positions
+
+
+def write_positions(model: Decoder | Encoder) -> dict[str, Any]:
+    """As `write_patterns`, and `rope_parameters` of each type that a layer has."""
+    mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
+    windows, sections = write_patterns(model), {}
+    for mixer, kind in zip(mixers, windows["layer_types"], strict=True):
+        position = expect_kind(Rotary, mixer.position, "layers[*].mixer.position")
+        sections[kind] = write_rotary(position, mixer.sizes(model.d_model).head_dim)
+    return windows | {"rope_parameters": sections}
 
 
 def _pattern(config: Config, kind: Any, window: int | None) -> Pattern:

@@ -6,6 +6,7 @@ from typing import Any
 
 from archetype.errors import CheckpointError
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_PREFIXED_SPANS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Row, Values, expect_kind, ignored, width, with_defaults
@@ -201,5 +202,5 @@ PRESETS = {
 }  # fmt: skip
 
 INV_FREQ = (r".*rotary_emb\.inv_freq",)  # a table that old files hold
-FORMAT = Format("llama", "LlamaForCausalLM", KEYS, RULES, "model.", INV_FREQ)
+FORMAT = Format("llama", "LlamaForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_PREFIXED_SPANS)
 FAMILY = Family("llama", PRESETS, FORMAT)

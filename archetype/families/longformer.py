@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from archetype.families.bert import DESIGN
+from archetype.families.bert import BODY_KEYS, HeadRow
 from archetype.families.config import Config
 from archetype.families.encoder_format import BODY, ROBERTA_NAMES, encoder_format
 from archetype.families.family import Family, presets, tiny
@@ -63,7 +63,8 @@ def _write_windows(model: Encoder) -> dict[str, Any]:
 # No key says which tokens are global: transformers asks with every text. Here it is the first, as in the paper's
 # classification of texts.
 KEYS: tuple[Row, ...] = (
-    *DESIGN,
+    *BODY_KEYS,
+    HeadRow(spans=False),  # with these, the whole question is global
     ignored("onnx_export", "ignore_attention_mask"),
     Expected("attention_mode", "longformer", "another attention of the authors' own program"),
     POSITIONS,

@@ -110,4 +110,4 @@ FAMILY = Family("mamba", {
         # bytes make long texts, which cost a state space no more
         "mambabyte-tiny": dict(num_layers=2, context_length=512),
     }),
-}, Format("mamba", "MambaForCausalLM", KEYS, RULES, "backbone.", has_class_heads=False))  # fmt: skip
+}, Format("mamba", "MambaForCausalLM", KEYS, RULES, "backbone.", class_heads={}))  # fmt: skip

@@ -62,4 +62,4 @@ FAMILY = Family("mamba2", {
 }, Format("mamba2", "Mamba2ForCausalLM", KEYS, (*RULES, *weight_rules("""
     backbone.layers.{i}.mixer.dt_bias       = blocks.{i}.mixer.dt_bias
     backbone.layers.{i}.mixer.norm            blocks.{i}.mixer.norm
-""")), "backbone.", has_class_heads=False))  # fmt: skip
+""")), "backbone.", class_heads={}))  # fmt: skip

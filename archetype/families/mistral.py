@@ -3,6 +3,7 @@
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_SPANS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Key, expect_kind
@@ -35,4 +36,4 @@ FAMILY = Family("mistral", {
     **presets("Jiang 2023, table 1; mistralai/Mistral-7B-v0.1 config.json", mistral,
         {"mistral-7b": dict(num_layers=32, d_model=4096, num_heads=32, num_kv_heads=8, d_ff=14_336)}),
     **tiny(mistral, {"mistral-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, window=32)}),
-}, Format("mistral", "MistralForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
+}, Format("mistral", "MistralForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_SPANS))  # fmt: skip

@@ -3,6 +3,7 @@
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_SPANS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, ignored
@@ -60,4 +61,4 @@ FAMILY = Family("mixtral", {
             context_length=65_536, balance_loss=0.001),
     }),
     **tiny(mixtral, {"mixtral-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=96, num_experts=4)}),
-}, Format("mixtral", "MixtralForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
+}, Format("mixtral", "MixtralForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_SPANS))  # fmt: skip

@@ -3,6 +3,7 @@
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_GPT
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Expected, Key, Section, ignored
@@ -70,4 +71,4 @@ FAMILY = Family("mpt", {
     **presets("MosaicML 2023b; mosaicml/mpt-30b config.json", mpt,
         {"mpt-30b": dict(num_layers=48, d_model=7168, num_heads=64, context_length=8192)}),
     **tiny(mpt, {"mpt-tiny": dict(num_layers=2, num_heads=4)}),
-}, Format("mpt", "MptForCausalLM", KEYS, RULES, "transformer."))  # fmt: skip
+}, Format("mpt", "MptForCausalLM", KEYS, RULES, "transformer.", class_heads=OF_GPT))  # fmt: skip

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_TOKENS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, ignored, value_at
@@ -58,4 +59,4 @@ FAMILY = Family("phi3", {
             position=Rotary(theta=250_000.0)),
     }),
     **tiny(phi3, {"phi3-tiny": dict(num_layers=2, num_heads=4, d_ff=172, window=32)}),
-}, Format("phi3", "Phi3ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
+}, Format("phi3", "Phi3ForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_TOKENS))  # fmt: skip

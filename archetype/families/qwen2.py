@@ -3,6 +3,7 @@
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_PREFIXED_SPANS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Values
@@ -76,4 +77,5 @@ FAMILY = Family("qwen2", {
             vocab_size=152_064, eps=1e-5),
     }),
     **tiny(qwen2, {"qwen2-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, tied=True)}),
-}, Format("qwen2", "Qwen2ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
+}, Format("qwen2", "Qwen2ForCausalLM", KEYS, RULES, "model.", INV_FREQ,
+    class_heads=OF_PREFIXED_SPANS))  # fmt: skip

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from archetype.families.decoder_classes import OF_PREFIXED_SPANS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Key
@@ -51,4 +52,5 @@ FAMILY = Family("qwen3", {
     **tiny(qwen3, {
         "qwen3-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=24, d_ff=172, tied=True),
     }),
-}, Format("qwen3", "Qwen3ForCausalLM", KEYS, (*RULES, *QK_NORMS), "model.", INV_FREQ))  # fmt: skip
+}, Format("qwen3", "Qwen3ForCausalLM", KEYS, (*RULES, *QK_NORMS), "model.", INV_FREQ,
+    class_heads=OF_PREFIXED_SPANS))  # fmt: skip

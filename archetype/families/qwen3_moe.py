@@ -3,6 +3,7 @@
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_PREFIXED_SPANS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Expected, Key, ignored
@@ -63,4 +64,5 @@ FAMILY = Family("qwen3_moe", {
         "qwen3-moe-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=24, expert_d_ff=48, num_experts=8,
             experts_per_token=2),
     }),
-}, Format("qwen3_moe", "Qwen3MoeForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
+}, Format("qwen3_moe", "Qwen3MoeForCausalLM", KEYS, RULES, "model.", INV_FREQ,
+    class_heads=OF_PREFIXED_SPANS))  # fmt: skip

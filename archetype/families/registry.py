@@ -16,7 +16,7 @@ NAMES = (
     "gemma", "gemma2", "deepseek_v2", "mixtral", "sparse_transformer", "longformer", "big_bird", "bloom", "mpt",
     "mamba", "megabyte", "vit", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "phi3", "smollm3", "gpt_oss",
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
-    "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher",
+    "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "eurobert",
 )  # fmt: skip
 # The modules that have several, each with a table of them: published types that are spellings of those above.
 SPELLINGS = {
@@ -25,7 +25,7 @@ SPELLINGS = {
     ),
     "encoders": (
         "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "xlm-roberta-xl", "ernie",
-        "megatron-bert", "electra", "roformer", "distilbert", "mpnet", "nomic_bert",
+        "megatron-bert", "electra", "roformer", "distilbert", "mpnet", "nomic_bert", "gte",
     ),
     "pictures": ("deit", "vit_msn", "ijepa"),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from typing import Any
 
 from archetype.families.config import Config
+from archetype.families.decoder_classes import OF_PREFIXED_SPANS
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
 from archetype.families.keys import ConfigTable, Converted, Key, Values, expect_kind, ignored
@@ -70,4 +71,5 @@ FAMILY = Family("smollm3", {
     **tiny(smollm3, {
         "smollm3-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172, without_rope=(1,)),
     }),
-}, Format("smollm3", "SmolLM3ForCausalLM", KEYS, RULES, "model.", INV_FREQ))  # fmt: skip
+}, Format("smollm3", "SmolLM3ForCausalLM", KEYS, RULES, "model.", INV_FREQ,
+    class_heads=OF_PREFIXED_SPANS))  # fmt: skip

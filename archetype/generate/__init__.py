@@ -21,11 +21,13 @@ from archetype.generate.settings import Beam, Sampling
 from archetype.generate.stats import Stats
 from archetype.generate.step import DecodeStep, prefill
 from archetype.generate.tasks import TaskScores, evaluate_tasks
+from archetype.generate.token_classes import TokenClass, classify_tokens
 from archetype.generate.translation_score import TranslationScore, translation_score
 
 __all__ = [
     "Beam", "ClassReport", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling", "Prediction", "Request", "Sampler",
-    "Sampling", "Score", "Stats", "TaskScores", "TranslationScore", "ValueReport", "beam_search", "classify_pictures",
-    "classify_texts", "embed", "embedding_tokens", "evaluate_images", "evaluate_tasks", "evaluate_texts", "fill",
-    "generation_config", "prefill", "read_generation_config", "sample", "score", "translate", "translation_score",
+    "Sampling", "Score", "Stats", "TaskScores", "TokenClass", "TranslationScore", "ValueReport", "beam_search",
+    "classify_pictures", "classify_texts", "classify_tokens", "embed", "embedding_tokens", "evaluate_images",
+    "evaluate_tasks", "evaluate_texts", "fill", "generation_config", "prefill", "read_generation_config", "sample",
+    "score", "translate", "translation_score",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Answers of encoders: the masked tokens of a text, a vector for each text, and the class of a text or picture."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from archetype.generate.finite import check_finite
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.models.vision.module import VisionEncoder
-from archetype.nn.context import Lengths, Tokens
+from archetype.nn.context import Lengths, Tokens, mean_over_tokens
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
 
@@ -123,10 +123,9 @@ def embed(
         options = {"with_logits": False} if isinstance(model, Encoder) else {}
         vectors: Tensor = model(tokens, num_tokens=num_tokens, **options).hidden
         if pooling == "mean":
-            is_token = torch.arange(tokens.shape[1], device=model.device) < num_tokens[:, None]
-            return (vectors * is_token[..., None]).sum(1) / num_tokens[:, None]
+            return mean_over_tokens(vectors, num_tokens)
         if isinstance(model, Encoder) and pooling == "first":
-            return model.pooled(vectors)
+            return model.pooled(vectors, num_tokens)
         return vectors[torch.arange(len(tokens)), num_tokens - 1]
 
     result = _by_length(model, rows, pooled).float()
@@ -204,17 +203,28 @@ def _encoded(
 def _by_length(
     model: Encoder | Decoder, rows: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
 ) -> Float[Tensor, "B numbers"]:
-    """The results of `read` for all rows, in the given order; rows of like lengths are read together."""
+    """The results of `read` for all rows, in the given order."""
+    places, results = list[int](), list[Tensor]()
+    for some, tokens, lengths in batches_by_length(model, rows):
+        places += some
+        results.append(read(tokens, lengths))
+    return torch.cat(results)[torch.tensor(places, device=model.device).argsort()]
+
+
+def batches_by_length(model: Encoder | Decoder, rows: list[list[int]]) -> Iterator[tuple[list[int], Tokens, Lengths]]:
+    """Rows of like lengths that are read together: their places, their tokens, and how many each has.
+
+    Raises:
+        DataError: a row is empty, or longer than the model's context.
+    """
     _check_lengths(model, rows)
-    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-    results, start = [], 0
+    order, start = sorted(range(len(rows)), key=lambda row: len(rows[row])), 0
     while start < len(order):
         end = start + 1
         while end < len(order) and (end + 1 - start) * len(rows[order[end]]) <= TOKENS_AT_ONCE:
             end += 1
-        results.append(read(*_padded(model, [rows[row] for row in order[start:end]])))
+        yield order[start:end], *_padded(model, [rows[row] for row in order[start:end]])
         start = end
-    return torch.cat(results)[torch.tensor(order, device=model.device).argsort()]
 
 
 def _padded(model: Encoder | Decoder, rows: list[list[int]]) -> tuple[Tokens, Lengths]:

@@ -19,7 +19,7 @@ from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.megabyte.module import MegaByte
 from archetype.models.vision.module import VisionEncoder
-from archetype.nn.context import ForwardContext, last_tokens
+from archetype.nn.context import ForwardContext
 from archetype.nn.residual import leave
 from archetype.table import Table
 
@@ -71,11 +71,9 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
     assert isinstance(model, Decoder | Encoder | VisionEncoder)
     context = ForwardContext.of(x)
     y = model.final_norm(x, context)
-    if model.spec.head.labels_tokens:
-        return model.classifier(y)  # type: ignore[no-any-return]
     if model.classifier is not None:
-        pooled = last_tokens(y, context)[:, 0] if isinstance(model, Decoder) else model.pooled(y)
-        return model.classifier(pooled)[:, None]  # type: ignore[no-any-return]
+        logits: Tensor = model.class_logits(y, context)
+        return logits if model.spec.head.labels_tokens else logits[:, None]
     assert not isinstance(model, VisionEncoder) and model.lm_head is not None
     return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]
 

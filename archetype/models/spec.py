@@ -111,8 +111,13 @@ class ModelSpec(Part):
         """Whether processes may have some of its layers each, for which nothing may belong to several of them."""
         return False
 
-    def with_class_head(self, num_classes: int) -> Self:
-        """The same model with a new head for classes, as those of transformers: an encoder's behind a pooler."""
+    def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
+        """The same model with a new head for classes, as those of transformers: an encoder's behind a pooler.
+
+        Args:
+            num_classes: classes, Y.
+            of_tokens: whether each token has one.
+        """
         raise NotImplementedError
 
     @property
@@ -134,7 +139,7 @@ class CausalSpec(ModelSpec):
     @property
     def continues_text(self) -> bool:
         """Unless it has a head for classes."""
-        return not self.head.classifies
+        return not self.head.has_classes
 
 
 AnyModel = Annotated[ModelSpec, ByKind(ModelSpec, default="decoder")]

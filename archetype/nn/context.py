@@ -177,6 +177,14 @@ class ForwardContext:
         return before  # the state itself is held beside it, or another one might be made at its address
 
 
+def mean_over_tokens(x: Vectors, num_tokens: Lengths | None) -> Float[Tensor, "B D"]:
+    """The mean of each row's vectors at tokens that are not padding."""
+    if num_tokens is None:
+        return x.mean(1)
+    is_token = torch.arange(x.shape[1], device=x.device) < num_tokens[:, None]
+    return (x * is_token[..., None]).sum(1) / num_tokens[:, None]
+
+
 def last_tokens(x: Vectors, context: ForwardContext) -> Float[Tensor, "B 1 D"]:
     """The vector of each row's last token that is not padding."""
     if context.num_tokens is None:

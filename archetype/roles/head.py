@@ -21,6 +21,7 @@ class Head(Part):
     predicts_masked: ClassVar[bool] = False  # whether it gives logits of the token at each position, some being hidden
     classifies: ClassVar[bool] = False  # whether it answers for a whole text or image, and not for each token
     labels_tokens: ClassVar[bool] = False  # whether it gives logits of classes for each token
+    marks_spans: ClassVar[bool] = False  # whether these are of where an answer begins, and where it ends
     is_product: ClassVar[bool] = False  # whether its module is a LanguageModelHead, whose logits may come in chunks
 
     @property
@@ -40,6 +41,6 @@ class Head(Part):
 
 
 NextTokenHead = Annotated[Head, ByKind(Head, "predicts_next", default="language_model")]
-DecoderHead = Annotated[Head, ByKind(Head, "predicts_next", "classifies", default="language_model")]
+DecoderHead = Annotated[Head, ByKind(Head, "predicts_next", "classifies", "labels_tokens", default="language_model")]
 EncoderHead = Annotated[Head, ByKind(Head, "predicts_masked", "classifies", "labels_tokens", "is_absent")]
 VisionHead = Annotated[Head, ByKind(Head, "classifies", "is_absent")]

@@ -1,6 +1,6 @@
 """bos and eos as model folders name them, in tokenizer_config.json and special_tokens_map.json."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,6 +99,11 @@ def set_known(tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
     """
     tokenizer.bos = next((special[name] for name in KNOWN_BOS if name in special), None)
     tokenizer.eos = tuple(special[name] for name in KNOWN_EOS if name in special)
+
+
+def start_of_text(row: Sequence[int], ids: Sequence[int]) -> int:
+    """Where the ids of a text begin within its row, after the special tokens before it."""
+    return next(start for start in range(len(row)) if row[start : start + len(ids)] == ids)
 
 
 def mask_id(tokenizer: Tokenizer) -> int:

@@ -76,6 +76,39 @@ class LabelledText(RecordData):
 
 
 @part
+class LabelledTokens(RecordData):
+    """Texts as lists of words, each word with the name of its class.
+
+    Attributes:
+        examples: JSON lines of {"tokens": [...], "labels": [...]}.
+    """
+
+    record_fields: ClassVar[dict[str, str]] = {"tokens": "a list of words", "labels": "the class of each"}
+    option: ClassVar[str] = "--labelled-tokens"
+    kind: Literal["labelled_tokens"] = "labelled_tokens"
+
+    def read_texts(self, folder: Path) -> dict[str, str]:
+        """All records as JSON lines.
+
+        Raises:
+            DataError: a record has no words, or as many labels as words.
+        """
+        texts = super().read_texts(folder)
+        for number, line in enumerate(texts["examples"].split("\n"), start=1):
+            words, labels = (json.loads(line)[field] for field in self.record_fields)
+            if not (isinstance(words, list) and words and all(isinstance(word, str) and word for word in words)):
+                raise DataError(f"data.examples: record {number}", "tokens is not a list of words", "fix the record")
+            if not isinstance(labels, list) or len(labels) != len(words):
+                cause = f"{len(words)} tokens need as many labels"
+                raise DataError(f"data.examples: record {number}", cause, "fix the record")
+        return texts
+
+    def texts_of(self, record: dict[str, Any]) -> list[str]:
+        """The words in one text."""
+        return [" ".join(record["tokens"])]
+
+
+@part
 class Conversations(RecordData):
     """Conversations of a user and an assistant.
 

@@ -148,6 +148,30 @@ ALBERT_BASE = {
     "model_type": "albert", "net_structure_type": 0, "num_attention_heads": 12, "num_hidden_groups": 1,
     "num_hidden_layers": 12, "num_memory_blocks": 0, "pad_token_id": 0, "type_vocab_size": 2, "vocab_size": 30000,
 }  # fmt: skip
+# answerdotai/ModernBERT-base
+MODERNBERT_BASE = {
+    "architectures": ["ModernBertForMaskedLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token_id": 50281, "classifier_activation": "gelu", "classifier_bias": False, "classifier_dropout": 0.0,
+    "classifier_pooling": "mean", "cls_token_id": 50281, "decoder_bias": True, "deterministic_flash_attn": False,
+    "embedding_dropout": 0.0, "eos_token_id": 50282, "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0,
+    "gradient_checkpointing": False, "hidden_activation": "gelu", "hidden_size": 768, "initializer_cutoff_factor": 2.0,
+    "initializer_range": 0.02, "intermediate_size": 1152, "layer_norm_eps": 1e-05, "local_attention": 128,
+    "local_rope_theta": 10000.0, "max_position_embeddings": 8192, "mlp_bias": False, "mlp_dropout": 0.0,
+    "model_type": "modernbert", "norm_bias": False, "norm_eps": 1e-05, "num_attention_heads": 12,
+    "num_hidden_layers": 22, "pad_token_id": 50283, "position_embedding_type": "absolute", "reference_compile": True,
+    "repad_logits_with_grad": False, "sep_token_id": 50282, "sparse_pred_ignore_index": -100,
+    "sparse_prediction": False, "torch_dtype": "float32", "transformers_version": "4.47.0", "vocab_size": 50368,
+}  # fmt: skip
+# EuroBERT/EuroBERT-210m, without the keys of its own code that transformers' class does not read
+EUROBERT_210M = {
+    "architectures": ["EuroBertForMaskedLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu", "hidden_size": 768,
+    "initializer_range": 0.02, "intermediate_size": 3072, "mask_token_id": 128002, "max_position_embeddings": 8192,
+    "mlp_bias": False, "model_type": "eurobert", "num_attention_heads": 12, "num_hidden_layers": 12,
+    "num_key_value_heads": 12, "pad_token_id": 128001, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": None, "rope_theta": 250000, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "transformers_version": "4.48.0", "use_cache": False, "vocab_size": 128256,
+}  # fmt: skip
 LONGFORMER_BASE = {
     "attention_mode": "longformer", "attention_probs_dropout_prob": 0.1, "attention_window": [512] * 12,
     "bos_token_id": 0, "eos_token_id": 2, "gradient_checkpointing": False, "hidden_act": "gelu",
@@ -318,6 +342,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "bert-base": BERT_BASE,
     "roberta-base": ROBERTA_BASE,
     "albert-base": ALBERT_BASE,
+    "modernbert-base": MODERNBERT_BASE,
+    "eurobert-210m": EUROBERT_210M,
     "longformer-base": LONGFORMER_BASE,
     "bigbird-base": BIGBIRD_BASE,
     "t5-small": T5_SMALL,

@@ -78,6 +78,7 @@ def experts(wild: bool = False) -> SearchStrategy[spec.Expert]:
     rule = st.builds(spec.EightThirds, multiple_of=counts(1, 16, wild))
     widths = st.one_of(counts(1, 24, wild), rule)
     common = {"d_ff": widths, "activation": activations(wild), "bias": st.booleans()}
+    common["down_bias"] = st.none() | st.booleans()
     limit = st.none() | positive(0.1, 4.0, wild)
     gated = st.builds(spec.GatedMLP, limit=limit, unit_offset=st.booleans(), **common)
     return st.builds(spec.MLP, **common) | gated
@@ -568,20 +569,29 @@ def initializations(wild: bool = False) -> SearchStrategy[spec.Initialization]:
 
 
 @cache
+def transforms(norm: SearchStrategy[spec.Norm], wild: bool = False) -> SearchStrategy[spec.HeadTransform | None]:
+    """A layer before the logits, or none."""
+    return st.none() | st.builds(spec.HeadTransform, activation=activations(wild), norm=norm, bias=st.booleans())
+
+
+@cache
 def language_model_heads(wild: bool = False) -> SearchStrategy[spec.LanguageModelHead]:
     """Every head that gives the next token."""
     scale, softcap = positive(0.25, 2.0, wild), st.none() | positive(1.0, 30.0, wild)
-    transform = st.none() | st.builds(spec.HeadTransform, activation=activations(wild), norm=norms(wild))
     return st.builds(
         spec.LanguageModelHead,
-        tied=st.booleans(), bias=st.booleans(), scale=scale, softcap=softcap, transform=transform,
+        tied=st.booleans(), bias=st.booleans(), scale=scale, softcap=softcap,
+        transform=transforms(norms(wild), wild),
     )  # fmt: skip
 
 
 @cache
 def classification_heads(wild: bool = False) -> SearchStrategy[spec.ClassificationHead]:
     """Every head that gives a class."""
-    return st.builds(spec.ClassificationHead, num_classes=counts(1, 5, wild), dropout=probabilities())
+    transform = transforms(vector_norms(wild), wild)
+    return st.builds(
+        spec.ClassificationHead, num_classes=counts(1, 5, wild), dropout=probabilities(), transform=transform
+    )
 
 
 @cache
@@ -590,11 +600,19 @@ def encoder_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
     masked = st.builds(
         spec.MaskedLanguageModelHead,
         activation=activations(wild), norm=norms(wild), tied=st.booleans(), bias=st.booleans(),
+        dense_bias=st.booleans(),
     )  # fmt: skip
-    of_tokens = st.builds(
-        spec.TokenClassificationHead, num_classes=counts(1, 5, wild), dropout=probabilities(), bias=st.booleans()
-    )
-    return st.one_of(masked, classification_heads(wild), of_tokens, st.just(spec.NoHead()))
+    plain = st.builds(spec.MaskedLogitsHead, tied=st.booleans(), bias=st.booleans())
+    return st.one_of(masked, plain, classification_heads(wild), token_class_heads(wild), st.just(spec.NoHead()))
+
+
+@cache
+def token_class_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
+    """Every head that gives classes of tokens."""
+    common: dict[str, Any] = {"dropout": probabilities(), "bias": st.booleans()}
+    common["transform"] = transforms(vector_norms(wild), wild)
+    of_tokens = st.builds(spec.TokenClassificationHead, num_classes=counts(1, 5, wild), **common)
+    return of_tokens | st.builds(spec.SpanHead, **common)
 
 
 @cache
@@ -647,6 +665,8 @@ def encoders(draw: DrawFn, wild: bool = False) -> spec.Encoder:
     """Every encoder of text."""
     d_model = draw(st.sampled_from(WIDTHS))
     embedding, layers = draw(embedded_stacks(d_model, wild, causal=False))
+    pooler, head = draw(st.booleans()), draw(encoder_heads(wild))
+    late = ("late",) if head.classifies and not pooler else ()
     return spec.Encoder(
         vocab_size=draw(vocabularies(wild)),
         context_length=draw(contexts(wild)),
@@ -654,8 +674,9 @@ def encoders(draw: DrawFn, wild: bool = False) -> spec.Encoder:
         embedding=embedding,
         layers=layers,
         final_norm=draw(norms(wild)),
-        pooler=draw(st.booleans()),
-        head=draw(encoder_heads(wild)),
+        pooling=draw(st.sampled_from(("first", "mean", *late))),
+        pooler=pooler,
+        head=head,
         initialization=draw(initializations(wild)),
     )
 

@@ -68,6 +68,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "dots1": {"n_shared_experts": 1},
     "youtu": LATENT | {"pad_token_id": None},  # transformers zeroes the vector of a padding token on loading
+    "modernbert": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8},
     "xmod": {"default_language": "en_XX"},
     "prophetnet": {"num_hidden_layers": None},
     "mamba": {"intermediate_size": None},
@@ -127,6 +128,16 @@ def _our_texts(model: Any) -> Tensor:
     return model(ROWS, num_tokens=COUNTS).logits  # type: ignore[no-any-return]
 
 
+def _spans(model: Any) -> Tensor:
+    target = {"decoder_input_ids": ROWS} if model.config.is_encoder_decoder else {}
+    output = model(**_padded(model), **target)
+    return torch.stack((output.start_logits, output.end_logits), -1)[IS_TOKEN]
+
+
+def _our_spans(model: Any) -> Tensor:
+    return _our_texts(model)[IS_TOKEN]
+
+
 def _pairs(model: Any) -> Tensor:
     if not model.config.is_encoder_decoder:  # a decoder of sound, whose text alone is asked
         return _texts(model)[IS_TOKEN]
@@ -159,6 +170,9 @@ TASKS: dict[str, Task] = {
     "tokens": _task(
         "types for classes of tokens", transformers.AutoModelForTokenClassification,
         lambda model: _texts(model)[IS_TOKEN], lambda model: _our_texts(model)[IS_TOKEN], **CLASSES,
+    ),
+    "spans": _task(
+        "types for answers that are spans of a text", transformers.AutoModelForQuestionAnswering, _spans, _our_spans
     ),
     "pairs": _task(
         "types that write a target to a source", transformers.AutoModelForSeq2SeqLM, _pairs, _our_pairs

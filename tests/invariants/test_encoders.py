@@ -50,7 +50,7 @@ def encoder(mixer: spec.Mixer, **changes: object) -> spec.Encoder:
 def test_a_batch_as_each_row_alone(drawn: spec.Encoder, lengths: list[int]) -> None:
     model, rows, sizes = model_of(drawn), rows_of(lengths), torch.tensor(lengths)
     together, vectors = logits_or_hidden(model(padded(rows), sizes)), model(padded(rows), sizes).hidden
-    pooled = model.pooled(vectors)
+    pooled = model.pooled(vectors, sizes)
     for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         expected = model(row[None]).hidden
         assert distance(vectors[index, :length], expected[0, :length]) < EXACT

@@ -24,15 +24,27 @@ from tests.helpers.published import EXACT, WRONG, Change, lose, same_tensors, sw
 from tests.helpers.weights import distance
 from tests.helpers.zoo import SPECIAL, TASKS, write_small
 
-ENCODERS = ("roberta", "albert", *SPELLINGS["encoders"])
+ENCODERS = ("roberta", "albert", "modernbert", "eurobert", *SPELLINGS["encoders"])
 CASES = [
     *(("masked", kind) for kind in ENCODERS),
     # of each way to pool and to name a head for classes; the others' are in docs/zoo, and tested with it
     *(
         ("texts", kind)
-        for kind in ("roberta", "albert", "electra", "roformer", "distilbert", "mpnet", "nomic_bert", "ernie")
+        for kind in (
+            "roberta",
+            "albert",
+            "electra",
+            "roformer",
+            "distilbert",
+            "mpnet",
+            "ernie",
+            "modernbert",
+            "eurobert",
+            "gte",
+        )
     ),
-    *(("tokens", kind) for kind in ("roberta", "distilbert")),
+    *(("tokens", kind) for kind in ("roberta", "distilbert", "modernbert", "llama", "gpt2")),
+    *(("spans", kind) for kind in ("bert", "modernbert", "llama", "mistral", "gpt2")),
     *(("pairs", kind) for kind in SPELLINGS["pairs"]),
     *(("images", kind) for kind in SPELLINGS["pictures"]),
 ]
@@ -51,6 +63,7 @@ def test_a_type_is_read_computes_the_same_and_is_written_back(task: str, kind: s
         theirs = write_small(kind, tmp_path / "theirs", TASKS[task])
     lm = archetype.load(tmp_path / "theirs")
     assert lm.family is not None and lm.family.reading is None  # nothing was inferred
+    assert sum(p.numel() for p in lm.model.parameters()) == total_parameters(lm.spec)
     with torch.no_grad():
         assert distance(TASKS[task].ours(lm.model), theirs) < EXACT
     archetype.export(lm, tmp_path / "written")
@@ -66,7 +79,41 @@ def test_a_type_is_read_computes_the_same_and_is_written_back(task: str, kind: s
         assert distance(TASKS[task].ours(lm.model), theirs) > WRONG
 
 
-BARE = ("roberta", "electra", "distilbert", "mpnet", "nomic_bert", "bart", "pegasus", "deit", "ijepa")
+BIASES = dict.fromkeys(("attention_bias", "mlp_bias"), True)
+ROPE: dict[str, Any] = {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0}
+# Other values of the keys that say how these are built.
+VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
+    ("masked", "modernbert", BIASES | {"norm_bias": True, "classifier_bias": True, "decoder_bias": False}),
+    ("masked", "modernbert", {"tie_word_embeddings": False, "classifier_activation": "silu", "local_attention": 5}),
+    ("texts", "modernbert", {"classifier_pooling": "mean", "num_hidden_layers": 3, "layer_types": ["sliding_attention",
+        "sliding_attention", "full_attention"], "rope_parameters": {"sliding_attention": ROPE}}),
+    ("masked", "eurobert", BIASES | {"tie_word_embeddings": True, "head_dim": 8}),
+    ("texts", "eurobert", {"classifier_pooling": "mean"}),
+    ("texts", "eurobert", {"classifier_pooling": "bos"}),
+    ("masked", "gte", {"type_vocab_size": 0, "hidden_act": "silu", "rope_parameters": ROPE}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "kind", "changes"), VARIANTS)
+def test_a_type_built_otherwise(
+    task: str, kind: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = write_small(kind, tmp_path / "usual", TASKS[task])
+    monkeypatch.setitem(SPECIAL, kind, SPECIAL.get(kind, {}) | changes)
+    theirs = write_small(kind, tmp_path / "theirs", TASKS[task])
+    assert distance(theirs, usual) > WRONG
+    lm = archetype.load(tmp_path / "theirs")
+    with torch.no_grad():
+        assert distance(TASKS[task].ours(lm.model), theirs) < EXACT
+    archetype.export(lm, tmp_path / "written")
+    same_tensors(tmp_path / "theirs", tmp_path / "written")
+    assert archetype.load(tmp_path / "written").spec == lm.spec
+    assert sum(p.numel() for p in lm.model.parameters()) == total_parameters(lm.spec)
+
+
+BARE = (
+    "roberta", "electra", "modernbert", "eurobert", "gte", "distilbert", "mpnet", "bart", "pegasus", "deit", "ijepa",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", BARE)

@@ -1,12 +1,15 @@
 """The verbs of encoders: predict masked tokens, embed texts, and classify texts or images."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from archetype.apps.cli.options import Device, Dtype, Json, Model
 from archetype.apps.cli.output import print_device, print_json
+
+if TYPE_CHECKING:
+    from archetype.language_model import LanguageModel
 
 INPUTS = typer.Argument(metavar="TEXT... | IMAGES", help="Texts, or a .npz file with `images`, (N, [C,] H, W).")
 
@@ -72,7 +75,7 @@ def classify(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Name the class of each text or image, with its probability."""
+    """Name the class of each text, token or image, with its probability."""
     import torch
 
     from archetype.api import load
@@ -81,6 +84,9 @@ def classify(
     is_images = inputs[0].endswith(".npz") and len(inputs) == 1
     batch = torch.from_numpy(read_pictures(Path(inputs[0]))) if is_images else inputs
     lm = load(model, dtype, device)
+    if lm.spec.head.labels_tokens and not is_images:
+        _print_token_classes(lm, inputs, as_json)
+        return
     probabilities = lm.classify(batch)
     best, is_value = probabilities.max(-1), probabilities.shape[1] == 1
     names = [lm.labels[label] if lm.labels else label for label in best.indices.tolist()]
@@ -94,3 +100,15 @@ def classify(
     print_device(lm.model.device)
     for name, probability in zip(names, best.values.tolist(), strict=True):
         print(f"{probability:g}" if is_value else f"{name} {probability:.1%}")
+
+
+def _print_token_classes(lm: "LanguageModel", texts: list[str], as_json: bool) -> None:
+    """A line for each token; an empty one between texts."""
+    answers = lm.classify_tokens(texts)
+    if as_json:
+        rows = zip(texts, answers, strict=True)
+        print_json({"texts": [{"text": text, "tokens": [one._asdict() for one in classes]} for text, classes in rows]})
+        return
+    print_device(lm.model.device)
+    for number, classes in enumerate(answers):
+        print("\n" * (number > 0) + "\n".join(f"{one.token} {one.label} {one.probability:.1%}" for one in classes))

@@ -19,7 +19,7 @@ SECTIONS = {
     "Run": ("recipe", "to", "resume", "track", "assignments", "allow_changes"),
     "Model and data": (
         "spec", "start_from", "train", "adapter", "new_tokens", "text", "source", "target", "images", "labelled",
-        "chat", "preferences", "tokenizer", "vocab_size",
+        "labelled_tokens", "chat", "preferences", "tokenizer", "vocab_size",
     ),
     "Optimization": (
         "steps", "tokens", "flops", "minutes", "batch_size", "micro_batch_size", "sequence_length", "learning_rate",
@@ -36,6 +36,7 @@ FIELDS = {
     **fields("training/datasets.py:PairData", source="data.source", target="data.target"),
     **fields("training/datasets.py:ImageData", images="data.file"),
     **fields("training/examples.py:LabelledText", labelled="data.examples"),
+    **fields("training/examples.py:LabelledTokens", labelled_tokens="data.examples"),
     **fields("training/examples.py:Conversations", chat="data.examples"),
     **fields("training/examples.py:Preferences", preferences="data.examples"),
     **fields("training/datasets.py:TokenizedData", tokenizer="data.tokenizer", vocab_size="data.vocab_size"),
@@ -44,8 +45,8 @@ FIELDS = {
 }  # fmt: skip
 BUDGET = fields("training/budget.py:Budget", "tokens", "flops", "minutes")
 KINDS = {  # of data that an option names; of --text its files decide
-    "source": "pairs", "target": "pairs", "images": "images", "labelled": "labelled_text", "chat": "chat",
-    "preferences": "preferences",
+    "source": "pairs", "target": "pairs", "images": "images", "labelled": "labelled_text",
+    "labelled_tokens": "labelled_tokens", "chat": "chat", "preferences": "preferences",
 }  # fmt: skip
 
 

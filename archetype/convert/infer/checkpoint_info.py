@@ -19,6 +19,8 @@ from archetype.convert.infer.quirks import (
 from archetype.errors import CheckpointError
 from archetype.families.class_keys import DERIVED
 from archetype.families.config import ACTIVATIONS, Config
+from archetype.families.decoder_classes import read_class_head
+from archetype.parts.head.spec import ClassHead
 from archetype.parts.norm.spec import LayerNorm, RMSNorm
 from archetype.roles.activation import Activation
 from archetype.roles.checkpoint import Shape
@@ -55,11 +57,9 @@ class CheckpointInfo:
         return QUIRKS.get(self.type, FamilyQuirks())
 
     @property
-    def has_score(self) -> bool:
-        """Whether this is a decoder with a head for classes of texts, whose matrix transformers calls `score`."""
-        classes = self.config.get("architectures")
-        is_named = isinstance(classes, list) and str(classes[:1]).endswith("ForSequenceClassification']")
-        return is_named and "score.weight" in self.shapes
+    def class_head(self) -> ClassHead | None:
+        """The head for classes of texts or tokens, whose matrix is called `score` in decoders; None where it is not."""
+        return read_class_head(self.config) if "score.weight" in self.shapes else None
 
     def assume(self, path: str, value: object, why: str) -> None:
         """Note a value that neither keys nor tensors give."""
@@ -74,7 +74,7 @@ class CheckpointInfo:
         """
         classes = self.config.get("architectures") or []
         decodes = not isinstance(classes, list) or not classes or re.search(DECODERS, str(classes[0])) is not None
-        if not decodes and not self.has_score:
+        if not decodes and self.class_head is None:
             cause = f"{classes[0]!r} is not a decoder of text with its head"
             raise CheckpointError(
                 f"{self.config.place}: architectures", cause, "other models need a family of their own"

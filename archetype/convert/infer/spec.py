@@ -34,7 +34,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.initialization_spec import NormalInitialization
 from archetype.parts.activation.spec import GELU, NoActivation
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import ClassificationHead, HeadTransform, LanguageModelHead
+from archetype.parts.head.spec import ClassHead, HeadTransform, LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.position.spec import Learned, NoPosition
 from archetype.roles.mixer import Mixer
@@ -119,12 +119,12 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
     return model, [norms for _, norms in wirings]
 
 
-def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> LanguageModelHead | ClassificationHead:
-    """Of tokens, or of classes of a text; those are not scaled."""
+def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> LanguageModelHead | ClassHead:
+    """Of tokens, or of classes; those are not scaled."""
     scale, softcap = _head_scale(info, d_model), info.config.optional_positive("final_logit_softcapping")
-    if info.has_score:
+    if (head := info.class_head) is not None:
         num_classes, _ = info.sides(tensors.outer["classifier.weight"])
-        return ClassificationHead(num_classes=num_classes, bias="classifier.bias" in tensors.outer)
+        return head.replace(num_classes=num_classes, bias="classifier.bias" in tensors.outer)
     return LanguageModelHead(
         tied=_tied(info, tensors),
         bias="lm_head.bias" in tensors.outer,

@@ -12,7 +12,7 @@ from archetype.models.output import Output
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.module import Stack
 from archetype.nn.cache import State
-from archetype.nn.context import ForwardContext, Lengths, Tokens, last_tokens
+from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors, last_tokens
 from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.shared_rows import PositionShares
 from archetype.roles.content import Content
@@ -87,9 +87,10 @@ class Decoder(Stack, CausalModel):
     ) -> Output:
         """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`.
 
-        With a head for classes, their logits for each whole text, (B, Y). With `document_ids`, and without a state, no
-        token sees one of another document: logits are as of each alone. With `shares` of processes, this one gives the
-        logits of its positions. While training without a state the output has the vectors of further tokens, too.
+        With a head for classes, their logits for each whole text, (B, Y), or each token, (B, T, Y). With
+        `document_ids`, and without a state, no token sees one of another document: logits are as of each alone. With
+        `shares` of processes, this one gives the logits of its positions. While training without a state the output
+        has the vectors of further tokens, too.
         """
         if document_ids is not None:
             check_documents_are_separate(self.spec)
@@ -106,8 +107,15 @@ class Decoder(Stack, CausalModel):
         if self.lm_head is not None and with_logits:
             logits = self.lm_head(x, self.token_table)  # (B, t, V)
         elif self.classifier is not None and with_logits:
-            logits = self.classifier((x if last_only else last_tokens(x, context))[:, 0])  # (B, Y)
+            logits = self.class_logits(x, context)
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x, further)
+
+    def class_logits(self, hidden: Vectors, context: ForwardContext) -> Tensor:
+        """Logits of classes: (B, Y) of each text, by its last token's vector, or (B, t, Y) of each token."""
+        if self.spec.head.labels_tokens:
+            return self.classifier(hidden)  # type: ignore[no-any-return]
+        last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
+        return self.classifier(last[:, 0])  # type: ignore[no-any-return]
 
     def _read_by_head(self, x: Tensor, context: ForwardContext, state: State | None, last_only: bool) -> Tensor:
         """The normalized vectors, or the last of each row; a draft state remembers all of them."""

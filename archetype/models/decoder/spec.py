@@ -10,7 +10,7 @@ from archetype.models.spec import CausalSpec
 from archetype.models.stack.layers import Layers
 from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import ClassificationHead, LanguageModelHead
+from archetype.parts.head.spec import ClassificationHead, LanguageModelHead, TokenClassificationHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import DecoderHead
@@ -72,7 +72,7 @@ class Decoder(EndsWithNorm, CausalSpec):
     @model_validator(mode="after")
     def _further_tokens_fit(self) -> Self:
         if self.further_tokens is not None and (stack := self.further_stack) is not None:
-            if self.head.classifies:
+            if self.head.has_classes:
                 invalid("further_tokens", "the head predicts no tokens", "leave it out, or use kind language_model")
             self.further_tokens.check(stack)
         return self
@@ -83,7 +83,8 @@ class Decoder(EndsWithNorm, CausalSpec):
         has_own_table = self.head.predicts_next and self.head.is_product and not self.head.shares_table
         return has_own_table and self.stacks[0].divides
 
-    def with_class_head(self, num_classes: int) -> Self:
-        """A head of the last token's vector, and no prediction of tokens."""
-        head = ClassificationHead(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0), bias=False)
+    def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
+        """A head of the last token's vector, or of each token's, and no prediction of tokens."""
+        kind = TokenClassificationHead if of_tokens else ClassificationHead
+        head = kind(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0), bias=of_tokens)
         return self.replace(head=head, further_tokens=None)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from archetype.cost.formula import Counts
+from archetype.cost.formula import Counts, prefixed
 from archetype.cost.registry import cost_of, linear
 from archetype.cost.work import INT64, TrainingWork, Work
 from archetype.models.cost import EmbeddedModelCost
@@ -18,7 +18,7 @@ class EncoderCost(EmbeddedModelCost):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model, getattr(model, "vocab_size", 0))  # an encoder of pictures has no vocabulary
-        self.pooler = model.pooler
+        self.pooler, self.pooling = model.pooler, getattr(model, "pooling", "first")
         self.head = HeadCost.of(model.head, self.d, getattr(model, "vocab_size", 0))
 
     def head_parameters(self) -> Counts:
@@ -27,11 +27,16 @@ class EncoderCost(EmbeddedModelCost):
         return pooler | super().head_parameters()
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of the head, and of the pooler where a head for classes reads what it gives."""
+        """FLOPs of the head, and of the pooler where a head for classes reads what it gives.
+
+        With late pooling the head answers for each token.
+        """
         pooler = {"pooler": 2 * work.rows * self.d * self.d} if self.pooler and self.spec.head.classifies else {}
-        return pooler | super().flops(work)
+        answered = work._replace(rows=work.answered_tokens) if self.pooling == "late" else work
+        return pooler | prefixed("embedding.", self.embedding.flops(work)) | self.head.flops(answered)
 
     def saved_activations(self, work: TrainingWork) -> int:
         """Bytes that autograd saves of embedding and head, and the token types."""
         token_types = work.tokens * INT64 if self.embedding.has_types else 0
-        return super().saved_activations(work) + token_types
+        answered = work._replace(rows=work.tokens, length=1) if self.pooling == "late" else work
+        return self.embedding.saved_activations(work) + self.head.saved_activations(answered) + token_types

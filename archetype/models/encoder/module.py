@@ -6,7 +6,7 @@ from torch import Tensor
 from archetype.models.encoder import spec
 from archetype.models.output import Output, TokenModel
 from archetype.models.stack.module import Stack
-from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors
+from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors, mean_over_tokens
 from archetype.nn.registry import build_embedding, module_for
 from archetype.nn.shared_rows import PositionShares
 from archetype.parts.head.module import Pooler
@@ -26,10 +26,18 @@ class Encoder(Stack, TokenModel):
         self.pooler = Pooler(encoder.d_model, encoder.pooler_activation) if encoder.pooler else None
         self.add_head(encoder.head, encoder.vocab_size, encoder.d_model)
 
-    def pooled(self, hidden: Vectors) -> Float[Tensor, "B D"]:
-        """The vector of each text: its first token's, through the pooler where there is one."""
-        first = hidden[:, 0]
-        return first if self.pooler is None else self.pooler(first)
+    def pooled(self, hidden: Vectors, num_tokens: Lengths | None = None) -> Float[Tensor, "B D"]:
+        """The vector of each text: its first token's or the mean of all, through the pooler where there is one."""
+        one = hidden[:, 0] if self.spec.pooling == "first" else mean_over_tokens(hidden, num_tokens)
+        return one if self.pooler is None else self.pooler(one)
+
+    def class_logits(self, hidden: Vectors, context: ForwardContext) -> Tensor:
+        """Logits of classes: (B, Y) of each text, or (B, T, Y) of each token."""
+        if self.spec.head.labels_tokens:
+            return self.classifier(hidden)  # type: ignore[no-any-return]
+        if self.spec.pooling == "late":
+            return mean_over_tokens(self.classifier(hidden), context.num_tokens)
+        return self.classifier(self.pooled(hidden, context.num_tokens))  # type: ignore[no-any-return]
 
     def forward(
         self,
@@ -60,5 +68,5 @@ class Encoder(Stack, TokenModel):
         if self.lm_head is not None and with_logits:
             logits = self.lm_head(x, self.token_table)
         elif self.classifier is not None and with_logits:
-            logits = self.classifier(x if self.spec.head.labels_tokens else self.pooled(x))
+            logits = self.class_logits(x, context)
         return Output(logits, aux_loss=context.aux_loss, hidden=x)

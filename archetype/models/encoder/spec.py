@@ -2,20 +2,22 @@
 
 from typing import ClassVar, Literal, Self
 
+from pydantic import model_validator
+
 from archetype.models.initialization_spec import GPT2Initialization, Initialization
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.layers import Layers
 from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.activation.spec import Tanh
 from archetype.parts.embedding.spec import Embedding
-from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead
+from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, TokenClassificationHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.roles.activation import AnyActivation
 from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import EncoderHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
-from archetype.spec.base import Flag, Length, Size, WideSize
+from archetype.spec.base import Flag, Length, Size, WideSize, invalid
 from archetype.spec.kinds import part
 
 __all__ = ["Encoder"]
@@ -25,8 +27,9 @@ __all__ = ["Encoder"]
 class Encoder(EndsWithNorm, ModelSpec):
     """A stack in which every position sees every other; it understands a text that is whole (Devlin 2018).
 
-    `pooler` adds a layer with tanh on the first token's vector, which stands for the text; ELECTRA has another
-    `pooler_activation`.
+    The first token's vector stands for a text, or with `pooling` mean that of all its tokens; late pooling is the mean
+    of the logits that a head for classes gives each token (EuroBERT). `pooler` adds a layer with tanh on the pooled
+    vector; ELECTRA has another `pooler_activation`.
 
     Attributes:
         vocab_size: tokens of the vocabulary, V.
@@ -36,7 +39,9 @@ class Encoder(EndsWithNorm, ModelSpec):
         layers: blocks in turn, of which {repeat: n, block: ...} writes several.
         residual: how what the contents of its layers give is carried on.
         final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
-        pooler: a layer on the first token's vector.
+        pooling: what stands for a text: first, the vector of its first token; mean, that of all; or late, the mean of
+            the logits of all.
+        pooler: a layer on the pooled vector.
         pooler_activation: that layer's nonlinearity.
         head: what is answered for the vectors.
         initialization: how weights are drawn.
@@ -53,6 +58,7 @@ class Encoder(EndsWithNorm, ModelSpec):
     layers: Layers
     residual: AnyResidual = ResidualSum()
     final_norm: AnyNorm = NoNorm()
+    pooling: Literal["first", "mean", "late"] = "first"
     pooler: Flag = False
     pooler_activation: AnyActivation = Tanh()
     head: EncoderHead = MaskedLanguageModelHead()
@@ -73,7 +79,14 @@ class Encoder(EndsWithNorm, ModelSpec):
         """With a head over the vocabulary."""
         return self.head.predicts_masked
 
-    def with_class_head(self, num_classes: int) -> Self:
-        """A head behind a pooler of the first token's vector."""
-        head = ClassificationHead(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0))
-        return self.replace(head=head, pooler=True)
+    def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
+        """A head behind a pooler of the first token's vector, or of each token's vector."""
+        kind = TokenClassificationHead if of_tokens else ClassificationHead
+        head = kind(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0))
+        return self.replace(head=head, pooling="first", pooler=not of_tokens)
+
+    @model_validator(mode="after")
+    def _late_pooling_is_of_logits(self) -> Self:
+        if self.pooling == "late" and (self.pooler or not self.head.classifies):
+            invalid("pooling", "late pooling is of the logits of classes, without a pooler", "use first or mean")
+        return self

@@ -71,6 +71,11 @@ class VisionEncoder(Stack, BaseModel):
         x = hidden[:, 0] if self.spec.class_token else hidden.mean(dim=1)
         return x if self.pooler is None else self.pooler(x)
 
+    def class_logits(self, hidden: Vectors, context: ForwardContext) -> Float[Tensor, "B Y"]:
+        """Logits of the classes of each image."""
+        logits: Tensor = self.classifier(self.pooled(hidden))
+        return logits
+
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Output:
         """The hidden vectors of the class token, where there is one, and of the patches; the head's logits (B, Y).
 
@@ -84,7 +89,7 @@ class VisionEncoder(Stack, BaseModel):
         x = self.embedding(images)  # (B, T, D)
         context = ForwardContext.of(x)
         x = self.final_norm(self.run(x, context), context)
-        logits = None if self.classifier is None else self.classifier(self.pooled(x))
+        logits = None if self.classifier is None else self.class_logits(x, context)
         return Output(logits, aux_loss=context.aux_loss, hidden=x)
 
 

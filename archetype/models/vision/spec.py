@@ -80,7 +80,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
         """Channels, and pixels of a side."""
         return self.num_channels, self.image_size
 
-    def with_class_head(self, num_classes: int) -> Self:
+    def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
         """A head of the pooled vector."""
         head = ClassificationHead(num_classes=num_classes, dropout=self.embedding.dropout)
         return self.replace(head=head, pooler=False)

@@ -161,7 +161,7 @@ class Experts(nn.Module):
         for name in self.projections:
             shape = (d_model, d_ff) if name == "down" else (d_ff, d_model)
             self.register_parameter(name, nn.Parameter(torch.empty(num_experts, *shape)))
-            bias = nn.Parameter(torch.empty(num_experts, shape[0])) if expert.bias else None
+            bias = nn.Parameter(torch.empty(num_experts, shape[0])) if expert.has_bias(name) else None
             self.register_parameter(f"{name}_bias", bias)
         self.num_experts = num_experts
         self.exchange: Callable[[Tensor, Tensor], Tensor] | None = None

@@ -22,8 +22,8 @@ class MLPCost(FeedForwardCost):
 
     def parameters(self) -> Counts:
         """Weights and biases."""
-        up = linear(self.d, self.inner, self.part.bias)
-        return dict.fromkeys(self.inputs, up) | {"down": linear(self.inner, self.d, self.part.bias)}
+        up, down = (self.part.has_bias(name) for name in ("up", "down"))
+        return dict.fromkeys(self.inputs, linear(self.d, self.inner, up)) | {"down": linear(self.inner, self.d, down)}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
         """Inputs and outputs of each projection."""
@@ -32,8 +32,9 @@ class MLPCost(FeedForwardCost):
     def tensors(self) -> Counts:
         """Parameters, with each bias apart: in a stack of experts weights and biases are tensors of their own."""
         names = (*self.inputs, "down")
-        biases = {f"{name}_bias": self.d if name == "down" else self.inner for name in names}
-        return dict.fromkeys(names, self.d * self.inner) | (biases if self.part.bias else {})
+        sizes = {name: self.d if name == "down" else self.inner for name in names}
+        biases = {f"{name}_bias": size for name, size in sizes.items() if self.part.has_bias(name)}
+        return dict.fromkeys(names, self.d * self.inner) | biases
 
     def flops(self, tokens: Formula) -> Counts:
         """One product for each projection."""

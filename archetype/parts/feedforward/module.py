@@ -28,8 +28,8 @@ class MLP(nn.Module):
     def __init__(self, feedforward: spec.MLP, place: Place) -> None:
         super().__init__()
         d_model, d_ff = place.d_model, feedforward.width(place.d_model)
-        self.up = Linear(d_model, d_ff, bias=feedforward.bias)
-        self.down = Linear(d_ff, d_model, bias=feedforward.bias)
+        self.up = Linear(d_model, d_ff, bias=feedforward.has_bias("up"))
+        self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
         self.activation = activation(feedforward.activation)
 
     def forward(
@@ -48,9 +48,9 @@ class GatedMLP(nn.Module):
     def __init__(self, feedforward: spec.GatedMLP, place: Place) -> None:
         super().__init__()
         d_model, d_ff = place.d_model, feedforward.width(place.d_model)
-        self.gate = Linear(d_model, d_ff, bias=feedforward.bias)
-        self.up = Linear(d_model, d_ff, bias=feedforward.bias)
-        self.down = Linear(d_ff, d_model, bias=feedforward.bias)
+        self.gate = Linear(d_model, d_ff, bias=feedforward.has_bias("gate"))
+        self.up = Linear(d_model, d_ff, bias=feedforward.has_bias("up"))
+        self.down = Linear(d_ff, d_model, bias=feedforward.has_bias("down"))
         self.product = gated_product(feedforward)
 
     def forward(

@@ -33,11 +33,17 @@ class _Projected(FeedForward):
         d_ff: hidden features, F: a number, or {kind: eight_thirds}.
         activation: the nonlinearity: its name, or {kind: swish, beta: ...}.
         bias: whether the projections add a bias.
+        down_bias: whether the projection back adds one (absent: as the others do).
     """
 
     d_ff: Width
     activation: AnyActivation
     bias: Flag = False
+    down_bias: Flag | None = None
+
+    def has_bias(self, projection: str) -> bool:
+        """Whether the projection of this name adds a bias."""
+        return self.bias if projection != "down" or self.down_bias is None else self.down_bias
 
     def widened(self, factor: int) -> Self:
         """More hidden features; eight thirds follow d_model themselves."""

@@ -50,6 +50,39 @@ class NoHeadCost(HeadCost):
     """The vectors themselves."""
 
 
+class TransformCost:
+    """The cost of a layer and its norm before the logits; none, where a head has none.
+
+    Args:
+        part: the specification (absent: there is none).
+        d: features of the vectors that it reads.
+        head: name of the head's module.
+    """
+
+    def __init__(self, part: spec.HeadTransform | None, d: Formula, head: str) -> None:
+        self.part, self.d, self.head = part, d, head
+        self.width = symbol("D_e", part.width) if part and part.width else d
+        self.norm = NormCost.of(part.norm, self.width) if part else None
+
+    def parameters(self) -> Counts:
+        """Parameters of the layer, and of its norm."""
+        if self.part is None or self.norm is None:
+            return {}
+        dense = linear(self.d, self.width, bias=self.part.bias)
+        return {f"{self.head}.dense": dense, f"{self.head}.norm": self.norm.parameters()}
+
+    def flops(self, vectors: Formula) -> Counts:
+        """FLOPs of the layer, for some vectors."""
+        return {f"{self.head}.dense": 2 * vectors * self.d * self.width} if self.part else {}
+
+    def saved_activations(self, work: TrainingWork, vectors: int) -> int:
+        """Bytes saved of some vectors: what the layer gives, its activation, and what its norm saves."""
+        if self.part is None or self.norm is None:
+            return 0
+        saved = 1 if self.part.activation.is_absent else 2
+        return saved * work.input_bytes(self.width.value, tokens=vectors) + self.norm.saved_activations(vectors)
+
+
 @cost_of(spec.LanguageModelHead)
 class LanguageModelHeadCost(HeadCost):
     """Logits over the vocabulary, perhaps of transformed vectors; a tied head has no table of its own."""
@@ -59,9 +92,9 @@ class LanguageModelHeadCost(HeadCost):
     def __init__(self, part: spec.LanguageModelHead, d: Formula, vocab_size: int) -> None:
         super().__init__(part, d, vocab_size)
         self.tied, self.vocabulary = part.tied, symbol("V", vocab_size)
-        self.width = symbol("D_e", part.table_width) if part.table_width else d
+        self.transform = TransformCost(part.transform, d, "lm_head")
+        self.width = self.transform.width
         self.vocab_size, self.num_features = vocab_size, self.width.value
-        self.norm = NormCost.of(part.transform.norm, self.width) if part.transform else None
         self.has_softcap = part.softcap is not None
 
     @property
@@ -71,25 +104,16 @@ class LanguageModelHeadCost(HeadCost):
     def parameters(self) -> Counts:
         """The table and bias of the logits, and the layer before them with its norm."""
         table = ZERO if self.tied else self.vocabulary * self.width
-        logits = {"lm_head": table + self.vocabulary * self.part.bias}
-        if self.norm is None:
-            return logits
-        dense = linear(self.d, self.width, bias=self.part.transform is None or self.part.transform.bias)
-        return {"lm_head.dense": dense, "lm_head.norm": self.norm.parameters()} | logits
+        return self.transform.parameters() | {"lm_head": table + self.vocabulary * self.part.bias}
 
     def flops(self, work: Work) -> Counts:
         """Logits of tokens."""
         tokens = work.answered_tokens
-        dense = {"lm_head.dense": 2 * tokens * self.d * self.width} if self.norm else {}
-        return dense | {"lm_head": 2 * tokens * self.vocabulary * self.width}
+        return self.transform.flops(tokens) | {"lm_head": 2 * tokens * self.vocabulary * self.width}
 
     def saved_activations(self, work: TrainingWork) -> int:
         """The input; of a layer before the logits also its activation and its norm; the logits that are capped."""
-        saved = work.input_bytes(self.d.value)
-        if self.norm is not None:
-            is_plain = self.part.transform is not None and self.part.transform.activation.is_absent
-            saved += (1 if is_plain else 2) * work.input_bytes(self.width.value)
-            saved += self.norm.saved_activations(work.tokens)
+        saved = work.input_bytes(self.d.value) + self.transform.saved_activations(work, work.tokens)
         return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.has_softcap else 0)
 
     def num_logits(self, rows: int, tokens: int) -> int:
@@ -97,38 +121,42 @@ class LanguageModelHeadCost(HeadCost):
         return tokens * self.vocabulary.value
 
 
-@cost_of(spec.MaskedLanguageModelHead)
+@cost_of(spec.MaskedLanguageModelHead, spec.MaskedLogitsHead)
 class MaskedLanguageModelHeadCost(LanguageModelHeadCost):
-    """Logits of transformed vectors."""
+    """Logits of hidden tokens."""
 
-    def __init__(self, part: spec.MaskedLanguageModelHead, d: Formula, vocab_size: int) -> None:
+    def __init__(self, part: spec.MaskedLanguageModelHead | spec.MaskedLogitsHead, d: Formula, vocab_size: int) -> None:
         super().__init__(part.as_language_model_head, d, vocab_size)
 
 
-@cost_of(spec.ClassificationHead, spec.TokenClassificationHead)
+@cost_of(spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)
 class ClassificationHeadCost(HeadCost):
-    """Logits of classes for each row, or for each token."""
+    """Logits of classes for each row, or for each token, perhaps of transformed vectors."""
 
-    part: spec.ClassificationHead | spec.TokenClassificationHead
+    part: spec.ClassHead
 
-    def __init__(
-        self, part: spec.ClassificationHead | spec.TokenClassificationHead, d: Formula, vocab_size: int
-    ) -> None:
+    def __init__(self, part: spec.ClassHead, d: Formula, vocab_size: int) -> None:
         super().__init__(part, d, vocab_size)
         self.classes = symbol("Y", part.num_classes)
+        self.transform = TransformCost(part.transform, d, "classifier")
 
     @property
     def num_weights(self) -> int:
-        return self.classes.value * self.d.value
+        return self.classes.value * self.transform.width.value
 
     def parameters(self) -> Counts:
-        """Weight and bias."""
-        return {"classifier": linear(self.d, self.classes, bias=self.part.bias)}
+        """Weight and bias, and the layer before them with its norm."""
+        logits = linear(self.transform.width, self.classes, bias=self.part.bias)
+        return self.transform.parameters() | {"classifier": logits}
 
     def flops(self, work: Work) -> Counts:
         """Logits of rows, or of tokens."""
         answers = work.answered_tokens if self.part.labels_tokens else work.rows
-        return {"classifier": 2 * answers * self.d * self.classes}
+        return self.transform.flops(answers) | {"classifier": 2 * answers * self.transform.width * self.classes}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of the layer before the logits."""
+        return self.transform.saved_activations(work, work.tokens if self.part.labels_tokens else work.rows)
 
     def num_logits(self, rows: int, tokens: int) -> int:
         """Logits of every row, or of every token."""

@@ -1,16 +1,18 @@
 """How heads are drawn: boxes at the end of a stream."""
 
 from archetype.parts.head.spec import (
+    ClassHead,
     ClassificationHead,
+    HeadTransform,
     LanguageModelHead,
     MaskedLanguageModelHead,
+    MaskedLogitsHead,
     NoHead,
+    SpanHead,
     TokenClassificationHead,
 )
-from archetype.roles.activation import Activation
 from archetype.roles.drawing import Step, pill, steps_of, title
 from archetype.roles.head import Head
-from archetype.roles.norm import Norm
 from archetype.spec.registry import provided
 
 
@@ -29,26 +31,27 @@ def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[
 @steps_of(LanguageModelHead)
 def language_model_head(head: LanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
     """Logits over the vocabulary."""
-    transform = head.transform
-    before = () if transform is None else _transform(transform.activation, transform.norm, width, head.table_width)
-    steps = [*before, _logits(head.tied, _inner(width, head.table_width), table)]
+    steps = [*_transform(head.transform, width, "lm_head"), _logits(head.tied, _inner(width, head.table_width), table)]
     if (cap := head.softcap) is not None:
         steps.append(Step("softcap", f"cap · tanh(z / {cap:g})", "", "operation", "head", slim=True))
     return (*steps, LOGITS)
 
 
-@steps_of(MaskedLanguageModelHead)
-def masked_language_model_head(head: MaskedLanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
-    """Logits of hidden tokens, of transformed vectors."""
-    before = _transform(head.activation, head.norm, width, head.width)
-    return (*before, _logits(head.tied, _inner(width, head.width), table), LOGITS)
+@steps_of(MaskedLanguageModelHead, MaskedLogitsHead)
+def masked_language_model_head(
+    head: MaskedLanguageModelHead | MaskedLogitsHead, width: str, table: str
+) -> tuple[Step, ...]:
+    """Logits of hidden tokens."""
+    return language_model_head(head.as_language_model_head, width, table)
 
 
-@steps_of(ClassificationHead, TokenClassificationHead)
-def classification_head(head: ClassificationHead | TokenClassificationHead, width: str, table: str) -> tuple[Step, ...]:
+@steps_of(ClassificationHead, TokenClassificationHead, SpanHead)
+def classification_head(head: ClassHead, width: str, table: str) -> tuple[Step, ...]:
     """Logits of classes, of the whole or of each token."""
-    classifier = Step("classifier", "classifier", f"{width} → Y", "head", "head")
-    return classifier, TOKEN_CLASSES if head.labels_tokens else CLASSES
+    inner = _inner(width, head.transform.width if head.transform else None)
+    classifier = Step("classifier", "classifier", f"{inner} → Y", "head", "head")
+    answer = TOKEN_CLASSES if head.labels_tokens else CLASSES
+    return *_transform(head.transform, width, "classifier"), classifier, answer
 
 
 @steps_of(NoHead)
@@ -77,8 +80,13 @@ def _inner(width: str, own: int | None) -> str:
     return width if own is None else "D_e"
 
 
-def _transform(activation: Activation, norm: Norm, outer: str, own: int | None) -> tuple[Step, ...]:
-    width = _inner(outer, own)
-    label = "dense" if activation.is_absent else f"dense, {title(activation)}"
-    dense = Step("lm_head.dense", label, f"{outer} → {width}", "head", "head")
-    return (dense,) if norm.is_absent else (dense, Step("lm_head.norm", title(norm), width, "norm", "head", slim=True))
+def _transform(transform: HeadTransform | None, outer: str, head: str) -> tuple[Step, ...]:
+    """The layer before the logits, and its norm."""
+    if transform is None:
+        return ()
+    width = _inner(outer, transform.width)
+    label = "dense" if transform.activation.is_absent else f"dense, {title(transform.activation)}"
+    dense = Step(f"{head}.dense", label, f"{outer} → {width}", "head", "head")
+    if transform.norm.is_absent:
+        return (dense,)
+    return dense, Step(f"{head}.norm", title(transform.norm), width, "norm", "head", slim=True)

@@ -51,37 +51,35 @@ class LanguageModelHead(nn.Module):
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-@module_for(spec.MaskedLanguageModelHead)
+@module_for(spec.MaskedLanguageModelHead, spec.MaskedLogitsHead)
 class MaskedLanguageModelHead(LanguageModelHead):
     """Logits of hidden tokens: f(dense(x)), its norm, then the vocabulary (Devlin 2018)."""
 
-    def __init__(self, head: spec.MaskedLanguageModelHead, vocab_size: int, d_model: int) -> None:
+    def __init__(
+        self, head: spec.MaskedLanguageModelHead | spec.MaskedLogitsHead, vocab_size: int, d_model: int
+    ) -> None:
         super().__init__(head.as_language_model_head, vocab_size, d_model)
 
 
-@module_for(spec.ClassificationHead)
+@module_for(spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)
 class Classifier(nn.Linear):
-    """Logits of classes from a pooled vector."""
+    """Logits of classes, from a pooled vector or from the vector of each token."""
 
-    def __init__(self, head: spec.ClassificationHead, vocab_size: int, features: int) -> None:
-        super().__init__(features, head.num_classes, bias=head.bias)
+    def __init__(self, head: spec.ClassHead, vocab_size: int, features: int) -> None:
+        transform = head.transform
+        width = features if transform is None else transform.width or features
+        super().__init__(width, head.num_classes, bias=head.bias)
         self.dropout = head.dropout
+        self.dense = self.norm = None
+        if transform is not None:
+            self.dense = Linear(features, width, bias=transform.bias)
+            self.activation = activation(transform.activation)
+            self.norm = build_norm(transform.norm, width)
 
-    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B Y"]:
-        """The logits of each row."""
-        return super().forward(dropout(x, self.dropout, self.training))
-
-
-@module_for(spec.TokenClassificationHead)
-class TokenClassifier(nn.Linear):
-    """Logits of classes from the vector of each token."""
-
-    def __init__(self, head: spec.TokenClassificationHead, vocab_size: int, features: int) -> None:
-        super().__init__(features, head.num_classes, bias=head.bias)
-        self.dropout = head.dropout
-
-    def forward(self, x: Vectors) -> Float[Tensor, "B T Y"]:
-        """The logits of each token."""
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... Y"]:
+        """The logits of each vector."""
+        if self.dense is not None and self.norm is not None:
+            x = self.norm(self.activation(self.dense(x)))
         return super().forward(dropout(x, self.dropout, self.training))
 
 

@@ -15,7 +15,9 @@ __all__ = [
     "HeadTransform",
     "LanguageModelHead",
     "MaskedLanguageModelHead",
+    "MaskedLogitsHead",
     "NoHead",
+    "SpanHead",
     "TokenClassificationHead",
 ]
 
@@ -80,6 +82,7 @@ class MaskedLanguageModelHead(Head):
         width: features of what it gives (absent: d_model).
         tied: whether logits are products with the embedding's own table.
         bias: whether a bias is added to the logits.
+        dense_bias: whether the layer adds a bias.
     """
 
     predicts_masked: ClassVar[bool] = True
@@ -90,6 +93,7 @@ class MaskedLanguageModelHead(Head):
     width: Size | None = None
     tied: Flag = True
     bias: Flag = True
+    dense_bias: Flag = True
 
     @property
     def table_width(self) -> int | None:
@@ -104,45 +108,80 @@ class MaskedLanguageModelHead(Head):
     @property
     def as_language_model_head(self) -> LanguageModelHead:
         """A head of the other kind that computes the same."""
-        transform = HeadTransform(activation=self.activation, norm=self.norm, width=self.width)
+        transform = HeadTransform(activation=self.activation, norm=self.norm, width=self.width, bias=self.dense_bias)
         return LanguageModelHead(tied=self.tied, bias=self.bias, transform=transform)
 
 
 @part
-class ClassificationHead(Head):
-    """Logits of `num_classes` for a whole text or image, from its pooled vector; of one, a value that is estimated.
+class MaskedLogitsHead(Head):
+    """Logits of hidden tokens, of the vectors themselves (EuroBERT; Boizard 2025).
 
-    A decoder's pooled vector is that of a text's last token, which alone has seen all of it.
+    Attributes:
+        tied: whether logits are products with the embedding's own table.
+        bias: whether a bias is added to the logits.
+    """
+
+    predicts_masked: ClassVar[bool] = True
+    is_product: ClassVar[bool] = True
+    kind: Literal["masked_logits"] = "masked_logits"
+    tied: Flag = False
+    bias: Flag = False
+
+    @property
+    def shares_table(self) -> bool:
+        """Where it is tied."""
+        return self.tied
+
+    @property
+    def as_language_model_head(self) -> LanguageModelHead:
+        """A head of the other kind that computes the same."""
+        return LanguageModelHead(tied=self.tied, bias=self.bias)
+
+
+class ClassHead(Head):
+    """Base of heads that give logits of classes.
 
     Attributes:
         num_classes: classes, Y.
-        dropout: of the pooled vector, while training.
+        dropout: of the vectors that are multiplied, while training.
         bias: whether a bias is added to the logits.
+        transform: a layer before the logits (absent: none).
+    """
+
+    num_classes: Size
+    dropout: Probability = 0.0
+    bias: Flag = True
+    transform: HeadTransform | None = None
+
+
+@part
+class ClassificationHead(ClassHead):
+    """Logits of `num_classes` for a whole text or image, from its pooled vector; of one, a value that is estimated.
+
+    A decoder's pooled vector is that of a text's last token, which alone has seen all of it.
     """
 
     renamed: ClassVar[dict[str, str]] = {"classes": "num_classes"}
     classifies: ClassVar[bool] = True
     kind: Literal["classification"] = "classification"
-    num_classes: Size
-    dropout: Probability = 0.0
-    bias: Flag = True
 
 
 @part
-class TokenClassificationHead(Head):
-    """Logits of `num_classes` for each token, such as whether it begins a name (Devlin 2018, section 5.3).
-
-    Attributes:
-        num_classes: classes, Y.
-        dropout: of the vectors, while training.
-        bias: whether a bias is added to the logits.
-    """
+class TokenClassificationHead(ClassHead):
+    """Logits of `num_classes` for each token, such as whether it begins a name (Devlin 2018, section 5.3)."""
 
     labels_tokens: ClassVar[bool] = True
     kind: Literal["token_classification"] = "token_classification"
-    num_classes: Size
-    dropout: Probability = 0.0
-    bias: Flag = True
+
+
+@part
+class SpanHead(ClassHead):
+    """Two logits for each token: that an answer begins here, and that it ends here (Devlin 2018, section 4.2)."""
+
+    labels_tokens: ClassVar[bool] = True
+    marks_spans: ClassVar[bool] = True
+    kind: Literal["span"] = "span"
+    num_classes: Literal[2] = 2
 
 
 @part

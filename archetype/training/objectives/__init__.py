@@ -11,3 +11,4 @@ from archetype.training.objectives.span_corruption import SpanCorruption as Span
 from archetype.training.objectives.synthetic import SyntheticTask as SyntheticTask
 from archetype.training.objectives.text_class import Regression as Regression
 from archetype.training.objectives.text_class import TextClass as TextClass
+from archetype.training.objectives.token_class import TokenClass as TokenClass

@@ -44,15 +44,9 @@ class TextClass(ObjectiveConfig):
     ) -> tuple["TextClass", ModelSpec]:
         """The classes, and a head for them where the model has another."""
         assert isinstance(data, LabelledText)
-        names = sorted({str(record["label"]) for part in data.split(texts) for record in part}, key=_by_number)
+        names = {str(record["label"]) for part in data.split(texts) for record in part}
         num_classes = spec.head.num_classes if spec.head.classifies else 0
-        own = tuple(labels or ()) or tuple(map(str, range(num_classes)))
-        chosen = self.labels or (own if set(names) <= set(own) else tuple(names))
-        if unknown := sorted(set(names) - set(chosen)):
-            cause = f"lacks the class {unknown[0]!r:.60} of the data"
-            raise SpecError("objective.labels", cause, "add it, or leave labels out")
-        if len(chosen) < 2:
-            raise DataError(data.examples[0], f"has one class, {names[0]!r:.60}", "give texts of two classes at least")
+        chosen = chosen_labels(names, self.labels, labels, num_classes, data.examples[0])
         return self.replace(labels=chosen), spec if num_classes == len(chosen) else spec.with_class_head(len(chosen))
 
     def build(self, inputs: ObjectiveInputs) -> "LabelledTextObjective":
@@ -147,6 +141,33 @@ class RegressionObjective(LabelledTextObjective):
         output = model(**inputs)
         loss = nn.functional.mse_loss(output.logits[:, 0].float(), values.float())
         return LossOutput(loss if output.aux_loss is None else loss + output.aux_loss, len(values), None)
+
+
+def chosen_labels(
+    names: set[str], configured: tuple[str, ...], of_model: Sequence[str] | None, num_own: int, place: str
+) -> tuple[str, ...]:
+    """The names of the classes in the order of their numbers.
+
+    Args:
+        names: of the data.
+        configured: by the recipe; empty where it gives none.
+        of_model: the model's, where it has names.
+        num_own: classes of the model's head.
+        place: the file of the data.
+
+    Raises:
+        SpecError: a class of the data is not among those that are configured.
+        DataError: there is one class.
+    """
+    in_order = tuple(sorted(names, key=_by_number))
+    own = tuple(of_model or ()) or tuple(map(str, range(num_own)))
+    chosen = configured or (own if names <= set(own) else in_order)
+    if unknown := sorted(names - set(chosen)):
+        cause = f"lacks the class {unknown[0]!r:.60} of the data"
+        raise SpecError("objective.labels", cause, "add it, or leave labels out")
+    if len(chosen) < 2:
+        raise DataError(place, f"has one class, {in_order[0]!r:.60}", "give texts of two classes at least")
+    return chosen
 
 
 def tokenized_texts(records: Records, tokenizer: Tokenizer, longest: int) -> tuple[list[Tokens], int]:

@@ -40,7 +40,7 @@ def all_recipes(tmp_path: Path) -> dict[str, Recipe]:
 HEADS = {"encoder": "masked_language_model", "vision_encoder": "classification"}
 
 
-TEXT = "data of kind corpus or documents or mixture or labelled_text"
+TEXT = "data of kind corpus or documents or mixture or labelled_text or labelled_tokens"
 FOR_DECODERS = f"{TEXT} or chat or preferences or recall or distant_recall or facts"
 
 
@@ -55,7 +55,8 @@ MISMATCHES = [
     ("ngram", decoder(), CLASS, mismatch("image_class does not suit", "decoder", "corpus", "next_token")),
     ("ngram", ENCODER, NEXT, mismatch("next_token does not suit", "encoder", "corpus", "masked_token")),
     ("ngram", WITH_CLASSES, None,
-     mismatch("no objective suits", "encoder", "corpus", "data of kind labelled_text", "classification")),
+     mismatch("no objective suits", "encoder", "corpus", "data of kind labelled_text or labelled_tokens",
+         "classification")),
     ("ngram", transformer_pair(), NEXT,
      mismatch("next_token does not suit", "encoder_decoder", "corpus", "span_corruption")),
     ("ngram", transformer_pair(), PAIRS,

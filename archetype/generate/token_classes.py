@@ -1,0 +1,55 @@
+"""The class of each token of a text, such as whether it begins a name."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from archetype.errors import SpecError
+from archetype.generate.encoder import batches_by_length
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder.module import Encoder
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.special_tokens import start_of_text
+
+
+class TokenClass(NamedTuple):
+    """A token of a text, the likeliest of its classes, and that class' probability."""
+
+    token: str
+    label: str
+    probability: float
+
+
+@torch.inference_mode()
+def classify_tokens(
+    model: Encoder | Decoder, tokenizer: Tokenizer, texts: str | list[str], labels: Sequence[str] = ()
+) -> list[list[TokenClass]]:
+    """The class of each token of each text, without the special tokens around it.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's own.
+        texts: none of them empty.
+        labels: names of the classes (absent: their numbers).
+
+    Raises:
+        SpecError: the model has no classes of tokens.
+        DataError: a text is empty, or longer than the model's context.
+    """
+    head: Any = model.spec.head
+    if not head.labels_tokens or head.marks_spans:
+        cause = f"a head of kind {head.kind} gives no token a class"
+        raise SpecError("head", cause, "use a model with head token_classification")
+    names = labels or [str(number) for number in range(head.num_classes)]
+    bare = [tokenizer.encode(text) for text in ([texts] if isinstance(texts, str) else texts)]
+    rows = [tokenizer.add_special_tokens(ids) for ids in bare]
+    answers: list[list[TokenClass]] = [[] for _ in rows]
+    for places, tokens, lengths in batches_by_length(model, rows):
+        best = model(tokens, num_tokens=lengths).logits.float().softmax(-1).max(-1)
+        for row, place in enumerate(places):
+            ids, first = bare[place], start_of_text(rows[place], bare[place])
+            span = slice(first, first + len(ids))
+            best_classes = zip(ids, best.indices[row, span].tolist(), best.values[row, span].tolist(), strict=True)
+            answers[place] = [TokenClass(tokenizer.token(id), names[label], share) for id, label, share in best_classes]
+    return answers

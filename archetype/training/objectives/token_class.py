@@ -1,0 +1,141 @@
+"""The class of each token of a text, such as whether it begins a name."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archetype.data.batches import Tokens
+from archetype.data.pairs import OrderByLength, Pairs, Rows
+from archetype.errors import DataError
+from archetype.models.spec import ModelSpec
+from archetype.spec.base import Probability
+from archetype.spec.kinds import part
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.special_tokens import start_of_text
+from archetype.training.datasets import Data
+from archetype.training.examples import LabelledTokens, Records
+from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.text_class import chosen_labels
+
+
+@part
+class TokenClass(ObjectiveConfig):
+    """Cross-entropy of the class of each word's first token (Devlin 2018, section 5.3).
+
+    A head of other classes than those of the data is replaced by a new one.
+
+    Attributes:
+        labels: names of the classes in the order of their numbers (absent: the model's, or the data's in order).
+        label_smoothing: share of the target that all classes get.
+    """
+
+    kind: Literal["token_class"] = "token_class"
+    labels: tuple[str, ...] = ()
+    label_smoothing: Probability = 0.0
+
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
+        """An encoder or a decoder, and words with labels."""
+        return spec.can_classify and spec.image_shape is None and isinstance(data, LabelledTokens)
+
+    def resolve(
+        self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
+    ) -> tuple["TokenClass", ModelSpec]:
+        """The classes, and a head for them where the model has another."""
+        assert isinstance(data, LabelledTokens)
+        names = {str(label) for part in data.split(texts) for record in part for label in record["labels"]}
+        num_own = spec.head.num_classes if spec.head.labels_tokens and not spec.head.marks_spans else 0
+        chosen = chosen_labels(names, self.labels, labels, num_own, data.examples[0])
+        keeps_head = num_own == len(chosen)
+        return self.replace(labels=chosen), spec if keeps_head else spec.with_class_head(len(chosen), of_tokens=True)
+
+    def build(self, inputs: ObjectiveInputs) -> "LabelledTokensObjective":
+        return LabelledTokensObjective(inputs, self.labels, self.label_smoothing)
+
+
+class LabelledTokensObjective(Objective):
+    """Texts of similar length, padded at their ends, and the class of each word at its first token.
+
+    Args:
+        inputs: has the words and their labels.
+        labels: names of the classes in the order of their numbers.
+        label_smoothing: of the cross-entropy while training.
+    """
+
+    def __init__(self, inputs: ObjectiveInputs, labels: tuple[str, ...], label_smoothing: float) -> None:
+        assert isinstance(inputs.data, LabelledTokens)
+        self.label_smoothing = label_smoothing
+        training, validation = inputs.data.split(inputs.texts)
+        numbers = {name: number for number, name in enumerate(labels)}
+        read = (inputs.text_tokenizer, inputs.sequence_length, numbers)
+        self.training, self.validation = labelled_rows(training, *read), labelled_rows(validation, *read)
+        rows = [*self.training, *self.validation]
+        self.order = OrderByLength(
+            np.array([len(tokens) for tokens, _ in self.training]), inputs.batch_size, inputs.seed
+        )
+        self.fingerprint = Pairs([tokens for tokens, _ in rows], [classes for _, classes in rows]).fingerprint
+        self.description = f"{len(training):,} texts"
+        self.batch_shape = self.order.batch_size, max(len(tokens) for tokens, _ in rows)
+        self.num_validation_batches = -(-len(validation) // self.order.batch_size)
+
+    def batch(self, step: int) -> Batch:
+        """Tokens (B, T), how many each row has (B,), and the class of each, or IGNORED (B, T)."""
+        return _batch([self.training[i] for i in self.order.batch(step)])
+
+    def validation_batch(self, index: int) -> Batch:
+        return _batch(self.validation[index * self.order.batch_size : (index + 1) * self.order.batch_size])
+
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """The texts, and the classes of their tokens."""
+        tokens, num_tokens, classes = batch
+        return {"tokens": tokens, "num_tokens": num_tokens}, classes
+
+
+Labelled = tuple[Tokens, Tokens]  # the tokens of a text, and the class of each, or IGNORED
+
+
+def labelled_rows(records: Records, tokenizer: Tokenizer, longest: int, numbers: dict[str, int]) -> list[Labelled]:
+    """Each record's words as one text between its special tokens, cut to `longest`, and the class of each token.
+
+    Raises:
+        DataError: a text has no token.
+    """
+    rows = []
+    around = len(tokenizer.add_special_tokens([]))
+    for record in records:
+        words = ids_of_words(tokenizer, record["tokens"])
+        ids = [id for word in words for id in word]
+        classes = [
+            numbers[str(label)] if place == 0 else IGNORED
+            for word, label in zip(words, record["labels"], strict=True)
+            for place in range(len(word))
+        ]
+        if not ids:
+            raise DataError("data.examples", f"the text of {record['tokens']!r:.40} has no token", "remove it")
+        ids, classes = ids[: longest - around], classes[: longest - around]
+        row = tokenizer.add_special_tokens(ids)
+        before = start_of_text(row, ids)
+        whole = [IGNORED] * before + classes + [IGNORED] * (len(row) - before - len(ids))
+        rows.append((np.array(row, dtype=np.int32), np.array(whole, dtype=np.int32)))
+    return rows
+
+
+def ids_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
+    """The tokens of each word of a text, which together are those of the text where its tokenizer divides at spaces.
+
+    A tokenizer that puts a space before every text is given each word alone.
+    """
+    spaced = [tokenizer.encode(word if place == 0 else f" {word}") for place, word in enumerate(words)]
+    alone = [tokenizer.encode(word) for word in words]
+    joined = [id for word in alone for id in word]
+    return alone if joined == tokenizer.encode(" ".join(words)) else spaced
+
+
+def _batch(rows: list[Labelled]) -> Batch:
+    tokens = Rows.of([ids for ids, _ in rows])
+    classes: Any = np.full(tokens.tokens.shape, IGNORED, dtype=np.int64)
+    for row, (_, own) in zip(classes, rows, strict=True):
+        row[: len(own)] = own
+    return torch.from_numpy(tokens.tokens).long(), torch.from_numpy(tokens.num_tokens), torch.from_numpy(classes)
