@@ -28,7 +28,7 @@ ROWS = {
     task: dict(re.findall(r"^\| (\S+) \| (agrees|differs|refused|not made) \|", page, flags=re.MULTILINE))
     for task, page in PAGES.items()
 }
-PROMISED = {"causal": 125, "masked": 20, "texts": 68, "tokens": 17, "pairs": 18, "images": 4}
+PROMISED = {"causal": 130, "masked": 20, "texts": 68, "tokens": 17, "pairs": 18, "images": 4}
 
 
 # Together they run every line of archetype/convert/infer that all types run, and one cannot be made.
