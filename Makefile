@@ -30,8 +30,9 @@ clients: .venv/installed-for-tests  # the soak's tests of outside clients: envir
 mutants: .venv/installed-for-tests  # planted bugs: which of them no test notices
 	$(BIN)/python -m tests.mutants
 
-zoo: .venv/installed-for-tests  # how many of transformers' types are read for each task, and agree
+zoo: .venv/installed-for-tests  # which types of transformers and which published models are read, and agree
 	$(BIN)/python -m benchmarks.zoo
+	$(BIN)/python -m benchmarks.published
 
 lint: .venv/installed-for-tests  # types of the package, of the claims, and of the Python of README and docs
 	$(BIN)/ruff check .

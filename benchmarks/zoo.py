@@ -13,17 +13,35 @@ from pathlib import Path
 
 import transformers
 
+from tests.conftest import SHARED
 from tests.helpers.zoo import TASKS, Outcome, outcome, page_of
+from tests.helpers.zoo_published import outcome_as_published, pinned_decoders, summary
+
+AS_PUBLISHED = (
+    "The third column says the same of configurations as they were published ([which](published.md)), of which every "
+    "key is kept\nbut sizes: how many of a type agree, of how many."
+)
 
 
-def row(result: Outcome) -> str:
+def row(result: Outcome, published: str | None) -> str:
     """One line of the table."""
     family = "registered" if result.registered else "by its files" if result.status == "agrees" else ""
-    return f"| {result.kind} | {result.status} | {family} | {result.said.replace('|', ' ')} |"
+    column = "" if published is None else f" {published} |"
+    return f"| {result.kind} | {result.status} |{column} {family} | {result.said.replace('|', ' ')} |"
 
 
-def page(name: str, results: list[Outcome]) -> str:
-    """The page of a task."""
+def as_published(shared: Path) -> dict[str, str]:
+    """How many of the pinned configurations of each causal type agree, made small, and what became of the others."""
+    cells = {}
+    for kind, models in pinned_decoders(shared).items():
+        with tempfile.TemporaryDirectory() as place:
+            results = [outcome_as_published(kind, one, Path(place) / str(number)) for number, one in enumerate(models)]
+        cells[kind] = summary(results)
+    return cells
+
+
+def page(name: str, results: list[Outcome], published: dict[str, str] | None = None) -> str:
+    """The page of a task, with a column of published configurations where there are any."""
     counts = Counter(one.status for one in results)
     said = ", ".join(f"{counts[status]} {words}" for status, words in (
         ("agrees", "are read and agree to 1e-5"), ("refused", "are refused, each with what is missing"),
@@ -36,9 +54,16 @@ def page(name: str, results: list[Outcome]) -> str:
         f"{transformers.__version__}\nand read here. Types of families that are not registered are read by the keys of "
         "their config.json and by the names and\nshapes of their tensors.\n\n"
         f"Of {len(results)} types, {said}.\n\n"
-        "| type | outcome | family | largest difference, of the largest logit; or why |\n| --- | --- | --- | --- |\n"
     )
-    rows = (row(one) for one in sorted(results, key=lambda one: (one.status, one.kind)))
+    more = ["outcome"] if published is None else ["outcome", "as published"]
+    columns = ["type", *more, "family", "largest difference, of the largest logit; or why"]
+    if published is not None:
+        head += f"{AS_PUBLISHED}\n\n"
+    head += f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}\n"
+    rows = (
+        row(one, None if published is None else published.get(one.kind, ""))
+        for one in sorted(results, key=lambda one: (one.status, one.kind))
+    )
     return head + "\n".join(rows) + "\n"
 
 
@@ -51,7 +76,8 @@ def main() -> None:
         for kind in TASKS[name].types:
             with tempfile.TemporaryDirectory() as place:
                 results.append(outcome(kind, Path(place), TASKS[name]))
-        page_of(name).write_text(page(name, results), encoding="utf-8")
+        published = as_published(SHARED / "data") if name == "causal" else None
+        page_of(name).write_text(page(name, results, published), encoding="utf-8")
 
 
 if __name__ == "__main__":

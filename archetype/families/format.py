@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from archetype.errors import MAX_MESSAGE, CheckpointError, UnreadKeys, one_line, shorten
 from archetype.families.class_keys import keys_read
-from archetype.families.classes import TEXTS
+from archetype.families.classes import SPANS, TEXTS, TOKENS
 from archetype.families.config import Config
 from archetype.families.decoder_classes import OF_TEXTS, ClassHeads, ClassNames, read_class_head, write_class_head
 from archetype.families.rules import Rule, weight_rules
@@ -28,6 +28,8 @@ from archetype.spec.edit import differences
 SHOWN = 60  # characters of a value, in an error
 TRAINING_ONLY = ("name", "initialization", "dropout")
 TIED = {"lm_head.weight": "embedding.token.weight"}
+SAME_HEAD = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")  # of the class that writes text
+HEAD = re.compile(f"({'|'.join((*SAME_HEAD, TEXTS, TOKENS, SPANS))})$")
 
 
 class Keys(Protocol):
@@ -103,12 +105,32 @@ class Format:
             model = self.keys.read(reader)
             if isinstance(model, Decoder) and (head := read_class_head(reader)) is not None:
                 model = model.replace(head=head)
+            self._check_class(reader, model)
         except ValidationError as error:  # sizes that do not fit each other
             raise explain(error, every=False).at(place) from None
         if unread := reader.finish(read=keys_read(config)):
             text = one_line(f"{place}: no {self.model_type} class reads {', '.join(unread)}", MAX_MESSAGE)
             warnings.warn(UnreadKeys(text), stacklevel=2)
         return model
+
+    def _check_class(self, config: Config, model: ModelSpec) -> None:
+        """Check that a file is of the class of a model with this head, in whatever case (MPT is MPTForCausalLM there).
+
+        A class without a head is one too where the head's table is the embedding's. Encoders read theirs as a key.
+
+        Raises:
+            CheckpointError: the class is another, such as half of a pair, or a body whose head no file has.
+        """
+        names = config.get("architectures")
+        if not isinstance(model, Decoder | EncoderDecoder) or not isinstance(names, list) or not names:
+            return
+        own = self.architecture_of(model)
+        stem = HEAD.sub("", own)
+        known = {own, *(f"{stem}{head}" for head in SAME_HEAD)}
+        known |= {f"{stem}Model"} if isinstance(model.head, LanguageModelHead) and model.head.tied else set()
+        if str(names[0]).lower() not in {name.lower() for name in known}:
+            cause = f"{names[0]!r} is not read here as a model of the {self.model_type} format"
+            raise config.error("architectures", cause, f"use one of {own}")
 
     def config_for(self, model: ModelSpec) -> dict[str, Any]:
         """The config.json of a specification.

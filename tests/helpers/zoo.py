@@ -10,6 +10,7 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.integrations.heterogeneity.configuration_utils import AmbiguousGlobalPerLayerAttributeError
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import archetype
@@ -23,7 +24,8 @@ TEXT = torch.arange(4, 24)[None]
 ROWS, COUNTS = torch.stack((torch.arange(4, 24), torch.arange(24, 4, -1))), torch.tensor([20, 13])
 IS_TOKEN = torch.arange(20) < COUNTS[:, None]
 PICTURES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-MOST = 5_000_000  # parameters: what is larger has a size that no key below names
+STATUSES = ("agrees", "differs", "refused", "not made")
+MOST = 7_000_000  # parameters: what is larger has a size that no key below names
 
 WIDTH = (
     "hidden_size n_embd d_model embed_dim dim model_dim embedding_size word_embed_proj_dim input_embedding_size "
@@ -60,10 +62,13 @@ SIZES: dict[str, int] = {
 }
 # Latent attention turns a part of a head, which is what these configurations call a head's width.
 LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
+GEMMA4: dict[str, Any] = {"per_layer_config": {}, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 61}
+INDEX = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}  # of sparse attention
 # What a type wants beside or against the sizes above.
 SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
-        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "axk1", "axk2", "minicpm3", "glm4_moe_lite"), LATENT
+        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "axk1", "axk2", "minicpm3", "glm4_moe_lite", "longcat_flash"),
+        LATENT,
     ),
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "dots1": {"n_shared_experts": 1},
@@ -80,7 +85,44 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": "rope"},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
-}
+    "bailing_hybrid": LATENT | {"head_dim": 8, "qk_rope_head_dim": 8, "partial_rotary_factor": 1.0},
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 1e4} for kind in ("sliding_attention", "full_attention")
+        },
+    },
+    "dbrx": {
+        "attn_config": {"clip_qkv": 8.0, "kv_n_heads": 2, "rope_theta": 1e4},
+        "ffn_config": {"ffn_hidden_size": 48, "hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "dots3_note_text": LATENT | INDEX | {
+        "per_layer_config": {}, "mlp_layer_types": ["dense", "sparse"], "shared_experts_intermediate_size": 16,
+    },
+    "falcon_h1": {"layer_types": None, "mamba_d_ssm": 64, "mamba_n_heads": 4},
+    "gemma3n_text": {
+        "layer_types": ["sliding_attention", "full_attention"], "num_kv_shared_layers": 0, "laurel_rank": 4,
+        "activation_sparsity_pattern": [0.0, 0.0], "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61,
+    },
+    "gemma4_text": GEMMA4,
+    "gemma4_unified_text": GEMMA4,
+    "glm_moe_dsa": LATENT | INDEX,
+    "phi4_multimodal": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "qwen4_exp_text": {
+        "layer_types": ["linear_attention", "indexed_attention"], "indexer_n_heads": 2, "indexer_kv_heads": 1,
+        "indexer_head_dim": 8, "indexer_budget": 16, "indexer_compress_ratio": 4, "ngram_vocab_size_base": 61,
+    },
+    "recurrent_gemma": {"layer_types": None, "num_hidden_layers": 3, "lru_width": 32},
+    "reformer": {
+        "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [4, 5], "attn_layers": ["local", "lsh"],
+        "attention_head_size": 8, "feed_forward_size": 48,
+    },
+    "roc_bert": {
+        "pronunciation_vocab_size": 31, "shape_vocab_size": 31, "pronunciation_embed_dim": 8, "shape_embed_dim": 8,
+    },
+    "xlnet": {"max_position_embeddings": None},
+    "zaya": {"num_experts_per_tok": 1},
+}  # fmt: skip
 
 
 def _padded(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -195,10 +237,15 @@ def small_config(kind: str, task: Task = TASKS["causal"]) -> PreTrainedConfig:
     config_class = CONFIG_MAPPING[kind]
     sizes = _sized(config_class(), task.sizes | SPECIAL.get(kind, {}), task.sizes.get("is_decoder", False))
     config: PreTrainedConfig = config_class(**sizes)
-    classes = task.auto._model_mapping[config_class]
-    if isinstance(classes, tuple):  # of several, the first
-        config.architectures = [classes[0].__name__]
+    config.architectures = [class_of(config, task)[0].__name__]
     return config
+
+
+def class_of(config: PreTrainedConfig, task: Task) -> tuple[Any, PreTrainedConfig]:
+    """The class of a configuration for a task, and the part of the configuration that it is made of."""
+    classes = task.auto._model_mapping[type(config)]
+    kind = classes[0] if isinstance(classes, tuple) else classes
+    return kind, config if isinstance(config, kind.config_class) else config.get_text_config(decoder=True)
 
 
 def _sized(default: PreTrainedConfig, special: dict[str, Any], is_decoder: bool) -> dict[str, Any]:
@@ -206,7 +253,7 @@ def _sized(default: PreTrainedConfig, special: dict[str, Any], is_decoder: bool)
     sizes |= {"is_decoder": True} if is_decoder else {}
     for name in default.sub_configs:
         if isinstance(inner := getattr(default, name, None), PreTrainedConfig):
-            sizes[name] = inner.to_dict() | _sized(inner, {}, is_decoder)
+            sizes[name] = inner.to_dict() | _sized(inner, SPECIAL.get(inner.model_type, {}), is_decoder)
     types = getattr(default, "layer_types", None)
     if types and _settable(default, "layer_types"):
         sizes["layer_types"] = [types[0], types[-1]]
@@ -216,8 +263,10 @@ def _sized(default: PreTrainedConfig, special: dict[str, Any], is_decoder: bool)
 def _settable(config: PreTrainedConfig, key: str) -> bool:
     try:
         present = hasattr(config, key)
+    except AmbiguousGlobalPerLayerAttributeError:
+        return True  # it differs from layer to layer, as `per_layer_config` says
     except ValueError:
-        return False  # it differs from layer to layer
+        return False
     attribute = getattr(type(config), key, None)
     return present and not (isinstance(attribute, property) and attribute.fset is None)
 
@@ -229,13 +278,14 @@ def write_small(kind: str, folder: Path, task: Task = TASKS["causal"]) -> Tensor
         ValueError: it is larger than `MOST`.
     """
     config = small_config(kind, task)
+    make, config = class_of(config, task)
     with torch.device("meta"):
-        count = task.auto.from_config(config).num_parameters()
+        count = make(config).num_parameters()
     if count > MOST:
         raise ValueError(f"{count:,} parameters, which no size of its configuration makes fewer")
-    drawn(task.auto.from_config(config)).save_pretrained(folder)
+    drawn(make(config)).save_pretrained(folder)
     # read back, for buffers that are computed were drawn too
-    model = task.auto.from_pretrained(folder).eval()
+    model = make.from_pretrained(folder).eval()
     with torch.no_grad():
         return task.theirs(model)
 
@@ -271,6 +321,17 @@ class Outcome:
     registered: bool = False
 
 
+def reason_of(error: ArchetypeError, folder: Path) -> str:
+    """An error's words without the folder's name."""
+    return str(error).removeprefix(f"{folder}/config.json: ").replace(str(folder), "")
+
+
+def rows_of(text: str) -> dict[str, tuple[str, str]]:
+    """The outcome of each type of a page, and the words beside it."""
+    rows = (line.split(" | ") for line in text.splitlines() if line.startswith("| ") and line.count(" | ") >= 3)
+    return {row[0].removeprefix("| "): (row[1], row[-1].removesuffix(" |")) for row in rows if row[1] in STATUSES}
+
+
 def outcome(kind: str, folder: Path, task: Task = TASKS["causal"]) -> Outcome:
     """Make a small model of a type in a folder, and read it."""
     try:
@@ -284,7 +345,7 @@ def outcome(kind: str, folder: Path, task: Task = TASKS["causal"]) -> Outcome:
         try:
             model = archetype.load(folder).model
         except ArchetypeError as error:
-            return Outcome(kind, "refused", str(error).removeprefix(f"{folder}/config.json: ").replace(str(folder), ""))
+            return Outcome(kind, "refused", reason_of(error, folder))
     with torch.no_grad():
         difference = distance(task.ours(model), theirs)
     status: Literal["agrees", "differs"] = "agrees" if difference < EXACT else "differs"

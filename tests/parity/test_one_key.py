@@ -25,6 +25,13 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
     "falcon": [({"alibi": True}, "agrees"), ({"partial_rotary_factor": 0.5}, "agrees"), ({"is_causal": False},
         "refused")],
     "hyperclovax": [({"logits_scaling": 0.125}, "agrees"), ({"partial_rotary_factor": 0.5}, "agrees")],
+    "cohere2_moe": [
+        ({"expert_selection_fn": "sigmoid", "norm_topk_prob": False}, "agrees"),
+        ({"num_shared_experts": 1, "shared_expert_combination_strategy": "sum", "rms_norm_eps": 0.1}, "agrees"),
+        ({"mlp_layer_types": ["dense", "sparse"], "layer_types": ["full_attention", "sliding_attention"]}, "agrees"),
+        ({"layer_types": ABSENT, "mlp_layer_types": ABSENT, "first_k_dense_replace": 1}, "agrees"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": ABSENT}, "refused"),
+    ],
     "jamba": [({"hidden_act": "relu"}, "refused"), ({"mamba_d_state": 8}, "agrees")],
     "laguna": [
         ({"num_attention_heads_per_layer": [4, 8]}, "agrees"),

@@ -4,7 +4,7 @@ from typing import Any
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
-from archetype.convert.infer.quirks import EXPERTS_PER_TOKEN, NORMS_FIRST, PARALLEL, ROUTER_SCALE
+from archetype.convert.infer.quirks import EXPERTS_PER_TOKEN, NORMS_FIRST, PARALLEL, ROUTER_SCALE, SCORING
 from archetype.convert.infer.tensors import Layer, Names
 from archetype.errors import CheckpointError
 from archetype.models.block.spec import OutputNorm, ParallelResidual, PostNorm, PreNorm, SandwichNorm
@@ -49,6 +49,8 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     kind, activation = GatedMLP if gated else MLP, info.activation(gated)
     shared = None
     if "shared.down.weight" in names:
+        if info.config.get("shared_expert_combination_strategy", "sum") != "sum":
+            raise info.missing(layer.prefix, "a mean of the shared expert and the others")
         shared = kind(d_ff=info.sides(names["shared.down.weight"])[1], activation=activation)
     return MixtureOfExperts(
         num_experts=num_experts,
@@ -83,7 +85,9 @@ def _experts_per_token(info: CheckpointInfo) -> int:
 
 def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     """Sigmoids where a key or the family says so; with a bias and without a key, as DeepSeek-V3 has them."""
-    scoring, renormalize = info.config.get("scoring_func"), info.config.get("norm_topk_prob")
+    scoring, renormalize = info.first(SCORING), info.config.get("norm_topk_prob")
+    if info.config.get("expert_selection_fn") == "softmax":  # of the logits of a token's experts alone
+        renormalize = True
     sigmoid = scoring == "sigmoid" if scoring else info.quirks.sigmoid or (expert_bias and not info.quirks.renormalize)
     if renormalize is None and not info.quirks.renormalize:
         info.assume("layers[*].feedforward.router.renormalize", False, "no key names it")

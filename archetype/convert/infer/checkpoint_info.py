@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from archetype.convert.infer.names import LEFT_OUT
 from archetype.convert.infer.quirks import (
     ACTIVATION,
     DECODERS,
@@ -97,7 +98,8 @@ class CheckpointInfo:
 
     def no_place(self, tensor: str) -> CheckpointError:
         """An error at a tensor that has no place; where its name, or another one's, shows why, it names the part."""
-        for names, table in (((tensor, *self.shapes), MISSING_BY_TENSOR), ((tensor,), MISSING_BY_PLACE)):
+        used = (name for name in self.shapes if not LEFT_OUT.fullmatch(name))
+        for names, table in (((tensor, *used), MISSING_BY_TENSOR), ((tensor,), MISSING_BY_PLACE)):
             for name in names:
                 for pattern, part in table:
                     if re.fullmatch(pattern, name):

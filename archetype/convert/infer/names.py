@@ -8,7 +8,7 @@ from archetype.roles.checkpoint import NameTable
 # Tensors that a decoder of text has no use for: what looks at a source, what sees or hears, and tables of numbers.
 LEFT_OUT = re.compile(
     r".*\.(encoder_attn|encoder_attn_layer_norm|crossattention|cross_attn|pooler)\..*"
-    r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|multi_modal_projector)\..*"
+    r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|multi_modal_projector|mm_projector|connector)\..*"
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
 )
 # Masks that older files keep, which have no axis or four.

@@ -14,6 +14,7 @@ from archetype.roles.position import MixerPosition
 NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # among rotary positions, and none of them
 FRACTION = "partial_rotary_factor"  # of a head's features, those that turn
 CHUNK = "attention_chunk_size"  # tokens that see each other
+PREFIX_FULL_EVERY = "prefix_dense_sliding_window_pattern"  # the same of first layers without experts
 WINDOWED = ("sliding_attention", "local")
 
 
@@ -99,16 +100,36 @@ def _layer_kind(info: CheckpointInfo, number: int) -> str | None:
             return "sliding_attention" if every[number % len(every)] == "L" else "full_attention"
         if not isinstance(every, int):
             return None
-        return "sliding_attention" if (number + 1) % info.config.size(FULL_EVERY[0], every) else "full_attention"
+        every, first = info.config.size(FULL_EVERY[0], every), _dense_prefix(info)
+        if number < first:
+            every = info.config.size(PREFIX_FULL_EVERY, 1)
+        else:
+            number -= first
+        return "sliding_attention" if (number + 1) % every else "full_attention"
     if number >= len(kinds):
         raise info.config.error(LAYER_KINDS[0], f"has no kind for layer {number}", "fix the file")
     return str(kinds[number])
 
 
+def _dense_prefix(info: CheckpointInfo) -> int:
+    """How many first layers have a pattern of their own, for they have no experts (Cohere 2)."""
+    if not info.quirks.dense_layers_rotate or not info.config.get("first_k_dense_replace"):
+        return 0
+    return info.config.size("first_k_dense_replace")
+
+
+def _rotates_for_it_is_dense(info: CheckpointInfo, number: int) -> bool:
+    """Whether a layer with full attention rotates because it has no experts (Cohere 2)."""
+    kinds = info.config.get("mlp_layer_types")
+    named = isinstance(kinds, list) and number < len(kinds) and kinds[number] == "dense"
+    is_dense = named or (not kinds and number < _dense_prefix(info))
+    return info.quirks.dense_layers_rotate and is_dense and info.config.size(PREFIX_FULL_EVERY, 1) == 1
+
+
 def _without_rope(info: CheckpointInfo, number: int) -> bool:
     """Whether a layer has no positions although others have."""
     if info.quirks.full_layers_without_rope and _layer_kind(info, number) == "full_attention":
-        return info.config.get("sliding_window") is not None
+        return info.config.get("sliding_window") is not None and not _rotates_for_it_is_dense(info, number)
     with_rope = info.config.get("no_rope_layers")  # 1 for each layer that has them
     if not with_rope and info.config.get("no_rope_layer_interval") is not None:
         return (number + 1) % info.config.size("no_rope_layer_interval") == 0

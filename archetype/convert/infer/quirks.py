@@ -19,6 +19,7 @@ EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilo
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation", "afn", "mlp_hidden_act",
               "hidden_activation_function", "ffn_activation")  # fmt: skip
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
+SCORING = ("scoring_func", "expert_selection_fn")  # of experts: the affinity, before or after they are chosen
 ROUTER_SCALE = ("routed_scaling_factor", "router_scaling_factor", "router_scale", "route_scale",
                 "moe_routed_scaling_factor")  # fmt: skip
 WINDOW = ("sliding_window", "window_size")
@@ -43,14 +44,14 @@ NEUTRAL = (
     r".*(_bias|^bias|^use_bias|_biases)",
     r".*(aux_loss|router_logits|loss_type|loss_coef|z_loss).*",
     r".*(tie_|summary_|pretraining_tp|attention_type|layer_norm_before|normalize_before).*",
-    r".*(vocab_size|hidden_size|embd|embed_dim|d_model|intermediate|n_inner|ffn|dff|d_ff|embedding_size|word_embed_proj_dim).*",
+    r".*(vocab_size|hidden_size|embd|embed_dim|d_model|intermediate|n_inner|ffn|dff|d_ff|ff_dim|embedding_size|word_embed_proj_dim).*",
     r".*(n_layer|num_layers|num_hidden_layers|decoder_layers|num_key_value_heads|num_kv_heads|n_ctx|multi_query).*",
     r".*(num_.*experts|n_.*experts|moe_layer.*|mlp_layer_types|mlp_only_layers|decoder_sparse_step|first_k_dense.*)",
     r".*(image|vision|visual|audio|multimodal|boi|eoi|mm_tokens|patch_size|num_channels|projector).*",
     r".*(encoder_|cross_attention|qkv_bias|parallel_attn|new_decoder_architecture|num_ln_in_parallel_attn).*",
     r"(kv_lora_rank|q_lora_rank|qk_head_dim|qk_nope_head_dim|qk_rope_head_dim|v_head_dim|qk_layernorm|use_qk_norm)",
     r"(use_post_norm|ignore_keys_at_rope_validation|type_vocab_size|position_embedding_type|layer_group_size)",
-    r"(max_window_layers|attention_types|eod_token_id|static_.*)",
+    r"(max_window_layers|attention_types|eod_token_id|static_.*|block_multiple_of)",
     r"(topk_method|scoring_func|enable_moe_fp32_combine|use_sliding_window|num_nextn_predict_layers)",
     r".*_token_(id|index)",
     # sizes of mixers, which their tensors show
@@ -58,7 +59,7 @@ NEUTRAL = (
     r"(use_associative_scan|use_mamba_kernels|use_mambapy|(expert|attn)_layer_(offset|period)|attn_layer_indices)",
     r"(time_step_(rank|min|max|floor)|hybrid_layer_ids|num_dense_layers|max_target_positions)",
     r"(moe_latent_size|interleave_moe_layer_step)",
-    r"(layers_block_type|hybrid_override_pattern|mtp_.*)",  # kinds of layers, and layers that are left out
+    r"(layers_block_type|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out
 )
 # Keys of parts that some models have none of.
 OF_ATTENTION = r".*(head|rope|attention|window|layer_types).*"
@@ -73,6 +74,7 @@ class FamilyQuirks(MixerQuirks):
         reversed: rotary pairs are rotated the other way.
         positions_after_padding: positions are counted from the number after padding's.
         full_layers_without_rope: layers with full attention have no positions, where others have a window.
+        dense_layers_rotate: but for those without experts, if all of these have full attention.
         scaled_full_layers: `rope_scaling` is of layers with full attention alone.
         renormalize: the weights of a token's experts sum to one.
         sigmoid: each expert's affinity is a sigmoid.
@@ -100,6 +102,7 @@ class FamilyQuirks(MixerQuirks):
     reversed: bool = False
     positions_after_padding: bool = False
     full_layers_without_rope: bool = False
+    dense_layers_rotate: bool = False
     scaled_full_layers: bool = False
     renormalize: bool = False
     sigmoid: bool = False
@@ -167,6 +170,10 @@ QUIRKS: dict[str, FamilyQuirks] = {
     ),
     "codegen": FamilyQuirks(interleaved=True, fused_order=("qvk", 4)),
     "cohere2": FamilyQuirks(interleaved=True, full_layers_without_rope=True),
+    "cohere2_moe": FamilyQuirks(
+        interleaved=True, full_layers_without_rope=True, dense_layers_rotate=True, only=(("rope_scaling", None),)
+    ),
+    "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
     "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
@@ -210,6 +217,11 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.(lambda_\w+)", "differential attention"),
     (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "a gate on attention's result of another form"),
     (r".*\.indexer\..*", "sparse attention by a learned index"),
+    (r".*\.altup\..*", "streams of which one at a time is updated (AltUp)"),
+    (r".*\.experts\.mlp\.\w+", "experts stacked by rows"),
+    (r".*\.mlp\.router\.classifier\..*", "experts across two mixers of a layer, some of which do nothing"),
+    (r".*\.map_inputs_layer\..*", "tables that a projection joins"),
+    (r".*\.layer_scalar", "a learned scale of each layer's output"),
     (r".*\.act_fn\..*", "an activation with parameters of its own"),
     (r".*\.adapter_modules\..*", "adapters by language"),
     (r".*embedding_hidden_mapping\w*\..*", "token vectors of another width than the model's"),
@@ -224,6 +236,5 @@ MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
 )
 MISSING_BY_KEY = {
     "attention_value_scale": "a scale of values",
-    "expert_selection_fn": "a router of another kind",
 }
 MISSING_BY_TYPE = {"phimoe": "routing by SparseMixer"}

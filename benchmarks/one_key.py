@@ -1,0 +1,66 @@
+"""What becomes of each key of a config.json, changed alone, in every causal type that is read: docs/zoo_keys.md.
+
+    python -m benchmarks.one_key
+
+Of each type a small model of transformers has one key after the other changed, and is read by both libraries. It takes
+about an hour on a core; `make soak` proves the same.
+"""
+
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import transformers
+
+from tests.conftest import ROOT
+from tests.helpers.one_key import SmallModel
+from tests.helpers.zoo import page_of, rows_of
+
+PAGE = ROOT / "docs" / "zoo_keys.md"
+STATUSES = ("agrees", "refused", "differs", "not made")
+
+
+def counted(kind: str) -> dict[str, int]:
+    """How many keys and values of a type were tried, and what became of them."""
+    with tempfile.TemporaryDirectory() as place:
+        results = list(SmallModel(kind, Path(place)).outcomes())
+    keys = {change.path for one in results for change in one.changes}
+    return {"keys": len(keys), "values": len(results)} | dict(Counter(one.status for one in results))
+
+
+def page(counts: dict[str, dict[str, int]]) -> str:
+    """The page."""
+    columns = ("keys", "values", *STATUSES)
+    sums = {name: sum(count.get(name, 0) for count in counts.values()) for name in columns}
+    head = (
+        "# One key changed alone\n\n"
+        "Written by `python -m benchmarks.one_key`. A small model of each causal type that is read ([the zoo](zoo.md)) "
+        "has one key of its\nconfig.json changed to each other sensible value, or left out, and keys of other types "
+        f"added. What transformers {transformers.__version__}\nobeys must be obeyed here (logits to 1e-5) or refused; "
+        "what it does not read must change nothing.\n\n"
+        f"Of {len(counts)} types {sums['values']:,} values of {sums['keys']:,} keys were tried: {sums['agrees']:,} "
+        f"agree, {sums['refused']:,} are refused here, {sums['differs']:,} differ, and of\n{sums['not made']:,} "
+        "transformers itself makes no model.\n\n"
+    )
+    table = [f"| type | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
+    for kind, count in sorted(counts.items()):
+        table.append(f"| {kind} | {' | '.join(str(count.get(name, 0)) for name in columns)} |")
+    return head + "\n".join(table) + "\n"
+
+
+def main() -> None:
+    """Write the page, and print what differs."""
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    warnings.simplefilter("ignore")  # of libraries, on configurations that nobody uses
+    counts = {}
+    for kind, (status, _) in rows_of(page_of("causal").read_text(encoding="utf-8")).items():
+        if status == "agrees":
+            counts[kind] = counted(kind)
+            print(kind, counts[kind], file=sys.stderr, flush=True)
+    PAGE.write_text(page(counts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

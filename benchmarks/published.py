@@ -1,0 +1,113 @@
+"""Which models are read as they were published, and whether their parameters are counted right: docs/published.md.
+
+    python -m benchmarks.published [SHARED]
+
+Reads the pinned configurations and headers in SHARED/published (by default ../shared/data). It takes some minutes, for
+the tensors of hundreds of billions of numbers are named one by one.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import transformers
+
+from archetype.families.registry import family_of
+from tests.conftest import ROOT, SHARED
+from tests.helpers.gallery import Found, entries, find
+from tests.helpers.published_models import Reading, published_models, read_published
+from tests.helpers.zoo import page_of, rows_of
+
+PAGE = ROOT / "docs" / "published.md"
+SHOWN = 170  # characters of a reason
+
+
+def reason(said: str) -> str:
+    """Why a model is refused, in one cell of a table."""
+    text = said.partition("; remove it")[0].partition("; the ")[0].replace("|", " ")
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def row(one: Reading) -> str:
+    """One line of the table of all configurations."""
+    total = "" if one.total is None else f"{one.total:,}"
+    said = "; ".join(one.beside) if one.status == "read" else reason(one.said)
+    return f"| {one.model.file.removesuffix('.json')} | {one.model.type} | {one.status} | {one.by} | {total} | {said} |"
+
+
+def gallery_row(number: int, one: Found) -> str:
+    """One line of the gallery's table."""
+    status = "read" if one.is_read else "refused"
+    return f"| {number} | {one.entry.name} | {one.entry.type} | {status} | {one.how} | {reason(one.said)} |"
+
+
+def is_registered(one: Reading) -> bool:
+    """Whether the family of a configuration is."""
+    return family_of(one.model.values) is not None
+
+
+def summary(results: list[Reading]) -> str:
+    """The counts, and why configurations of registered families are refused."""
+    counts, own = Counter(one.status for one in results), [one for one in results if is_registered(one)]
+    read = [one for one in results if one.status == "read"]
+    compared = [one for one in read if one.differs is not None]
+    claimed = [one for one in read if one.model.claim]
+    equal = [one for one in claimed if "equal to its digits" in one.beside[-1]]
+    refused = [one for one in own if one.status == "refused"]
+    lines = "\n".join(f"| {one.model.file.removesuffix('.json')} | {one.model.type} | {reason(one.said)} |"
+                      for one in refused)  # fmt: skip
+    return (
+        f"Of {len(results)} configurations {counts['read']} are read and costed, {counts['refused']} are refused, and "
+        f"{counts['not tried']} have code of their own whose\ntensors are not pinned. Of the {len(compared)} whose "
+        f"tensors are known, {sum(one.differs == 0 for one in compared)} have the same total to the unit. Of the "
+        f"{len(claimed)} with a published count,\n{len(equal)} have it to its digits.\n\n"
+        f"Of {len(own)} configurations of registered families {len(own) - len(refused)} are read. The other "
+        f"{len(refused)} are refused:\n\n| configuration | type | why |\n| --- | --- | --- |\n{lines}\n"
+    )
+
+
+def page(results: list[Reading], gallery: list[Found]) -> str:
+    """The whole page."""
+    by_how = Counter(one.how for one in gallery if one.is_read)
+    readable = sum(by_how.values())
+    return (
+        "# Models as they were published\n\n"
+        "Written by `make zoo`. Each configuration is a config.json as its makers, or a copy of their repository, had "
+        "it. A registered\nfamily is read by its keys alone; another also by the names and shapes of its tensors: of a "
+        "header, whose bytes were\nproven to be the published ones, or as transformers "
+        f"{transformers.__version__} would save that configuration. The total is compared with\nthe numbers of these "
+        "tensors but for parts that a decoder of text leaves out and biases that no gradient trains, and with\nwhat "
+        "its makers say.\n\n"
+        f"{summary(results)}\n"
+        "## A gallery of architectures\n\n"
+        f"Of the {len(gallery)} entries of [Raschka's LLM architecture gallery]"
+        "(https://sebastianraschka.com/llm-architecture-gallery/) in its copy\nof 2026-09-27, "
+        f"{readable} are read as published: {by_how['by its pinned configuration']} by their pinned configuration "
+        f"(perhaps of the same weights in another precision), and\n{by_how['by its type alone']} by their type alone: "
+        "models of the type agree with transformers' ([the zoo](zoo.md)), and the entry's own files were not seen.\n\n"
+        "| | entry | type | outcome | known | missing |\n| --- | --- | --- | --- | --- | --- |\n"
+        + "\n".join(gallery_row(number, one) for number, one in enumerate(gallery, 1))
+        + "\n\n## Each configuration\n\n"
+        "| configuration | type | outcome | by | parameters | beside it, or why |\n"
+        "| --- | --- | --- | --- | --- | --- |\n" + "\n".join(row(one) for one in results) + "\n"
+    )
+
+
+def found(results: dict[str, tuple[str, str]]) -> list[Found]:
+    """What is known of each entry of the gallery, by what became of pinned configurations and of types."""
+    zoo = rows_of(page_of("causal").read_text(encoding="utf-8"))
+    return [find(entry, results, zoo) for entry in entries()]
+
+
+def main() -> None:
+    """Write the page, and print its counts."""
+    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+    shared = Path(sys.argv[1]) if sys.argv[1:] else SHARED / "data"
+    results = [read_published(shared, model) for model in published_models(shared)]
+    gallery = found({one.model.file: (one.status, one.said) for one in results})
+    PAGE.write_text(page(results, gallery), encoding="utf-8")
+    print(Counter(one.status for one in results), Counter(one.how for one in gallery if one.is_read), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Published configurations made small: of a type's own file every key is kept but the sizes."""
+
+import copy
+import json
+import re
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+import archetype
+from archetype.errors import ArchetypeError
+from archetype.io.low_bit.settings import without_settings
+from tests.helpers.published import EXACT
+from tests.helpers.published_models import PublishedModel, published_models
+from tests.helpers.weights import distance
+from tests.helpers.zoo import MOST, SIZES, SPECIAL, TASKS, TEXT, Outcome, class_of, drawn, reason_of
+
+DECODERS = "CausalLM|LMHeadModel|ConditionalGeneration"
+PAIRS = ("bart", "mbart", "marian")  # whose decoder alone nobody publishes
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+# Not sizes of any tensor, or only of tables of positions.
+KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id", "pad_token_id", "sliding_window"}
+LEFT_OUT = ("dtype", "torch_dtype", "auto_map", "_name_or_path")
+ROPE, FACTORS = ("rope_scaling", "rope_parameters"), ("short_factor", "long_factor")  # of each rotated pair
+# Sizes that go together in one type, beside those of SPECIAL.
+FITTING: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {"head_dim": 32},
+    "qwen3_5_moe_text": {"head_dim": 32},
+    "bloom": {"n_embed": 32},
+    "kimi_linear": {
+        "linear_attn_config": {
+            "full_attn_layers": [2],
+            "kda_layers": [1],
+            "head_dim": 8,
+            "num_heads": 4,
+            "short_conv_kernel_size": 4,
+        },
+        "head_dim": 4,
+        "num_key_value_heads": 4,
+    },
+    "lfm2": {"block_ff_dim": 96, "block_multiple_of": 8, "full_attn_idxs": [1]},
+}
+
+
+def pinned_decoders(shared: Path) -> dict[str, list[PublishedModel]]:
+    """The published configurations of decoders, by causal type."""
+    found: dict[str, list[PublishedModel]] = {}
+    for model in published_models(shared):
+        names = str(model.values.get("architectures"))
+        if model.type in TASKS["causal"].types and re.search(rf"({DECODERS})'\]$", names):
+            found.setdefault(model.type, []).append(model)
+    return {kind: models for kind, models in found.items() if kind not in PAIRS}
+
+
+def made_small(values: dict[str, Any]) -> dict[str, Any]:
+    """A published config.json with the sizes of a model of a few thousand parameters."""
+    values = without_settings(copy.deepcopy(values))
+    return _cut(values) | {key: _cut(value) for key, value in values.items() if _is_model(value)}
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, dict) and "hidden_size" in value
+
+
+def _cut(values: dict[str, Any]) -> dict[str, Any]:
+    kind = str(values.get("model_type"))
+    layers = next((values[key] for key in LAYERS if isinstance(values.get(key), int)), None)
+    sizes = {key: value for key, value in SIZES.items() if values.get(key) is not None and key not in KEPT}
+    small = {key: value for key, value in values.items() if key not in LEFT_OUT} | sizes
+    small |= {key: value for key, value in (SPECIAL.get(kind, {}) | FITTING.get(kind, {})).items() if value is not None}
+    chosen = _layers(values, layers)
+    for key, value in values.items():
+        if isinstance(value, list) and len(value) == layers and key not in FITTING.get(kind, {}):
+            small[key] = [value[number] for number in chosen]
+    for key in ROPE:
+        if isinstance(section := values.get(key), dict):
+            width = small.get("qk_rope_head_dim") or small.get("head_dim") or SIZES["hidden_size"] // SIZES["n_head"]
+            small[key] = {name: value[: width // 2] if name in FACTORS else value for name, value in section.items()}
+    return small | {"pad_token_id": None}
+
+
+def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, int]:
+    """Two layers that differ, where any do."""
+    for value in values.values():
+        if isinstance(value, list) and len(value) == layers:
+            other = next((number for number, one in enumerate(value) if one != value[0]), 1)
+            return 0, other
+    return 0, 1
+
+
+def outcome_as_published(kind: str, model: PublishedModel, folder: Path) -> Outcome:
+    """Make a published configuration of a type small, and read it."""
+    values, task = made_small(model.values), TASKS["causal"]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            config = CONFIG_MAPPING[kind].from_dict(copy.deepcopy(values))
+            make, part = class_of(config, task)
+            with torch.device("meta"):
+                count = make(part).num_parameters()
+            if count > MOST:
+                raise ValueError(f"{count:,} parameters")
+            drawn(make(part)).save_pretrained(folder)
+            (folder / "config.json").write_text(json.dumps(values))
+            theirs = make.from_pretrained(folder).eval()
+    except Exception as error:  # whatever a type's code raises on sizes that it was not written for
+        return Outcome(kind, "not made", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            ours = archetype.load(folder).model(TEXT).logits
+        except ArchetypeError as error:
+            return Outcome(kind, "refused", reason_of(error, folder))
+        difference = distance(ours, task.theirs(theirs))
+    return Outcome(kind, "agrees" if difference < EXACT else "differs", f"{difference:.1e}")
+
+
+def summary(results: list[Outcome]) -> str:
+    """How many of a type's published configurations agree, and what became of the others, in a cell of a table."""
+    counts = Counter(one.status for one in results)
+    others = (f"{count} {status}" for status, count in sorted(counts.items()) if status != "agrees")
+    return ", ".join([f"{counts['agrees']} of {len(results)}", *others])
