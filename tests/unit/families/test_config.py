@@ -78,10 +78,10 @@ def test_a_key_that_no_class_reads_is_named_and_passed() -> None:
             assert changed == read(PUBLISHED[name])
 
 
-# A key that the class reads, a class that is not transformers' own, and a file of a later version.
+# Keys that the class reads, and one of a file of a later version.
 UNKNOWN: list[dict[str, Any]] = [
     {"is_causal": False}, {"quantization_config": {"quant_method": "gptq"}}, {"per_layer_config": {"0": {}}},
-    {"num_towers": 4, "architectures": ["BitNet"]}, {"num_towers": 4, "transformers_version": "99.0.1"},
+    {"num_towers": 4, "transformers_version": "99.0.1"},
 ]  # fmt: skip
 
 
@@ -93,6 +93,15 @@ def test_an_unknown_key_that_a_class_may_read_is_refused_by_name() -> None:
                     read(PUBLISHED[name] | change)
                 remedy = "is not understood for this family; remove it if it changes no number"
                 assert str(caught.value) == f"config.json: {next(iter(change))}: {remedy}"
+
+
+def test_a_class_that_is_another_is_refused_by_name() -> None:
+    for name, own in (("llama-2-7b", "LlamaForCausalLM"), ("gpt2", "GPT2LMHeadModel")):
+        with case(name), pytest.raises(CheckpointError) as caught:
+            read(PUBLISHED[name] | {"architectures": ["BitNet"]})
+        model_type = PUBLISHED[name]["model_type"]
+        cause = f"'BitNet' is not read here as a model of the {model_type} format"
+        assert str(caught.value) == f"config.json: architectures: {cause}; use one of {own}"
 
 
 WRONG = [
