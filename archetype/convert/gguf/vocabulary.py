@@ -111,8 +111,7 @@ CUTS = {rf"{WORDS}|\p{{N}}{{1,3}}|{REST}": "llama-bpe", rf"{WORDS}|\p{{N}}|{REST
 SAME_CUTS = {
     "phi-2": GPT2, "jina-es": GPT2, "jina-de": GPT2, "mpt": GPT2, "olmo": GPT2,
     "llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "llama-bpe", "dbrx": "llama-bpe",
-    "deepseek-r1-qwen": "qwen2", "megrez": "qwen2",
-    "jina-v2-code": GPT2, "jina-v2-de": GPT2, "jina-v2-es": GPT2,
+    "deepseek-r1-qwen": "qwen2", "megrez": "qwen2", "jina-v2-code": GPT2, "jina-v2-de": GPT2, "jina-v2-es": GPT2,
 }  # fmt: skip
 MASK = "<mask>"
 MASK_TAKES_SPACES = ("jina-v2-code", "jina-v2-de", "jina-v2-es")  # those that stand before it, as in RoBERTa's file
@@ -168,9 +167,8 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
     tokens = {id: piece.text.replace(SPACE, " ") if id in apart else piece.text for id, piece in enumerate(pieces)}
     symbols = {id for id, piece in enumerate(pieces) if piece.type == USER_DEFINED} - apart
     types = {id: NORMAL if id in symbols else piece.type for id, piece in enumerate(pieces)}
-    added = tokenizer.added.values()
-    tokens |= {token.id: token.content for token in added}
-    types |= {token.id: CONTROL if token.special else USER_DEFINED for token in added}
+    for token in tokenizer.added.values():
+        tokens[token.id], types[token.id] = token.content, CONTROL if token.special else USER_DEFINED
     best = max(piece.score for piece in pieces)
     first = symbols if settings.kind == BPE else set()
     scores = [best if id in first else piece.score for id, piece in enumerate(pieces)]
