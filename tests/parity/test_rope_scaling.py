@@ -71,7 +71,7 @@ def test_yarn(data: st.DataObject, theta: float, factor: float, dim: int, traine
     agree(spec.Rotary(theta=theta, scaling=scaling), dim, 4 * trained, 10)
 
 
-@given(THETAS, st.floats(1.0, 64.0), st.floats(0.5, 2.0), st.floats(1.0, 8.0), DIMS, TRAINED)
+@given(THETAS, st.floats(1.0, 64.0), st.floats(0.5, 2.0), st.just(0.0) | st.floats(1.0, 8.0), DIMS, TRAINED)
 def test_llama3(theta: float, factor: float, low: float, band: float, dim: int, trained: int) -> None:
     scaling = spec.Llama3Scaling(
         factor=factor,

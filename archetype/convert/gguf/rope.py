@@ -75,11 +75,10 @@ def frequency_factors(model: Any) -> list[float] | None:
 
 
 def _factors(scaling: Llama3Scaling, theta: float, dim: int) -> list[float]:
-    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     factors = []
     for pair in range(dim // 2):
         turns = scaling.original_context_length / (2 * math.pi * theta ** (2 * pair / dim))
-        share = min(max((turns - low) / (high - low), 0.0), 1.0)
+        share = min(max((turns - scaling.low_frequency_factor) / scaling.band, 0.0), 1.0)
         factors.append(1 / ((1 - share) / scaling.factor + share))
     return factors
 

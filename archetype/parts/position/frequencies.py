@@ -36,9 +36,9 @@ def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[flo
             low, high = yarn_ramp(position.theta, dim, scaling)
             shares = (min(max((pair - low) / ((high - low) or 0.001), 0), 1) for pair in range(dim // 2))
         case spec.Llama3Scaling() as scaling:
-            start, end = scaling.low_frequency_factor, scaling.high_frequency_factor
+            start, band = scaling.low_frequency_factor, scaling.band
             turns = (scaling.original_context_length * frequency / (2 * math.pi) for frequency in plain)
-            shares = (1 - min(max((turn - start) / (end - start), 0), 1) for turn in turns)
+            shares = (1 - min(max((turn - start) / band, 0), 1) for turn in turns)
         case spec.LongRopeScaling() as scaling:
             divisors = scaling.long_factors if length > scaling.original_context_length else scaling.short_factors
             return [frequency / divisor for frequency, divisor in zip(plain, divisors, strict=True)]

@@ -177,8 +177,7 @@ def _yarn(plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.Ya
 def _llama3(plain: Float[Tensor, "1 R2"], scaling: spec.Llama3Scaling) -> Float[Tensor, "1 R2"]:
     """Long wavelengths divided by factor, short ones kept, between them blended (Llama 3.1's reference code)."""
     turns = scaling.original_context_length * plain / (2 * math.pi)  # in the trained context
-    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    unscaled = ((turns - low) / (high - low)).clamp(0, 1)
+    unscaled = ((turns - scaling.low_frequency_factor) / scaling.band).clamp(0, 1)
     return plain / scaling.factor * (1 - unscaled) + plain * unscaled
 
 

@@ -152,10 +152,15 @@ class Llama3Scaling(Scaling):
     high_frequency_factor: Positive
     original_context_length: Length
 
+    @property
+    def band(self) -> float:
+        """Turns between low and high frequencies; next to none where both factors are equal (Llama 4)."""
+        return max(self.high_frequency_factor - self.low_frequency_factor, 1e-9)
+
     @model_validator(mode="after")
-    def _band_is_not_empty(self) -> "Llama3Scaling":
-        if self.high_frequency_factor <= self.low_frequency_factor:
-            cause = f"{self.high_frequency_factor} is not above low_frequency_factor {self.low_frequency_factor}"
+    def _band_has_two_ends(self) -> "Llama3Scaling":
+        if self.high_frequency_factor < self.low_frequency_factor:
+            cause = f"{self.high_frequency_factor} is below low_frequency_factor {self.low_frequency_factor}"
             invalid("high_frequency_factor", cause, "use a larger one (Llama 3.1 has 4 and 1)")
         return self
 

@@ -31,7 +31,7 @@ LAYER = ("layers", 3)
 MIXER = (*LAYER, "mixer")
 POSITION = (*MIXER, "position")
 LLAMA3 = {
-    "kind": "llama3", "factor": 8, "low_frequency_factor": 4, "high_frequency_factor": 4, "original_context_length": 64
+    "kind": "llama3", "factor": 8, "low_frequency_factor": 4, "high_frequency_factor": 3, "original_context_length": 64
 }  # fmt: skip
 YARN = {"kind": "yarn", "factor": 2, "original_context_length": 64}
 
@@ -90,7 +90,7 @@ IMPOSSIBLE = [
     (POSITION, {"kind": "rotary", "dim": 3},
      "layers[3].mixer.position.dim: 3 features cannot be paired; use an even number"),
     (POSITION, {"kind": "rotary", "scaling": LLAMA3},
-     "layers[3].mixer.position.scaling.high_frequency_factor: 4.0 is not above low_frequency_factor 4.0; "
+     "layers[3].mixer.position.scaling.high_frequency_factor: 3.0 is below low_frequency_factor 4.0; "
      "use a larger one (Llama 3.1 has 4 and 1)"),
     (POSITION, {"kind": "rotary", "theta": 1.0, "scaling": YARN},
      "layers[3].mixer.position.theta: 1.0 leaves yarn no slower frequencies; use more than 1"),

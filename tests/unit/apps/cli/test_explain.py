@@ -48,8 +48,8 @@ def test_a_kind_is_shown_as_it_is_written_with_formulas_and_state() -> None:
 
 
 def test_a_part_or_a_field_lists_its_kinds() -> None:
-    assert [line.split()[0] for line in shown("pattern").splitlines()[1:7]] == [
-        "full", "window", "strided", "fixed", "global_window", "bigbird",
+    assert [line.split()[0] for line in shown("pattern").splitlines()[1:8]] == [
+        "full", "window", "chunked", "strided", "fixed", "global_window", "bigbird",
     ]  # fmt: skip
     assert shown("feedforward").startswith("kinds of feed forward:\n  experts ")
     headings = [line for line in shown("position").splitlines() if line.startswith("kinds of")]
