@@ -10,7 +10,7 @@ from archetype.models.build import Model
 
 LEAST = 1e-7  # of the largest gradient of all; a router that is not trained had 2e-11
 # The softmax over keys sees differences of scores only, and what all keys have in common is in none of them.
-COMMON_TO_ALL_KEYS = ("mixer.k.bias", "mixer.k_global.bias", "mixer.k_norm.bias")
+COMMON_TO_ALL_KEYS = ("mixer.k.bias", "mixer.k_global.bias", "mixer.k_norm.bias", "mixer.position_k.bias")
 
 
 @torch.enable_grad()

@@ -18,7 +18,8 @@ NAMES = (
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "eurobert",
 )  # fmt: skip
-# The modules that have several, each with a table of them: published types that are spellings of those above.
+# The modules that have several, each with a table of them: published types that are spellings of those above; and of
+# a type that no module can be called like.
 SPELLINGS = {
     "pairs": (
         "bart", "plbart", "mvp", "mbart", "pegasus", "blenderbot", "blenderbot-small", "m2m_100", "mt5",
@@ -28,6 +29,7 @@ SPELLINGS = {
         "megatron-bert", "electra", "roformer", "distilbert", "mpnet", "nomic_bert", "gte",
     ),
     "pictures": ("deit", "vit_msn", "ijepa"),
+    "deberta_v2": ("deberta-v2",),
 }  # fmt: skip
 MODULES = {name: module for module, names in SPELLINGS.items() for name in names}
 

@@ -37,18 +37,18 @@ from archetype.roles.head import Head
 from archetype.roles.mixer import Mixer
 from archetype.roles.norm import Norm
 from archetype.roles.position import EmbeddingPosition
-from archetype.spec.kinds import Part
+from archetype.spec.base import Spec
 from archetype.spec.registry import provided, provides
 
 M = TypeVar("M", bound=type[nn.Module])
 
 
-def module_for(*parts: type[Part]) -> Callable[[M], M]:
+def module_for(*parts: type[Spec]) -> Callable[[M], M]:
     """Class decorator: this module computes these parts."""
     return provides("module", *parts)
 
 
-def module_class(part: Part) -> type[nn.Module]:
+def module_class(part: Spec) -> type[nn.Module]:
     """The module that computes a part.
 
     Raises:

@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar
 
 from archetype.roles.content import Content
 from archetype.roles.parallel import NeedsWholeRows
-from archetype.roles.position import AttentionSizes, MixerPosition
-from archetype.spec.base import invalid
+from archetype.roles.position import AttentionSizes
+from archetype.spec.base import Spec, invalid
 from archetype.spec.kinds import ByKind, Part
 
 __all__ = ["Mixer"]
@@ -28,8 +28,12 @@ class Mixer(Content, Part):
         return False
 
     @property
-    def stack_bias(self) -> tuple[MixerPosition, int] | None:
-        """The positions, and the number of heads, of a table of biases that all layers of its stack share."""
+    def stack_bias(self) -> tuple[Spec, int] | None:
+        """What says a table of positions that all layers of its stack share, and the number of heads.
+
+        Its module is made as `Module(spec, num_heads, d_model, causal)`, and found as `context.position_bias`; its cost
+        has `table(num_heads)`.
+        """
         return None
 
     def source(self, layer: int) -> int | None:

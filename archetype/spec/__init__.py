@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
     from archetype.parts.activation.spec import *
     from archetype.parts.adapter.spec import *
     from archetype.parts.attention.spec import *
+    from archetype.parts.disentangled_attention.spec import *
     from archetype.parts.embedding.spec import *
     from archetype.parts.experts.spec import *
     from archetype.parts.feedforward.spec import *

@@ -172,6 +172,14 @@ EUROBERT_210M = {
     "rope_scaling": None, "rope_theta": 250000, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     "transformers_version": "4.48.0", "use_cache": False, "vocab_size": 128256,
 }  # fmt: skip
+# microsoft/deberta-v3-base, which names no class
+DEBERTA_V3_BASE = {
+    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+    "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-07, "max_position_embeddings": 512,
+    "max_relative_positions": -1, "model_type": "deberta-v2", "norm_rel_ebd": "layer_norm", "num_attention_heads": 12,
+    "num_hidden_layers": 12, "pos_att_type": "p2c|c2p", "position_biased_input": False, "position_buckets": 256,
+    "relative_attention": True, "share_att_key": True, "type_vocab_size": 0, "vocab_size": 128100,
+}  # fmt: skip
 LONGFORMER_BASE = {
     "attention_mode": "longformer", "attention_probs_dropout_prob": 0.1, "attention_window": [512] * 12,
     "bos_token_id": 0, "eos_token_id": 2, "gradient_checkpointing": False, "hidden_act": "gelu",
@@ -344,6 +352,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "albert-base": ALBERT_BASE,
     "modernbert-base": MODERNBERT_BASE,
     "eurobert-210m": EUROBERT_210M,
+    "deberta-v3-base": DEBERTA_V3_BASE,
     "longformer-base": LONGFORMER_BASE,
     "bigbird-base": BIGBIRD_BASE,
     "t5-small": T5_SMALL,

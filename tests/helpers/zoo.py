@@ -74,6 +74,17 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "dots1": {"n_shared_experts": 1},
     "youtu": LATENT | {"pad_token_id": None},  # transformers zeroes the vector of a padding token on loading
     "modernbert": {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8},
+    "deberta-v2": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "position_buckets": 4,
+        "max_relative_positions": 16,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+        "pooler_hidden_size": 32,
+    },
     "xmod": {"default_language": "en_XX"},
     "prophetnet": {"num_hidden_layers": None},
     "mamba": {"intermediate_size": None},

@@ -25,7 +25,7 @@ def test_buckets_are_those_of_t5(position: spec.RelativeBias, causal: bool) -> N
     theirs = T5Attention._relative_position_bucket(
         ahead, bidirectional=not causal, num_buckets=position.num_buckets, max_distance=position.max_distance
     )
-    assert torch.equal(RelativeBias(position, 1, causal).buckets(ahead), theirs)
+    assert torch.equal(RelativeBias(position, 1, 1, causal).buckets(ahead), theirs)
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 6, 8, 12, 16, 20, 32, 112])

@@ -24,30 +24,19 @@ from tests.helpers.published import EXACT, WRONG, Change, lose, same_tensors, sw
 from tests.helpers.weights import distance
 from tests.helpers.zoo import SPECIAL, TASKS, write_small
 
-ENCODERS = ("roberta", "albert", "modernbert", "eurobert", *SPELLINGS["encoders"])
+ENCODERS = ("roberta", "albert", "modernbert", "eurobert", "deberta-v2", *SPELLINGS["encoders"])
 CASES = [
     *(("masked", kind) for kind in ENCODERS),
     # of each way to pool and to name a head for classes; the others' are in docs/zoo, and tested with it
-    *(
-        ("texts", kind)
-        for kind in (
-            "roberta",
-            "albert",
-            "electra",
-            "roformer",
-            "distilbert",
-            "mpnet",
-            "ernie",
-            "modernbert",
-            "eurobert",
-            "gte",
-        )
-    ),
+    *(("texts", kind) for kind in (
+        "roberta", "albert", "electra", "roformer", "distilbert", "mpnet", "ernie", "modernbert", "eurobert", "gte",
+        "deberta-v2",
+    )),
     *(("tokens", kind) for kind in ("roberta", "distilbert", "modernbert", "llama", "gpt2")),
     *(("spans", kind) for kind in ("bert", "modernbert", "llama", "mistral", "gpt2")),
     *(("pairs", kind) for kind in SPELLINGS["pairs"]),
     *(("images", kind) for kind in SPELLINGS["pictures"]),
-]
+]  # fmt: skip
 
 
 def mistake(model: nn.Module) -> Change:
@@ -90,6 +79,10 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("masked", "eurobert", BIASES | {"tie_word_embeddings": True, "head_dim": 8}),
     ("texts", "eurobert", {"classifier_pooling": "mean"}),
     ("texts", "eurobert", {"classifier_pooling": "bos"}),
+    ("masked", "deberta-v2", {"share_att_key": False, "position_biased_input": True, "type_vocab_size": 2}),
+    ("masked", "deberta-v2", {"pos_att_type": "c2p", "position_buckets": -1, "max_relative_positions": -1}),
+    ("masked", "deberta-v2", {"pos_att_type": ["p2c"], "norm_rel_ebd": "none", "share_att_key": False,
+        "max_relative_positions": 7}),
     ("masked", "gte", {"type_vocab_size": 0, "hidden_act": "silu", "rope_parameters": ROPE}),
 ]  # fmt: skip
 
@@ -112,7 +105,8 @@ def test_a_type_built_otherwise(
 
 
 BARE = (
-    "roberta", "electra", "modernbert", "eurobert", "gte", "distilbert", "mpnet", "bart", "pegasus", "deit", "ijepa",
+    "roberta", "electra", "modernbert", "eurobert", "gte", "deberta-v2", "distilbert", "mpnet", "bart", "pegasus",
+    "deit", "ijepa",
 )  # fmt: skip
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from archetype.cost.formula import Counts, Formula, constant, prefixed, symbol
-from archetype.cost.registry import NormCost
+from archetype.cost.registry import NormCost, PartCost
 from archetype.cost.work import FLOAT32, INT64, TrainingWork
 from archetype.models.block.cost import BlockCost
 from archetype.models.block.spec import Block
@@ -82,7 +82,8 @@ class StackCost:
         counts = {"final_norm": self.final_norm.parameters()}
         if self.stack.relative_bias is not None:
             position, heads = self.stack.relative_bias
-            counts = {"position_bias": symbol("u", position.num_buckets) * symbol("H", heads)} | counts
+            table: Any = PartCost.of(position, self.d)
+            counts = table.table(heads) | counts
         return prefixed(self.prefix, counts)
 
     def state(self, length: int, source: int = 0) -> int:

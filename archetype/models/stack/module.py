@@ -12,9 +12,8 @@ from archetype.models.stack.spec import StackView
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
-from archetype.nn.registry import build_norm
+from archetype.nn.registry import build_norm, module_class
 from archetype.nn.residual import enter, leave
-from archetype.parts.position.module import RelativeBias
 
 
 class Blocks(nn.ModuleList):
@@ -55,9 +54,10 @@ class Stack(nn.Module):
     def __init__(self, stack: StackView) -> None:
         super().__init__()
         self.num_recomputed = 0
-        self.position_bias: RelativeBias | None = None
+        self.position_bias: nn.Module | None = None
         if (shared := stack.relative_bias) is not None:
-            self.position_bias = RelativeBias(*shared, causal=stack.causal)
+            position, num_heads = shared
+            self.position_bias = module_class(position)(position, num_heads, stack.d_model, stack.causal)
         self.blocks = Blocks([_block_or_index(stack, index) for index in range(len(stack.layers))])
         self.reinjected = {index: block.weights_of for index, block in enumerate(stack.layers) if block.reinject}
         self.residual, self.sources = stack.residual, stack.sources

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping
 
-from archetype.cost.formula import ZERO, Formula, symbol
+from archetype.cost.formula import ZERO, Counts, Formula, symbol
 from archetype.cost.registry import PartCost, cost_of
 from archetype.cost.work import FLOAT32, INT64, TrainingWork, Work
 from archetype.parts.position import spec
@@ -94,7 +94,12 @@ class AlibiCost(PositionCost):
 class RelativeBiasCost(PositionCost):
     """The bucket of every pair, and whether the pair is allowed. The table itself belongs to the stack."""
 
+    part: spec.RelativeBias
     biases_scores = True
+
+    def table(self, num_heads: int) -> Counts:
+        """Parameters of the table that a stack's layers share, by module."""
+        return {"position_bias": symbol("u", self.part.num_buckets) * symbol("H", num_heads)}
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
         """Bytes of the buckets that all layers share, whatever the type of products."""

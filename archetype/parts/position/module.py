@@ -214,12 +214,13 @@ class Alibi(ScoreBias):
         return (slopes[:, None] * positions[:, None, :]).float()
 
 
+@module_for(spec.RelativeBias)
 class RelativeBias(ScoreBias):
     """A learned number for each head and bucket of j - i (Raffel 2019, section 2.1)."""
 
     parameter_roles: ClassVar = {"weight": "bias"}  # of scores
 
-    def __init__(self, position: spec.RelativeBias, num_heads: int, causal: bool) -> None:
+    def __init__(self, position: spec.RelativeBias, num_heads: int, d_model: int, causal: bool) -> None:
         super().__init__()
         self.spec = position
         self.causal = causal

@@ -39,7 +39,7 @@ X = random(B, T, D)
 def run(part: Attention, x: Tensor = X, num_tokens: Tensor | None = None) -> Tensor:
     context = ForwardContext.of(x, num_tokens=num_tokens)
     if isinstance(part.spec.position, spec.RelativeBias):
-        context.position_bias = randomize(RelativeBias(part.spec.position, 4, part.causal))
+        context.position_bias = randomize(RelativeBias(part.spec.position, 4, 1, part.causal))
     return part(x, context)
 
 
@@ -287,7 +287,7 @@ def test_the_stacks_own_table_raises_scores(choice: str, causal: bool) -> None:
     relative = spec.RelativeBias(num_buckets=96, max_distance=100)
     fields = {"full": {}, "softcap": {"softcap": 1.0}, "window": {"pattern": spec.Window(size=6)}}[choice]
     x = random(2, 20, D)
-    table = RelativeBias(relative, 4, causal)
+    table = RelativeBias(relative, 4, 1, causal)
     distances = torch.arange(96 if causal else 48)
     with torch.no_grad():
         slopes = torch.tensor([2.0 ** (-8 * (head + 1) / 4) for head in range(4)])

@@ -43,7 +43,7 @@ def test_buckets_equal_those_of_the_module() -> None:
     bias = spec.RelativeBias(num_buckets=32, max_distance=100)
     for causal in (True, False):
         ahead = torch.arange(-300, 301)
-        expected = RelativeBias(bias, 2, causal).buckets(ahead[None, None])[0, 0]
+        expected = RelativeBias(bias, 2, 1, causal).buckets(ahead[None, None])[0, 0]
         assert [relative_bucket(bias, causal, one) for one in ahead.tolist()] == expected.tolist()
 
 

@@ -1,0 +1,1 @@
+"""Disentangled attention: contents and distances meet each other in scores (He 2020, DeBERTa)."""

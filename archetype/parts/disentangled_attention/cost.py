@@ -1,0 +1,64 @@
+"""The cost of disentangled attention, and of the table of distances."""
+
+from collections.abc import Mapping
+
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import Linear, MixerCost, NormCost, PartCost, cost_of
+from archetype.cost.work import FLOAT32, TrainingWork, Work
+from archetype.parts.disentangled_attention import spec
+from archetype.parts.pattern.cost import COMPLEXITIES
+from archetype.parts.pattern.spec import Full
+
+
+@cost_of(spec.RelativeVectors)
+class RelativeVectorsCost(PartCost):
+    """Two vectors for each bucket, and their norm."""
+
+    part: spec.RelativeVectors
+
+    def table(self, num_heads: int) -> Counts:
+        """Parameters of the table that a stack's layers share, by module."""
+        norm = NormCost.of(self.part.norm, self.d)
+        rows = 2 * symbol("S", self.part.num_buckets)
+        return {"position_bias": rows * self.d, "position_bias.norm": norm.parameters()}
+
+
+@cost_of(spec.DisentangledAttention)
+class DisentangledAttentionCost(MixerCost):
+    """Projections of tokens and distances, and products over pairs of positions and of a position and a bucket."""
+
+    part: spec.DisentangledAttention
+    complexity = COMPLEXITIES[Full]
+
+    def __init__(self, part: spec.DisentangledAttention, d: Formula) -> None:
+        super().__init__(part, d)
+        self.rows = 2 * symbol("S", part.vectors.num_buckets)
+        self.directions = {"position_k": part.content_to_position, "position_q": part.position_to_content}
+        own = [name for name, used in self.directions.items() if used and part.own_projections]
+        self.projections = dict.fromkeys(("q", "k", "v", "o", *own), Linear(d, d, True))
+
+    def parameters(self) -> Counts:
+        """Projections."""
+        return {name: projection.parameters for name, projection in self.projections.items()}
+
+    def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
+        """Inputs and outputs of each projection."""
+        return {name: sizes[:2] for name, sizes in self.projections.items()}
+
+    def flops(self, work: Work) -> Counts:
+        """Products of one pass; every layer projects the table once."""
+        pairs = 2 * work.tokens * work.length * self.d
+        counts = {name: self.projections[name].flops(work.tokens) for name in ("q", "k", "v", "o")}
+        for name, used in self.directions.items():
+            if used:
+                counts[name] = 2 * self.rows * self.d * self.d
+                counts[f"{name}_scores"] = 2 * work.tokens * self.rows * self.d
+        return counts | {"scores": pairs, "mixture": pairs}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Input, queries, keys, values, the result, and what the products with distances and pairs save."""
+        d, heads, itemsize = self.d.value, self.part.num_heads, work.itemsize
+        pairs, directions = work.tokens * work.length * heads, sum(self.directions.values())
+        table = directions * self.rows.value * d * itemsize
+        weights = pairs * FLOAT32 * (3 if self.part.dropout else 1)
+        return work.input_bytes(d) + 4 * work.tokens * d * FLOAT32 + table + weights

@@ -1,0 +1,93 @@
+"""Disentangled attention over whole texts, and the table of distances that its layers share."""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from archetype.nn.cache import LayerState
+from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.place import Place
+from archetype.nn.probe import probe
+from archetype.nn.registry import build_norm, module_for
+from archetype.parts.attention.core import attend
+from archetype.parts.attention.projections import Heads
+from archetype.parts.disentangled_attention import spec
+from archetype.parts.pattern.scores import ScoreFunction
+from archetype.weights.linear import Linear
+
+
+@module_for(spec.RelativeVectors)
+class RelativeVectors(nn.Module):
+    """A vector for each bucket of i - j, S of keys ahead and S of keys before."""
+
+    def __init__(self, vectors: spec.RelativeVectors, num_heads: int, d_model: int, causal: bool) -> None:
+        super().__init__()
+        self.spec = vectors
+        self.weight = nn.Parameter(torch.empty(2 * vectors.num_buckets, d_model))
+        self.norm = build_norm(vectors.norm, d_model)
+
+    def forward(self) -> Float[Tensor, "R D"]:
+        """All vectors, normalized."""
+        vectors: Tensor = self.norm(self.weight)
+        return vectors
+
+    def rows(self, length: int) -> Int[Tensor, "T T"]:
+        """The row of each pair of positions of a text."""
+        places = torch.arange(length, device=self.weight.device)
+        distance, most = places[:, None] - places, self.spec.num_buckets
+        if (longest := self.spec.max_distance) is not None:
+            middle = most // 2
+            octaves = (distance.abs().clamp(min=middle) / middle).log() / math.log((longest - 1) / middle)
+            far = (octaves * (middle - 1)).ceil().long() + middle
+            distance = torch.where(distance.abs() <= middle, distance, far * distance.sign())
+        return (distance + most).clamp(0, 2 * most - 1)
+
+
+@module_for(spec.DisentangledAttention)
+class DisentangledAttention(nn.Module):
+    """softmax(scale (q k^T + q r_k^T + r_q k^T)) v (He 2020, equation 4)."""
+
+    probes: ClassVar = {"q": "B H T P", "k": "B H T P", "v": "B H T P", "heads": "B H T P"}
+
+    def __init__(self, attention: spec.DisentangledAttention, place: Place) -> None:
+        super().__init__()
+        self.spec, d = attention, place.d_model
+        self.q, self.k, self.v, self.o = (Linear(d, d, bias=True) for _ in range(4))
+        own = attention.own_projections
+        self.position_k = Linear(d, d, bias=True) if own and attention.content_to_position else None
+        self.position_q = Linear(d, d, bias=True) if own and attention.position_to_content else None
+        self.scale = 1 / math.sqrt(attention.num_products * d / attention.num_heads)
+
+    def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
+        """Let each position attend to all that are not padding."""
+        q, k, v = (probe(self, name, self.heads(getattr(self, name)(x))) for name in ("q", "k", "v"))
+        score = ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0)
+        y = probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context)))
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        return z
+
+    def mask(self, q: Heads, k: Heads, context: ForwardContext) -> Float[Tensor, "B H T T"]:
+        """What distances add to scores, and minus infinity at padding."""
+        table = context.position_bias
+        assert isinstance(table, RelativeVectors)
+        length = q.shape[2]
+        rows = context.cached(("rows of distances", length), lambda: table.rows(length)).expand(*q.shape[:2], -1, -1)
+        vectors = context.cached("vectors of distances", table)[None]  # (1, R, D)
+        terms = []
+        if self.spec.content_to_position:
+            keys = self.heads((self.position_k or self.k)(vectors))  # (1, H, R, P)
+            terms.append((q @ keys.mT).gather(-1, rows))
+        if self.spec.position_to_content:
+            queries = self.heads((self.position_q or self.q)(vectors))
+            terms.append((k @ queries.mT).gather(-1, rows.mT).mT)
+        added: Tensor = self.scale * sum(terms[1:], terms[0])
+        valid = context.valid
+        return added if valid is None else added.masked_fill(~valid[:, None, None], -math.inf)
+
+    def heads(self, x: Float[Tensor, "B T D"]) -> Heads:
+        """Vectors cut into heads."""
+        y: Tensor = x.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
+        return y

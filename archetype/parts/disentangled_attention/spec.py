@@ -1,0 +1,94 @@
+"""Disentangled attention: what tokens say and how far apart they are have vectors of their own."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from archetype.parts.norm.spec import NoNorm
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import AnyNorm
+from archetype.roles.position import AttentionSizes
+from archetype.spec.base import Flag, Length, Probability, Size, Spec, invalid
+from archetype.spec.kinds import part
+
+__all__ = ["DisentangledAttention", "RelativeVectors"]
+
+
+class RelativeVectors(Spec):
+    """A vector for each distance of two positions, in one table for all layers of a stack.
+
+    Distances below half of `num_buckets` have a bucket each; the others share buckets that grow logarithmically up to
+    `max_distance` (He 2021, DeBERTa v3; absent: every distance has its own, and the last serves all that are longer).
+
+    Attributes:
+        num_buckets: of each direction, S; the table has two vectors for each.
+        max_distance: distance at which the last bucket begins (absent: each bucket is one distance).
+        norm: of the table's vectors.
+    """
+
+    num_buckets: Size
+    max_distance: Length | None = None
+    norm: AnyNorm = NoNorm()
+
+    @model_validator(mode="after")
+    def _buckets_reach(self) -> Self:
+        least = self.num_buckets // 2 + 1
+        if self.max_distance is not None and not (self.num_buckets > 1 and least < self.max_distance):
+            cause = f"{self.max_distance} leaves no distance to the logarithmic buckets"
+            invalid("max_distance", cause, f"use more than {least}, and more buckets than one")
+        return self
+
+
+@part
+class DisentangledAttention(Mixer):
+    """softmax(scale (q k^T + q r_k^T + r_q k^T)) v, with keys r_k and queries r_q of distances (He 2020, equation 4).
+
+    The scale is 1 / sqrt(n P), n being how many of the three products there are. Each position sees the whole text.
+
+    Attributes:
+        num_heads: heads, H.
+        vectors: of the distances.
+        content_to_position: whether queries meet keys of distances.
+        position_to_content: whether keys meet queries of distances.
+        own_projections: whether distances have projections of their own, and not those of the tokens.
+        dropout: of the weights, while training.
+    """
+
+    letters: ClassVar[Mapping[str, str]] = {"S": "buckets of distances in each direction"}
+    title: ClassVar[str] = "Disentangled attention"
+    sees_later: ClassVar[bool] = True
+    kind: Literal["disentangled_attention"] = "disentangled_attention"
+    num_heads: Size
+    vectors: RelativeVectors
+    content_to_position: Flag = True
+    position_to_content: Flag = True
+    own_projections: Flag = False
+    dropout: Probability = 0.0
+
+    @model_validator(mode="after")
+    def _distances_are_read(self) -> Self:
+        if not (self.content_to_position or self.position_to_content):
+            invalid("content_to_position", "nothing reads the distances", "use attention")
+        return self
+
+    @property
+    def num_products(self) -> int:
+        """How many products a score is the sum of."""
+        return 1 + self.content_to_position + self.position_to_content
+
+    @property
+    def stack_bias(self) -> tuple[RelativeVectors, int]:
+        """The table of distances, which all layers share."""
+        return self.vectors, self.num_heads
+
+    def attention_sizes(self, width: int) -> AttentionSizes:
+        """Heads, and features of each."""
+        return AttentionSizes(self.num_heads, self.num_heads, width // self.num_heads, 0)
+
+    def check(self, width: int, causal: bool) -> None:
+        """Heads divide the width, and a decoder sees nothing ahead."""
+        if width % self.num_heads:
+            invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of it")
+        if causal:
+            invalid("", "each position sees the whole text, and a decoder must not", "use attention, or an encoder")
