@@ -58,7 +58,8 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
             del values[name]  # the library's way to say that it is off
     if "max_new_tokens" in values:
         values.pop("max_length", None)
-    values["bad_words_ids"] = [ids for ids in _never(data, file).get(NEVER, ()) if len(ids) > 1]
+    special = special_ids(data, file)  # refused before a notice of the rest
+    values["bad_words_ids"] = [ids for ids in special.get(NEVER, ()) if len(ids) > 1]
     if not isinstance(data.get("do_sample") or False, bool):
         raise CheckpointError(f"{file}: do_sample", f"{data['do_sample']!r} is neither true nor false", "fix the file")
     try:
