@@ -1,6 +1,6 @@
 """What becomes of each key of a config.json, changed alone, in every causal type that is read: docs/zoo_keys.md.
 
-    python -m benchmarks.one_key
+    python -m benchmarks.one_key [TYPE ...]
 
 Of each type a small model of transformers has one key after the other changed, and is read by both libraries. It takes
 about an hour on a core; `make soak` proves the same.
@@ -55,8 +55,9 @@ def main() -> None:
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     warnings.simplefilter("ignore")  # of libraries, on configurations that nobody uses
     counts = {}
-    for kind, (status, _) in rows_of(page_of("causal").read_text(encoding="utf-8")).items():
-        if status == "agrees":
+    rows = rows_of(page_of("causal").read_text(encoding="utf-8"))
+    for kind, (status, _) in rows.items():
+        if status == "agrees" and (not sys.argv[1:] or kind in sys.argv[1:]):
             counts[kind] = counted(kind)
             print(kind, counts[kind], file=sys.stderr, flush=True)
     PAGE.write_text(page(counts), encoding="utf-8")

@@ -15,7 +15,8 @@ from archetype.families.registry import published
 FILE = Path(__file__).with_name("gallery.csv")
 # Types that docs/zoo.md has no row for, as transformers has no causal class of theirs; `test_published_models.py` does.
 PROVEN = {"mistral3", "kimi_k2", "kimi_k25"}
-ADAPTERS = {"BTL-3 27B"}  # whose weights are an adapter of a model of this type
+# What a type is read without, and an entry might have.
+NOTES = {"cohere2_moe": "refused where a shared expert is averaged with the others"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ def find(entry: Entry, pinned: Mapping[str, tuple[str, str]], zoo: Mapping[str, 
         return Found(entry, status == "read", "by its pinned configuration", said)
     if entry.type in zoo and entry.type not in PROVEN:
         status, said = zoo[entry.type]
-        return Found(entry, status == "agrees", "by its type alone", "" if status == "agrees" else said)
+        return Found(
+            entry, status == "agrees", "by its type alone", NOTES.get(entry.type, "") if status == "agrees" else said
+        )
     if entry.type in PROVEN or entry.type in published():
         return Found(entry, True, "by its type alone")
     return Found(entry, False, "not known", "code of its own, or a type without a causal class in transformers")

@@ -103,12 +103,14 @@ def published_models(shared: Path) -> Iterator[PublishedModel]:
 @cache
 def headers(shared: Path) -> Mapping[str, Header]:
     """The pinned headers with shapes, by the file of their configuration."""
-    found = {}
+    by_config = {}
     for file in sorted((shared / DATA / "headers_derived").glob("*.header.json")):
         entries = json.loads(file.read_text())
         config = entries.pop("__metadata__")["config"]
-        found[config] = {name: TensorHeader(entry["dtype"], tuple(entry["shape"])) for name, entry in entries.items()}
-    return found
+        by_config[config] = {
+            name: TensorHeader(entry["dtype"], tuple(entry["shape"])) for name, entry in entries.items()
+        }
+    return by_config
 
 
 def read_published(shared: Path, model: PublishedModel) -> Reading:
@@ -220,12 +222,12 @@ def _config(values: dict[str, Any]) -> PreTrainedConfig | None:
 
 def _on_meta(config: PreTrainedConfig, values: dict[str, Any]) -> PreTrainedModel | None:
     """The model without numbers, of the class that the file names in whatever case."""
-    wanted = str((values.get("architectures") or [""])[0]).lower()
-    name = next((name for name in dir(transformers) if name.lower() == wanted), None)
+    class_name = str((values.get("architectures") or [""])[0]).lower()
+    name = next((name for name in dir(transformers) if name.lower() == class_name), None)
     with torch.device("meta"):
         if name is not None and isinstance(config, getattr(transformers, name).config_class):
             model: PreTrainedModel = getattr(transformers, name)(config)
-        elif wanted.endswith("causallm") and type(config) in AutoModelForCausalLM._model_mapping:
+        elif class_name.endswith("causallm") and type(config) in AutoModelForCausalLM._model_mapping:
             model = AutoModelForCausalLM.from_config(config)
         else:
             return None

@@ -48,12 +48,12 @@ FITTING: dict[str, dict[str, Any]] = {
 
 def pinned_decoders(shared: Path) -> dict[str, list[PublishedModel]]:
     """The published configurations of decoders, by causal type."""
-    found: dict[str, list[PublishedModel]] = {}
+    by_type: dict[str, list[PublishedModel]] = {}
     for model in published_models(shared):
         names = str(model.values.get("architectures"))
         if model.type in TASKS["causal"].types and re.search(rf"({DECODERS})'\]$", names):
-            found.setdefault(model.type, []).append(model)
-    return {kind: models for kind, models in found.items() if kind not in PAIRS}
+            by_type.setdefault(model.type, []).append(model)
+    return {kind: models for kind, models in by_type.items() if kind not in PAIRS}
 
 
 def made_small(values: dict[str, Any]) -> dict[str, Any]:

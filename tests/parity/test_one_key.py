@@ -32,6 +32,7 @@ SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"layer_types": ABSENT, "mlp_layer_types": ABSENT, "first_k_dense_replace": 1}, "agrees"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": ABSENT}, "refused"),
     ],
+    "cohere_compass_text": [({"layer_types": ABSENT}, "refused")],
     "jamba": [({"hidden_act": "relu"}, "refused"), ({"mamba_d_state": 8}, "agrees")],
     "laguna": [
         ({"num_attention_heads_per_layer": [4, 8]}, "agrees"),

@@ -82,6 +82,7 @@ class CheckpointInfo:
             )
         if self.type in MISSING_BY_TYPE:
             raise self.missing(self.config.place, MISSING_BY_TYPE[self.type])
+        self.refuse_derived(*self.quirks.asks)
         outer = QUIRKS.get(self.outer_type, FamilyQuirks())
         for key, value in {*self.quirks.only, *outer.only}:
             if key in self.stated:

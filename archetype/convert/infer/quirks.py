@@ -95,6 +95,7 @@ class FamilyQuirks(MixerQuirks):
         weighs_inputs: the weights of a token's experts multiply what they read.
         expert_bias_on: what the bias of the experts' choice is added to.
         only: keys that the class obeys in a way of its own, and the one value under which that is how all others do.
+        asks: keys without which the class has a rule of its own.
         renames: patterns of tensor names and what they are read as.
         computed: pattern of tensors that follow from sizes, and are not read.
     """
@@ -123,6 +124,7 @@ class FamilyQuirks(MixerQuirks):
     weighs_inputs: bool = False
     expert_bias_on: Literal["affinities", "logits"] = "affinities"
     only: tuple[tuple[str, Any], ...] = ()
+    asks: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     computed: str | None = None
 
@@ -173,6 +175,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "cohere2_moe": FamilyQuirks(
         interleaved=True, full_layers_without_rope=True, dense_layers_rotate=True, only=(("rope_scaling", None),)
     ),
+    "cohere_compass_text": FamilyQuirks(asks=("layer_types",)),
     "kimi_k2": NEIGHBOURS,  # DeepSeek-V3's class under another name
     "exaone4": FamilyQuirks(full_layers_without_rope=True),
     "exaone_moe": FamilyQuirks(full_layers_without_rope=True, sigmoid=True),

@@ -13,6 +13,7 @@ from archetype.errors import CheckpointError, UnreadKeys
 REASONS = {
     "low bits": r".*: quantization_config: .*",
     "an encoder made of a decoder": r".*: is_causal: .*",
+    "another class": r".*: architectures: '(BitNet|MistralModel|T5EncoderModel)' is not read here as a model .*",
     "another head": r".*: architectures: the head of \w+(ForQuestionAnswering|ForPreTraining) is not known here; .*",
 }
 
