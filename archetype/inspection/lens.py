@@ -176,7 +176,8 @@ def lens_layers(trace: Trace, top: int = 5) -> Iterator[LensLayer]:
     assert trace.logits is not None
     final = _of_positions(trace.logits)[0].float().log_softmax(-1)  # (T, V)
     targets, ids = torch.full(final.shape[:1], -1, device=final.device), trace.inputs.ids
-    if ids is not None and len(ids[0]) == len(final):
+    answers_tokens = getattr(trace.model, "classifier", None) is None
+    if ids is not None and len(ids[0]) == len(final) and answers_tokens:
         if isinstance(trace.model, Encoder):
             targets = ids[0]
         else:

@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
     d_model: int
     causal: bool = True
-    relative: tuple[spec.RelativeBias, int] | None = None  # the stack's table of position biases, and its heads
+    relative: tuple[spec.RelativeBias | spec.RelativeVectors, int] | None = None  # the stack's table, and its heads
     reads_tokens: bool = True  # whether its vectors stand for tokens, whose ids its parts may read
 
 
@@ -319,8 +319,10 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
         positions.append(st.builds(spec.Alibi, scale=positive(0.25, 2.0, wild)))
     if not cross and score == "dot" and size > 1:
         positions += 2 * [rotaries(size, wild)]
-    if not cross and place.relative is not None:
+    if not cross and place.relative is not None and isinstance(place.relative[0], spec.RelativeBias):
         positions += 2 * [st.just(place.relative[0])]
+    if not cross and place.causal and score == "dot" and isinstance(pattern, spec.Full) and d_model % 2 == 0:
+        positions.append(st.builds(spec.TransformerXL, theta=positive(10.0, 1e5, wild)))
     position = draw(st.one_of(positions))
     if isinstance(position, spec.RelativeBias) and place.relative is not None:
         num_heads, head_dim = place.relative[1], size
@@ -329,7 +331,7 @@ def attentions(draw: DrawFn, place: Place, wild: bool = False, cross: bool = Fal
     follows = isinstance(position, spec.Rotary) and position.scaling.follows_length
     if isinstance(pattern, spec.GlobalWindow) and follows:
         pattern = pattern.replace(global_projections=False)
-    chooses = not cross and score == "dot" and isinstance(pattern, spec.Full)
+    chooses = not cross and score == "dot" and isinstance(pattern, spec.Full) and not position.reads_queries
     has_own_values = isinstance(pattern, spec.GlobalWindow) and pattern.global_projections
     looks_up = place.reads_tokens and not cross and not has_own_values
     return spec.Attention(
@@ -433,7 +435,32 @@ def mixers(place: Place, wild: bool = False) -> SearchStrategy[spec.Mixer]:
     """Every mixer that fits a place; attention more often, for it has the most choices."""
     kinds = attentions(place, wild), latent_attentions(wild), recurrences(place), mambas(wild), linear_mixers(wild)
     alone = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 4]).flatmap(lambda kind: kinds[kind])
+    if place.relative is not None and isinstance(place.relative[0], spec.RelativeVectors):
+        alone |= disentangled_attentions(*place.relative)
     return st.sampled_from([True] * 7 + [False]).flatmap(lambda is_alone: alone if is_alone else together(alone, wild))
+
+
+def disentangled_attentions(
+    vectors: spec.RelativeVectors, num_heads: int
+) -> SearchStrategy[spec.DisentangledAttention]:
+    """Attention whose scores see the distances of a stack's table."""
+    directions = st.sampled_from([(True, True), (True, False), (False, True)])
+
+    def of(directions: tuple[bool, bool], own: bool, dropout: float) -> spec.DisentangledAttention:
+        return spec.DisentangledAttention(
+            num_heads=num_heads, vectors=vectors, content_to_position=directions[0], position_to_content=directions[1],
+            own_projections=own, dropout=dropout,
+        )  # fmt: skip
+
+    return st.builds(of, directions, st.booleans(), probabilities())
+
+
+@st.composite
+def relative_vectors(draw: DrawFn, wild: bool = False) -> spec.RelativeVectors:
+    """Every table of vectors of distances."""
+    buckets = draw(st.integers(2, 8))
+    longest = draw(st.none() | st.integers(buckets // 2 + 2, 40))
+    return spec.RelativeVectors(num_buckets=buckets, max_distance=longest, norm=draw(norms(wild)))
 
 
 def together(mixers: SearchStrategy[spec.Mixer], wild: bool) -> SearchStrategy[spec.MixersTogether]:
@@ -483,7 +510,10 @@ def stacks(
     draw: DrawFn, d_model: int, wild: bool = False, causal: bool = True, cross: bool = False, reads_tokens: bool = True
 ) -> tuple[spec.Block, ...]:
     """Uniform, repeated in groups, cycled with a cut, and without any pattern; some layers look at a source."""
-    relative = draw(st.none() | st.tuples(relative_biases(wild), st.integers(1, 4)))
+    biases = st.tuples(relative_biases(wild), st.integers(1, 4))
+    divisors = [heads for heads in range(1, 5) if d_model % heads == 0]
+    vectors = st.tuples(relative_vectors(wild), st.sampled_from(divisors))
+    relative = draw(st.none() | biases if causal or cross else st.none() | biases | vectors)
     place = Place(d_model, causal, relative, reads_tokens)
     one = blocks(place, wild) | blocks(place, wild, cross=True) if cross else blocks(place, wild)
     group = draw(st.lists(one, min_size=1, max_size=2 if cross else 3))
@@ -500,11 +530,16 @@ def stacks(
     return spec.cycle(draw(st.integers(len(group) if cross else 1, 4)), *group)
 
 
+def can_be_read(mixer: spec.Attention) -> bool:
+    """Whether a later layer may read its keys and values."""
+    return mixer.index is None and not mixer.projects_globally and not mixer.position.reads_queries
+
+
 @st.composite
 def with_a_reader(draw: DrawFn, layers: tuple[spec.Block, ...]) -> tuple[spec.Block, ...]:
     """Layers, and one that reads the keys of one of them, where one leaves any."""
     mixers = {index: block.mixer for index, block in enumerate(layers) if isinstance(block.mixer, spec.Attention)}
-    if not (sources := [index for index, one in mixers.items() if one.index is None and not one.projects_globally]):
+    if not (sources := [index for index, one in mixers.items() if can_be_read(one)]):
         return layers
     source = draw(st.sampled_from(sources))
     mixer, index = mixers[source], draw(st.sampled_from([source, source - len(layers)]))

@@ -171,10 +171,7 @@ PLANTED: dict[str, tuple[tuple[str, ...], list[tuple[str, str]]]] = {
         [
             ("cap * torch.tanh(logits / cap)", "cap * torch.tanh(logits)"),
             ("x if self.spec.scale == 1.0 else x * self.spec.scale", "x"),
-            (
-                "row.\"\"\"\n        return super().forward(dropout(x, self.dropout, self.training))",
-                "row.\"\"\"\n        return super().forward(dropout(x, self.dropout))",
-            ),
+            ("forward(dropout(x, self.dropout, self.training))", "forward(dropout(x, self.dropout))"),
         ],
     ),
     "generate/settings.py": (

@@ -138,6 +138,7 @@ def base(bases: dict[bool, Path]) -> Path:
 
 def tune(base: Path, folder: Path, architecture: Any = transformers.LlamaForCausalLM, **fields: Any) -> None:
     """Write the folder of an adapter of random numbers."""
+    torch.manual_seed(7)  # of what peft begins with
     hf = architecture.from_pretrained(base)
     begun = fields.pop("init_lora_weights", True)
     as_begun = begun if begun in (False, "olora", "pissa", "mica") else True

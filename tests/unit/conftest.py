@@ -14,8 +14,10 @@ from archetype.families import FAMILIES
 from archetype.families.bert import bert
 from archetype.families.big_bird import bigbird
 from archetype.families.bloom import bloom
+from archetype.families.deberta_v2 import deberta
 from archetype.families.deepseek_v2 import deepseek_v2
 from archetype.families.deepseek_v3 import deepseek_v3
+from archetype.families.eurobert import eurobert
 from archetype.families.gemma import gemma
 from archetype.families.gemma2 import gemma2
 from archetype.families.gemma3_text import gemma3_text
@@ -28,6 +30,7 @@ from archetype.families.mamba2 import mamba2
 from archetype.families.marian import marian
 from archetype.families.mistral import mistral
 from archetype.families.mixtral import mixtral
+from archetype.families.modernbert import modernbert
 from archetype.families.mpt import mpt
 from archetype.families.olmo2 import olmo2
 from archetype.families.phi3 import phi3
@@ -81,6 +84,9 @@ SPECS = {
         groups=spec.ExpertGroups(num_groups=2, groups_per_token=1, top_k_in_group=2),
     ),
     "bert": bert(**COMMON, num_heads=2),
+    "modernbert": modernbert(**COMMON, num_heads=2, d_ff=12, patterns=(spec.Full(), spec.Window(size=4))),
+    "eurobert": eurobert(**COMMON, num_heads=2, num_kv_heads=1, d_ff=12),
+    "deberta-v2": deberta(**COMMON, num_heads=2, d_ff=12),
     "bert for classes": bert(**COMMON, num_heads=2, head=spec.ClassificationHead(num_classes=3), pooler=True),
     "longformer": longformer(**COMMON, num_heads=2, windows=(4, 8)),
     "big_bird": bigbird(**COMMON, num_heads=2, qkv_bias=False),

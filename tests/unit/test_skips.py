@@ -33,6 +33,7 @@ SKIPS = {
     ("unit/training/test_optimizers.py", "torchao"),
     ("parity/test_inspection.py", "transformer_lens"),
     ("unit/machine/test_huge_pages.py", "needs /proc/self/smaps, which says what is in memory"),
+    ("unit/confined/test_process.py", "this system copies no processes"),
     ("unit/training/test_parallel.py", "needs /proc, which says what the children of a process are"),
     ("unit/studies/test_sweep.py", "ray"),
     ("unit/studies/test_sweep.py", "submitit"),

@@ -295,7 +295,7 @@ class TransformerXL(QueryBias):
         places = context.cached(("distances", q.shape[2], count), lambda: (rows + distance[0]).flatten())
         return scores.flatten(-2).index_select(-1, places).view_as(scores)
 
-    def waves(self, distances: Int[Tensor, "*b S"], dtype: torch.dtype) -> Float[Tensor, "*b S D"]:
+    def waves(self, distances: Int[Tensor, "*dims S"], dtype: torch.dtype) -> Float[Tensor, "*dims S D"]:
         """Sines before cosines."""
         angles = distances[..., None] * _frequencies(self.theta, self.sizes.d_model, distances.device)
         return torch.cat((angles.sin(), angles.cos()), dim=-1).to(dtype)

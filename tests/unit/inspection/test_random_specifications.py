@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from archetype import spec
 from archetype.errors import SpecError
+from archetype.families import preset
 from archetype.inspection.attention import attention_paths, attention_steps
 from archetype.inspection.attribution import attribution_view
 from archetype.inspection.inspection import VIEWS
@@ -180,6 +181,10 @@ def test_every_mixer_and_feedforward_says_what_can_be_looked_at() -> None:
         names = {name for name in module.probes if not name.endswith("_global")}
         assert {name for name in names if f"blocks.0.{part}.{name}" in trace} == names, kind
         covered.add(type(module))
+    model = build(preset("deberta-v3-tiny"))
+    trace, mixer = tracer(randomize(model)).run(), model.blocks[0].mixer
+    assert {name for name in mixer.probes if f"blocks.0.mixer.{name}" in trace} == set(mixer.probes)
+    covered.add(type(mixer))
     model = build(DECODERS["per-layer inputs"])
     assert "blocks.1.feedforward.hidden" in tracer(randomize(model)).run()
     covered.add(type(model.blocks[1].feedforward))

@@ -14,12 +14,14 @@ DECAYED = {
     "#.weight", "a.weight", "b.weight", "cell.weight_hh_l#", "cell.weight_ih_l#", "classifier.weight", "conv.weight",
     "dense.weight", "down.weight", "dt_proj.weight", "experts.down", "experts.gate", "experts.up", "gate.weight",
     "in_proj.weight", "k.weight", "k_global.weight", "kv_down.weight", "kv_up.weight", "lm_head.weight", "o.weight",
-    "out_proj.weight", "patch.weight", "position.weight", "project.weight", "projection.weight", "q.weight",
-    "q_down.weight", "q_global.weight", "q_up.weight", "router.weight", "shared_gate.weight", "token.weight",
-    "token_type.weight", "up.weight", "v.weight", "v_global.weight", "x_proj.weight",
+    "out_proj.weight", "patch.weight", "position.weight", "position_bias.weight", "project.weight",
+    "projection.weight", "q.weight", "q_down.weight", "q_global.weight", "q_up.weight", "router.weight",
+    "shared_gate.weight", "token.weight", "token_type.weight", "up.weight", "v.weight", "v_global.weight",
+    "x_proj.weight",
 }  # fmt: skip
-NOT_DECAYED = {
+NOT_DECAYED = {  # numbers that are added to scores, and not DeBERTa's vectors
     "cross.score": "vector", "mixer.A_log": "vector", "position_bias.weight": "bias",
+    "score_bias.content_bias": "bias", "score_bias.position_bias": "bias",
     "experts.down_bias": "bias", "experts.gate_bias": "bias", "experts.up_bias": "bias",
 }  # fmt: skip
 

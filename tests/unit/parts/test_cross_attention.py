@@ -47,7 +47,7 @@ def rms(x: Tensor, norm: torch.nn.Module) -> Tensor:
 @torch.no_grad()
 def reference(part: CrossAttention, num_tokens: list[int]) -> Tensor:
     """Query by query, key by key, in double precision."""
-    heads, kv_heads, size, _ = part.sizes
+    heads, kv_heads, size, *_ = part.sizes
     x, vectors = X.double(), VECTORS.double()
     q, k, v = linear(part.q, x), linear(part.k, vectors), linear(part.v, vectors)
     mixed = torch.zeros(3, T, heads * size, dtype=torch.float64)

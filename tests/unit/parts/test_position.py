@@ -206,7 +206,7 @@ def test_alibi_lowers_scores_by_the_distance() -> None:
 
 
 def bucket(ahead: int, causal: bool) -> int:
-    return RelativeBias(spec.RelativeBias(num_buckets=8, max_distance=20), 1, causal).buckets(
+    return RelativeBias(spec.RelativeBias(num_buckets=8, max_distance=20), 1, 1, causal).buckets(
         torch.tensor([[[ahead]]])
     ).item()  # fmt: skip
 
@@ -228,7 +228,7 @@ def test_where_both_directions_are_seen_each_has_half() -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_bias_is_the_tables_number_for_the_bucket_of_the_pair(causal: bool) -> None:
-    part = randomize(RelativeBias(spec.RelativeBias(num_buckets=8, max_distance=20), 3, causal))
+    part = randomize(RelativeBias(spec.RelativeBias(num_buckets=8, max_distance=20), 3, 1, causal))
     queries, keys = torch.tensor([[4, 5], [0, 29]]), torch.tensor([[0, 4, 7]])
     bias = part(queries, keys)
     assert bias.shape == (2, 3, 2, 3)
@@ -240,7 +240,7 @@ def test_a_bias_is_the_tables_number_for_the_bucket_of_the_pair(causal: bool) ->
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_tables_gradient_is_the_sum_over_all_pairs_of_a_bucket(causal: bool) -> None:
-    part = randomize(RelativeBias(spec.RelativeBias(num_buckets=8, max_distance=20), 2, causal)).double()
+    part = randomize(RelativeBias(spec.RelativeBias(num_buckets=8, max_distance=20), 2, 1, causal)).double()
     places = torch.arange(30)[None]
     weights = torch.randn(1, 2, 30, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     (part(places, places) * weights).sum().backward()

@@ -149,7 +149,7 @@ def bias_of(kind: str | None, causal: bool) -> Any:
         case "alibi":
             return ALIBI
         case "relative":
-            return randomize(RelativeBias(spec.RelativeBias(num_buckets=8, max_distance=20), 4, causal)).double()
+            return randomize(RelativeBias(spec.RelativeBias(num_buckets=8, max_distance=20), 4, 1, causal)).double()
         case _:
             return None
 

@@ -115,7 +115,7 @@ def devices_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The devices of the models that verbs load, which are tiny ones; a server only says that it has started."""
     devices: list[str] = []
 
-    def load(folder: Path, dtype: str | None = None, device: str = "?", weights: str | None = None) -> LanguageModel:
+    def load(folder: Path, dtype: str | None = None, device: str = "?", **options: Any) -> LanguageModel:
         devices.append(device)
         return model(str(folder))
 
