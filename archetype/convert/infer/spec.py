@@ -71,8 +71,9 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str) -> Chec
     """The checkpoint's facts; of a model that also reads images or sound, those of the part that reads text."""
     text, whole = values.get("text_config"), values
     if isinstance(text, dict):
-        outer = {key: value for key, value in values.items() if key != "text_config"}
-        values = outer | text | {key: outer[key] for key in ("tie_word_embeddings",) if key in outer}
+        # what else stands beside is of the other parts, though it may have the name of a key of text
+        values = {key: value for key, value in values.items() if key in BOOKKEEPING} | text
+        values |= {key: whole[key] for key in ("tie_word_embeddings",) if key in whole}
     model_type = values.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{place}: model_type", f"{model_type!r} names no family", "fix the file")
