@@ -344,6 +344,6 @@ def export(
     Raises:
         CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
-    from archetype.loading import export
+    from archetype.exporting import export
 
     export(lm, folder, family, shard_bytes, format, type)

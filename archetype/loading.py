@@ -1,59 +1,46 @@
-"""Language models read from and written to folders: run directories, Hugging Face folders, names of the hub."""
+"""Language models read from run directories, Hugging Face folders, GGUF files, adapters and names of the hub."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from archetype.convert import hf_folder
-from archetype.convert.gguf import file as gguf
 from archetype.convert.gguf.header import is_gguf
 from archetype.convert.gguf.read import read_gguf
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
-from archetype.convert.image_processor import pictures_as_they_are
-from archetype.convert.model_card import MODEL_CARD, model_card
 from archetype.convert.peft.config import CONFIG as ADAPTER_CONFIG
 from archetype.convert.peft.config import read_config as read_adapter_config
 from archetype.convert.peft.merge import merge_peft
-from archetype.convert.peft.write import write_peft
-from archetype.convert.sentence_transformers import read_files, write_files
+from archetype.convert.sentence_transformers import read_files
 from archetype.convert.source import SUFFIXES, open_spec, without_weights
 from archetype.errors import CheckpointError, DataError, SpecError
-from archetype.families import Family, family_for, published
+from archetype.families import family_for
 from archetype.families.classes import read_labels
-from archetype.families.registry import designs
 from archetype.generate.generation_config import (
     GENERATION_CONFIG,
-    generation_config,
     read_generation_config,
     special_ids,
 )
 from archetype.generate.settings import Sampling
-from archetype.io import atomic, hub
-from archetype.io.tensors import SHARD_BYTES, Selected, Tensors
+from archetype.io import hub
+from archetype.io.tensors import Selected, Tensors
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
 from archetype.machine.device import resolve_device
 from archetype.machine.huge_pages import move_to_huge_pages
 from archetype.models.build import Model, build
-from archetype.models.causal import CausalModel
-from archetype.models.decoder.module import Decoder
-from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.nn.parameter_names import names_matching
-from archetype.runs.directory import Run, read_adapter, read_run_model
+from archetype.runs.directory import Run, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.tokenizers import Tokenizer, open_tokenizer
-from archetype.tokenizers.chat_template import read_template, write_template
-from archetype.tokenizers.fast import write_fast
+from archetype.tokenizers.chat_template import read_template
 from archetype.training.pretrained import Pretrained
-from archetype.training.recipe import read_recipe
 from archetype.weights.packed import is_packed, unpack_without_kernels
 from archetype.weights.packing import check_type
 
-GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # silent unless the program configures logging
 
@@ -159,78 +146,6 @@ def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
     return Pretrained(str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, save)
 
 
-def export(
-    lm: LanguageModel,
-    folder: str | Path,
-    family: str | None = None,
-    shard_bytes: int | None = None,
-    format: Literal["hf", "gguf"] = "hf",
-    type: GgufType | None = None,
-    allow_different_tokens: bool = False,
-) -> Family:
-    """Write a language model as a folder for other programs, then read it back and compare every tensor.
-
-    Args:
-        lm: the language model.
-        folder: must not exist, or be empty; nothing is left there if writing fails.
-        family: the published format (default: as loaded, or the first that can express the model).
-        shard_bytes: the size above which the weights are split into several files.
-        format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp.
-        type: of the matrices of a GGUF file (default: the model's own).
-        allow_different_tokens: write a GGUF file too whose texts llama.cpp cuts otherwise than the tokenizer does,
-            with a warning that names one.
-
-    Returns:
-        The family whose format was written.
-
-    Raises:
-        CheckpointError: names the field that the format cannot express, or the file that cannot be written.
-    """
-    if type is not None and format != "gguf":
-        raise CheckpointError("--type", "is for GGUF alone", "add --format gguf, or use --dtype")
-    if allow_different_tokens and format != "gguf":
-        raise CheckpointError("--allow-different-tokens", "is for GGUF alone", "add --format gguf, or leave it out")
-    if family is not None and family not in published():
-        raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(designs())}")
-    chosen = published()[family] if family else _own_family(lm, format) or family_for(lm.spec)
-    if format == "hf" and is_packed(lm.model):
-        cause = "its matrices are packed, which the format does not hold"
-        raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
-    if format == "hf":
-        chosen.format.config_for(lm.spec)  # refuses before anything is written
-    left_out = hf_folder.with_copies(lm.model, chosen, lm.left_out) if chosen is lm.family else {}
-    special = _special_ids(lm)
-    with atomic.new_folder(Path(folder)) as temporary:
-        if format == "gguf":
-            own = {name: id for name, id in lm.special.items() if name == "pad_token_id"}
-            ids = own | {name: id for name, id in special.items() if name == "decoder_start_token_id"}
-            gguf.write_gguf(
-                lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, ids, type, allow_different_tokens
-            )
-            return chosen
-        config = special | _label_names(lm)
-        hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
-        if isinstance(lm.model, CausalModel | EncoderDecoder):
-            atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling))
-        if lm.spec.reads_images:
-            atomic.write_json(temporary / IMAGE_PROCESSOR, lm.image_processor or pictures_as_they_are(lm.spec))
-        if lm.tokenizer is not None:
-            lm.tokenizer.save(temporary)
-            write_fast(lm.tokenizer, temporary)
-        if lm.template is not None:
-            write_template(lm.template, temporary)
-        write_files(lm.sentence_files, temporary)
-        atomic.write_bytes(temporary / MODEL_CARD, model_card(lm.spec, chosen).encode())
-        hf_folder.compare(lm.model, chosen, temporary, left_out)
-    return chosen
-
-
-def _own_family(lm: LanguageModel, format: str) -> Family | None:
-    """The family that a model was loaded from; llama.cpp knows registered ones only."""
-    inferred = lm.family is not None and lm.family.reading is not None
-    return None if inferred and format == "gguf" else lm.family
-
-
 def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LanguageModel:
     run = Run(folder)
     model = read_run_model(run, dtype, device)
@@ -281,29 +196,6 @@ def _load_peft(
     return replace(lm, spec=model.spec, model=model)
 
 
-def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> Family:
-    """Write the adapter of a run as a folder of peft.
-
-    Args:
-        folder: a run directory whose model has an adapter.
-        to: must not exist, or be empty.
-        family: the published format of the base (default: as loaded, or the first that can express the model).
-
-    Raises:
-        CheckpointError: the run has no adapter, or the format cannot express it.
-    """
-    run = Run(folder)
-    if (file := read_adapter(run)) is None:
-        raise CheckpointError(str(folder), "has no adapter", "leave out --adapter-only, which exports the model")
-    model, adapter = read_run_model(run, merged=False), file.adapter
-    chosen = published()[family] if family else read_origin(folder).open_family() or family_for(model.spec)
-    chosen.format.config_for(model.spec)  # refuses before anything is written
-    trained = names_matching(model, read_recipe(run.recipe_file).trainable or (), "trainable")
-    with atomic.new_folder(Path(to)) as temporary:
-        write_peft(model, adapter, chosen, temporary, file.base, trained)
-    return chosen
-
-
 def _load_hf(
     folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str],
     further_tokens: bool,
@@ -342,32 +234,3 @@ def _set_special_ids(tokenizer: Tokenizer, special: dict[str, Any]) -> None:
         tokenizer.bos = bos
     if eos is not None:
         tokenizer.eos = tuple(eos if isinstance(eos, list) else [eos]) or tokenizer.eos
-
-
-def _special_ids(lm: LanguageModel) -> dict[str, Any]:
-    """The special tokens' ids for config.json; null where there is none.
-
-    The target of an encoder-decoder begins with the token that ends it, unless the files say otherwise.
-    """
-    ids: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    if lm.tokenizer is not None:
-        eos = lm.tokenizer.eos
-        ids |= {"bos_token_id": lm.tokenizer.bos, "eos_token_id": eos[0] if len(eos) == 1 else list(eos) or None}
-        if eos and lm.spec.reads_source:
-            ids |= {"pad_token_id": eos[0], "decoder_start_token_id": eos[0]}
-    ids |= {name: value for name, value in lm.special.items() if value is not None}
-    if isinstance(lm.model, Decoder) and lm.model.classifier is not None and ids["pad_token_id"] is None:
-        ids["pad_token_id"] = (
-            lm.tokenizer.eos[0] if lm.tokenizer and lm.tokenizer.eos else 0
-        )  # by which it finds the last
-    return ids
-
-
-def _label_names(lm: LanguageModel) -> dict[str, dict[str, str | int]]:
-    """The names of classes for config.json, where there are any."""
-    if not lm.labels:
-        return {}
-    return {
-        "id2label": {str(id): name for id, name in enumerate(lm.labels)},
-        "label2id": {name: id for id, name in enumerate(lm.labels)},
-    }

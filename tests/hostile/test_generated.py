@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import archetype
+from archetype.exporting import export
 from archetype.families.llama import llama
 from archetype.families.vit import vit
 from archetype.io.yaml import read_mapping
 from archetype.language_model import LanguageModel
-from archetype.loading import export
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.training.datasets import TextData

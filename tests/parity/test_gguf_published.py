@@ -9,9 +9,10 @@ import torch
 
 from archetype.convert.gguf.header import read_header
 from archetype.errors import DataError
+from archetype.exporting import export
 from archetype.inspection.attention import attention_paths, attention_steps
 from archetype.language_model import LanguageModel
-from archetype.loading import export, load
+from archetype.loading import load
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
 from archetype.tokenizers.chat_template import ChatTemplate
 from tests.helpers.packages import install

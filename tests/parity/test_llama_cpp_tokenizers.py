@@ -12,10 +12,10 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from archetype import spec
 from archetype.convert.gguf import file as gguf
+from archetype.exporting import export
 from archetype.families.bert import bert
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
-from archetype.loading import export
 from archetype.models.build import build
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer

@@ -15,8 +15,8 @@ from archetype.apps.bench import peer_program
 from archetype.apps.bench.jobs import START, Job, Timing, Workload
 from archetype.convert.gguf.file import FILE
 from archetype.errors import ArchetypeError, DataError, one_line
+from archetype.exporting import GgufType, export
 from archetype.language_model import LanguageModel
-from archetype.loading import GgufType, export
 
 GGUF_TYPES: dict[str, GgufType] = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "lossless": "bf16", "int8": "q8_0", "int4": "q4_0",

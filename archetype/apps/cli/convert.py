@@ -61,8 +61,9 @@ def export(
 
     A preset or a specification's file is written with random weights. A run's adapter is merged.
     """
+    from archetype.exporting import export, export_adapter
     from archetype.io.tensors import dtype_of
-    from archetype.loading import build_untrained, export, export_adapter, load, names_weights
+    from archetype.loading import build_untrained, load, names_weights
 
     if adapter_only:
         written = export_adapter(Path(model), to, family)

@@ -16,13 +16,13 @@ from archetype.convert.gguf.architectures import GGUF
 from archetype.convert.gguf.quantize import BLOCKS, quantize
 from archetype.convert.gguf.rope import frequency_factors
 from archetype.errors import ArchetypeError, CheckpointError
+from archetype.exporting import export
 from archetype.families.gemma import gemma
 from archetype.families.gemma2 import gemma2
 from archetype.families.llama import llama
 from archetype.families.mamba import mamba
 from archetype.io.weight_files import SINGLE
 from archetype.language_model import LanguageModel
-from archetype.loading import export
 from archetype.models.build import Model, build
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate

@@ -17,6 +17,7 @@ from archetype.convert.gguf.architectures import GGUF
 from archetype.convert.gguf.header import Header, read_header
 from archetype.convert.source import open_spec
 from archetype.errors import ArchetypeError, CheckpointError, DataError
+from archetype.exporting import export
 from archetype.families.bert import bert
 from archetype.families.bloom import bloom
 from archetype.families.deepseek_v2 import deepseek_v2
@@ -34,7 +35,7 @@ from archetype.families.qwen3 import qwen3
 from archetype.families.qwen3_moe import qwen3_moe
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
-from archetype.loading import export, load
+from archetype.loading import load
 from archetype.models.build import Model, build
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize

@@ -15,11 +15,12 @@ from archetype.convert.gguf.header import read_header
 from archetype.convert.gguf.tokenizer import read_tokenizer
 from archetype.convert.gguf.vocabulary import CUTS
 from archetype.errors import CheckpointError, DataError, Notice
+from archetype.exporting import export
 from archetype.families.bert import bert
 from archetype.families.llama import llama
 from archetype.families.t5 import t5
 from archetype.language_model import LanguageModel
-from archetype.loading import export, load
+from archetype.loading import load
 from archetype.models.build import build
 from archetype.spec import NoHead
 from archetype.tokenizers import Tokenizer, train_tokenizer

@@ -1,0 +1,158 @@
+"""Language models written for other programs: Hugging Face folders, GGUF files, adapters of peft."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from archetype.convert import hf_folder
+from archetype.convert.gguf import file as gguf
+from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
+from archetype.convert.image_processor import pictures_as_they_are
+from archetype.convert.model_card import MODEL_CARD, model_card
+from archetype.convert.peft.write import write_peft
+from archetype.convert.sentence_transformers import write_files
+from archetype.errors import CheckpointError
+from archetype.families import Family, family_for, published
+from archetype.families.registry import designs
+from archetype.generate.generation_config import (
+    GENERATION_CONFIG,
+    generation_config,
+)
+from archetype.io import atomic
+from archetype.io.tensors import SHARD_BYTES
+from archetype.language_model import LanguageModel
+from archetype.models.causal import CausalModel
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.nn.parameter_names import names_matching
+from archetype.runs.directory import Run, read_adapter, read_run_model
+from archetype.runs.origin import read_origin
+from archetype.tokenizers.chat_template import write_template
+from archetype.tokenizers.fast import write_fast
+from archetype.training.recipe import read_recipe
+from archetype.weights.packed import is_packed
+
+GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
+
+
+def export(
+    lm: LanguageModel,
+    folder: str | Path,
+    family: str | None = None,
+    shard_bytes: int | None = None,
+    format: Literal["hf", "gguf"] = "hf",
+    type: GgufType | None = None,
+    allow_different_tokens: bool = False,
+) -> Family:
+    """Write a language model as a folder for other programs, then read it back and compare every tensor.
+
+    Args:
+        lm: the language model.
+        folder: must not exist, or be empty; nothing is left there if writing fails.
+        family: the published format (default: as loaded, or the first that can express the model).
+        shard_bytes: the size above which the weights are split into several files.
+        format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp.
+        type: of the matrices of a GGUF file (default: the model's own).
+        allow_different_tokens: write a GGUF file too whose texts llama.cpp cuts otherwise than the tokenizer does,
+            with a warning that names one.
+
+    Returns:
+        The family whose format was written.
+
+    Raises:
+        CheckpointError: names the field that the format cannot express, or the file that cannot be written.
+    """
+    if type is not None and format != "gguf":
+        raise CheckpointError("--type", "is for GGUF alone", "add --format gguf, or use --dtype")
+    if allow_different_tokens and format != "gguf":
+        raise CheckpointError("--allow-different-tokens", "is for GGUF alone", "add --format gguf, or leave it out")
+    if family is not None and family not in published():
+        raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(designs())}")
+    chosen = published()[family] if family else _own_family(lm, format) or family_for(lm.spec)
+    if format == "hf" and is_packed(lm.model):
+        cause = "its matrices are packed, which the format does not hold"
+        raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
+    if format == "hf":
+        chosen.format.config_for(lm.spec)  # refuses before anything is written
+    left_out = hf_folder.with_copies(lm.model, chosen, lm.left_out) if chosen is lm.family else {}
+    special = _special_ids(lm)
+    with atomic.new_folder(Path(folder)) as temporary:
+        if format == "gguf":
+            own = {name: id for name, id in lm.special.items() if name == "pad_token_id"}
+            ids = own | {name: id for name, id in special.items() if name == "decoder_start_token_id"}
+            gguf.write_gguf(
+                lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, ids, type, allow_different_tokens
+            )
+            return chosen
+        config = special | _label_names(lm)
+        hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
+        if isinstance(lm.model, CausalModel | EncoderDecoder):
+            atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling))
+        if lm.spec.reads_images:
+            atomic.write_json(temporary / IMAGE_PROCESSOR, lm.image_processor or pictures_as_they_are(lm.spec))
+        if lm.tokenizer is not None:
+            lm.tokenizer.save(temporary)
+            write_fast(lm.tokenizer, temporary)
+        if lm.template is not None:
+            write_template(lm.template, temporary)
+        write_files(lm.sentence_files, temporary)
+        atomic.write_bytes(temporary / MODEL_CARD, model_card(lm.spec, chosen).encode())
+        hf_folder.compare(lm.model, chosen, temporary, left_out)
+    return chosen
+
+
+def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> Family:
+    """Write the adapter of a run as a folder of peft.
+
+    Args:
+        folder: a run directory whose model has an adapter.
+        to: must not exist, or be empty.
+        family: the published format of the base (default: as loaded, or the first that can express the model).
+
+    Raises:
+        CheckpointError: the run has no adapter, or the format cannot express it.
+    """
+    run = Run(folder)
+    if (file := read_adapter(run)) is None:
+        raise CheckpointError(str(folder), "has no adapter", "leave out --adapter-only, which exports the model")
+    model, adapter = read_run_model(run, merged=False), file.adapter
+    chosen = published()[family] if family else read_origin(folder).open_family() or family_for(model.spec)
+    chosen.format.config_for(model.spec)  # refuses before anything is written
+    trained = names_matching(model, read_recipe(run.recipe_file).trainable or (), "trainable")
+    with atomic.new_folder(Path(to)) as temporary:
+        write_peft(model, adapter, chosen, temporary, file.base, trained)
+    return chosen
+
+
+def _own_family(lm: LanguageModel, format: str) -> Family | None:
+    """The family that a model was loaded from; llama.cpp knows registered ones only."""
+    inferred = lm.family is not None and lm.family.reading is not None
+    return None if inferred and format == "gguf" else lm.family
+
+
+def _special_ids(lm: LanguageModel) -> dict[str, Any]:
+    """The special tokens' ids for config.json; null where there is none.
+
+    The target of an encoder-decoder begins with the token that ends it, unless the files say otherwise.
+    """
+    ids: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    if lm.tokenizer is not None:
+        eos = lm.tokenizer.eos
+        ids |= {"bos_token_id": lm.tokenizer.bos, "eos_token_id": eos[0] if len(eos) == 1 else list(eos) or None}
+        if eos and lm.spec.reads_source:
+            ids |= {"pad_token_id": eos[0], "decoder_start_token_id": eos[0]}
+    ids |= {name: value for name, value in lm.special.items() if value is not None}
+    if isinstance(lm.model, Decoder) and lm.model.classifier is not None and ids["pad_token_id"] is None:
+        ids["pad_token_id"] = (
+            lm.tokenizer.eos[0] if lm.tokenizer and lm.tokenizer.eos else 0
+        )  # by which it finds the last
+    return ids
+
+
+def _label_names(lm: LanguageModel) -> dict[str, dict[str, str | int]]:
+    """The names of classes for config.json, where there are any."""
+    if not lm.labels:
+        return {}
+    return {
+        "id2label": {str(id): name for id, name in enumerate(lm.labels)},
+        "label2id": {name: id for id, name in enumerate(lm.labels)},
+    }
