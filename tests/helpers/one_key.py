@@ -25,7 +25,7 @@ from archetype.families.config import BOOKKEEPING
 from archetype.models.spec import ModelSpec
 from tests.helpers.published import EXACT
 from tests.helpers.weights import distance
-from tests.helpers.zoo import MOST, TEXT, drawn, logits_of, small_config
+from tests.helpers.zoo import MOST, TEXT, drawn, logits_of, page_of, rows_of, small_config
 
 ABSENT: Any = object()
 # Keys that the library that writes a file fills in, and that no class asks for.
@@ -102,6 +102,12 @@ class Result:
     changes: tuple[Change, ...]
     status: Literal["agrees", "differs", "refused", "not made"]
     said: str
+
+
+def tried_types() -> list[str]:
+    """The causal types that are read, but emu3, whose class is made of its text's configuration by hand alone."""
+    rows = rows_of(page_of("causal").read_text(encoding="utf-8"))
+    return [kind for kind, (status, _) in rows.items() if status == "agrees" and kind != "emu3"]
 
 
 class SmallModel:

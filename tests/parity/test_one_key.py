@@ -4,7 +4,6 @@ A score of changes runs with the other tests, every key of every type that is re
 """
 
 import json
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,9 @@ import pytest
 import transformers
 
 from archetype.families.class_keys import FILE, class_keys
-from tests.conftest import ROOT
 from tests.helpers.cases import case
 from tests.helpers.class_keys import row, types, universe
-from tests.helpers.one_key import ABSENT, Change, SmallModel
-
-READ = re.findall(r"^\| (\S+) \| agrees", (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+from tests.helpers.one_key import ABSENT, Change, SmallModel, tried_types
 
 # By type: keys, other values, and whether they are read; what every one of them once did was to differ in silence.
 SCORE: dict[str, list[tuple[dict[str, Any], str]]] = {
@@ -77,7 +73,7 @@ def test_a_key_means_what_it_means_to_its_class(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", READ)
+@pytest.mark.parametrize("kind", tried_types())
 def test_no_key_of_any_class_differs_in_silence(kind: str, tmp_path: Path) -> None:
     results = list(SmallModel(kind, tmp_path).outcomes())
     assert len(results) > 60
