@@ -98,6 +98,9 @@ def load(
     else:
         cause = "is neither a run directory (spec.yaml) nor a Hugging Face folder (config.json)"
         raise CheckpointError(str(folder), cause, "check the path")
+    if further_tokens and getattr(lm.spec, "further_tokens", None) is None:
+        cause = "no layers of this model that predict further tokens are read"
+        raise SpecError("further_tokens", cause, "leave --further-tokens out, or name another draft than self")
     if weights is not None:
         lm.pack(weights)
     if not mapped:

@@ -74,7 +74,13 @@ class Confined:
         with self._lock:
             process = self._running()
             assert process.stdin is not None and process.stdout is not None
-            timer = threading.Timer(BUSY * seconds + 1, process.kill)
+            is_late = threading.Event()
+
+            def end() -> None:
+                is_late.set()
+                process.kill()
+
+            timer = threading.Timer(BUSY * seconds + 1, end)
             timer.start()
             try:
                 _write(process.stdin, json.dumps([seconds, max_bytes]).encode())
@@ -85,7 +91,7 @@ class Confined:
             finally:
                 timer.cancel()
             if reply is None:
-                raise self._killed(process, seconds)
+                raise self._ended(process, seconds, is_late.is_set())
         kind, value = json.loads(reply)
         if kind != "answer":
             raise ConfinedError(kind, value)
@@ -110,11 +116,12 @@ class Confined:
             self._owner = os.getpid()
         return self._process
 
-    def _killed(self, process: "subprocess.Popen[bytes]", seconds: float) -> ConfinedError:
+    def _ended(self, process: "subprocess.Popen[bytes]", seconds: float, is_late: bool) -> ConfinedError:
+        """Why there is no reply; the next request finds another process."""
         process.kill()
         status = process.wait()
         self.close()
-        if status in (-signal.SIGKILL, -getattr(signal, "SIGPROF", 0)):
+        if is_late or status == -getattr(signal, "SIGPROF", 0):
             return ConfinedError("Killed", f"takes longer than {seconds:g} s")
         return ConfinedError(
             "Killed", f"needs more than the {self._memory >> 20} MiB that it may have, or nests too deeply"

@@ -1,4 +1,4 @@
-"""Tokens that a folder adds to a vocabulary: which there are, and where they stand in a text."""
+"""The tokens that a folder adds to a vocabulary: reads them, and finds them in texts."""
 
 import re
 from collections.abc import Mapping, Sequence

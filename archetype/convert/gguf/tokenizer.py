@@ -150,7 +150,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _frame(vocabulary: Vocabulary) -> dict[str, Any] | None:
-    """The tokens around a whole text, where one stands behind it; the one before it is said elsewhere, too."""
+    """The step that puts special tokens around a text; None where no token ends one, as others put the first."""
     special, flags = vocabulary.special, vocabulary.flags
     if not flags.get("add_eos_token") or "eos" not in special:
         return None

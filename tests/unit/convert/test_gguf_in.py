@@ -341,3 +341,12 @@ def test_numbers_of_32_bits_are_read_as_they_were_written(tmp_path: Path) -> Non
         assert np.float32(read) == np.float32(number)
         assert read == number or number in (1 / 3, -1e-40)
     assert header.metadata["all"] == [0.5, 0.1]
+
+
+def test_further_tokens_that_no_file_has_are_refused_where_they_are_asked_for(tmp_path: Path) -> None:
+    model = randomize(build(llama(num_layers=1, d_model=8, num_heads=2, d_ff=12, vocab_size=13)))
+    file = exported(model, tmp_path / "gguf")
+    load(file).save(tmp_path / "run")
+    for place in (file, tmp_path / "run"):
+        with pytest.raises(ArchetypeError, match="further_tokens: no layers of this model that predict further tokens"):
+            load(place, further_tokens=True)
