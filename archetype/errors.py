@@ -82,6 +82,10 @@ class NotObeyed(Notice):
     """A file asks for what is not done here."""
 
 
+class ReadOtherwise(Notice):
+    """A file is read otherwise than the reference library reads it."""
+
+
 class UnknownFamily(Notice):
     """A model of a family that is not registered was loaded; the message says what was inferred."""
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
-from archetype.convert.image_processor import pictures_as_they_are
+from archetype.convert.image_processor import numbers_as_they_are
 from archetype.convert.model_card import MODEL_CARD, model_card
 from archetype.convert.peft.write import write_peft
 from archetype.convert.sentence_transformers import write_files
@@ -87,8 +87,9 @@ def export(
         hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
         if isinstance(lm.model, CausalModel | EncoderDecoder):
             atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling))
-        if lm.spec.reads_images:
-            atomic.write_json(temporary / IMAGE_PROCESSOR, lm.image_processor or pictures_as_they_are(lm.spec))
+        if lm.spec.image_shape is not None:
+            pictures = lm.image_processor or numbers_as_they_are(*lm.spec.image_shape).contents()
+            atomic.write_json(temporary / IMAGE_PROCESSOR, pictures)
         if lm.tokenizer is not None:
             lm.tokenizer.save(temporary)
             write_fast(lm.tokenizer, temporary)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from archetype import generate
+from archetype.convert.image_processor import ImageProcessor, open_processor
 from archetype.convert.sentence_transformers import parse, write_files
+from archetype.data.images import open_pictures, picture_numbers
 from archetype.data.pairs import read_pairs
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
@@ -74,7 +76,7 @@ class LanguageModel:
         template: the chat template; None for a model that only continues texts.
         left_out: weights of its folder that this model has no use for, such as those of a part that sees images; they
             are written back with it.
-        image_processor: how its folder says that pictures are prepared by others (preprocessor_config.json).
+        image_processor: how pictures become its numbers: the contents of preprocessor_config.json, as they were read.
         sentence_files: how its folder says that texts become vectors (modules.json and what it names).
     """
 
@@ -272,7 +274,7 @@ class LanguageModel:
         if isinstance(data, tuple) or beam:
             raise SpecError("data", "pairs and beams are for an encoder-decoder", "give one file, without --num-beams")
         if isinstance(self.model, VisionEncoder):
-            return generate.evaluate_images(self.model, Path(data), self.labels)
+            return generate.evaluate_images(self.model, Path(data), self.labels, self.open_image_processor())
         if isinstance(self.model, Encoder | Decoder) and self.model.spec.head.classifies:
             return generate.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels)
         raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
@@ -373,11 +375,38 @@ class LanguageModel:
         model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
         return generate.embedding_tokens(model, self._tokenizer(), texts, modules)
 
+    def open_image_processor(self) -> ImageProcessor | None:
+        """How pictures become the model's numbers; None where nothing says it.
+
+        Raises:
+            CheckpointError: it says what is not done here.
+        """
+        if self.image_processor is None:
+            return None
+        return open_processor(self.image_processor, self.family.name if self.family else None)
+
+    def images(self, *files: str | Path) -> Tensor:
+        """Pictures as `classify` and `inspect` read them, (B, channels, height, width).
+
+        Args:
+            files: each of one picture, or a .npz file of `images`: pixels, or numbers that the model reads.
+
+        Raises:
+            ArchetypeError: a file is not one of pictures, or nothing says how they become numbers.
+        """
+        size, processor = self._model(VisionEncoder).spec.image_shape, self.open_image_processor()
+        return torch.cat([torch.from_numpy(open_pictures(Path(file), *size, processor)) for file in files])
+
+    def image(self, data: bytes) -> Tensor:
+        """The picture in the bytes of a file, (channels, height, width); errors as for `images`."""
+        size, processor = self._model(VisionEncoder).spec.image_shape, self.open_image_processor()
+        return torch.from_numpy(picture_numbers(data, *size, processor))
+
     def classify(self, inputs: Tensor | str | list[str]) -> Tensor:
         """The probability of each class, for images or texts; with a head for one class, the value that it estimates.
 
         Args:
-            inputs: images, (B, channels, height, width), a text, or texts.
+            inputs: images, (B, channels, height, width), as `images` gives them; a text, or texts.
 
         Returns:
             Probabilities, (B, classes), or values, (B, 1).

@@ -11,7 +11,7 @@ import torch
 from archetype.convert import hf_folder
 from archetype.convert.gguf.header import is_gguf
 from archetype.convert.gguf.read import read_gguf
-from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
+from archetype.convert.image_processor import read_processor_contents
 from archetype.convert.peft.config import CONFIG as ADAPTER_CONFIG
 from archetype.convert.peft.config import read_config as read_adapter_config
 from archetype.convert.peft.merge import merge_peft
@@ -143,10 +143,14 @@ def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
     if lm.tokenizer is not None:
         fields["data.tokenizer"] = str(folder)
 
-    def save(to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> None:
-        replace(lm, spec=model.spec, model=model, tokenizer=tokenizer, labels=labels).save(to)
+    def save(
+        to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...], pictures: dict[str, Any] | None
+    ) -> None:
+        pictures = pictures or lm.image_processor
+        new = replace(lm, spec=model.spec, model=model, tokenizer=tokenizer, labels=labels, image_processor=pictures)
+        new.save(to)
 
-    return Pretrained(str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, save)
+    return Pretrained(str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, lm.open_image_processor, save)
 
 
 def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LanguageModel:
@@ -212,8 +216,7 @@ def _load_hf(
         _set_special_ids(tokenizer, special)
     labels, template = read_labels(config), read_template(folder)
     left_out = hf_folder.read_left_out(folder, family, allow_pickle)
-    file = folder / IMAGE_PROCESSOR
-    pictures = read_mapping(file) if model.spec.reads_images and file.is_file() else None
+    pictures = read_processor_contents(folder) if model.spec.reads_images else None
     sentence = read_files(folder, allow_pickle)
     return LanguageModel(
         model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence

@@ -1,20 +1,276 @@
-"""preprocessor_config.json: how transformers prepares pictures for an exported model."""
+"""preprocessor_config.json: how the pixels of a picture become the numbers that a model reads.
 
-from typing import Any
+The steps, their order and their arithmetic are those of transformers' image processors with the backend of PIL.
+"""
 
-from archetype.models.spec import ModelSpec
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BeforeValidator, Field, model_validator
+
+from archetype.errors import CheckpointError, DataError, NotObeyed, SpecError
+from archetype.io.yaml import read_mapping
+from archetype.spec.base import Finite, Flag, Positive, Size, Spec, invalid
 
 FILE = "preprocessor_config.json"
+NESTED_FILE = "processor_config.json"  # of models of several inputs; what it says of pictures takes precedence
+BILINEAR, BICUBIC = 2, 3  # filters by the numbers of PIL
+MAX_SIDE = 2**14  # of a picture once it is scaled: one of 1 x 10,000 pixels grows with its shorter side
+
+Pixels = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.float32]
 
 
-def pictures_as_they_are(model: ModelSpec) -> dict[str, Any]:
-    """The contents for a model of images that was trained here: numbers go in as they stand, and none is resized."""
-    assert model.image_shape is not None
-    _, side = model.image_shape
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": False,
-        "do_rescale": False,
-        "do_normalize": False,
-        "size": {"height": side, "width": side},
-    }
+class Sides(Spec):
+    """What a picture is scaled or cut to.
+
+    Attributes:
+        height: rows, with `width`.
+        width: columns.
+        shortest_edge: the shorter side; the other keeps the proportion.
+    """
+
+    height: Size | None = None
+    width: Size | None = None
+    shortest_edge: Size | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> "Sides":
+        said = [name for name in ("height", "width", "shortest_edge") if getattr(self, name) is not None]
+        if said not in (["height", "width"], ["shortest_edge"]):
+            invalid("", f"has {' and '.join(said) or 'nothing'}", "give height and width, or shortest_edge")
+        return self
+
+    def of(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns for a picture of these."""
+        if self.height is not None and self.width is not None:
+            return self.height, self.width
+        assert self.shortest_edge is not None
+        shorter, longer = self.shortest_edge, int(self.shortest_edge * max(height, width) / min(height, width))
+        return (longer, shorter) if width <= height else (shorter, longer)
+
+
+def _square(side: int) -> Sides:
+    return Sides(height=side, width=side)
+
+
+def _as_list(value: Any) -> Any:
+    return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+ByChannel = Annotated[tuple[Finite, ...], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class ImageProcessor(Spec):
+    """The steps from pixels to numbers, in the order of the fields; their names are the keys of the file.
+
+    Attributes:
+        do_convert_rgb: whether a picture always gets three channels; those of other models follow `num_channels`.
+        do_resize: whether pictures are scaled to `size`.
+        size: height and width, or the shortest edge.
+        resample: the filter, by PIL's number: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming.
+        do_center_crop: whether the middle of `crop_size` is cut out; what is missing around it is black.
+        crop_size: height and width.
+        do_rescale: whether pixels, 0 to 255, are multiplied by `rescale_factor`.
+        rescale_factor: 1/255 for numbers of 0 to 1.
+        do_normalize: whether `image_mean` is subtracted, and the difference divided by `image_std`.
+        image_mean: of each channel, or one of all.
+        image_std: likewise.
+    """
+
+    do_convert_rgb: Flag = False
+    do_resize: Flag = True
+    size: Sides = _square(224)
+    resample: Annotated[int, Field(strict=True, ge=0, le=5)] = BILINEAR
+    do_center_crop: Flag = False
+    crop_size: Sides | None = None
+    do_rescale: Flag = True
+    rescale_factor: Positive = 1 / 255
+    do_normalize: Flag = True
+    image_mean: ByChannel = (0.5,)
+    image_std: ByChannel = (0.5,)
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> "ImageProcessor":
+        if self.do_center_crop and (self.crop_size is None or self.crop_size.height is None):
+            invalid("crop_size", "gives no height and width", "give both, or leave do_center_crop out")
+        if min(self.image_std) <= 0:
+            invalid("image_std", "has a number that is not above 0", "give positive ones")
+        return self
+
+    def numbers(self, pixels: Pixels) -> Numbers:
+        """The numbers of one picture.
+
+        Args:
+            pixels: (C, H, W).
+
+        Raises:
+            SpecError: mean or deviation are those of other channels.
+        """
+        if self.do_convert_rgb and len(pixels) == 1:
+            pixels = pixels.repeat(3, axis=0)
+        if self.do_resize:
+            pixels = _resized(pixels, self.size.of(*pixels.shape[1:]), self.resample)
+        if self.do_center_crop and self.crop_size is not None:
+            pixels = _center_crop(pixels, *self.crop_size.of(*pixels.shape[1:]))
+        numbers = pixels.astype(np.float32)
+        if self.do_rescale:
+            numbers = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
+        if self.do_normalize:
+            mean, std = (self._by_channel(name, len(pixels)) for name in ("image_mean", "image_std"))
+            numbers = (numbers - mean) / std
+        return numbers
+
+    def _by_channel(self, name: str, num_channels: int) -> Numbers:
+        values = getattr(self, name)
+        if len(values) not in (1, num_channels):
+            cause = f"has {len(values)} numbers, and the pictures {num_channels} channels"
+            raise SpecError(f"{FILE}: {name}", cause, "give one for each")
+        return np.array(values, dtype=np.float32)[:, None, None]
+
+    def contents(self) -> dict[str, Any]:
+        """The contents of the file; of this class all keys are obeyed by every version of transformers."""
+        values = self.dump(full=True)
+        sides = {name: value.dump() for name in ("size", "crop_size") if (value := getattr(self, name)) is not None}
+        means = {name: values[name][0] for name in ("image_mean", "image_std") if len(values[name]) == 1}
+        return {"image_processor_type": "CLIPImageProcessor"} | values | sides | means
+
+
+def square_pictures(num_channels: int, side: int) -> ImageProcessor:
+    """How a model trained here on files of pictures has them: scaled, the middle square cut out, numbers of 0 to 1."""
+    return ImageProcessor(
+        do_convert_rgb=num_channels == 3, size=Sides(shortest_edge=side), resample=BICUBIC, do_center_crop=True,
+        crop_size=_square(side), do_normalize=False,
+    )  # fmt: skip
+
+
+def numbers_as_they_are(num_channels: int, side: int) -> ImageProcessor:
+    """For a model trained on numbers: they go in unchanged."""
+    return ImageProcessor(do_resize=False, size=_square(side), do_rescale=False, do_normalize=False)
+
+
+# What each class of transformers does where the file does not say; a size that is one number is the shortest edge of
+# those with default_to_square false.
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+CLIP: dict[str, Any] = {
+    "do_convert_rgb": True, "size": {"shortest_edge": 224}, "default_to_square": False, "resample": BICUBIC,
+    "do_center_crop": True, "crop_size": 224, "image_mean": CLIP_MEAN, "image_std": CLIP_STD,
+}  # fmt: skip
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "ViTImageProcessor": {},
+    "DeiTImageProcessor": {"size": 256, "resample": BICUBIC, "do_center_crop": True, "crop_size": 224},
+    "BeitImageProcessor": {"resample": BICUBIC, "crop_size": 224},
+    "SiglipImageProcessor": {
+        "do_convert_rgb": True, "size": {"height": 224, "width": 224}, "default_to_square": False, "resample": BICUBIC,
+    },
+    "CLIPImageProcessor": CLIP,
+    "BitImageProcessor": CLIP,
+}  # fmt: skip
+OF_MODELS = {"vit": "ViTImageProcessor", "vit_msn": "ViTImageProcessor", "ijepa": "ViTImageProcessor",
+             "deit": "DeiTImageProcessor"}  # fmt: skip
+NAMES = ("image_processor_type", "feature_extractor_type")
+WITHOUT_EFFECT = {  # of one picture: keys that name classes, places, or what is done to labels or several pictures
+    *NAMES, "processor_class", "_processor_class", "auto_map", "default_to_square", "pad_size", "return_tensors",
+    "device", "disable_grouping", "input_data_format", "image_seq_length", "do_reduce_labels", "reduce_labels",
+    "_valid_kwargs_names", "_valid_processor_keys",
+}  # fmt: skip
+USED_IF = {  # the flag without which a key may be null
+    "size": "do_resize", "resample": "do_resize", "crop_size": "do_center_crop", "rescale_factor": "do_rescale",
+    "image_mean": "do_normalize", "image_std": "do_normalize",
+}  # fmt: skip
+NEUTRAL = {"do_pad": (False,), "data_format": ("channels_first",), "use_square_size": (False,), "crop_pct": ()}
+
+
+def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -> ImageProcessor:
+    """The steps that a preprocessor_config.json says: each key is read, without effect, named in a warning, or refused.
+
+    Args:
+        contents: of the file.
+        model_type: by which transformers finds the class where the file names none.
+
+    Raises:
+        CheckpointError: a value is wrong, or asks for what is not done here.
+
+    Warns:
+        NotObeyed: names keys that are not known, which transformers' class passes over too.
+    """
+    name = str(next((contents[key] for key in NAMES if contents.get(key)), OF_MODELS.get(model_type or "", "")))
+    name = name.replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
+    if name not in DEFAULTS:
+        cause = f"pictures are prepared by {name or 'a class that is not named'}, which is not known here"
+        raise CheckpointError(f"{FILE}: image_processor_type", cause, f"known are {', '.join(DEFAULTS)}")
+    for key, neutral in NEUTRAL.items():
+        if contents.get(key) is not None and contents[key] not in neutral:
+            cause = f"{contents[key]!r:.60} asks for what is not done here"
+            raise CheckpointError(f"{FILE}: {key}", cause, "prepare the pictures with transformers, as an .npz file")
+    if unknown := sorted(contents.keys() - ImageProcessor.model_fields.keys() - WITHOUT_EFFECT - NEUTRAL.keys()):
+        message = f"{FILE}: {', '.join(map(repr, unknown))[:200]} change no picture here"
+        warnings.warn(message, NotObeyed, stacklevel=2)
+    values = {**DEFAULTS[name], **contents}
+    is_square = values.get("default_to_square", True)
+    values = {key: value for key, value in values.items() if key in ImageProcessor.model_fields}
+    for key in [key for key, value in values.items() if value is None]:
+        if key.startswith("do_"):
+            values[key] = False
+        elif not values.get(USED_IF[key], True):
+            del values[key]
+    for key, square in (("size", is_square), ("crop_size", True)):
+        if key in values:
+            values[key] = _sides(values[key], square)
+    try:
+        return ImageProcessor.parse(values)
+    except SpecError as error:
+        raise CheckpointError(f"{FILE}: {error.place}", error.cause, error.remedy) from None
+
+
+def read_processor_contents(folder: Path) -> dict[str, Any] | None:
+    """What a model's folder says of pictures; None where it says nothing."""
+    if (nested := folder / NESTED_FILE).is_file():
+        contents = read_mapping(nested).get("image_processor")
+        if isinstance(contents, dict):
+            return contents
+    file = folder / FILE
+    return read_mapping(file) if file.is_file() else None
+
+
+def _sides(value: Any, square: bool) -> Any:
+    """Sizes of older files: one number, or height and width."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"height": value, "width": value} if square else {"shortest_edge": value}
+    if isinstance(value, list) and len(value) == 2:
+        return {"height": value[0], "width": value[1]}
+    return value
+
+
+def _resized(pixels: Pixels, sides: tuple[int, int], resample: int) -> Pixels:
+    """Each channel scaled alone, as PIL scales those of a picture."""
+    from PIL import Image
+
+    height, width = sides
+    if max(sides) > MAX_SIDE:
+        cause = f"of {pixels.shape[1]} x {pixels.shape[2]} pixels becomes one of {height} x {width}"
+        raise DataError("picture", cause, "cut it")
+    return np.stack([
+        np.asarray(Image.fromarray(channel).resize((width, height), Image.Resampling(resample))) for channel in pixels
+    ])  # fmt: skip
+
+
+def _center_crop(pixels: Pixels, height: int, width: int) -> Pixels:
+    """The middle, where half a pixel is to be cut off as transformers does; black where there is none."""
+    rows, columns = (_middle(have, want) for have, want in zip(pixels.shape[1:], (height, width), strict=True))
+    cut = np.zeros((len(pixels), height, width), dtype=np.uint8)
+    cut[:, rows[1], columns[1]] = pixels[:, rows[0], columns[0]]
+    return cut
+
+
+def _middle(have: int, want: int) -> tuple[slice, slice]:
+    """Of one side: what is taken of the picture, and where it goes."""
+    if want <= have:
+        start = (have - want) // 2
+        return slice(start, start + want), slice(0, want)
+    start = -((have - want) // 2)
+    return slice(0, have), slice(start, start + have)

@@ -1,19 +1,27 @@
-"""Images and their classes, from a .npz file or a folder."""
+"""Images and their classes, from a .npz file or a folder.
+
+Files of pictures, and bytes in a .npz file, become numbers as the model's image processor says; all other numbers of a
+.npz file are those that the model reads.
+"""
 
 import hashlib
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from archetype.convert.image_processor import ImageProcessor
+from archetype.data.picture import decode_picture
 from archetype.errors import DataError
-from archetype.io.files import check_regular
+from archetype.io.files import check_regular, read_bytes
 
 MAX_ARRAY_BYTES = 2**30
+MAX_PICTURE_BYTES = 2**28
+Numbers = npt.NDArray[np.float32]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
@@ -49,27 +57,61 @@ class Images:
         return hashlib.sha256(self.images.tobytes() + self.labels.tobytes()).hexdigest()
 
 
-def open_images(path: Path, num_channels: int, size: int) -> Images:
-    """The images of a .npz file or of a folder's subfolders, which must be of the size that a model is for.
+def open_images(path: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Images:
+    """The images of a .npz file or of a folder's subfolders, with the class of each.
+
+    Args:
+        path: of the file or the folder.
+        num_channels: that the model takes.
+        size: rows and columns that it takes.
+        processor: how pictures become numbers; None where nothing says it.
 
     Raises:
         DataError: they are of another size, or cannot be read.
     """
-    images = read_image_folder(path, num_channels, size) if path.is_dir() else read_images(path)
-    shape, expected = images.images.shape[1:], (num_channels, size, size)
-    if shape != expected:
-        actual, taken = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
-        raise DataError(str(path), f"its images are {actual} and the model takes {taken}", "change either")
+    if path.is_dir():
+        return read_image_folder(path, num_channels, size, processor)
+    images = read_images(path, processor)
+    _check_size(images.images.shape[1:], num_channels, size, str(path))
     return images
 
 
-def read_images(file: Path) -> Images:
-    """The `images` and `labels` of a .npz file.
+def open_pictures(file: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Numbers:
+    """The images of a .npz file, or one picture, (N, C, H, W); arguments and errors as for `open_images`."""
+    if file.suffix.lower() in IMAGE_SUFFIXES:
+        data = read_bytes(file, MAX_PICTURE_BYTES)
+        return picture_numbers(data, num_channels, size, processor, str(file))[None]
+    images = read_pictures(file, processor)
+    _check_size(images.shape[1:], num_channels, size, str(file))
+    return images
+
+
+def picture_numbers(
+    data: bytes, num_channels: int, size: int, processor: ImageProcessor | None, place: str = "image"
+) -> Numbers:
+    """One picture, (C, H, W); `data` are of its file, and other arguments and errors as for `open_images`."""
+    if processor is None:
+        cause = "the model does not say how pictures become numbers"
+        raise DataError(place, cause, "add its preprocessor_config.json, or give an .npz file of the numbers it reads")
+    numbers = processor.numbers(decode_picture(data, num_channels, place, on_white=processor.do_convert_rgb))
+    _check_size(numbers.shape, num_channels, size, place)
+    return numbers
+
+
+def _check_size(shape: tuple[int, ...], num_channels: int, size: int, place: str) -> None:
+    expected = (num_channels, size, size)
+    if shape != expected:
+        actual, taken = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
+        raise DataError(place, f"its images are {actual} and the model takes {taken}", "change either")
+
+
+def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
+    """The `images` and `labels` of a .npz file; `processor` is that of `read_pictures`.
 
     Raises:
         DataError: names the file and what is missing or has the wrong shape or type.
     """
-    images, labels = read_pictures(file), _array(file, "labels")
+    images, labels = read_pictures(file, processor), _array(file, "labels")
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
         cause = f"has {len(images)} images and labels of {labels.shape} {labels.dtype}"
         raise DataError(str(file), cause, "give (N,) whole numbers")
@@ -84,19 +126,18 @@ def class_names(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(path.name for path in folder.iterdir() if path.is_dir()))
 
 
-def read_image_folder(folder: Path, num_channels: int, size: int) -> Images:
-    """The images in a folder's subfolders, one for each class in the order of names, cut and scaled to a square.
+def read_image_folder(folder: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Images:
+    """The images in a folder's subfolders, one for each class in the order of names.
 
     Args:
         folder: holds the subfolders.
         num_channels: 1 (grey) or 3 (red, green and blue).
         size: rows and columns.
+        processor: how pictures become numbers.
 
     Raises:
         DataError: names what is not an image, or says that there are none, or too many for the memory.
     """
-    if num_channels not in (1, 3):
-        raise DataError(str(folder), f"files of images have no {num_channels} channels", "use a model of 1 or 3")
     classes = class_names(folder)
     files = [
         (file, label)
@@ -112,35 +153,16 @@ def read_image_folder(folder: Path, num_channels: int, size: int) -> Images:
         raise DataError(str(folder), cause, "give fewer, or a model of smaller ones")
     images = np.empty((len(files), num_channels, size, size), dtype=np.float32)
     for image, (file, _) in zip(images, files, strict=True):
-        image[:] = decode_image(file, num_channels, size)
+        image[:] = open_pictures(file, num_channels, size, processor)[0]
     return Images(images, np.array([label for _, label in files]))
 
 
-def decode_image(file: Path | IO[bytes], num_channels: int, size: int) -> npt.NDArray[np.float32]:
-    """An image, cut and scaled to a square, (C, H, W), between 0 and 1.
+def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Numbers:
+    """The `images` of a .npz file, (N, C, H, W); (N, H, W) is read as one channel.
 
     Args:
-        file: of any of the usual formats.
-        num_channels: 1 (grey) or 3 (red, green and blue).
-        size: rows and columns.
-
-    Raises:
-        DataError: it is not an image.
-    """
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(file) as opened:
-            square = ImageOps.fit(opened.convert("L" if num_channels == 1 else "RGB"), (size, size))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning):
-        place = str(file) if isinstance(file, Path) else "image"
-        raise DataError(place, "is not an image", "fix or remove it") from None
-    pixels: npt.NDArray[np.float32] = np.asarray(square, dtype=np.float32) / np.float32(255)
-    return pixels.reshape(size, size, num_channels).transpose(2, 0, 1)
-
-
-def read_pictures(file: Path) -> npt.NDArray[np.float32]:
-    """The `images` of a .npz file, (N, C, H, W); (N, H, W) is read as one channel.
+        file: of numbers that a model reads, or of bytes, which are pixels.
+        processor: makes numbers of pixels (absent: they are numbers already).
 
     Raises:
         DataError: names the file and what is missing or has the wrong shape or type.
@@ -149,11 +171,18 @@ def read_pictures(file: Path) -> npt.NDArray[np.float32]:
     images = images[:, None] if images.ndim == 3 else images
     if images.dtype.kind not in "biuf" or images.ndim != 4 or not images.size:
         raise DataError(str(file), f"has images of {images.shape} {images.dtype}", "give (N, C, H, W) numbers")
+    if images.dtype == np.uint8 and processor is not None:
+        return np.stack([processor.numbers(pixels) for pixels in images])
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
         images = images.astype(np.float32, copy=False)
     if not np.isfinite(images).all():
         raise DataError(str(file), "holds a number that is not finite", "fix the file")
     return images
+
+
+def has_pixels(path: Path) -> bool:
+    """Whether a folder or a .npz file of images holds pixels, which an image processor makes numbers of."""
+    return path.is_dir() or _array(path, "images").dtype == np.uint8
 
 
 def _array(file: Path, name: str) -> npt.NDArray[Any]:

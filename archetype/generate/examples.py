@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from archetype.convert.image_processor import ImageProcessor
 from archetype.data.images import class_names, open_images
 from archetype.data.records import read_records
 from archetype.errors import DataError
@@ -41,19 +42,22 @@ def evaluate_texts(
     return _report(answers, expected, labels, file)
 
 
-def evaluate_images(model: VisionEncoder, path: Path, labels: Sequence[str] = ()) -> ClassReport:
+def evaluate_images(
+    model: VisionEncoder, path: Path, labels: Sequence[str] = (), processor: ImageProcessor | None = None
+) -> ClassReport:
     """The report of a model's classes on the images of a .npz file, or of a folder with a subfolder for each class.
 
     Args:
         model: in evaluation mode.
         path: of the file or the folder.
         labels: names of the model's classes, by which subfolders are known too (absent: their numbers).
+        processor: how pictures become numbers.
 
     Raises:
         SpecError: the model has no classes.
         DataError: the images cannot be read, are of another size, or have more classes than the model.
     """
-    images = open_images(path, model.spec.num_channels, model.spec.image_size)
+    images = open_images(path, *model.spec.image_shape, processor)
     numbers = images.labels.tolist()
     if path.is_dir() and labels:
         names = class_names(path)

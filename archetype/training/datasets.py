@@ -1,13 +1,16 @@
 """The data that a recipe names: files, and how much of them is held out for validation."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from archetype.convert.image_processor import ImageProcessor, square_pictures
 from archetype.data.corpus import Corpus, corpus, split
+from archetype.data.images import has_pixels
 from archetype.data.packing import Documents
 from archetype.data.pairs import read_lines
 from archetype.data.shards import is_held_out
@@ -15,6 +18,7 @@ from archetype.data.sources import HUGGING_FACE, SUFFIXES, Sources, expand, pinn
 from archetype.data.tokenization import cache_folder, tokenized
 from archetype.errors import SpecError
 from archetype.io.text import read_text
+from archetype.models.spec import ModelSpec
 from archetype.spec.base import Flag, Length, Positive, Size, Spec
 from archetype.spec.kinds import Part, part
 from archetype.tokenizers import Tokenizer
@@ -46,6 +50,10 @@ class Data(Part):
     def read_texts(self, folder: Path) -> dict[str, str]:
         """All texts by the field that names them; relative paths start at `folder`."""
         return {}
+
+    def prepared_for(self, spec: ModelSpec, processor: Callable[[], ImageProcessor | None]) -> Self:
+        """The same data with what a model says of their preparation; `processor` is that of a model trained before."""
+        return self
 
 
 class TokenizedData(Data):
@@ -261,11 +269,33 @@ class ImageData(Data):
 
     Attributes:
         file: a .npz file of images and labels, or a folder of images with a subfolder for each class.
+        image_processor: how pictures, and bytes in a .npz file, become numbers (absent: as the trained model says, else
+            the files' middle squares become numbers of 0 to 1).
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("file",)
     kind: Literal["images"] = "images"
     file: str = ""
+    image_processor: ImageProcessor | None = None
+
+    def prepared_for(self, spec: ModelSpec, processor: Callable[[], ImageProcessor | None]) -> Self:
+        """With an image processor where there are pixels.
+
+        Raises:
+            SpecError: the recipe has one, and there are none.
+        """
+        path = Path(self.file)
+        if not self.file or spec.image_shape is None or not path.exists():
+            return self  # which is refused where the data are read
+        if not has_pixels(path):
+            if self.image_processor is not None:
+                cause = f"{path.name} holds numbers, which a model reads as they are"
+                raise SpecError("data.image_processor", cause, "leave it out, or give pictures")
+            return self
+        chosen = self.image_processor or processor()
+        if chosen is None and path.is_dir():
+            chosen = square_pictures(*spec.image_shape)
+        return self.replace(image_processor=chosen)
 
 
 def _absolute(value: Any) -> Any:

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from archetype.convert.image_processor import ImageProcessor
 from archetype.models.build import Model
 from archetype.nn.parameter_names import names_matching, train_only
 from archetype.parts.adapter.module import adapter_parameters
@@ -25,7 +27,9 @@ class Pretrained:
         source: where it was loaded from.
         labels: names of the classes of its head.
         template: its chat template.
-        save: writes all that it came with as a run directory, with this model, tokenizer and labels for its own.
+        image_processor: how pictures become its numbers.
+        save: writes all that it came with as a run directory, with this model, tokenizer and labels for its own, and
+            other contents of preprocessor_config.json where there are some.
     """
 
     source: str
@@ -33,7 +37,8 @@ class Pretrained:
     tokenizer: Tokenizer | None
     labels: tuple[str, ...]
     template: ChatTemplate | None
-    save: Callable[[Path, Model, Tokenizer | None, tuple[str, ...]], None]
+    image_processor: Callable[[], ImageProcessor | None]
+    save: Callable[[Path, Model, Tokenizer | None, tuple[str, ...], dict[str, Any] | None], None]
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from archetype.convert.image_processor import ImageProcessor
 from archetype.convert.source import open_spec
 from archetype.errors import DataError, SpecError
 from archetype.io import hub
@@ -39,6 +40,7 @@ class ResolvedRecipe:
         notes: what to say of the run when it starts.
         template: the model's chat template.
         labels: names of its classes, where they have any.
+        image_processor: contents of preprocessor_config.json, where the run says what the pretrained model does not.
         pretrained: the model whose weights it begins with.
     """
 
@@ -49,6 +51,7 @@ class ResolvedRecipe:
     notes: tuple[str, ...]
     template: ChatTemplate | None
     labels: tuple[str, ...]
+    image_processor: dict[str, Any] | None
     pretrained: Pretrained | None
 
 
@@ -84,6 +87,8 @@ def resolve_recipe(
         if pretrained is not None:
             recipe = recipe.replace(spec=with_room_for(tokenizer, pretrained.model.spec).dump())
     spec = resolve_spec(recipe, tokenizer)
+    data = data.prepared_for(spec, pretrained.image_processor if pretrained else lambda: None)
+    recipe = recipe.replace(data=data)
     config = resolve_objective(recipe, spec)
     config, spec = config.resolve(spec, data, texts, pretrained.labels if pretrained else None)
     recipe = recipe.replace(objective=config)
@@ -100,7 +105,8 @@ def resolve_recipe(
     if budget:
         recipe = budget.fit(recipe, spec, objective, device)
     labels = class_names(recipe.objective, spec, pretrained)
-    return ResolvedRecipe(recipe, spec, tokenizer, objective, notes, template, labels, pretrained)
+    pictures = _own_image_processor(data, pretrained)
+    return ResolvedRecipe(recipe, spec, tokenizer, objective, notes, template, labels, pictures, pretrained)
 
 
 def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:
@@ -210,6 +216,14 @@ def class_names(objective: ObjectiveConfig | None, spec: ModelSpec, pretrained: 
     if labels is None:
         return pretrained.labels if pretrained and spec.head == pretrained.model.spec.head else ()
     return () if labels == tuple(map(str, range(len(labels)))) else labels
+
+
+def _own_image_processor(data: Data, pretrained: Pretrained | None) -> dict[str, Any] | None:
+    """What a run says of pictures, unless its pretrained model says the same."""
+    processor: ImageProcessor | None = getattr(data, "image_processor", None)
+    if processor is None or (pretrained is not None and processor == pretrained.image_processor()):
+        return None
+    return processor.contents()
 
 
 def with_room_for(tokenizer: Tokenizer, spec: ModelSpec) -> ModelSpec:

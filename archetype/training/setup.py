@@ -61,12 +61,12 @@ def start(
     for tracker in recipe.trackers:
         tracker.package()
     resolved = resolve_recipe(folder, recipe, device, text, force, budget, pretrained, processes)
-    spec, tokenizer, objective, labels = resolved.spec, resolved.tokenizer, resolved.objective, resolved.labels
+    spec, tokenizer, objective = resolved.spec, resolved.tokenizer, resolved.objective
     model, recipe, notes = first_model(resolved, processes.building_device(resolved.recipe, device))
     with atomic.new_folder(folder) as temporary:
         run = Run(temporary)
         if pretrained is not None:
-            _write_pretrained(run, pretrained, model, tokenizer, labels)
+            _write_pretrained(run, pretrained, model, resolved)
         if recipe.adapter is not None and pretrained is not None:
             install(model, recipe.adapter, recipe.seed)
             write_adapter(run, AdaptedModel(adapter=recipe.adapter, base=pretrained.source))
@@ -77,8 +77,8 @@ def start(
             tokenizer.save(run.tokenizer_folder)
         if resolved.template is not None:
             write_template(resolved.template, run.tokenizer_folder)
-        if pretrained is None and labels:
-            write_origin(temporary, spec, None, labels)
+        if pretrained is None:
+            write_origin(temporary, spec, None, resolved.labels, resolved.image_processor)
         if text is not None:
             atomic.write_bytes(temporary / TEXT_FILE, text.encode())
         state = TrainState.build(run, recipe, tokenizer, objective, model)
@@ -91,12 +91,10 @@ def start(
     return state
 
 
-def _write_pretrained(
-    run: Run, pretrained: Pretrained, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...]
-) -> None:
+def _write_pretrained(run: Run, pretrained: Pretrained, model: Model, resolved: ResolvedRecipe) -> None:
     """Write the files of a model that a run begins with, but its weights: they are the checkpoint of step 0."""
     folder = run.folder / "pretrained"
-    pretrained.save(folder, model, tokenizer, labels)
+    pretrained.save(folder, model, resolved.tokenizer, resolved.labels, resolved.image_processor)
     for file in folder.iterdir():
         file.rename(run.folder / file.name)
     folder.rmdir()

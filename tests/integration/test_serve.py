@@ -23,6 +23,7 @@ import archetype
 from archetype import LanguageModel
 from archetype.apps.serve import page
 from archetype.apps.serve.models import Source
+from archetype.convert.image_processor import square_pictures
 from archetype.generate import Sampling
 from archetype.models.build import build
 from archetype.spec import assign
@@ -66,7 +67,7 @@ def models() -> dict[str, LanguageModel]:
         "bert": tiny("bert-tiny", bytes_),
         "classes": tiny("bert-tiny", bytes_, "head={kind: classification, num_classes: 3}", labels=("a", "b", "c")),
         "transformer": tiny("transformer-tiny", bytes_),
-        "vit": LanguageModel(vit.spec, vit, labels=()) if (vit := picture_model()) else None,  # type: ignore[dict-item]
+        "vit": classifier_of_pictures(),
         "mamba": tiny("mamba-tiny", bytes_),
         "five tokens": replace(tiny("llama-tiny", bytes_), sampling=Sampling.parse({"max_new_tokens": 5})),
         "24 tokens": replace(tiny("llama-tiny", bytes_), sampling=Sampling.parse({"max_length": 24})),
@@ -77,6 +78,11 @@ def models() -> dict[str, LanguageModel]:
 @cache
 def picture_model() -> Any:
     return randomize(build(archetype.load_spec("vit-tiny")), seed=3).eval()
+
+
+def classifier_of_pictures() -> LanguageModel:
+    model = picture_model()
+    return LanguageModel(model.spec, model, image_processor=square_pictures(*model.spec.image_shape).contents())
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ from torch import Tensor
 import archetype
 from archetype import LanguageModel
 from archetype.apps.serve.captures import MAX_BYTES, numbers
+from archetype.convert.image_processor import square_pictures
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.report import cost_report
 from archetype.estimate.state import state_parts
@@ -53,7 +54,8 @@ def loaded(name: str) -> LanguageModel:
     """A model of bytes with random weights; token 0 ends a text."""
     spec = archetype.load_spec(KINDS[name])
     if name == "vit":
-        return LanguageModel(spec, randomize(build(spec), seed=3).eval())  # type: ignore[arg-type]
+        pictures = square_pictures(*spec.image_shape).contents()  # type: ignore[misc]
+        return LanguageModel(spec, randomize(build(spec), seed=3).eval(), image_processor=pictures)  # type: ignore[arg-type]
     spec = assign(spec, ["vocab_size=257", *(["layers[0].mixer={kind: mamba}"] if name == "hybrid" else [])])
     tokenizer = train_tokenizer("bytes", [], None)
     tokenizer.eos = (0,)
@@ -99,27 +101,25 @@ def inspected(server: Served, name: str) -> tuple[Any, Inspection]:
     """The server's answer, and what Python says of the same text."""
     lm = loaded(name)
     if isinstance(lm.model, VisionEncoder):
-        body, image = image_of(lm.model)
+        body, image = image_of(lm)
         return ask(server, "/api/inspect", {"model": name} | body), lm.inspect(image)
     text: dict[str, Any] = {"source": TEXT, "target": "un chat"} if name == "t5" else {"text": TEXT}
     return ask(server, "/api/inspect", {"model": name} | text), lm.inspect(TEXT, text.get("target"))
 
 
-def image_of(model: VisionEncoder) -> tuple[dict[str, str], Tensor]:
+def image_of(lm: LanguageModel) -> tuple[dict[str, str], Tensor]:
     """A random image as PNG in a data: URL, and as the model reads it."""
     import base64
     import io
 
     from PIL import Image
 
-    from archetype.data.images import decode_image
-
-    side = model.spec.image_size
+    assert lm.spec.image_shape is not None
+    side = lm.spec.image_shape[1]
     pixels = np.random.default_rng(2).integers(0, 256, (side, side), dtype=np.uint8)
     Image.fromarray(pixels).save(file := io.BytesIO(), "PNG")
     url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-    file.seek(0)
-    return {"image": url}, torch.from_numpy(decode_image(file, model.spec.num_channels, side))
+    return {"image": url}, lm.image(file.getvalue())
 
 
 @torch.no_grad()

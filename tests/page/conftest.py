@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from archetype import families, spec
+from archetype.convert.image_processor import square_pictures
 from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
@@ -39,7 +40,9 @@ def tiny(name: str) -> LanguageModel:
     if not isinstance(model.spec, spec.VisionEncoder):
         tokenizer = train_tokenizer("bytes", [], None)
         tokenizer.eos = (0,)
-    return LanguageModel(model.spec, model, tokenizer, template=template)
+    shape = model.spec.image_shape
+    pictures = square_pictures(*shape).contents() if shape else None
+    return LanguageModel(model.spec, model, tokenizer, template=template, image_processor=pictures)
 
 
 @pytest.fixture(autouse=True)

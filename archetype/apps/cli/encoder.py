@@ -1,17 +1,18 @@
 """The verbs of encoders: predict masked tokens, embed texts, and classify texts or images."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from archetype.apps.cli.options import Device, Dtype, Json, Model
-from archetype.apps.cli.output import print_device, print_json
+from archetype.apps.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
     from archetype.language_model import LanguageModel
 
-INPUTS = typer.Argument(metavar="TEXT... | IMAGES", help="Texts, or a .npz file with `images`, (N, [C,] H, W).")
+INPUTS = typer.Argument(
+    metavar="TEXT... | IMAGE...", help="Texts, or files: pictures, or .npz with `images`, (N, [C,] H, W)."
+)
 
 
 def fill(
@@ -76,14 +77,12 @@ def classify(
     as_json: Json = False,
 ) -> None:
     """Name the class of each text, token or image, with its probability."""
-    import torch
-
+    show_warnings()
     from archetype.api import load
-    from archetype.data.images import read_pictures
 
-    is_images = inputs[0].endswith(".npz") and len(inputs) == 1
-    batch = torch.from_numpy(read_pictures(Path(inputs[0]))) if is_images else inputs
     lm = load(model, dtype, device)
+    is_images = lm.spec.reads_images or (inputs[0].endswith(".npz") and len(inputs) == 1)
+    batch = lm.images(*inputs) if is_images else inputs
     if lm.spec.head.labels_tokens and not is_images:
         _print_token_classes(lm, inputs, as_json)
         return

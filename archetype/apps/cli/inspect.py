@@ -9,8 +9,6 @@ from archetype.apps.cli.options import Device, Dtype, Json, Model
 from archetype.apps.cli.output import print_device, print_json
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from archetype.inspection import View
 
 OUTPUT_HELP = "A picture (.png, .svg), data (.json) or tensors (.safetensors) to write."
@@ -19,7 +17,7 @@ OUTPUT_HELP = "A picture (.png, .svg), data (.json) or tensors (.safetensors) to
 def inspect(
     model: Model,
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="What it reads; for images an .npz file, whose first is.")
+        str, typer.Argument(metavar="TEXT", help="What it reads; for images a file of one, or .npz, whose first is.")
     ],
     view: Annotated[
         str,
@@ -66,7 +64,7 @@ def inspect(
     if corrupt is not None and (view != "summary" or layer is not None or head is not None):
         raise SpecError("--corrupt", "cannot be combined with --view, --layer or --head", "leave these out")
     lm = load(model, dtype, device)
-    inspection = lm.inspect(_image(text) if lm.spec.kind == "vision_encoder" else text, target)
+    inspection = lm.inspect(lm.images(text)[0] if lm.spec.reads_images else text, target)
     shown: View
     if corrupt is not None:
         shown = inspection.patching(lm.inputs(corrupt, target))
@@ -82,11 +80,3 @@ def inspect(
     print_device(lm.model.device)
     if output is None:
         print(shown.table())
-
-
-def _image(file: str) -> "Tensor":
-    import torch
-
-    from archetype.data.images import read_pictures
-
-    return torch.from_numpy(read_pictures(Path(file)))[0]

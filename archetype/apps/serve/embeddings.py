@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import io
 from typing import Any
 
 import torch
@@ -15,10 +14,8 @@ from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
 from archetype.apps.serve.requests import ClassifyRequest, EmbeddingRequest, Ids, ImagePart, as_list
 from archetype.apps.serve.served_model import ServedModel
-from archetype.data.images import decode_image
-from archetype.errors import DataError
+from archetype.errors import ArchetypeError
 from archetype.generate import Pooling
-from archetype.models.vision.module import VisionEncoder
 
 MAX_INPUTS = 2048  # of one request
 
@@ -122,18 +119,7 @@ def picture(model: ServedModel, url: str) -> Tensor:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise ApiError("invalid_value", "input: the image is not base64; encode its file", "input") from None
-    vision = model.lm.model
-    assert isinstance(vision, VisionEncoder)
     try:
-        pixels = torch.from_numpy(decode_image(io.BytesIO(data), vision.spec.num_channels, vision.spec.image_size))
-    except DataError:
-        raise ApiError("invalid_value", "input: holds what is not an image; send PNG or JPEG", "input") from None
-    return _normalized(pixels, model.lm.image_processor or {})
-
-
-def _normalized(pixels: Tensor, processor: dict[str, Any]) -> Tensor:
-    """Numbers between 0 and 1, or around 0 where the model's files say so."""
-    if not processor.get("do_normalize"):
-        return pixels
-    mean, std = (torch.tensor(processor.get(name, [0.5])).float() for name in ("image_mean", "image_std"))
-    return (pixels - mean[:, None, None]) / std[:, None, None]
+        return model.lm.image(data)
+    except ArchetypeError as error:
+        raise api_error(error, "input") from None

@@ -44,9 +44,9 @@ class ImageClass(ObjectiveConfig):
         assert isinstance(data, ImageData)
         num_own = spec.head.num_classes if spec.head.classifies else 0
         names = self.labels or (class_names(Path(data.file)) if Path(data.file).is_dir() else ())
-        if num_own and labels is None:
-            return self.replace(labels=names if len(names) == num_own else ()), spec
-        num_classes = int(_images(data.file, spec).labels.max()) + 1
+        if num_own and labels is None and len(names) in (0, num_own):
+            return self.replace(labels=names), spec
+        num_classes = int(_images(data, spec).labels.max()) + 1
         chosen = names or (tuple(labels or ()) if num_classes == num_own else ())
         if chosen and len(chosen) < num_classes:
             cause = f"names {len(chosen)} classes, and the images have {num_classes}"
@@ -61,7 +61,7 @@ class ImageClass(ObjectiveConfig):
             DataError: the images are not of the size, or have more classes, than the model takes.
         """
         assert isinstance(inputs.data, ImageData)
-        images = _images(inputs.data.file, inputs.spec)
+        images = _images(inputs.data, inputs.spec)
         _check_classes(images, inputs.data.file, inputs.spec)
         training, validation = images.split(inputs.data.validation_fraction, inputs.seed)
         return ImageClassObjective(training, validation, inputs.batch_size, inputs.seed, self)
@@ -95,12 +95,12 @@ class ImageClassObjective(Objective):
         return {"images": images}, labels
 
 
-def _images(file: str, spec: ModelSpec) -> Images:
-    """The images of a file, of the size that the model is for."""
-    if not file:
+def _images(data: ImageData, spec: ModelSpec) -> Images:
+    """The images, of the size that the model is for."""
+    if not data.file:
         raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
     assert spec.image_shape is not None
-    return open_images(Path(file), *spec.image_shape)
+    return open_images(Path(data.file), *spec.image_shape, data.image_processor)
 
 
 def _check_classes(images: Images, file: str, spec: ModelSpec) -> None:

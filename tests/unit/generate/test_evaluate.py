@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import archetype
 from archetype import spec
 from archetype.apps.cli.main import app
+from archetype.convert.image_processor import square_pictures
 from archetype.errors import ArchetypeError
 from archetype.families.bert import bert
 from archetype.families.transformer import transformer
@@ -85,7 +86,8 @@ def test_translations_are_scored_as_by_sacrebleu_and_targets_by_the_plain_sum(tm
 
 def test_classes_of_images_are_reported_from_files_and_folders(tmp_path: Path) -> None:
     spec = vit(num_layers=1, d_model=8, num_heads=2, patch_size=2, image_size=4, num_classes=3, num_channels=1)
-    lm = LanguageModel(spec, randomize(build(spec)), labels=("bird", "cat", "dog"))
+    lm = LanguageModel(spec, randomize(build(spec)), labels=("bird", "cat", "dog"),
+                       image_processor=square_pictures(1, 4).contents())  # fmt: skip
     lm.save(tmp_path / "vit")
     pixels, labels = np.random.default_rng(0).integers(256, size=(30, 4, 4), dtype=np.uint8), np.arange(30) % 3
     np.savez(tmp_path / "images.npz", images=pixels / 255, labels=labels)

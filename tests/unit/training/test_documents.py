@@ -153,6 +153,7 @@ def test_images_of_a_folder_by_class(tmp_path: Path) -> None:
             Image.new("RGB", (10 + n, 12), colour).save(tmp_path / "images" / name / f"{n}.{'png' if n % 2 else 'bmp'}")
     data = ImageData(file=str(tmp_path / "images"), validation_fraction=0.25)
     spec = vision() | {"num_channels": 3}
+    data = data.prepared_for(parse(spec), lambda: None)
     image_recipe = Recipe(spec=spec, data=data, batch_size=6, steps=2, dtype="float32")
     images, labels = build_objective(image_recipe, parse(spec), None, {}).batch(0)
     assert images.shape == (6, 3, 8, 8) and torch.equal((images[:, 0, 4, 4] * 255 / 80).round().long(), labels)

@@ -136,7 +136,7 @@ def test_a_trained_vision_encoder_gets_a_head_for_the_classes_of_a_folder(tmp_pa
         run(state, lambda event: None)
         lm = loading.load(tmp_path / f"tuned {folder}")
         assert lm.labels == classes
-        pictures = read_image_folder(tmp_path / folder, 1, 8)
+        pictures = read_image_folder(tmp_path / folder, 1, 8, lm.open_image_processor())
         assert lm.classify(torch.from_numpy(pictures.images)).argmax(1).tolist() == pictures.labels.tolist()
     same = start(tmp_path / "same", tuned, device, pretrained=loading.open_pretrained(tmp_path / "tuned second", {}))
     assert all(torch.equal(tensor, lm.model.state_dict()[name]) for name, tensor in same.model.state_dict().items())

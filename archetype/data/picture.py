@@ -1,0 +1,70 @@
+"""The pixels of one picture in a file of any of the usual formats, as transformers reads files.
+
+It is turned as its EXIF data say, and its colours become red, green and blue, or grey; their opacity is dropped.
+"""
+
+import io
+import struct
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from archetype.errors import DataError, ReadOtherwise
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MODES = {1: "L", 3: "RGB"}  # of PIL, by the number of channels
+DAMAGE = (OSError, ValueError, SyntaxError, TypeError, LookupError, EOFError, OverflowError, struct.error)
+
+
+def decode_picture(
+    data: bytes, num_channels: int, place: str = "image", on_white: bool = False
+) -> npt.NDArray[np.uint8]:
+    """The pixels of a picture, (C, H, W), 0 to 255.
+
+    Args:
+        data: of the file.
+        num_channels: 1 (grey) or 3 (red, green and blue).
+        place: the file's name, for messages.
+        on_white: whether pixels of the one colour that a file names as transparent become white.
+
+    Raises:
+        DataError: it is not a picture, has numbers of 32 bits, or no picture has so many channels.
+
+    Warns:
+        ReadOtherwise: it is grey with 16 bits, which transformers makes white.
+    """
+    from PIL import Image, ImageOps
+
+    if num_channels not in MODES:
+        raise DataError(place, f"files of images have no {num_channels} channels", "use a model of 1 or 3")
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            picture = _with_8_bits(ImageOps.exif_transpose(opened), place)
+            if isinstance(picture.info.get("transparency"), bytes):
+                picture = picture.convert("RGBA")  # a palette's, without PIL's warning that it is lost
+            picture = picture.convert("RGB" if picture.mode == "P" else MODES[num_channels])
+            if on_white and picture.info.get("transparency") is not None:
+                picture = picture.convert("RGBA")
+                picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+            pixels = np.asarray(picture.convert(MODES[num_channels]))
+    except (*DAMAGE, Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise DataError(place, "is not an image", "fix or remove it") from None
+    return pixels.reshape(*pixels.shape[:2], num_channels).transpose(2, 0, 1)
+
+
+def _with_8_bits(picture: "Image", place: str) -> "Image":
+    """The higher 8 of 16 bits of grey, as PIL itself reads 16 bits of colour; its own conversion makes all white."""
+    from PIL import Image
+
+    if picture.mode in ("I", "F"):
+        cause = "has numbers of 32 bits, of which nothing says which is white"
+        raise DataError(place, cause, "save it with 8 bits a channel")
+    if picture.mode.startswith("I;16"):
+        message = "grey pictures of 16 bits are read by their higher 8, as those of colours are; PIL makes them white"
+        warnings.warn(message, ReadOtherwise, stacklevel=3)
+        return Image.fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8))
+    return picture
