@@ -1,7 +1,7 @@
 """Language models written for other programs: Hugging Face folders, GGUF files, adapters of peft."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
@@ -31,6 +31,7 @@ from archetype.tokenizers.fast import write_fast
 from archetype.training.recipe import read_recipe
 from archetype.weights.packed import is_packed
 
+Format = Literal["hf", "gguf"]
 GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 
 
@@ -39,7 +40,7 @@ def export(
     folder: str | Path,
     family: str | None = None,
     shard_bytes: int | None = None,
-    format: Literal["hf", "gguf"] = "hf",
+    format: Format = "hf",
     type: GgufType | None = None,
     allow_different_tokens: bool = False,
 ) -> Family:
@@ -61,6 +62,8 @@ def export(
     Raises:
         CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
+    if format not in get_args(Format):
+        raise CheckpointError("format", f"there is no {format!r:.40}", f"use one of {', '.join(get_args(Format))}")
     if type is not None and format != "gguf":
         raise CheckpointError("--type", "is for GGUF alone", "add --format gguf, or use --dtype")
     if allow_different_tokens and format != "gguf":
@@ -86,7 +89,7 @@ def export(
         config = special | _label_names(lm)
         hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
         if isinstance(lm.model, CausalModel | EncoderDecoder):
-            atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling))
+            atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling, lm.generation))
         if lm.spec.image_shape is not None:
             pictures = lm.image_processor or numbers_as_they_are(*lm.spec.image_shape).contents()
             atomic.write_json(temporary / IMAGE_PROCESSOR, pictures)

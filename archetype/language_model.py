@@ -78,6 +78,7 @@ class LanguageModel:
             are written back with it.
         image_processor: how pictures become its numbers: the contents of preprocessor_config.json, as they were read.
         sentence_files: how its folder says that texts become vectors (modules.json and what it names).
+        generation: the contents of generation_config.json, as they were read.
     """
 
     spec: ModelSpec
@@ -91,6 +92,7 @@ class LanguageModel:
     left_out: Mapping[str, Tensor] = field(default_factory=dict)
     image_processor: dict[str, Any] | None = None
     sentence_files: dict[str, bytes] = field(default_factory=dict)
+    generation: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<LanguageModel {', '.join(self._summary().values())}>"
@@ -329,7 +331,9 @@ class LanguageModel:
             run = Run(temporary)
             write_run_spec(run, self.spec)
             write_weights(run, self.model)
-            atomic.write_json(temporary / GENERATION_CONFIG, self.special | generation_config(self.sampling))
+            atomic.write_json(
+                temporary / GENERATION_CONFIG, self.special | generation_config(self.sampling, self.generation)
+            )
             write_origin(temporary, self.spec, self.family, self.labels, self.image_processor)
             if self.sentence_files:
                 run.sentence_folder.mkdir()
@@ -349,9 +353,9 @@ class LanguageModel:
 
         Args:
             texts: one, or several: a row of the result each; or the token ids of whole texts.
-            pooling: "mean" over a text's tokens (default for an encoder), its "first" token through the pooler, or its
-                "last" token, which alone has seen the whole text in a decoder (default there). Where the folder has
-                modules.json of sentence-transformers, that is the default: the vectors are as that library's.
+            pooling: "mean" over a text's tokens (default for an encoder), their "max", the "first" token through the
+                pooler, or the "last" token, which alone has seen the whole text in a decoder (default there). Where the
+                folder has modules.json of sentence-transformers, that is the default: the vectors are as that library's.
             normalized: scale vectors to length 1 (default: as modules.json says, else true).
 
         Returns:

@@ -158,10 +158,10 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     model = read_run_model(run, dtype, device)
     tokenizer = _open_tokenizer(run.tokenizer_folder) if run.tokenizer_folder.is_dir() else None
     file = folder / GENERATION_CONFIG
-    sampling, special = read_generation_config(folder)
+    sampling, generation = read_generation_config(folder)
     if not file.is_file():
         sampling = Sampling(temperature=0.8)
-    special = special_ids(special, file)
+    special = special_ids(generation, file)
     if tokenizer is not None:
         _set_special_ids(tokenizer, special)
     origin, sentence = read_origin(folder), read_files(run.sentence_folder, allow_pickle=True)
@@ -171,7 +171,18 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     family = origin.open_family()
     labels, pictures = origin.labels, origin.image_processor
     return LanguageModel(
-        model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence
+        model.spec,
+        model,
+        tokenizer,
+        sampling,
+        special,
+        family,
+        labels,
+        template,
+        left_out,
+        pictures,
+        sentence,
+        generation,
     )
 
 
@@ -209,8 +220,8 @@ def _load_hf(
 ) -> LanguageModel:  # fmt: skip
     family, model = hf_folder.read_model(folder, dtype, device, allow_pickle, overrides, further_tokens)
     config = read_mapping(folder / "config.json")
-    sampling, special = read_generation_config(folder)
-    special = special_ids(config, folder / "config.json") | special_ids(special, folder / GENERATION_CONFIG)
+    sampling, generation = read_generation_config(folder)
+    special = special_ids(config, folder / "config.json") | special_ids(generation, folder / GENERATION_CONFIG)
     tokenizer = _open_tokenizer(folder)
     if tokenizer is not None:
         _set_special_ids(tokenizer, special)
@@ -219,7 +230,18 @@ def _load_hf(
     pictures = read_processor_contents(folder) if model.spec.reads_images else None
     sentence = read_files(folder, allow_pickle)
     return LanguageModel(
-        model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence
+        model.spec,
+        model,
+        tokenizer,
+        sampling,
+        special,
+        family,
+        labels,
+        template,
+        left_out,
+        pictures,
+        sentence,
+        generation,
     )
 
 

@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from archetype.convert.sentence_transformers import SentenceModules
-from archetype.errors import DataError, SpecError
+from archetype.errors import DataError, SpecError, nearest
 from archetype.generate.finite import check_finite
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 BATCH_SIZE = 256  # pictures that go through the model together
 TOKENS_AT_ONCE = 4096  # of texts that go through the model together, padding included; more are no faster
 MASK = "[MASK]"
-Pooling = Literal["mean", "first", "last"]
+Pooling = Literal["mean", "max", "first", "last"]
 
 
 @dataclass(frozen=True)
@@ -95,24 +95,26 @@ def embed(
     normalized: bool | None = None,
     modules: SentenceModules | None = None,
 ) -> Float[Tensor, "B D"]:
-    """A vector for each text: the mean of its tokens' vectors, its first token's through the pooler, or its last's.
+    """A vector for each text: of its tokens' vectors the mean or the largest numbers, or one token's vector.
 
     Args:
         model: in evaluation mode.
         rows: the texts as `embedding_tokens` gives them, none of them empty.
-        pooling: mean, first or last; absent, as `modules` say, else mean for an encoder, and last for a decoder, whose
+        pooling: mean, max, first (through the pooler) or last; absent, as `modules` say, else mean for an encoder, and last for a decoder, whose
             last token alone has seen the whole text.
         normalized: whether every vector has length 1, so that a product of two is the cosine of their angle (absent:
             as `modules` say, else true).
         modules: of sentence-transformers.
 
     Raises:
-        SpecError: first, for a decoder.
+        SpecError: there is no such pooling, or it is first for a decoder.
         DataError: a text is empty, or longer than the model's context.
     """
     if modules is not None and pooling is None:
         return _embed_by_modules(model, rows, normalized, modules)
     pooling = pooling or ("last" if isinstance(model, Decoder) else "mean")
+    if pooling not in get_args(Pooling):
+        raise SpecError("pooling", f"there is no {pooling!r:.40}", nearest(str(pooling), get_args(Pooling)))
     if pooling == "first" and isinstance(model, Decoder):
         raise SpecError("pooling", "a decoder's first token has seen no other", "use last or mean")
 
@@ -124,6 +126,9 @@ def embed(
         vectors: Tensor = model(tokens, num_tokens=num_tokens, **options).hidden
         if pooling == "mean":
             return mean_over_tokens(vectors, num_tokens)
+        if pooling == "max":
+            is_token = torch.arange(vectors.shape[1], device=vectors.device) < num_tokens[:, None]
+            return vectors.masked_fill(~is_token[..., None], -torch.inf).amax(1)
         if isinstance(model, Encoder) and pooling == "first":
             return model.pooled(vectors, num_tokens)
         return vectors[torch.arange(len(tokens)), num_tokens - 1]

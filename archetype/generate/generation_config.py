@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from archetype.errors import ArchetypeError, CheckpointError, NotObeyed
@@ -38,7 +39,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # values of keys that are not obeyed wi
 
 
 def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
-    """The defaults that a model folder's generation_config.json sets, and its other keys (ids of special tokens).
+    """The defaults that a model folder's generation_config.json sets, and all its contents.
 
     Without the file, or without `do_sample`, decoding is greedy, as in transformers.
 
@@ -52,6 +53,15 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
     if not file.is_file():
         return Sampling(temperature=0.0), {}
     data = read_json(file, error=CheckpointError)
+    sampling = _sampling(data, file)
+    if unobeyed := [key for key, value in data.items() if _is_unobeyed(key, value, data)]:
+        message = f"{file}: {', '.join(map(repr, unobeyed))[:200]} may change texts, which is not done here"
+        warnings.warn(message, NotObeyed, stacklevel=2)
+    return sampling, data
+
+
+def _sampling(data: Mapping[str, Any], file: Path) -> Sampling:
+    """The settings that the contents of a file say; errors as for `read_generation_config`."""
     values = {READ[key]: value for key, value in data.items() if key in READ and value is not None}
     for name, off in (("top_k", 0), ("max_length", 0)):
         if values.get(name) == off:
@@ -64,14 +74,9 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
         raise CheckpointError(f"{file}: do_sample", f"{data['do_sample']!r} is neither true nor false", "fix the file")
     try:
         sampling = Sampling.parse(values)
-        if not data.get("do_sample"):
-            sampling = Sampling.parse(values | {"temperature": 0.0})
+        return sampling if data.get("do_sample") else Sampling.parse(values | {"temperature": 0.0})
     except ArchetypeError as error:
         raise error.at(str(file)) from None
-    if unobeyed := [key for key, value in data.items() if _is_unobeyed(key, value, data)]:
-        message = f"{file}: {', '.join(map(repr, unobeyed))[:200]} may change texts, which is not done here"
-        warnings.warn(message, NotObeyed, stacklevel=2)
-    return sampling, {name: value for name, value in data.items() if name not in READ}
 
 
 def _is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
@@ -83,8 +88,27 @@ def _is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
     return value not in NEUTRAL.get(key, ())
 
 
-def generation_config(sampling: Sampling) -> dict[str, Any]:
-    """These settings as the contents of generation_config.json."""
+def generation_config(sampling: Sampling, said: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """These settings as the contents of generation_config.json, but for ids of special tokens.
+
+    Args:
+        sampling: the settings.
+        said: by the file that the model came with, whose other keys are kept; all are where the settings are its own.
+    """
+    said = {key: value for key, value in said.items() if key not in (*SPECIAL, NEVER)}
+    if said and _said_fields(_sampling(said, Path())) == _said_fields(sampling):
+        return said
+    kept = {key: value for key, value in said.items() if key not in READ}
+    return kept | _written(sampling)
+
+
+def _said_fields(sampling: Sampling) -> tuple[dict[str, Any], bool]:
+    """All settings but sequences that are never written, which stand beside them; and whether a limit is said."""
+    return sampling.model_dump(exclude={NEVER}), "max_new_tokens" in sampling.model_fields_set
+
+
+def _written(sampling: Sampling) -> dict[str, Any]:
+    """The keys of settings that are not their defaults."""
     values: dict[str, Any] = {"do_sample": not sampling.greedy}
     for key, name in READ.items():
         value = getattr(sampling, name)
@@ -97,7 +121,7 @@ def generation_config(sampling: Sampling) -> dict[str, Any]:
     return values
 
 
-def special_ids(config: dict[str, Any], place: Path) -> dict[str, Any]:
+def special_ids(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """The ids of special tokens in one of a model's files: a text may end with one of several."""
     special = {name: config[name] for name in SPECIAL if name in config}
     for name, value in special.items():
@@ -107,7 +131,7 @@ def special_ids(config: dict[str, Any], place: Path) -> dict[str, Any]:
     return special | _never(config, place)
 
 
-def _never(config: dict[str, Any], place: Path) -> dict[str, Any]:
+def _never(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """Sequences of tokens that are never written, where the file names some."""
     if (value := config.get(NEVER)) is None:
         return {}

@@ -253,3 +253,31 @@ def test_settings_are_read_as_they_were_written(field: str, tmp_path: Path) -> N
     sampling = read(tmp_path, OBEYED[field][0])
     assert sampling != Sampling(temperature=0.0)
     assert read(tmp_path, json.loads(json.dumps(generation_config(sampling)))) == sampling
+
+
+def test_every_key_goes_through_import_and_export(tmp_path: Path) -> None:
+    """Whatever its value, and whether it is obeyed here or not."""
+    spec = archetype.load_spec("llama-tiny")
+    archetype.export(LanguageModel(spec, archetype.build(spec)), tmp_path / "hf")
+    said: dict[str, Any] = {"eos_token_id": [EOS, 6], "pad_token_id": 0, "max_new_tokens": 256, "max_length": 77}
+    said |= {"do_sample": False, "temperature": 0.7, "top_k": 0, "top_p": 1.0, "stop_strings": ["x"], "use_cache": True}
+    said |= {key: value for values in OBEYED.values() for change in values for key, value in change.items()}
+    said |= {name: values[0][1] for name, values in FILTERS.items()} | UNOBEYED
+    said |= dict.fromkeys(WITHOUT_EFFECT - said.keys() - {"compile_config", "continuous_batching_config"}, 3)
+    sampled = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "max_length": 50}
+    for number, file in enumerate((said, sampled, {"max_new_tokens": 256}, {"num_beams": 4}, {})):
+        (tmp_path / "hf" / GENERATION_CONFIG).write_text(json.dumps(file))
+        folder = tmp_path / str(number)
+        archetype.load(tmp_path / "hf").save(folder)
+        archetype.load(folder).save(folder / "again")
+        archetype.export(archetype.load(folder / "again"), folder / "out")
+        written = json.loads((folder / "out" / GENERATION_CONFIG).read_text())
+        assert {key: value for key, value in written.items() if key in file} == file
+        assert not {key for key, value in written.items() if value is not None} - {*file, *SPECIAL, "do_sample"}
+    lm = archetype.load(tmp_path / "0")  # settings that are changed replace the file's, and other keys stay
+    lm.sampling = lm.settings(temperature=0.3, max_new_tokens=7)
+    lm.save(tmp_path / "changed")
+    assert archetype.load(tmp_path / "changed").sampling == lm.sampling
+    written = json.loads((tmp_path / "changed" / GENERATION_CONFIG).read_text())
+    assert (written["temperature"], written["max_new_tokens"], written["do_sample"]) == (0.3, 7, True)
+    assert {key: written[key] for key in UNOBEYED} == UNOBEYED

@@ -41,9 +41,9 @@ def embed(
     model: Model,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="One or several.")],
     pooling: Annotated[
-        Literal["mean", "first", "last"] | None,
+        Literal["mean", "max", "first", "last"] | None,
         typer.Option(
-            help="Of all tokens, the first, or the last.  [default: modules.json's; else mean, last for a decoder]"
+            help="Of all tokens, or the first or last one.  [default: modules.json's; else mean, last for a decoder]"
         ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not scale vectors to length 1.")] = False,

@@ -130,7 +130,7 @@ class EmbeddingRequest(Body):
     model: str | None = None
     input: Prompts
     encoding_format: Literal["float", "base64"] | None = None
-    pooling: Literal["mean", "first", "last"] | None = None
+    pooling: Literal["mean", "max", "first", "last"] | None = None
     normalize: bool | None = None
     dimensions: Any = None
     user: Any = None

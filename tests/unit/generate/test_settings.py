@@ -42,7 +42,7 @@ def test_null_is_nothing_and_no_top_k_may_be_written_as_0(tmp_path: Path) -> Non
 def test_other_keys_are_handed_on(tmp_path: Path) -> None:
     read(tmp_path, eos_token_id=[2, 3], bos_token_id=1, top_p=0.5, transformers_version="5.0")
     rest = read_generation_config(tmp_path)[1]
-    assert rest == {"eos_token_id": [2, 3], "bos_token_id": 1, "transformers_version": "5.0"}
+    assert rest == {"eos_token_id": [2, 3], "bos_token_id": 1, "top_p": 0.5, "transformers_version": "5.0"}
 
 
 @pytest.mark.parametrize(

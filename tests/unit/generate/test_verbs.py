@@ -114,7 +114,7 @@ def test_a_model_that_names_no_tokens_is_told() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("pooler", [False, True])
-@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("pooling", ["mean", "max", "first"])
 @pytest.mark.parametrize("normalized", [False, True])
 def test_a_vector_is_its_texts_alone_however_long_the_others(pooler: bool, pooling: str, normalized: bool) -> None:
     lm = encoder(pooler)
@@ -123,7 +123,7 @@ def test_a_vector_is_its_texts_alone_however_long_the_others(pooler: bool, pooli
     assert isinstance(lm.model, Encoder)
     for row, text in zip(embeddings, texts, strict=True):
         vectors = lm.model(torch.tensor([list(text.encode())])).hidden[0]
-        expected = vectors.mean(0) if pooling == "mean" else vectors[0]
+        expected = {"mean": vectors.mean(0), "max": vectors.amax(0), "first": vectors[0]}[pooling]
         if pooler and pooling == "first":
             assert lm.model.pooler is not None
             expected = lm.model.pooler(expected[None])[0]
@@ -242,6 +242,8 @@ def test_a_decoder_embeds_a_text_as_its_last_token() -> None:
         torch.testing.assert_close(mean, hidden.mean(0))
     with pytest.raises(ArchetypeError, match="a decoder's first token has seen no other"):
         lm.embed(texts, "first")
+    with pytest.raises(ArchetypeError, match="pooling: there is no 'median'; did you mean mean"):
+        lm.embed(texts, "median")  # type: ignore[arg-type]
 
 
 def test_a_model_moves_and_changes_its_type_by_name() -> None:
