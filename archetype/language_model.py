@@ -355,7 +355,7 @@ class LanguageModel:
             texts: one, or several: a row of the result each; or the token ids of whole texts.
             pooling: "mean" over a text's tokens (default for an encoder), their "max", the "first" token through the
                 pooler, or the "last" token, which alone has seen the whole text in a decoder (default there). Where the
-                folder has modules.json of sentence-transformers, that is the default: the vectors are as that library's.
+                folder has modules.json of sentence-transformers, that is the default: the vectors are the library's.
             normalized: scale vectors to length 1 (default: as modules.json says, else true).
 
         Returns:

@@ -71,15 +71,10 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
         DataError: a source cannot be read, holds no text, or has a text that cannot be encoded; or a shard is damaged.
         CheckpointError: the cache cannot be written to.
     """
-    with tempfile.TemporaryDirectory() as temporary:
-        tokenizer.save(Path(temporary))
-        files = {file.name: file.read_bytes() for file in sorted(Path(temporary).iterdir())}
-    digest = hashlib.sha256(json.dumps([tokenizer.kind, tokenizer.bos, tokenizer.eos, tokenizer.adds_bos]).encode())
-    for name, contents in files.items():
-        digest.update(name.encode() + hashlib.sha256(contents).digest())
+    files, digest = tokenizer_files(tokenizer)
     stamps = sources.stamps()
     about = {"version": VERSION, "stamps": stamps, "field": sources.field, "separator": sources.separator}
-    about |= {"tokenizer": digest.hexdigest(), "dtype": "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"}
+    about |= {"tokenizer": digest, "dtype": "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"}
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     folder = cache / "tokens" / key
     if _is_whole(folder):
@@ -106,6 +101,17 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
                 Manifest(**about, shards=shards, versions=versions).model_dump(),
             )
     return TokenizedDocuments(folder)
+
+
+def tokenizer_files(tokenizer: Tokenizer) -> tuple[dict[str, bytes], str]:
+    """The files that a tokenizer is saved as, by their names, and a hash of all that decides its tokens."""
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer.save(Path(temporary))
+        files = {file.name: file.read_bytes() for file in sorted(Path(temporary).iterdir())}
+    digest = hashlib.sha256(json.dumps([tokenizer.kind, tokenizer.bos, tokenizer.eos, tokenizer.adds_bos]).encode())
+    for name, contents in files.items():
+        digest.update(name.encode() + hashlib.sha256(contents).digest())
+    return files, digest.hexdigest()
 
 
 def _is_whole(folder: Path) -> bool:

@@ -100,8 +100,8 @@ def embed(
     Args:
         model: in evaluation mode.
         rows: the texts as `embedding_tokens` gives them, none of them empty.
-        pooling: mean, max, first (through the pooler) or last; absent, as `modules` say, else mean for an encoder, and last for a decoder, whose
-            last token alone has seen the whole text.
+        pooling: mean, max, first (through the pooler) or last; absent, as `modules` say, else mean for an encoder, and
+            last for a decoder, whose last token alone has seen the whole text.
         normalized: whether every vector has length 1, so that a product of two is the cosine of their angle (absent:
             as `modules` say, else true).
         modules: of sentence-transformers.

@@ -12,12 +12,13 @@ import numpy as np
 
 from archetype.data.corpus import encode
 from archetype.data.library_text import library_text
+from archetype.data.tokenization import tokenizer_files
 from archetype.errors import DataError
 from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.io.text import read_text
 from archetype.spec.base import fingerprint
-from archetype.tokenizers import trainable_kinds
+from archetype.tokenizers import open_tokenizer, trainable_kinds
 from archetype.tokenizers.registry import tokenizer_class
 from archetype.training.datasets import Data
 from archetype.training.recipe import Recipe
@@ -26,6 +27,7 @@ from archetype.training.synthetic import SyntheticData
 
 LIBRARY = "pystdlib"
 PARTS = (0.90, 0.05)  # learned from, and chosen on; the rest is judged on
+HELD_OUT = PARTS[1] / sum(PARTS)  # of what is in the file that is learned from
 SETTING = "ARCHETYPE_DATA"  # the folder of corpora, where --data-dir does not name it
 
 
@@ -74,12 +76,15 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path) -> StudyDat
     place = Path("corpora") / digest[:16]
     if not (store / place / "test.txt").is_file():
         _write_parts(store / place, text, name)
-    held_out = PARTS[1] / sum(PARTS)
-    recipe = {"kind": "corpus", "tokenizer": "bytes", "validation_fraction": held_out} | options
+    recipe = {"kind": "corpus", "tokenizer": "bytes", "validation_fraction": HELD_OUT} | options
     _parsed(recipe)
-    recipe |= _trained_tokenizer(recipe, store, place)
+    if recipe["tokenizer"] in trainable_kinds():
+        recipe |= _trained_tokenizer(recipe, store, place)
+    else:  # a folder, whose files decide the tokens
+        files = tokenizer_files(open_tokenizer(Path(str(recipe["tokenizer"]))))[1]
+        digest = hashlib.sha256(f"{digest} {files}".encode()).hexdigest()
     recipe |= {"text": [str(place / "train.txt")]}
-    return StudyData(name, digest, recipe, str(place / "test.txt"), _baseline(recipe, store, place))
+    return StudyData(name, digest, recipe, str(place / "test.txt"), _baseline(recipe, digest, store, place))
 
 
 def _parsed(data: dict[str, Any]) -> Data:
@@ -89,11 +94,13 @@ def _parsed(data: dict[str, Any]) -> Data:
 def _trained_tokenizer(recipe: dict[str, Any], store: Path, place: Path) -> dict[str, Any]:
     """The path of a tokenizer that is trained on what is learned from, once for all runs; nothing where none is."""
     kind, size = str(recipe["tokenizer"]), recipe.get("vocab_size")
-    if kind not in trainable_kinds() or not tokenizer_class(kind).learns_vocabulary:
+    if not tokenizer_class(kind).learns_vocabulary:
         return {}
-    name = place / f"tokenizer-{kind}-{size}"
+    data = _parsed(recipe | {"text": [str(store / place / "train.txt")]})
+    others = [getattr(data, "lowercase", False), data.validation_fraction]
+    known = "" if others == [False, HELD_OUT] else f"-{hashlib.sha256(json.dumps(others).encode()).hexdigest()[:8]}"
+    name = place / f"tokenizer-{kind}-{size}{known}"
     if not (store / name).is_dir():
-        data = _parsed(recipe | {"text": [str(store / place / "train.txt")]})
         tokenizer = build_tokenizer(data, data.read_texts(store))
         with atomic.new_folder(store / name) as folder:
             assert tokenizer is not None
@@ -133,10 +140,11 @@ def _read(name: str, folder: Path) -> str:
     return "".join(map(read_text, files))
 
 
-def _baseline(recipe: dict[str, Any], store: Path, place: Path) -> dict[str, float]:
+def _baseline(recipe: dict[str, Any], digest: str, store: Path, place: Path) -> dict[str, float]:
     """How well the test text is guessed by each token's share of what is learned, plus one of each; counted once."""
     data = _parsed(recipe)
-    about = store / place / f"baseline-{fingerprint(data)}.json"
+    of_files = "" if place.name == digest[:16] else f"-{digest[:8]}"  # of a tokenizer
+    about = store / place / f"baseline-{fingerprint(data)}{of_files}.json"
     if not about.is_file():
         data = absolute_data(data, store)
         train, test = (read_text(store / place / name) for name in ("train.txt", "test.txt"))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archetype.apps.cli.made_with import MadeWith, made_with, model_hash
 from archetype.apps.cli.output import print_device
 from archetype.apps.cli.record_file import Line, append_records, read_records_with_ids
 from archetype.errors import ArchetypeError, DataError, one_line
@@ -97,6 +98,11 @@ def generate_file(
     Raises:
         ArchetypeError: a prompt is too long, or a file cannot be used; nothing was generated then.
     """
+    model = model_hash(lm)
+
+    def of(prompt: Prompt) -> MadeWith:
+        sampling = lm.settings(**settings | prompt.settings).dump(full=True)
+        return made_with(model, [prompt.text, prompt.messages], sampling)
 
     def compute(left: list[Prompt]) -> Iterator[dict[str, Any]]:
         for prompt in left:
@@ -107,7 +113,7 @@ def generate_file(
     def speed() -> str:
         return f"{engine.stats().tokens_per_second:,.0f} tokens/s"
 
-    before, _, failed = append_records(prompts, output, "finish_reason", compute, speed)
+    before, _, failed = append_records(prompts, output, "finish_reason", of, compute, speed)
     stats = engine.stats()
     return {
         "before": before, "finished": stats.finished, "failed": failed, "tokens": stats.generated_tokens,

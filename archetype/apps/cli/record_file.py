@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from archetype.apps.cli.made_with import MADE_WITH, REMEDY, MadeWith, difference
 from archetype.apps.cli.output import console
 from archetype.data.records import check_characters
 from archetype.errors import DataError
@@ -65,20 +66,23 @@ def read_records_with_ids(file: Path, parse: Callable[[dict[str, Any], int | str
     return [*lines.values()]
 
 
-def finished_records(file: Path, lines: Sequence[Line], key: str) -> dict[int | str, dict[str, Any]]:
+def finished_records(
+    file: Path, lines: Sequence[L], key: str, made_with: Callable[[L], MadeWith]
+) -> dict[int | str, dict[str, Any]]:
     """The records by id that the output has already; a last line that a kill has torn is removed.
 
     Args:
         file: the output.
         lines: of the input.
         key: which every record has.
+        made_with: what the record of a line is to be made with.
 
     Raises:
-        DataError: a record is of none of the lines.
+        DataError: a record is of none of the lines, or was made with something else.
     """
     if not file.exists():
         return {}
-    known, records = {line.id for line in lines}, dict[int | str, dict[str, Any]]()
+    known, records = {line.id: line for line in lines}, dict[int | str, dict[str, Any]]()
     data = read_bytes(file, MAX_TEXT_BYTES)
     whole = data[: data.rfind(b"\n") + 1]
     for number, text in enumerate(whole.split(b"\n")[:-1], start=1):
@@ -88,7 +92,9 @@ def finished_records(file: Path, lines: Sequence[Line], key: str) -> dict[int | 
             record = {}
         id = record.get("id")
         if not isinstance(id, int | str) or id not in known or key not in record:
-            raise DataError(f"{file}: line {number}", "is no text of this input", "choose another --output")
+            raise DataError(f"{file}: line {number}", "is no text of this input", REMEDY)
+        if (cause := difference(record.get(MADE_WITH), made_with(known[id]))) is not None:
+            raise DataError(f"{file}: line {number}", cause, REMEDY)
         records[id] = record
     if whole != data:
         write_bytes(file, whole)
@@ -96,8 +102,8 @@ def finished_records(file: Path, lines: Sequence[Line], key: str) -> dict[int | 
 
 
 def append_records(
-    lines: Sequence[L], output: Path, key: str, compute: Callable[[list[L]], Iterator[dict[str, Any]]],
-    speed: Callable[[], str],
+    lines: Sequence[L], output: Path, key: str, made_with: Callable[[L], MadeWith],
+    compute: Callable[[list[L]], Iterator[dict[str, Any]]], speed: Callable[[], str],
 ) -> tuple[int, int, int]:  # fmt: skip
     """Append a record for each line that the output does not have yet, as it is ready, below a progress bar.
 
@@ -105,6 +111,7 @@ def append_records(
         lines: of the input.
         output: the file; what it has stays.
         key: which every record has.
+        made_with: what the record of a line is made with, which is written into it.
         compute: makes the records of the lines that are left, in any order.
         speed: for the bar.
 
@@ -115,7 +122,7 @@ def append_records(
         ArchetypeError: a line or a file cannot be used; where `compute` checks first, nothing was written then.
     """
     with locked(output.parent, f".{output.name}.lock", f"writing {output.name}"):
-        finished = finished_records(output, lines, key)
+        finished, by_id = finished_records(output, lines, key, made_with), {line.id: line for line in lines}
         left = [line for line in lines if line.id not in finished]
         num_new, num_failed, err = 0, 0, console(stderr=True)
         bar = Progress(
@@ -125,7 +132,7 @@ def append_records(
         with bar:
             task = bar.add_task("", total=len(lines), completed=len(finished), speed="")
             for record in compute(left):
-                append_line(output, json.dumps(record))
+                append_line(output, json.dumps(record | {MADE_WITH: made_with(by_id[record["id"]])}))
                 num_new, num_failed = num_new + 1, num_failed + ("error" in record)
                 bar.update(task, advance=1, speed=speed())
     return len(finished), num_new, num_failed

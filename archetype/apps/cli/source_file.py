@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archetype.apps.cli.made_with import REMEDY, MadeWith, difference, made_with, model_hash
 from archetype.apps.cli.output import print_device
 from archetype.apps.cli.record_file import Line, append_records, finished_records, read_records_with_ids
 from archetype.errors import DataError
-from archetype.io.atomic import write_bytes
+from archetype.io.atomic import write_bytes, write_json
+from archetype.io.files import read_json
 from archetype.io.text import read_text
 from archetype.language_model import LanguageModel
 
@@ -50,7 +52,7 @@ def translate_file(
     """Translate the sources that the output does not have yet, those of like lengths together.
 
     JSON lines get a record for each as it is ready. A file of texts has the target of each source in its line; until
-    all are there, they stand as JSON lines beside it.
+    all are there, they stand as JSON lines beside it, and then a hidden file says what they were made with.
 
     Args:
         lm: an encoder-decoder.
@@ -65,10 +67,19 @@ def translate_file(
         ArchetypeError: a source is too long, or a file cannot be used; nothing was translated then.
     """
     lm.translate([])  # refuses another kind of model, or one without a tokenizer
+    model, beam = model_hash(lm), lm.beam(**settings).dump(full=True)
+
+    def of(source: Source) -> MadeWith:
+        return made_with(model, source.text, beam)
+
+    said = output.with_name(f".{output.name}.made_with.json")
+    whole = made_with(model, [source.text for source in sources], beam)
     records = output if output.suffix in JSON_LINES else output.with_name(f"{output.name}.partial.jsonl")
     if records != output and output.exists() and not records.exists():
         if read_text(output).count("\n") != len(sources):
-            raise DataError(str(output), "holds no translation of this input", "choose another --output")
+            raise DataError(str(output), "holds no translation of this input", REMEDY)
+        if (cause := difference(read_json(said) if said.is_file() else None, whole)) is not None:
+            raise DataError(str(output), cause, REMEDY)
         return {"before": len(sources), "finished": 0, "targets_per_second": 0.0}
     started, num_done = time.perf_counter(), 0
 
@@ -87,10 +98,11 @@ def translate_file(
     def speed() -> float:
         return num_done / (time.perf_counter() - started)
 
-    before, finished, _ = append_records(sources, records, "target", compute, lambda: f"{speed():,.1f} lines/s")
+    before, finished, _ = append_records(sources, records, "target", of, compute, lambda: f"{speed():,.1f} lines/s")
     if records != output:
-        targets = finished_records(records, sources, "target")
+        targets = finished_records(records, sources, "target", of)
         lines = [" ".join(targets[source.id]["target"].splitlines()) for source in sources]
+        write_json(said, whole)
         write_bytes(output, "".join(f"{line}\n" for line in lines).encode())
         records.unlink(missing_ok=True)
     return {"before": before, "finished": finished, "targets_per_second": round(speed(), 1)}

@@ -151,8 +151,9 @@ def _flops_per_target(folder: Path, changed: float) -> float:
 
 
 def _written(folder: Path) -> float:
-    """When a run's specification was written."""
-    return (folder / "spec.yaml").stat().st_mtime
+    """When a run's specification and recipe were written, the later time."""
+    files = (folder / "spec.yaml", folder / "recipe.yaml")
+    return max(file.stat().st_mtime for file in files if file.is_file())
 
 
 def _changed(folder: Path) -> float:

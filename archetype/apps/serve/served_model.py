@@ -18,8 +18,7 @@ from archetype.spec.base import fingerprint
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.tokenizers.token_bytes import TokenBytes
-
-NUM_SAMPLED = 64  # numbers of each tensor that its fingerprint is made of
+from archetype.weights.fingerprint import weights_fingerprint
 
 
 class ServedModel:
@@ -137,9 +136,5 @@ def _no_bytes(token: int) -> bytes:
 
 def _fingerprint(lm: LanguageModel) -> str:
     """A hash of the specification, of some numbers of every tensor, of its type, and of the version."""
-    digest = hashlib.sha256(f"{__version__} {fingerprint(lm.spec)}".encode())
-    for name, tensor in lm.model.state_dict().items():
-        values = tensor.detach().flatten()
-        values = values[:: max(1, len(values) // NUM_SAMPLED)]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {values.double().tolist()}".encode())
-    return f"fp_{digest.hexdigest()[:16]}"
+    parts = f"{__version__} {fingerprint(lm.spec)} {weights_fingerprint(lm.model)}"
+    return f"fp_{hashlib.sha256(parts.encode()).hexdigest()[:16]}"

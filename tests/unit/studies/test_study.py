@@ -14,7 +14,7 @@ from archetype.studies.arms import quantities
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.calibration import MUST_GIVE, read_calibration
 from archetype.studies.claims import CHECKOUT
-from archetype.studies.corpora import prepare
+from archetype.studies.corpora import StudyData, prepare
 from archetype.studies.decisions import DIRECTION, NO_DIFFERENCE, NOT_SHOWN, SHOWN, UNCALIBRATED
 from archetype.studies.overview import write_overview
 from archetype.studies.registry import load_checks
@@ -22,6 +22,7 @@ from archetype.studies.report import keep_outcome, summary_text, write_reports
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.study import Study
 from archetype.studies.trained import TrainedStudy
+from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.training.schedules import Cosine
 from tests.unit.studies.pretended import GRID, LOSS_BY_RATE, Pretended, calibrating, pretended
 from tests.unit.studies.small import RECIPE, experiment, study, trained
@@ -112,6 +113,32 @@ def test_a_guess_is_counted_in_the_tokens_that_a_model_learns(tmp_path: Path) ->
     assert in_bytes["bits_per_byte"] == pytest.approx(entropy, rel=0.01)
     assert in_bytes["loss"] == pytest.approx(entropy * math.log(2), rel=0.01)
     assert prepare("words", tmp_path, tmp_path / "store").baseline == in_bytes
+
+
+def test_a_corpus_read_in_another_way_has_a_tokenizer_and_a_key_of_its_own(tmp_path: Path) -> None:
+    """What is kept in the store is known by all that it was made with."""
+    words = random.Random(0).choices(["The", "CAT", "sat", "on", "a", "mat"], k=6_000)
+    (tmp_path / "words.txt").write_text(" ".join(words))
+
+    def prepared(**changes: object) -> StudyData:
+        source = {"text": "words", "tokenizer": "byte_bpe", "vocab_size": 270} | changes
+        return prepare(source, tmp_path, tmp_path / "store")
+
+    def tokens(data: StudyData) -> list[int]:
+        return open_tokenizer(tmp_path / "store" / data.recipe["tokenizer"]).encode("The CAT")
+
+    plain, lower, share = prepared(), prepared(lowercase=True), prepared(validation_fraction=0.5)
+    assert len({data.recipe["tokenizer"] for data in (plain, lower, share)}) == 3
+    assert tokens(plain) != tokens(lower) and plain.baseline != lower.baseline
+    assert prepared() == plain and plain.recipe["tokenizer"].endswith("tokenizer-byte_bpe-270")
+    folder = tmp_path / "tokenizer"
+    before, digests = [], set()
+    for text in ("The CAT sat", "on a mat"):
+        folder.mkdir(exist_ok=True)
+        train_tokenizer("byte_bpe", text, 262).save(folder)
+        before.append(prepared(tokenizer=str(folder), vocab_size=None))
+        digests.add(before[-1].sha256)
+    assert len(digests) == 2 and before[0].baseline != before[1].baseline
 
 
 def test_another_corpus_must_agree_in_sign(tmp_path: Path) -> None:
