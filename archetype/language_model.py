@@ -11,7 +11,7 @@ from torch import Tensor
 from archetype import generate
 from archetype.convert.image_processor import ImageProcessor, open_processor
 from archetype.convert.sentence_transformers import parse, write_files
-from archetype.data.images import open_pictures, picture_numbers
+from archetype.data.images import has_pixels, open_pictures, picture_numbers
 from archetype.data.pairs import read_pairs
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
@@ -276,7 +276,7 @@ class LanguageModel:
         if isinstance(data, tuple) or beam:
             raise SpecError("data", "pairs and beams are for an encoder-decoder", "give one file, without --num-beams")
         if isinstance(self.model, VisionEncoder):
-            return generate.evaluate_images(self.model, Path(data), self.labels, self.open_image_processor())
+            return generate.evaluate_images(self.model, Path(data), self.labels, self._processor_of(Path(data)))
         if isinstance(self.model, Encoder | Decoder) and self.model.spec.head.classifies:
             return generate.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels)
         raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
@@ -398,8 +398,13 @@ class LanguageModel:
         Raises:
             ArchetypeError: a file is not one of pictures, or nothing says how they become numbers.
         """
-        size, processor = self._model(VisionEncoder).spec.image_shape, self.open_image_processor()
-        return torch.cat([torch.from_numpy(open_pictures(Path(file), *size, processor)) for file in files])
+        size, paths = self._model(VisionEncoder).spec.image_shape, [Path(file) for file in files]
+        images = [open_pictures(path, *size, self._processor_of(path)) for path in paths]
+        return torch.cat([torch.from_numpy(numbers) for numbers in images])
+
+    def _processor_of(self, path: Path) -> ImageProcessor | None:
+        """What makes numbers of a file's pixels; not asked for where it holds numbers, of whatever steps."""
+        return self.open_image_processor() if has_pixels(path) else None
 
     def image(self, data: bytes) -> Tensor:
         """The picture in the bytes of a file, (channels, height, width); errors as for `images`."""

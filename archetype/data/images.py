@@ -181,8 +181,9 @@ def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Number
 
 
 def has_pixels(path: Path) -> bool:
-    """Whether a folder or a .npz file of images holds pixels, which an image processor makes numbers of."""
-    return path.is_dir() or _array(path, "images").dtype == np.uint8
+    """Whether a folder or a file of images holds pixels, which an image processor makes numbers of."""
+    is_picture = path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES
+    return is_picture or _array(path, "images").dtype == np.uint8
 
 
 def _array(file: Path, name: str) -> npt.NDArray[Any]:

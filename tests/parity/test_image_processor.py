@@ -258,6 +258,11 @@ def test_files_are_refused_where_nothing_says_how_they_become_numbers(tmp_path: 
     with pytest.raises(DataError, match=r"a.png: the model does not say how pictures become numbers"):
         lm.images(tmp_path / "a.png")
     np.savez(tmp_path / "numbers.npz", images=np.zeros((30, 8, 8)), labels=np.arange(30) % 10)
+    lm.image_processor = {"image_processor_type": "EfficientNetImageProcessor"}
+    with pytest.raises(CheckpointError, match="pictures are prepared by EfficientNetImageProcessor"):
+        lm.images(tmp_path / "a.png")
+    assert lm.images(tmp_path / "numbers.npz").shape == (30, 1, 8, 8)  # which that class may have made
+    assert lm.evaluate(tmp_path / "numbers.npz")
     with pytest.raises(ArchetypeError, match=r"data.image_processor: numbers.npz holds numbers, which a"):
         command("train", "--spec", "vit-tiny", "--images", tmp_path / "numbers.npz", "--steps", 1, "--to",
                 tmp_path / "run", "--set", "data.image_processor={do_resize: false}")  # fmt: skip

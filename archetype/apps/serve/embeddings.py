@@ -121,5 +121,5 @@ def picture(model: ServedModel, url: str) -> Tensor:
         raise ApiError("invalid_value", "input: the image is not base64; encode its file", "input") from None
     try:
         return model.lm.image(data)
-    except ArchetypeError as error:
-        raise api_error(error, "input") from None
+    except ArchetypeError as error:  # of the picture, or of how the model says that it is prepared
+        raise ApiError("invalid_value", str(error), "input") from None
