@@ -1,22 +1,16 @@
-"""A model with its tokenizer: what `archetype.load` returns, and what can be asked of it."""
+"""What can be asked of a model with its tokenizer, which `archetype.load` returns."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
-import torch
 from torch import Tensor
 
 from archetype import generate
-from archetype.convert.image_processor import ImageProcessor, open_processor
-from archetype.convert.sentence_transformers import parse, write_files
-from archetype.data.images import has_pixels, open_pictures, picture_numbers
+from archetype.convert.sentence_transformers import parse
 from archetype.data.pairs import read_pairs
 from archetype.errors import DataError, SpecError
-from archetype.families import Family
 from archetype.generate import (
-    Beam,
     ClassReport,
     Engine,
     Pooling,
@@ -27,78 +21,22 @@ from archetype.generate import (
     TranslationScore,
     ValueReport,
 )
-from archetype.generate.generation_config import GENERATION_CONFIG, generation_config, never_written
-from archetype.generate.settings import LogitsRules, Sampling, SamplingFields
+from archetype.generate.settings import SamplingFields
 from archetype.inspection import Inspection, Tracer
 from archetype.inspection.inputs import Inputs, Text, inputs_of
-from archetype.io import atomic
-from archetype.io.tensors import dtype_of, save
-from archetype.machine.device import resolve_device
-from archetype.models.build import Model
-from archetype.models.causal import CausalModel
+from archetype.loaded_model import LoadedModel
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.models.spec import ModelSpec
 from archetype.models.vision.module import VisionEncoder
-from archetype.runs.directory import Run, write_run_spec, write_weights
-from archetype.runs.origin import write_origin
-from archetype.table import Table
-from archetype.tokenizers import Tokenizer
-from archetype.tokenizers.chat_template import ChatTemplate, Message, write_template
-from archetype.weights.packing import pack_model
+from archetype.tokenizers.chat_template import Message
 
-M = TypeVar("M")
 MAX_ROWS = 32  # of several prompts, so many are decoded together
 PREFIX_BYTES = 2**28  # for the states of those whose beginning others share
-# What each kind of model is for, in the words of the command line.
-VERBS: dict[type, str] = {
-    Decoder: "generate, score or embed texts",
-    CausalModel: "generate or score texts",
-    EncoderDecoder: "translate or generate texts",
-    Encoder: "fill, embed or classify texts",
-    VisionEncoder: "classify images",
-}
 
 
-@dataclass(repr=False)
-class LanguageModel:
-    """A specification, its model and its tokenizer, ready to generate.
-
-    Attributes:
-        spec: the architecture.
-        model: the torch module, in evaluation mode.
-        tokenizer: None where the folder has none; the model then takes and returns token ids only.
-        sampling: the defaults of generation.
-        special: ids of the tokens that start, end and pad a text, as the folder's files give them.
-        family: the published family that it was loaded from; None for a model that was trained here.
-        labels: the names of the classes; empty where they have numbers only.
-        template: the chat template; None for a model that only continues texts.
-        left_out: weights of its folder that this model has no use for, such as those of a part that sees images; they
-            are written back with it.
-        image_processor: how pictures become its numbers: the contents of preprocessor_config.json, as they were read.
-        sentence_files: how its folder says that texts become vectors (modules.json and what it names).
-        generation: the contents of generation_config.json, as they were read.
-    """
-
-    spec: ModelSpec
-    model: Model
-    tokenizer: Tokenizer | None = None
-    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0))
-    special: dict[str, Any] = field(default_factory=dict)
-    family: Family | None = None
-    labels: tuple[str, ...] = ()
-    template: ChatTemplate | None = None
-    left_out: Mapping[str, Tensor] = field(default_factory=dict)
-    image_processor: dict[str, Any] | None = None
-    sentence_files: dict[str, bytes] = field(default_factory=dict)
-    generation: Mapping[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<LanguageModel {', '.join(self._summary().values())}>"
-
-    def _repr_html_(self) -> str:
-        return Table(("", ""), [*self._summary().items()], text_columns=2).html()
+class LanguageModel(LoadedModel):
+    """A specification, its model and its tokenizer, ready to generate; its attributes are those of `LoadedModel`."""
 
     @overload
     def generate(
@@ -296,56 +234,6 @@ class LanguageModel:
         self._tokenizer()
         return generate.evaluate_tasks(self, tasks, num_fewshot, limit)
 
-    def to(self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None) -> "LanguageModel":
-        """Move the model to a device, or convert its weights to a type; returns this language model.
-
-        Args:
-            device: cpu, cuda, cuda:N or mps (default: where it is).
-            dtype: such as "bfloat16" or torch.bfloat16 (default: as it is).
-        """
-        self.model.to(device=None if device is None else resolve_device(device), dtype=dtype_of(dtype))
-        return self
-
-    def pack(self, weights: str) -> "LanguageModel":
-        """Store the model's matrices in fewer bits; returns this language model.
-
-        Args:
-            weights: "int8" or "int4", in groups of 32 numbers that share a scale; "lossless", bfloat16 in 12 bits.
-
-        Raises:
-            SpecError: there is no such type, it does not fit the model's own, or the matrices are packed already.
-        """
-        pack_model(self.model, weights)
-        return self
-
-    def save(self, folder: str | Path) -> None:
-        """Write a run directory, with all that the folder said which the model was loaded from.
-
-        Args:
-            folder: must not exist, or be empty.
-
-        Raises:
-            CheckpointError: it exists, or cannot be written.
-        """
-        with atomic.new_folder(Path(folder)) as temporary:
-            run = Run(temporary)
-            write_run_spec(run, self.spec)
-            write_weights(run, self.model)
-            atomic.write_json(
-                temporary / GENERATION_CONFIG, self.special | generation_config(self.sampling, self.generation)
-            )
-            write_origin(temporary, self.spec, self.family, self.labels, self.image_processor)
-            if self.sentence_files:
-                run.sentence_folder.mkdir()
-                write_files(self.sentence_files, run.sentence_folder)
-            if self.left_out:
-                save(run.left_out_file, self.left_out)
-            if self.tokenizer is not None:
-                run.tokenizer_folder.mkdir()
-                self.tokenizer.save(run.tokenizer_folder)
-            if self.template is not None:
-                write_template(self.template, run.tokenizer_folder)
-
     def embed(
         self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None, normalized: bool | None = None
     ) -> Tensor:
@@ -378,38 +266,6 @@ class LanguageModel:
         modules = None if pooling is not None else parse(self.sentence_files)
         model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
         return generate.embedding_tokens(model, self._tokenizer(), texts, modules)
-
-    def open_image_processor(self) -> ImageProcessor | None:
-        """How pictures become the model's numbers; None where nothing says it.
-
-        Raises:
-            CheckpointError: it says what is not done here.
-        """
-        if self.image_processor is None:
-            return None
-        return open_processor(self.image_processor, self.family.name if self.family else None)
-
-    def images(self, *files: str | Path) -> Tensor:
-        """Pictures as `classify` and `inspect` read them, (B, channels, height, width).
-
-        Args:
-            files: each of one picture, or a .npz file of `images`: pixels, or numbers that the model reads.
-
-        Raises:
-            ArchetypeError: a file is not one of pictures, or nothing says how they become numbers.
-        """
-        size, paths = self._model(VisionEncoder).spec.image_shape, [Path(file) for file in files]
-        images = [open_pictures(path, *size, self._processor_of(path)) for path in paths]
-        return torch.cat([torch.from_numpy(numbers) for numbers in images])
-
-    def _processor_of(self, path: Path) -> ImageProcessor | None:
-        """What makes numbers of a file's pixels; not asked for where it holds numbers, of whatever steps."""
-        return self.open_image_processor() if has_pixels(path) else None
-
-    def image(self, data: bytes) -> Tensor:
-        """The picture in the bytes of a file, (channels, height, width); errors as for `images`."""
-        size, processor = self._model(VisionEncoder).spec.image_shape, self.open_image_processor()
-        return torch.from_numpy(picture_numbers(data, *size, processor))
 
     def classify(self, inputs: Tensor | str | list[str]) -> Tensor:
         """The probability of each class, for images or texts; with a head for one class, the value that it estimates.
@@ -487,62 +343,6 @@ class LanguageModel:
             self._causal_model()
         prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
         return Engine(self, min(max(num_prompts, 1), MAX_ROWS), prefix_bytes, draft=draft, lookup=lookup)
-
-    def settings(self, **sampling: Unpack[SamplingFields]) -> Sampling:
-        """The model's defaults of generation with some fields replaced."""
-        return self.sampling.replace(**sampling)
-
-    def beam(self, **fields: Any) -> Beam:
-        """The settings of a search: what the model's files say of its texts, with some fields replaced.
-
-        Their limit of tokens gives way to `max_extra_tokens`.
-        """
-        said = self.sampling
-        rules = {name: getattr(said, name) for name in LogitsRules.model_fields}
-        rules["suppress_tokens"] = (*never_written(self.special), *said.suppress_tokens)
-        if "max_extra_tokens" not in fields:
-            rules["max_new_tokens"] = said.said_limit(num_prompt=1)  # the token that a target starts with
-        return Beam.parse(rules | fields)
-
-    @property
-    def target_start(self) -> int | None:
-        """The token that every target starts with, where the model's files say one."""
-        return self.special.get("decoder_start_token_id")
-
-    def _causal_model(self) -> CausalModel:
-        if isinstance(self.model, CausalModel) and getattr(self.model, "classifier", None) is None:
-            return self.model
-        raise self._wrong_kind()
-
-    def _model(self, kind: type[M]) -> M:
-        if isinstance(self.model, kind):
-            return self.model
-        raise self._wrong_kind()
-
-    def _wrong_kind(self) -> SpecError:
-        cause = f"a model of kind {self.spec.kind} cannot do this"
-        if isinstance(self.model, Decoder) and self.model.classifier is not None:
-            return SpecError(
-                "model", "a decoder with a head for classes cannot do this", "it can embed or classify texts"
-            )
-        verbs = next((VERBS[base] for base in type(self.model).__mro__ if base in VERBS), "be trained and saved")
-        return SpecError("model", cause, f"it can {verbs}")
-
-    def _tokenizer(self) -> Tokenizer:
-        if self.tokenizer is None:
-            raise DataError("tokenizer", "the model's folder has none", "add its tokenizer.json or tokenizer.model")
-        return self.tokenizer
-
-    def _summary(self) -> dict[str, str]:
-        parameters = [*self.model.parameters()]
-        summary = {"name": self.spec.name or "without a name", "kind": self.spec.kind}
-        summary["parameters"] = f"{sum(parameter.numel() for parameter in parameters):,} parameters"
-        if parameters:
-            summary["dtype"] = str(parameters[0].dtype).removeprefix("torch.")
-            summary["device"] = str(parameters[0].device)
-        if self.tokenizer is not None:
-            summary["tokenizer"] = f"{self.tokenizer.kind} tokenizer of {self.tokenizer.vocab_size:,} ids"
-        return summary
 
 
 Draft = LanguageModel | Literal["self"]  # what guesses: a smaller model, or the model itself

@@ -98,8 +98,7 @@ def generation_config(sampling: Sampling, said: Mapping[str, Any] = MappingProxy
     said = {key: value for key, value in said.items() if key not in (*SPECIAL, NEVER)}
     if said and _said_fields(_sampling(said, Path())) == _said_fields(sampling):
         return said
-    kept = {key: value for key, value in said.items() if key not in READ}
-    return kept | _written(sampling)
+    return {key: value for key, value in said.items() if key not in READ} | _written(sampling)
 
 
 def _said_fields(sampling: Sampling) -> tuple[dict[str, Any], bool]:
