@@ -19,7 +19,7 @@ from archetype.spec.base import Finite, Flag, Positive, Size, Spec, invalid
 FILE = "preprocessor_config.json"
 NESTED_FILE = "processor_config.json"  # of models of several inputs; what it says of pictures takes precedence
 BILINEAR, BICUBIC = 2, 3  # filters by the numbers of PIL
-MAX_SIDE = 2**14  # of a picture once it is scaled: one of 1 x 10,000 pixels grows with its shorter side
+MAX_PIXELS = 2**24  # of a picture once it is scaled: one of 1 x 10,000 grows with its shorter side
 
 Pixels = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float32]
@@ -46,12 +46,19 @@ class Sides(Spec):
         return self
 
     def of(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns for a picture of these."""
-        if self.height is not None and self.width is not None:
-            return self.height, self.width
-        assert self.shortest_edge is not None
-        shorter, longer = self.shortest_edge, int(self.shortest_edge * max(height, width) / min(height, width))
-        return (longer, shorter) if width <= height else (shorter, longer)
+        """Rows and columns for a picture of these.
+
+        Raises:
+            DataError: they are too many.
+        """
+        rows, columns = self.height or 0, self.width or 0
+        if self.shortest_edge is not None:
+            longer = int(self.shortest_edge * max(height, width) / min(height, width))
+            rows, columns = (longer, self.shortest_edge) if width <= height else (self.shortest_edge, longer)
+        if rows * columns > MAX_PIXELS:
+            cause = f"of {height} x {width} pixels becomes one of {rows} x {columns}"
+            raise DataError("picture", cause, f"cut it, or make the size in {FILE} smaller")
+        return rows, columns
 
 
 def _square(side: int) -> Sides:
@@ -109,7 +116,8 @@ class ImageProcessor(Spec):
             pixels: (C, H, W).
 
         Raises:
-            SpecError: mean or deviation are those of other channels.
+            SpecError: mean or deviation are those of other channels, or no number is left of pixels.
+            DataError: they become too many.
         """
         if self.do_convert_rgb and len(pixels) == 1:
             pixels = pixels.repeat(3, axis=0)
@@ -117,12 +125,15 @@ class ImageProcessor(Spec):
             pixels = _resized(pixels, self.size.of(*pixels.shape[1:]), self.resample)
         if self.do_center_crop and self.crop_size is not None:
             pixels = _center_crop(pixels, *self.crop_size.of(*pixels.shape[1:]))
-        numbers = pixels.astype(np.float32)
-        if self.do_rescale:
-            numbers = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
-        if self.do_normalize:
-            mean, std = (self._by_channel(name, len(pixels)) for name in ("image_mean", "image_std"))
-            numbers = (numbers - mean) / std
+        with np.errstate(all="ignore"):  # what float32 cannot hold is refused
+            numbers = pixels.astype(np.float32)
+            if self.do_rescale:
+                numbers = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
+            if self.do_normalize:
+                mean, std = (self._by_channel(name, len(pixels)) for name in ("image_mean", "image_std"))
+                numbers = (numbers - mean) / std
+        if not np.isfinite(numbers).all():
+            raise SpecError(FILE, "its numbers make pixels infinite", "is it the model's own?")
         return numbers
 
     def _by_channel(self, name: str, num_channels: int) -> Numbers:
@@ -207,9 +218,6 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
         if contents.get(key) is not None and contents[key] not in neutral:
             cause = f"{contents[key]!r:.60} asks for what is not done here"
             raise CheckpointError(f"{FILE}: {key}", cause, "prepare the pictures with transformers, as an .npz file")
-    if unknown := sorted(contents.keys() - ImageProcessor.model_fields.keys() - WITHOUT_EFFECT - NEUTRAL.keys()):
-        message = f"{FILE}: {', '.join(map(repr, unknown))[:200]} change no picture here"
-        warnings.warn(message, NotObeyed, stacklevel=2)
     values = {**DEFAULTS[name], **contents}
     is_square = values.get("default_to_square", True)
     values = {key: value for key, value in values.items() if key in ImageProcessor.model_fields}
@@ -222,9 +230,13 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
         if key in values:
             values[key] = _sides(values[key], square)
     try:
-        return ImageProcessor.parse(values)
+        processor = ImageProcessor.parse(values)
     except SpecError as error:
         raise CheckpointError(f"{FILE}: {error.place}", error.cause, error.remedy) from None
+    if unknown := sorted(contents.keys() - ImageProcessor.model_fields.keys() - WITHOUT_EFFECT - NEUTRAL.keys()):
+        message = f"{FILE}: {', '.join(map(repr, unknown))[:200]} change no picture here"
+        warnings.warn(message, NotObeyed, stacklevel=2)
+    return processor
 
 
 def read_processor_contents(folder: Path) -> dict[str, Any] | None:
@@ -250,13 +262,8 @@ def _resized(pixels: Pixels, sides: tuple[int, int], resample: int) -> Pixels:
     """Each channel scaled alone, as PIL scales those of a picture."""
     from PIL import Image
 
-    height, width = sides
-    if max(sides) > MAX_SIDE:
-        cause = f"of {pixels.shape[1]} x {pixels.shape[2]} pixels becomes one of {height} x {width}"
-        raise DataError("picture", cause, "cut it")
-    return np.stack([
-        np.asarray(Image.fromarray(channel).resize((width, height), Image.Resampling(resample))) for channel in pixels
-    ])  # fmt: skip
+    size, filter = sides[::-1], Image.Resampling(resample)
+    return np.stack([np.asarray(Image.fromarray(channel).resize(size, filter)) for channel in pixels])
 
 
 def _center_crop(pixels: Pixels, height: int, width: int) -> Pixels:

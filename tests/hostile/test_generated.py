@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import archetype
+from archetype.convert.image_processor import square_pictures
 from archetype.exporting import export
 from archetype.families.llama import llama
 from archetype.families.vit import vit
@@ -100,6 +102,16 @@ def texts_folder(folder: Path) -> None:
     (folder / "spec.yaml").write_text(json.dumps(archetype.load_spec("mamba-tiny").dump()))
 
 
+def pictures_folder(folder: Path) -> None:
+    """A published folder, and a picture with EXIF data."""
+    spec = vit(num_layers=1, d_model=8, num_heads=2, patch_size=4, image_size=8, num_classes=3)
+    lm = LanguageModel(spec, randomize(build(spec)), image_processor=square_pictures(3, 8).contents())
+    export(lm, folder)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (9, 13), "red").save(folder / "a.jpg", exif=exif)
+
+
 def gguf_folder(folder: Path) -> None:
     """A file whose header is most of it."""
     spec = llama(num_layers=1, d_model=8, num_heads=2, d_ff=8, vocab_size=300, context_length=16)
@@ -142,6 +154,7 @@ GGUF_FILES = tuple(
 FOLDERS = {
     "llama": llama_folder, "sharded": sharded_folder, "run": run_folder, "vit": vit_folder, "texts": texts_folder,
     "sentencepiece": sentencepiece_folder, "tiktoken": tiktoken_folder, "trained": trained_folder, "gguf": gguf_folder,
+    "pictures": pictures_folder,
 }  # fmt: skip
 TEMPLATES = tuple(source for name, source in {**HOSTILE, **WRONG}.items() if name not in HARMLESS)
 # class: the folder, the file, the command, and further contents
@@ -167,6 +180,11 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...], tuple[str | bytes, ...]]] = 
     "tiktoken companion": ("tiktoken", "tiktoken.json", ENCODE, ()),
     "chat template": ("llama", "chat_template.jinja", (*GENERATE, "--chat"), TEMPLATES),
     "images": ("vit", "images.npz", ("classify", "{}", "{}/images.npz"), ()),
+    "image processor": ("pictures", "preprocessor_config.json", ("classify", "{}", "{}/a.jpg"), tuple(
+        json.dumps({"image_processor_type": "CLIPImageProcessor"} | change) for change in (
+            {"size": {"shortest_edge": 2**20}}, {"size": 2**40}, {"crop_size": {"height": 2**20, "width": 2**20}},
+            {"image_std": [1e-320] * 3}, {"rescale_factor": 1e308}, {"image_mean": []}, {"size": None}))),
+    "picture": ("pictures", "a.jpg", ("classify", "{}", "{}/a.jpg"), ()),
     "run spec": ("run", "spec.yaml", GENERATE, ()),
     "run weights": ("run", "model.safetensors", GENERATE, ()),
     "run metrics": ("trained", "metrics.jsonl", RESUME, ()),
@@ -202,7 +220,8 @@ def fault(kind: Class, place: Path, number: int) -> str | None:
     environment = {"HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
     answer = forked.run(["python", "-c", PROGRAM, *command], environment, cwd=folder)
     shutil.rmtree(folder)
-    error = re.sub(r"^device: .*\n", "", answer.stderr.decode(errors="replace"))  # which is no part of a message
+    # what is computed on, and keys that are passed over, are no part of a message
+    error = re.sub(r"^(device: .*|.* change no picture here)\n", "", answer.stderr.decode(errors="replace"))
     line = error.removeprefix("archetype: ").removesuffix("\n")
     if answer.returncode == 0 and "Traceback" not in error:
         return None
