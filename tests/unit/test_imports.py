@@ -24,7 +24,7 @@ MODULES = {
 LAYERS = (
     "errors", "distribution", "legend", "dtypes", "table", "confined", "io", "machine", "spec", "roles", "native",
     "cost", "nn", "weights", "parts", "models", "estimate", "families", "diagram", "tokenizers", "convert", "runs",
-    "data", "training", "generate", "inspection", "language_model", "measured_cost", "extension", "loading",
+    "data", "training", "generate", "inspection", "language_model", "measured", "extension", "loading",
     "exporting", "evaluation", "checking", "api", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
