@@ -13,7 +13,7 @@ from archetype.errors import CheckpointError
 from archetype.io import atomic
 from archetype.io.files import MAX_CONFIG_BYTES, check_regular, read_bytes
 from archetype.spec.base import Spec
-from archetype.spec.kinds import Part, kinds_from_outside
+from archetype.spec.kinds import kinds_from_outside, missing_kinds
 
 FILE = "extensions.json"
 
@@ -64,9 +64,8 @@ def check_extensions(folder: Path) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         raise CheckpointError(str(file), f"is not a list of extensions: {first['msg']}", "restore the file") from None
-    registered = {f"{role.__name__}.{kind}" for role in Part.__subclasses__() for kind in role.kinds}
     for extension in extensions:
-        if missing := sorted(set(extension.kinds) - registered):
+        if missing := missing_kinds(extension.kinds):
             digest = f" (sha256 {extension.sha256[:12]}...)" if extension.sha256 else ""
             cause = f"needs {', '.join(missing)} of the extension {extension.name}{digest}, which is not loaded"
             raise CheckpointError(str(folder), cause, f"give --extension {extension.name} if you trust that file")

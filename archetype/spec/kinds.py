@@ -1,7 +1,7 @@
 """Open sets of parts: a file names a part by its `kind`, and an extension may add kinds without a fork."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
@@ -112,6 +112,12 @@ def parts_within(value: Any) -> Iterator[Part]:
 def kinds_from_outside(value: Any) -> set[type[Part]]:
     """The classes of all parts within a specification that are not this package's."""
     return {type(part) for part in parts_within(value) if not type(part).__module__.startswith(PACKAGE)}
+
+
+def missing_kinds(kinds: Iterable[str]) -> list[str]:
+    """Which of some kinds, each as Role.kind, are not registered."""
+    load_all_kinds()
+    return sorted(set(kinds) - {f"{role.__name__}.{kind}" for role in Part.__subclasses__() for kind in role.kinds})
 
 
 @cache
