@@ -43,6 +43,37 @@ class ArchetypePreTrainedModel(PreTrainedModel):
                 own = OwnTensor(module, name, f"{place}.{name}" if place else name, tensor)
                 initialize_tensor(own, getattr(spec, "initialization"), spec.num_layers, self.__dict__["_seed"])  # noqa: B009
 
+    @torch.no_grad()
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Module:
+        """Give the vocabulary another size, in the specification and in every matrix with a row for each token.
+
+        Args:
+            new_num_tokens: of the vocabulary (absent: as it is).
+            pad_to_multiple_of: the size is raised to a multiple of it (absent: it is not).
+            mean_resizing: whether new rows begin as the mean of the others, or else as rows of a new model.
+        """
+        size, step = new_num_tokens or self.config.vocab_size, pad_to_multiple_of or 1
+        self.config.vocab_size = -(-size // step) * step
+        with torch.device("meta"):
+            resized = type(self)(self.config)
+        for name, wanted in resized.named_parameters():
+            path, _, own = name.rpartition(".")
+            module, old = self.get_submodule(path), self.get_parameter(name)
+            if old.shape == wanted.shape:
+                continue
+            new, rows = old.new_empty(wanted.shape), min(len(old), len(wanted))
+            setattr(module, own, nn.Parameter(new, requires_grad=old.requires_grad))
+            if mean_resizing:
+                new[:] = old.mean(0)
+            else:
+                self._init_weights(module)
+            new[:rows] = old[:rows]
+            if isinstance(module, nn.Embedding):
+                module.num_embeddings = len(wanted)
+        return self.get_input_embeddings()  # type: ignore[no-any-return]
+
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Any = None, every_n_layers: int = 1, offload: bool = False
     ) -> None:

@@ -185,6 +185,20 @@ def test_a_class_that_does_not_fit_is_refused_in_a_line() -> None:
         hf.ArchetypeModel(hf.ArchetypeConfig())
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_vocabulary_is_resized_in_the_specification_too(tied: bool, tmp_path: Path) -> None:
+    described = hybrid(head={"kind": "language_model", "tied": tied})
+    model, tokens = model_of(described), inputs_of(described)["input_ids"]
+    before = answer(model, input_ids=tokens)
+    model.resize_token_embeddings(described.input_vocab_size + 3, pad_to_multiple_of=8)
+    after = answer(model, input_ids=tokens)
+    assert model.config.vocab_size == after.shape[-1] == 264 and distance(after[..., :256], before) < EXACT
+    model.save_pretrained(tmp_path)
+    again = hf.ArchetypeForCausalLM.from_pretrained(tmp_path).eval()
+    assert distance(answer(again, input_ids=tokens), after) < EXACT
+    assert archetype.load_spec(tmp_path).input_vocab_size == 264
+
+
 def test_weights_are_drawn_as_the_specification_says() -> None:
     described = archetype.load_spec("mamba-tiny")
     ours = archetype.build(described)
