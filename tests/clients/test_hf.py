@@ -69,6 +69,6 @@ def test_lm_eval_scores_a_hybrid_as_archetype_does(folder: Path) -> None:
     assert lm.tokenizer is not None
     for (context, continuation), logprob in zip(questions, theirs, strict=True):
         before, whole = lm.tokenizer.encode(context), lm.tokenizer.encode(context + continuation)
-        logprobs = lm.model(torch.tensor([whole])).logits[0].log_softmax(-1)
+        logprobs = lm.model(torch.tensor([whole])).logits[0].log_softmax(-1).detach()
         ours = sum(float(logprobs[place - 1, whole[place]]) for place in range(len(before), len(whole)))
         assert logprob == pytest.approx(ours, abs=1e-4)
