@@ -328,8 +328,10 @@ def export(
     folder: str | Path,
     family: str | None = None,
     shard_bytes: int | None = None,
-    format: Literal["hf", "gguf"] = "hf",
+    format: Literal["hf", "gguf", "archetype-hf"] = "hf",
     type: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = None,
+    allow_different_tokens: bool = False,
+    with_code: bool = False,
 ) -> None:
     """Write a model as a folder for other programs, then read it back and compare every tensor.
 
@@ -338,12 +340,15 @@ def export(
         folder: must not exist, or be empty; nothing is left there if writing fails.
         family: the published format, such as "llama" (default: as loaded, or the first that can express the model).
         shard_bytes: the size above which the weights are split into several files.
-        format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp.
+        format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp, "archetype-hf" for transformers
+            after `import archetype.hf`, which takes every model.
         type: of the matrices of a GGUF file, such as "q8_0"; norms and vectors are in f32 (default: the model's own).
+        allow_different_tokens: write a GGUF file though llama.cpp cuts some texts otherwise, with a warning.
+        with_code: of archetype-hf, a file by which transformers finds the classes where the folder's code is trusted.
 
     Raises:
         CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
     from archetype.exporting import export
 
-    export(lm, folder, family, shard_bytes, format, type)
+    export(lm, folder, family, shard_bytes, format, type, allow_different_tokens, with_code)

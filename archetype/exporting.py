@@ -8,10 +8,12 @@ from archetype.convert.gguf import file as gguf
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
 from archetype.convert.image_processor import numbers_as_they_are
 from archetype.convert.model_card import MODEL_CARD, model_card
+from archetype.convert.own_code import write_own_code
 from archetype.convert.peft.write import write_peft
 from archetype.convert.sentence_transformers import write_files
 from archetype.errors import CheckpointError
 from archetype.families import Family, family_for, published
+from archetype.families.own import OWN
 from archetype.families.registry import designs
 from archetype.generate.generation_config import (
     GENERATION_CONFIG,
@@ -25,13 +27,14 @@ from archetype.models.decoder.module import Decoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.parameter_names import names_matching
 from archetype.runs.directory import Run, read_adapter, read_run_model
+from archetype.runs.extensions import extensions_of
 from archetype.runs.origin import read_origin
 from archetype.tokenizers.chat_template import write_template
 from archetype.tokenizers.fast import write_fast
 from archetype.training.recipe import read_recipe
 from archetype.weights.packed import is_packed
 
-Format = Literal["hf", "gguf"]
+ExportFormat = Literal["hf", "gguf", "archetype-hf"]
 GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 
 
@@ -40,9 +43,10 @@ def export(
     folder: str | Path,
     family: str | None = None,
     shard_bytes: int | None = None,
-    format: Format = "hf",
+    format: ExportFormat = "hf",
     type: GgufType | None = None,
     allow_different_tokens: bool = False,
+    with_code: bool = False,
 ) -> Family:
     """Write a language model as a folder for other programs, then read it back and compare every tensor.
 
@@ -51,10 +55,13 @@ def export(
         folder: must not exist, or be empty; nothing is left there if writing fails.
         family: the published format (default: as loaded, or the first that can express the model).
         shard_bytes: the size above which the weights are split into several files.
-        format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp.
+        format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp, "archetype-hf" for transformers
+            with `archetype.hf`, which can express every model.
         type: of the matrices of a GGUF file (default: the model's own).
         allow_different_tokens: write a GGUF file too whose texts llama.cpp cuts otherwise than the tokenizer does,
             with a warning that names one.
+        with_code: of archetype-hf, also write a file by which transformers finds the classes itself, where it is told
+            to trust the folder's code (trust_remote_code); Archetype must be installed there.
 
     Returns:
         The family whose format was written.
@@ -62,19 +69,25 @@ def export(
     Raises:
         CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
-    if format not in get_args(Format):
-        raise CheckpointError("format", f"there is no {format!r:.40}", f"use one of {', '.join(get_args(Format))}")
+    if format not in get_args(ExportFormat):
+        raise CheckpointError(
+            "format", f"there is no {format!r:.40}", f"use one of {', '.join(get_args(ExportFormat))}"
+        )
     if type is not None and format != "gguf":
         raise CheckpointError("--type", "is for GGUF alone", "add --format gguf, or use --dtype")
     if allow_different_tokens and format != "gguf":
         raise CheckpointError("--allow-different-tokens", "is for GGUF alone", "add --format gguf, or leave it out")
+    if with_code and format != "archetype-hf":
+        raise CheckpointError("--with-code", "is for archetype-hf alone", "leave it out")
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(designs())}")
-    chosen = published()[family] if family else _own_family(lm, format) or family_for(lm.spec)
-    if format == "hf" and is_packed(lm.model):
+    if family is not None and format == "archetype-hf":
+        raise CheckpointError("family", "archetype-hf is a format of its own", "leave out one of them")
+    chosen = _family(lm, family, format)
+    if format != "gguf" and is_packed(lm.model):
         cause = "its matrices are packed, which the format does not hold"
         raise CheckpointError("model", cause, "export the model that it was made from, or use --format gguf")
-    if format == "hf":
+    if format != "gguf":
         chosen.format.config_for(lm.spec)  # refuses before anything is written
     left_out = hf_folder.with_copies(lm.model, chosen, lm.left_out) if chosen is lm.family else {}
     special = _special_ids(lm)
@@ -87,6 +100,10 @@ def export(
             )
             return chosen
         config = special | _label_names(lm)
+        if chosen is OWN and (extensions := extensions_of([lm.spec])):
+            config["extensions"] = [one.model_dump(mode="json") for one in extensions]
+        if with_code:
+            config["auto_map"] = write_own_code(temporary, chosen.format.architecture_of(lm.spec))
         hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
         if isinstance(lm.model, CausalModel | EncoderDecoder):
             atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling, lm.generation))
@@ -127,10 +144,16 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
     return chosen
 
 
-def _own_family(lm: LanguageModel, format: str) -> Family | None:
-    """The family that a model was loaded from; llama.cpp knows registered ones only."""
-    inferred = lm.family is not None and lm.family.reading is not None
-    return None if inferred and format == "gguf" else lm.family
+def _family(lm: LanguageModel, name: str | None, format: ExportFormat) -> Family:
+    """The family whose format is written: the named one, that of its folder (of which llama.cpp knows registered ones
+    only), or the first that can express the model.
+    """
+    if format == "archetype-hf":
+        return OWN
+    if name is not None:
+        return published()[name]
+    loaded = lm.family is not None and (format == "hf" or lm.family.reading is None)
+    return lm.family if loaded and lm.family is not None else family_for(lm.spec)
 
 
 def _special_ids(lm: LanguageModel) -> dict[str, Any]:

@@ -60,8 +60,10 @@ def register(
     for name, capability in capabilities.items():
         if capability is not None:
             provides(name, cls)(capability)
-    if cost is None and kind.needs:
-        from archetype import measured_cost  # noqa: F401  # counts what declares no cost
+    if module is not None and cost is None:  # what the class that it is derived from costs says nothing of this module
+        provides("cost", cls)(None)
+    if kind.needs:
+        from archetype import measured  # noqa: F401  # counts what is from outside as it is built
     return kind
 
 

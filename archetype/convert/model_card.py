@@ -3,6 +3,7 @@
 from archetype import __version__
 from archetype.estimate.report import total_parameters
 from archetype.families import Family
+from archetype.families.own import OWN
 from archetype.models.spec import ModelSpec
 
 MODEL_CARD = "README.md"
@@ -15,6 +16,7 @@ def model_card(model: ModelSpec, family: Family) -> str:
     """
     architecture = family.format.architecture_of(model)
     parameters = total_parameters(model)
+    module = "archetype.hf" if family is OWN else "transformers"
     return f"""---
 library_name: transformers
 tags: [{family.format.model_type}, archetype]
@@ -26,7 +28,7 @@ A model of kind {model.kind} with {parameters:,} parameters and {model.num_layer
 {architecture}. Written by Archetype {__version__}.
 
 ```python
-from transformers import {architecture}
+from {module} import {architecture}
 
 model = {architecture}.from_pretrained("PATH")
 ```

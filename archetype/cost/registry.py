@@ -14,8 +14,8 @@ that a kernel must keep is counted.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 from archetype.cost.formula import ZERO, Counts, Formula, Symbol
 from archetype.cost.work import TrainingWork, Work
@@ -27,10 +27,15 @@ from archetype.spec.registry import provided, provides
 class PartCost:
     """The cost of one part of a specification.
 
+    Attributes:
+        is_measured: whether it is counted by running the part's module, which takes as long as the text is.
+
     Args:
         part: the specification.
         d: features of the vectors that it reads and gives.
     """
+
+    is_measured: ClassVar[bool] = False
 
     def __init__(self, part: Any, d: Formula) -> None:
         self.part, self.d = part, d
@@ -210,6 +215,14 @@ class WiringCost(PartCost, ABC):
     def parameters(self, content: str) -> tuple[Formula, Formula]:
         """Parameters of the norm that is called after a content, such as `mixer`, and of its second one."""
 
+    def own_parameters(self) -> Formula:
+        """Parameters of a block beside its contents and their norms."""
+        return ZERO
+
+    def flops(self, tokens: Formula) -> Formula:
+        """FLOPs beside those of the contents, where they are products."""
+        return ZERO
+
     @abstractmethod
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
         """Bytes saved by the norms around some contents, less what contents share of their inputs."""
@@ -282,8 +295,40 @@ class SelectionCost(PartCost, ABC):
 
 Fallback = Callable[..., PartCost | None]  # as PartCost.of
 Cost = TypeVar("Cost", bound=type[Any])
+Block = TypeVar("Block")  # the cost of one
 
 _fallback: Fallback | None = None
+
+
+class AsBuilt(Protocol):
+    """Counts models with parts from outside as they are built."""
+
+    def layers(
+        self, stack: Any, layers: Sequence[int], count: Callable[[], Any]
+    ) -> Iterable[tuple[Sequence[int], Any]]:
+        """Layers of equal specifications, apart where what is built of them differs.
+
+        Args:
+            stack: a `StackView`.
+            layers: their places in it.
+            count: makes the `BlockCost` of one.
+
+        Returns:
+            Places, and the cost of one of the layers there.
+        """
+
+    def check(self, cost: Any) -> None:
+        """Refuse the cost of a model that its modules deny.
+
+        Args:
+            cost: a `ModelCost`.
+
+        Raises:
+            SpecError: names the part, what its cost counts, and what its module has.
+        """
+
+
+_as_built: AsBuilt | None = None
 
 
 def cost_of(*parts: type[Spec]) -> Callable[[Cost], Cost]:
@@ -305,6 +350,25 @@ def set_fallback(fallback: Fallback | None) -> None:
     """
     global _fallback
     _fallback = fallback
+
+
+def count_as_built(counter: AsBuilt | None) -> None:
+    """Let models with parts from outside be counted as they are built."""
+    global _as_built
+    _as_built = counter
+
+
+def layers_as_built(
+    stack: Any, layers: Sequence[int], count: Callable[[], Block]
+) -> Iterable[tuple[Sequence[int], Block]]:
+    """As `AsBuilt.layers`; all together where nothing is from outside."""
+    return [(layers, count())] if _as_built is None else _as_built.layers(stack, layers, count)
+
+
+def check_as_built(cost: Any) -> None:
+    """As `AsBuilt.check`; nothing where nothing is from outside."""
+    if _as_built is not None:
+        _as_built.check(cost)
 
 
 def linear(inputs: Formula, outputs: Formula, bias: bool = False) -> Formula:

@@ -50,6 +50,10 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
             rail.put(Box(f"{place}.{own}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
                          "", len(kind.layers), layer_costs.take(own), field=f"{stack.prefix}residual"))  # fmt: skip
 
+    own = layer_costs.take("wiring")
+    if own.parameters or own.flops:  # what a wiring from outside computes with weights of its own
+        rail.put(Box(f"{place}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), own,
+                     field=f"{field}.wiring"))  # fmt: skip
     if branch.parallel and len(laid_out) == 2:
         second = None if branch.shared_norm else norm_of("feedforward", branch.before)
         norms = (norm_of("mixer", branch.before), second)

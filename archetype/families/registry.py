@@ -8,6 +8,7 @@ from importlib import import_module
 from archetype.errors import CheckpointError, SpecError
 from archetype.families.family import Family, Preset
 from archetype.families.index import preset_facts
+from archetype.families.own import OWN
 from archetype.models.spec import ModelSpec
 
 # The module of each family, by its name. `family_for` tries them in this order.
@@ -99,6 +100,8 @@ def family_of(config: dict[str, object], place: str = "config.json") -> Family |
     if not isinstance(model_type, str):
         cause = f"{model_type!r} names no family"
         raise CheckpointError(f"{place}: model_type", cause, "`archetype list` names those that are registered")
+    if model_type == OWN.name:
+        return OWN
     family = FAMILIES.get(model_type)
     if family is None or family.published is None:
         return None

@@ -15,7 +15,8 @@ class Rule:
     """One tensor of a file and the parameters that it holds, concatenated along their first axis.
 
     Attributes:
-        hf: name of the tensor in the file; `{i}` stands for a layer's number, `{e}` for an expert's.
+        hf: name of the tensor in the file; `{i}` stands for a layer's number, `{e}` for an expert's, `{name}`
+            for the rest of the name of every parameter that no rule before this one has taken.
         params: names of the parameters of the model; `{i}` stands for a layer's number.
         transposed: the file keeps the matrix, or each of a stack, as (inputs, outputs), where a parameter is (outputs,
             inputs).
@@ -99,7 +100,13 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
     Raises:
         CheckpointError: a parameter has no rule, or more than one.
     """
-    all_rules = [r for template in rules for r in _fill_in(template, num_layers, shapes)]
+    all_rules: list[Rule] = []
+    for template in rules:
+        if "{name}" in template.hf:
+            taken = {name for one in all_rules for name in one.params}
+            all_rules += [one for one in _for_each_name(template, shapes) if taken.isdisjoint(one.params)]
+        else:
+            all_rules += _fill_in(template, num_layers, shapes)
     model_rules = [r for r in all_rules if any(name in shapes for name in r.params)]
     uses = Counter((name, r.expert) for r in model_rules for name in r.params)
     names = {name for name, _ in uses}
@@ -110,6 +117,14 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
     if twice:
         raise CheckpointError(twice[0], "two weight rules claim this parameter", "this is a mistake in the family")
     return model_rules
+
+
+def _for_each_name(template: Rule, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Rule]:
+    """A rule for each parameter whose name begins as the template's does."""
+    (beginning,) = (param.removesuffix("{name}") for param in template.params)
+    for param in shapes:
+        if param.startswith(beginning):
+            yield replace(template, hf=template.hf.replace("{name}", param.removeprefix(beginning)), params=(param,))
 
 
 def check_all_used(rules: list[Rule], tensors: Iterable[str], ignored: Iterable[str]) -> None:

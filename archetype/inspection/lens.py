@@ -72,7 +72,7 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
     context = ForwardContext.of(x)
     y = model.final_norm(x, context)
     if model.classifier is not None:
-        logits: Tensor = model.class_logits(y, context)
+        logits: Tensor = model.class_logits(y, context, model.classifier)
         return logits if model.spec.head.labels_tokens else logits[:, None]
     assert not isinstance(model, VisionEncoder) and model.lm_head is not None
     return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol, cast
 
 from archetype.cost.formula import Counts, prefixed, symbol
-from archetype.cost.registry import cost_class
+from archetype.cost.registry import check_as_built, cost_class
 from archetype.cost.work import TrainingWork, Work
 from archetype.errors import SpecError
 from archetype.models.further_tokens.cost import FurtherTokensCost
@@ -120,9 +120,11 @@ def model_cost(model: ModelSpec) -> ModelCost:
     """The cost of a model beside its stacks, and how it uses them.
 
     Raises:
-        SpecError: nothing is registered for its kind.
+        SpecError: nothing is registered for its kind, or a part from outside is not built as its cost counts it.
     """
     if (cost := cost_class(type(model))) is None:
         name = type(model).__name__
         raise SpecError("cost", f"no ModelCost is registered for {name}", f"write one, with @cost_of({name})")
-    return cast(ModelCost, cost(model))
+    counted = cast(ModelCost, cost(model))
+    check_as_built(counted)
+    return counted

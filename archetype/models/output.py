@@ -1,5 +1,6 @@
 """The base of all models, which knows where their weights are, and the output of a forward pass."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from archetype.nn.context import Vectors
 from archetype.nn.registry import build_head
 from archetype.roles.head import Head
 from archetype.weights.packed import PackedMatrix, Weight
+
+Classifier = Callable[[Tensor], Tensor]  # of vectors, (..., D), the logits of their classes, (..., Y)
 
 
 @dataclass

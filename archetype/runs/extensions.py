@@ -4,9 +4,8 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -14,10 +13,9 @@ from archetype.errors import CheckpointError
 from archetype.io import atomic
 from archetype.io.files import MAX_CONFIG_BYTES, check_regular, read_bytes
 from archetype.spec.base import Spec
-from archetype.spec.kinds import Part
+from archetype.spec.kinds import kinds_from_outside, missing_kinds
 
 FILE = "extensions.json"
-PACKAGE = "archetype."
 
 
 class Extension(BaseModel, frozen=True):
@@ -37,10 +35,9 @@ class Extension(BaseModel, frozen=True):
 def extensions_of(specs: Iterable[Spec | None]) -> list[Extension]:
     """The extensions whose parts some specifications use."""
     kinds: dict[str, set[str]] = {}
-    for cls in {type(part) for spec in specs for part in _parts(spec)}:
-        if not cls.__module__.startswith(PACKAGE):
-            names = (f"{role.__name__}.{cls.model_fields['kind'].default}" for role in cls.roles())
-            kinds.setdefault(cls.__module__, set()).update(names)
+    for cls in kinds_from_outside(tuple(specs)):
+        names = (f"{role.__name__}.{cls.model_fields['kind'].default}" for role in cls.roles())
+        kinds.setdefault(cls.__module__, set()).update(names)
     return [Extension(**_source(module), kinds=tuple(sorted(names))) for module, names in sorted(kinds.items())]
 
 
@@ -67,23 +64,11 @@ def check_extensions(folder: Path) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         raise CheckpointError(str(file), f"is not a list of extensions: {first['msg']}", "restore the file") from None
-    registered = {f"{role.__name__}.{kind}" for role in Part.__subclasses__() for kind in role.kinds}
     for extension in extensions:
-        if missing := sorted(set(extension.kinds) - registered):
+        if missing := missing_kinds(extension.kinds):
             digest = f" (sha256 {extension.sha256[:12]}...)" if extension.sha256 else ""
             cause = f"needs {', '.join(missing)} of the extension {extension.name}{digest}, which is not loaded"
             raise CheckpointError(str(folder), cause, f"give --extension {extension.name} if you trust that file")
-
-
-def _parts(value: Any) -> Iterator[Part]:
-    if isinstance(value, Part):
-        yield value
-    if isinstance(value, Spec):
-        for name in type(value).model_fields:
-            yield from _parts(getattr(value, name))
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _parts(item)
 
 
 def _source(module: str) -> dict[str, str]:

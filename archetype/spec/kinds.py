@@ -1,7 +1,7 @@
 """Open sets of parts: a file names a part by its `kind`, and an extension may add kinds without a fork."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
@@ -18,6 +18,7 @@ from archetype.spec.synonyms import nearest_kind
 __all__ = ["ByKind", "Part", "part"]
 
 P = TypeVar("P", bound=type["Part"])
+PACKAGE = f"{__package__.partition('.')[0]}."
 
 
 class Part(Spec):
@@ -94,6 +95,29 @@ def part(cls: P) -> P:
             raise SpecError(cls.__name__, cause, "choose another kind")
         role.kinds[field.default] = cls
     return cls
+
+
+def parts_within(value: Any) -> Iterator[Part]:
+    """A part and all that stand in its fields, at any depth; nothing of a value that is none."""
+    if isinstance(value, Part):
+        yield value
+    if isinstance(value, Spec):
+        for name in type(value).model_fields:
+            yield from parts_within(getattr(value, name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from parts_within(item)
+
+
+def kinds_from_outside(value: Any) -> set[type[Part]]:
+    """The classes of all parts within a specification that are not this package's."""
+    return {type(part) for part in parts_within(value) if not type(part).__module__.startswith(PACKAGE)}
+
+
+def missing_kinds(kinds: Iterable[str]) -> list[str]:
+    """Which of some kinds, each as Role.kind, are not registered."""
+    load_all_kinds()
+    return sorted(set(kinds) - {f"{role.__name__}.{kind}" for role in Part.__subclasses__() for kind in role.kinds})
 
 
 @cache

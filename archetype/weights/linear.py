@@ -1,6 +1,6 @@
 """Products with weights: of float numbers, or of packed ones."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -55,6 +55,38 @@ class Linear(nn.Linear):
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
         return project(x, self.weight, self.bias)
+
+    def matrix(self) -> Tensor:
+        """The matrix that it multiplies by, where that is read without a product."""
+        return self.weight
+
+
+def matrix_of(linear: nn.Module) -> Float[Tensor, "F D"]:
+    """The matrix of a linear map without a bias, whoever has put something around it.
+
+    Another library's adapter keeps the map's own matrix as `weight`, and says nothing of what it adds.
+    """
+    if isinstance(linear, Linear):
+        return linear.matrix()
+    if type(linear) is nn.Linear:
+        return linear.weight
+    weight: Any = linear.weight
+    columns: Tensor = linear(torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device))
+    return columns.mT
+
+
+class WithMatrix(nn.Module):
+    """A weight and a bias of a module that computes more than their product, which nobody is to take for a `Linear`."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+
+    def product(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
+        """The product x W^T + bias."""
+        return nn.functional.linear(x, self.weight, self.bias)
 
 
 class Table(nn.Embedding):

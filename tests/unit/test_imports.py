@@ -24,8 +24,9 @@ MODULES = {
 LAYERS = (
     "errors", "distribution", "legend", "dtypes", "table", "confined", "io", "machine", "spec", "roles", "native",
     "cost", "nn", "weights", "parts", "models", "estimate", "families", "diagram", "tokenizers", "convert", "runs",
-    "data", "training", "generate", "inspection", "loaded_model", "language_model", "measured_cost", "extension",
-    "loading", "exporting", "evaluation", "checking", "api", "studies", "apps", "apps.bench", "apps.serve", "apps.cli",
+    "data", "training", "generate", "inspection", "loaded_model", "language_model", "measured", "extension",
+    "loading", "exporting", "hf", "evaluation", "checking", "api", "studies", "apps", "apps.bench", "apps.serve",
+    "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = (
@@ -127,7 +128,7 @@ def test_only_those_who_need_it_import(name: str) -> None:
     allowed = {
         "torch": lambda module: not is_without_torch(module),
         "torch.distributed": lambda module: module.startswith("archetype.training.parallel."),
-        "transformers": lambda module: module == "archetype.convert.parity",
+        "transformers": lambda module: module == "archetype.convert.parity" or layer(module) == "hf",
     }[name]
     assert [module for module in MODULES if uses(module, name) and not allowed(module)] == []
 

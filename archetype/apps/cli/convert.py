@@ -41,7 +41,12 @@ def export(
     model: Exported,
     to: Output,
     family: Annotated[str | None, typer.Option(help="Such as llama.  [default: as loaded, or what fits]")] = None,
-    format: Annotated[Literal["hf", "gguf"], typer.Option(help="hf for transformers, gguf for llama.cpp.")] = "hf",
+    format: Annotated[
+        Literal["hf", "gguf", "archetype-hf"],
+        typer.Option(
+            help="hf for transformers, gguf for llama.cpp; archetype-hf for transformers after import archetype.hf."
+        ),
+    ] = "hf",
     type: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None,
         typer.Option(help="Of the matrices in a GGUF file.  [default: as the model's]"),
@@ -49,6 +54,10 @@ def export(
     allow_different_tokens: Annotated[
         bool,
         typer.Option("--allow-different-tokens", help="Write a GGUF file though llama.cpp cuts some texts otherwise."),
+    ] = False,
+    with_code: Annotated[
+        bool,
+        typer.Option("--with-code", help="Of archetype-hf: a file that imports the classes, for trust_remote_code."),
     ] = False,
     weights: Weights = None,
     dtype: StoredDtype = None,
@@ -77,8 +86,10 @@ def export(
     )
     if weights is not None and not trained:
         lm.pack(weights)
-    written = export(lm, to, family, format=format, type=type, allow_different_tokens=allow_different_tokens)
-    name = written.format.architecture_of(lm.spec) if format == "hf" else f"GGUF of {written.name}"
+    written = export(
+        lm, to, family, format=format, type=type, allow_different_tokens=allow_different_tokens, with_code=with_code
+    )
+    name = written.format.architecture_of(lm.spec) if format != "gguf" else f"GGUF of {written.name}"
     fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"
     print(f"wrote {to} as {name}, reloaded and compared{fresh}")
 

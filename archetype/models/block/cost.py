@@ -55,7 +55,7 @@ class BlockCost:
                 own[table] = own.get(table, ZERO) + self.vocabulary * features
             counts |= {f"{name}_norm": norm} | prefixed(f"{name}.", own) | {f"{name}_post_norm": post_norm}
             counts |= {f"{name}_residual": self.residual.parameters()}
-        return counts
+        return counts | {"wiring": self.wiring.own_parameters()}
 
     def flops(self, work: Work) -> Counts:
         """FLOPs of one pass."""
@@ -63,8 +63,11 @@ class BlockCost:
         if self.cross is not None:
             counts |= prefixed("cross.", self.cross.flops(work))
         counts |= prefixed("feedforward.", self.feedforward.flops(work.tokens))
-        residual = self.residual.flops(work.tokens)
-        return counts | {f"{name}_residual": residual for name in self.contents if residual}
+        if residual := self.residual.flops(work.tokens):
+            counts |= {f"{name}_residual": residual for name in self.contents}
+        if wiring := self.wiring.flops(work.tokens):
+            counts |= {"wiring": wiring}
+        return counts
 
     def state(self, length: int, source: int) -> int:
         """Numbers in the state of one row with room for `length` tokens, which looks at `source` tokens."""

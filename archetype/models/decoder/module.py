@@ -8,7 +8,7 @@ from archetype.errors import SpecError
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.spec import Decoder as DecoderSpec
 from archetype.models.further_tokens.module import FurtherTokens, HiddenCache
-from archetype.models.output import Output
+from archetype.models.output import Classifier, Output
 from archetype.models.spec import ModelSpec
 from archetype.models.stack.module import Stack
 from archetype.nn.cache import State
@@ -107,15 +107,15 @@ class Decoder(Stack, CausalModel):
         if self.lm_head is not None and with_logits:
             logits = self.lm_head(x, self.token_table)  # (B, t, V)
         elif self.classifier is not None and with_logits:
-            logits = self.class_logits(x, context)
+            logits = self.class_logits(x, context, self.classifier)
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x, further)
 
-    def class_logits(self, hidden: Vectors, context: ForwardContext) -> Tensor:
+    def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
         """Logits of classes: (B, Y) of each text, by its last token's vector, or (B, t, Y) of each token."""
         if self.spec.head.labels_tokens:
-            return self.classifier(hidden)  # type: ignore[no-any-return]
+            return classifier(hidden)
         last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
-        return self.classifier(last[:, 0])  # type: ignore[no-any-return]
+        return classifier(last[:, 0])
 
     def _read_by_head(self, x: Tensor, context: ForwardContext, state: State | None, last_only: bool) -> Tensor:
         """The normalized vectors, or the last of each row; a draft state remembers all of them."""

@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from archetype.models.encoder import spec
-from archetype.models.output import Output, TokenModel
+from archetype.models.output import Classifier, Output, TokenModel
 from archetype.models.stack.module import Stack
 from archetype.nn.context import ForwardContext, Lengths, Tokens, Vectors, mean_over_tokens
 from archetype.nn.registry import build_embedding, module_for
@@ -31,13 +31,13 @@ class Encoder(Stack, TokenModel):
         one = hidden[:, 0] if self.spec.pooling == "first" else mean_over_tokens(hidden, num_tokens)
         return one if self.pooler is None else self.pooler(one)
 
-    def class_logits(self, hidden: Vectors, context: ForwardContext) -> Tensor:
+    def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
         """Logits of classes: (B, Y) of each text, or (B, T, Y) of each token."""
         if self.spec.head.labels_tokens:
-            return self.classifier(hidden)  # type: ignore[no-any-return]
+            return classifier(hidden)
         if self.spec.pooling == "late":
-            return mean_over_tokens(self.classifier(hidden), context.num_tokens)
-        return self.classifier(self.pooled(hidden, context.num_tokens))  # type: ignore[no-any-return]
+            return mean_over_tokens(classifier(hidden), context.num_tokens)
+        return classifier(self.pooled(hidden, context.num_tokens))
 
     def forward(
         self,
@@ -68,5 +68,5 @@ class Encoder(Stack, TokenModel):
         if self.lm_head is not None and with_logits:
             logits = self.lm_head(x, self.token_table)
         elif self.classifier is not None and with_logits:
-            logits = self.class_logits(x, context)
+            logits = self.class_logits(x, context, self.classifier)
         return Output(logits, aux_loss=context.aux_loss, hidden=x)

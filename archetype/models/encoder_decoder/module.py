@@ -74,9 +74,20 @@ class EncoderDecoder(TokenModel):
             dtype: of the cache (absent: the model's).
             num_beams: targets of each source, in neighbouring rows that share the source's keys and values.
         """
-        capacity = min(capacity or self.spec.context_length, self.spec.context_length)
         vectors, bridge = self.encode(source, ForwardContext.of(source, num_tokens=num_tokens))
-        rows, dtype = source.shape[0] * num_beams, dtype or self.dtype
+        return self.state_of(EncoderOutput(vectors, num_tokens), bridge, capacity, dtype, num_beams)
+
+    def state_of(
+        self,
+        source: EncoderOutput,
+        bridge: State | None,
+        capacity: int | None = None,
+        dtype: torch.dtype | None = None,
+        num_beams: int = 1,
+    ) -> State:
+        """As `new_state`, of sources that are encoded."""
+        capacity = min(capacity or self.spec.context_length, self.spec.context_length)
+        rows, dtype = source.vectors.shape[0] * num_beams, dtype or self.dtype
         if bridge is None:
             layers = self.decoder.new_layers(rows, capacity, dtype, self.device)
         else:
@@ -85,7 +96,7 @@ class EncoderDecoder(TokenModel):
         for index, block in enumerate(self.decoder.blocks):
             assert isinstance(block, Block)
             if block.cross is not None:
-                keys = block.cross.project(EncoderOutput(vectors, num_tokens)).to(dtype)
+                keys = block.cross.project(source).to(dtype)
                 layers[index] = with_source(layers[index], keys, num_beams)
         return State(torch.zeros(rows, dtype=torch.long, device=self.device), layers, capacity)
 

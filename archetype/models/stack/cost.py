@@ -1,11 +1,12 @@
 """The cost of a stack of blocks. Equal layers are counted once."""
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from archetype.cost.formula import Counts, Formula, constant, prefixed, symbol
-from archetype.cost.registry import NormCost, PartCost
+from archetype.cost.registry import NormCost, PartCost, layers_as_built
 from archetype.cost.work import FLOAT32, INT64, TrainingWork
 from archetype.models.block.cost import BlockCost
 from archetype.models.block.spec import Block
@@ -129,9 +130,10 @@ def group_equal_layers(stack: spec.StackView, d: Formula) -> list[LayerGroup]:
         by_block.setdefault(stack.layers[indices[0]].own, []).extend(indices)
     groups: list[LayerGroup] = []
     for block, indices in by_block.items():
-        cost = BlockCost(block, d, stack.residual, symbol("V", stack.vocab_size))
-        sets = [[index] for index in indices] if cost.mixer.differs_by_layer else [indices]
-        groups += [LayerGroup(tuple(sorted(equal)), cost, _owners(stack, equal)) for equal in sets]
+        count = partial(BlockCost, block, d, stack.residual, symbol("V", stack.vocab_size))
+        for same, cost in layers_as_built(stack, indices, count):
+            sets = [[index] for index in same] if cost.mixer.differs_by_layer else [same]
+            groups += [LayerGroup(tuple(sorted(equal)), cost, _owners(stack, equal)) for equal in sets]
     return sorted(groups, key=lambda group: group.layers)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.models.initialization import init_weight
-from archetype.models.output import BaseModel, Output
+from archetype.models.output import BaseModel, Classifier, Output
 from archetype.models.stack.module import Stack
 from archetype.models.vision import spec
 from archetype.nn.context import ForwardContext, Vectors
@@ -71,10 +71,9 @@ class VisionEncoder(Stack, BaseModel):
         x = hidden[:, 0] if self.spec.class_token else hidden.mean(dim=1)
         return x if self.pooler is None else self.pooler(x)
 
-    def class_logits(self, hidden: Vectors, context: ForwardContext) -> Float[Tensor, "B Y"]:
+    def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Float[Tensor, "B Y"]:
         """Logits of the classes of each image."""
-        logits: Tensor = self.classifier(self.pooled(hidden))
-        return logits
+        return classifier(self.pooled(hidden))
 
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Output:
         """The hidden vectors of the class token, where there is one, and of the patches; the head's logits (B, Y).
@@ -89,7 +88,7 @@ class VisionEncoder(Stack, BaseModel):
         x = self.embedding(images)  # (B, T, D)
         context = ForwardContext.of(x)
         x = self.final_norm(self.run(x, context), context)
-        logits = None if self.classifier is None else self.class_logits(x, context)
+        logits = None if self.classifier is None else self.class_logits(x, context, self.classifier)
         return Output(logits, aux_loss=context.aux_loss, hidden=x)
 
 

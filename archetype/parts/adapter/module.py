@@ -47,7 +47,7 @@ class LoRALinear(Linear):
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
         return project(x, self.weight, self.bias) + self.change(x)
 
-    def merged(self) -> Float[Tensor, "F D"]:
+    def matrix(self) -> Float[Tensor, "F D"]:
         """The one matrix that does the same: W + (alpha / rank) B A."""
         return self.weight + self.scale * (self.lora_B @ self.lora_A)
 
@@ -67,16 +67,16 @@ class DoRALinear(LoRALinear):
 
     def row_scale(self) -> Float[Tensor, "F"]:
         """M / |W + s B A|."""
-        length: Tensor = super().merged().detach().norm(dim=1)
+        length: Tensor = super().matrix().detach().norm(dim=1)
         return self.magnitude / length
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
         y = self.row_scale().to(x.dtype) * (project(x, self.weight) + self.change(x))
         return y if self.bias is None else y + self.bias
 
-    def merged(self) -> Float[Tensor, "F D"]:
+    def matrix(self) -> Float[Tensor, "F D"]:
         """The one matrix that does the same."""
-        return self.row_scale()[:, None] * super().merged()
+        return self.row_scale()[:, None] * super().matrix()
 
 
 MODULES: dict[type[spec.Adapter], type[LoRALinear]] = {spec.LoRA: LoRALinear, spec.DoRA: DoRALinear}
@@ -134,7 +134,7 @@ def merge(model: nn.Module) -> None:
     for name, module in list(adapted(model)):
         with torch.device("meta"):
             plain = Linear(module.in_features, module.out_features, bias=module.bias is not None)
-        plain.weight, plain.bias = nn.Parameter(module.merged()), module.bias
+        plain.weight, plain.bias = nn.Parameter(module.matrix()), module.bias
         _replace(model, name, plain.train(module.training))
 
 

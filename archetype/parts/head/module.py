@@ -13,7 +13,7 @@ from archetype.parts.activation.module import activation
 from archetype.parts.activation.spec import Tanh
 from archetype.parts.head import spec
 from archetype.roles.activation import Activation
-from archetype.weights.linear import Linear, project
+from archetype.weights.linear import Linear, WithMatrix, project
 from archetype.weights.packed import Weight
 
 
@@ -62,7 +62,7 @@ class MaskedLanguageModelHead(LanguageModelHead):
 
 
 @module_for(spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)
-class Classifier(nn.Linear):
+class Classifier(WithMatrix):
     """Logits of classes, from a pooled vector or from the vector of each token."""
 
     def __init__(self, head: spec.ClassHead, vocab_size: int, features: int) -> None:
@@ -80,10 +80,10 @@ class Classifier(nn.Linear):
         """The logits of each vector."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(self.activation(self.dense(x)))
-        return super().forward(dropout(x, self.dropout, self.training))
+        return self.product(dropout(x, self.dropout, self.training))
 
 
-class Pooler(nn.Linear):
+class Pooler(WithMatrix):
     """tanh(W x + b) of the vector that stands for the whole (Devlin 2018), or with another activation (ELECTRA)."""
 
     def __init__(self, d_model: int, nonlinearity: Activation = Tanh()) -> None:
@@ -92,5 +92,5 @@ class Pooler(nn.Linear):
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """The pooled vector of each row."""
-        pooled: Tensor = self.activation(super().forward(x))
+        pooled: Tensor = self.activation(self.product(x))
         return pooled

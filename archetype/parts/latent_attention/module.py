@@ -25,7 +25,7 @@ from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
 from archetype.parts.pattern.spec import Full
 from archetype.parts.position.module import Rotary
 from archetype.roles.pattern import MaskContext, pattern_rule
-from archetype.weights.linear import Linear
+from archetype.weights.linear import Linear, matrix_of
 
 Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # the features without and with rotation
 Latents = tuple[
@@ -91,8 +91,9 @@ class LatentAttention(nn.Module):
         return z
 
     def attend(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
-        """Attend in the cheaper of the two forms."""
-        absorbs = self.spec.absorbs(queries[0].shape[2], latents[0].shape[2])
+        """Attend in the cheaper of the two forms; an adapter that learns may drop what only expanding computes."""
+        learns = self.training and type(self.kv_up) is not nn.Linear
+        absorbs = not learns and self.spec.absorbs(queries[0].shape[2], latents[0].shape[2])
         return (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
 
     def attend_within(
@@ -217,7 +218,7 @@ class LatentAttention(nn.Module):
     @property
     def expansions(self) -> tuple[Float[Tensor, "H P C"], Float[Tensor, "H Q C"]]:
         """The matrices that expand a latent to each head's key and value."""
-        up = self.kv_up.weight.view(self.spec.num_heads, -1, self.spec.kv_lora_rank)
+        up = matrix_of(self.kv_up).view(self.spec.num_heads, -1, self.spec.kv_lora_rank)
         key_up, value_up = up.split((self.spec.qk_nope_head_dim, self.spec.v_head_dim), dim=1)
         return key_up, value_up
 

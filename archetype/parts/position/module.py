@@ -14,7 +14,7 @@ from archetype.parts.position import spec
 from archetype.parts.position.frequencies import alibi_slopes, attention_factor, yarn_ramp
 from archetype.roles.position import AttentionSizes
 from archetype.spec.base import fingerprint
-from archetype.weights.linear import Linear
+from archetype.weights.linear import Linear, matrix_of
 
 
 @module_for(spec.Learned)
@@ -279,7 +279,7 @@ class TransformerXL(QueryBias):
         key_heads = q.shape[1] // self.sizes.num_kv_heads
         grouped = (q + self.position_bias[:, None]).unflatten(1, (-1, key_heads))  # (B, K, G, T, P)
         if q.shape[2] == 1:  # one token asks for as many distances as there are keys
-            weight = self.projection.weight.unflatten(0, (-1, self.sizes.head_dim))  # (K, P, D)
+            weight = matrix_of(self.projection).unflatten(0, (-1, self.sizes.head_dim))  # (K, P, D)
             waves = self.waves(distance[:, 0], q.dtype)  # (b, S, D)
             added: Tensor = grouped @ weight[:, None] @ waves[:, None, None].transpose(-1, -2)
             return added.flatten(1, 2)

@@ -1,7 +1,7 @@
 """Routers: a logit for each expert, and affinities of all of them; by a hash, also which experts a token has."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -12,10 +12,13 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
 from archetype.parts.router import spec
+from archetype.weights.linear import WithMatrix
 
 
-class Projection(nn.Linear):
+class Projection(WithMatrix):
     """A projection of a token's vector to the logits of all experts."""
+
+    parameter_roles: ClassVar = {"weight": "hidden"}
 
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext | None = None) -> Float[Tensor, "N E"]:
         """In float32 at least: rounding the logits of near experts would choose another one."""

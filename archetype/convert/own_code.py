@@ -1,0 +1,40 @@
+"""The file by which transformers finds the classes of `archetype.hf` by itself, in a folder whose code is trusted."""
+
+from pathlib import Path
+
+from archetype.io import atomic
+
+FILE = "modeling_archetype.py"
+# of each class the Auto class that makes it
+AUTO = {
+    "ArchetypeForCausalLM": "AutoModelForCausalLM",
+    "ArchetypeForSeq2SeqLM": "AutoModelForSeq2SeqLM",
+    "ArchetypeForMaskedLM": "AutoModelForMaskedLM",
+    "ArchetypeForSequenceClassification": "AutoModelForSequenceClassification",
+    "ArchetypeForTokenClassification": "AutoModelForTokenClassification",
+    "ArchetypeForImageClassification": "AutoModelForImageClassification",
+    "ArchetypeModel": "AutoModel",
+}
+CODE = """# The classes of this folder's model, which Archetype has: pip install 'archetype-lm[hf]'
+from archetype.hf import {names}
+
+__all__ = [{quoted}]
+"""
+
+
+def write_own_code(folder: Path, architecture: str) -> dict[str, str]:
+    """Write the file that imports the classes.
+
+    Args:
+        folder: of an export.
+        architecture: the class of its model.
+
+    Returns:
+        `auto_map` of config.json.
+    """
+    names = sorted({"ArchetypeConfig", "ArchetypeModel", architecture})
+    quoted = ", ".join(f'"{name}"' for name in names)
+    atomic.write_bytes(folder / FILE, CODE.format(names=", ".join(names), quoted=quoted).encode())
+    module = FILE.removesuffix(".py")
+    classes = {"AutoConfig": "ArchetypeConfig"} | {AUTO[name]: name for name in ("ArchetypeModel", architecture)}
+    return {auto: f"{module}.{name}" for auto, name in classes.items()}

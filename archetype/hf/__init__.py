@@ -1,0 +1,40 @@
+"""Every specification as a model of transformers: `import archetype.hf` registers `archetype` with its Auto classes.
+
+A folder of this type holds the specification in its config.json, the weights under the names that they have here, and
+whatever tokenizer an export writes. Models are saved, loaded, trained and generated with by transformers' own means.
+"""
+
+from archetype.convert.own_code import AUTO
+from archetype.errors import ArchetypeError
+
+try:
+    import transformers
+except ImportError as error:
+    cause = "transformers is not installed"
+    raise ArchetypeError("archetype.hf", cause, "pip install 'archetype-lm[hf]'") from error
+
+from archetype.hf.causal import ArchetypeForCausalLM
+from archetype.hf.classes import (
+    ArchetypeForImageClassification,
+    ArchetypeForSequenceClassification,
+    ArchetypeForTokenClassification,
+)
+from archetype.hf.configuration import ArchetypeConfig
+from archetype.hf.masked import ArchetypeForMaskedLM
+from archetype.hf.model import ArchetypeModel
+from archetype.hf.pairs import ArchetypeForSeq2SeqLM
+
+__all__ = [
+    "ArchetypeConfig",
+    "ArchetypeForCausalLM",
+    "ArchetypeForImageClassification",
+    "ArchetypeForMaskedLM",
+    "ArchetypeForSeq2SeqLM",
+    "ArchetypeForSequenceClassification",
+    "ArchetypeForTokenClassification",
+    "ArchetypeModel",
+]
+
+transformers.AutoConfig.register(ArchetypeConfig.model_type, ArchetypeConfig, exist_ok=True)
+for name, auto in AUTO.items():
+    getattr(transformers, auto).register(ArchetypeConfig, globals()[name], exist_ok=True)

@@ -1,0 +1,126 @@
+"""The base of all classes for transformers: weights are drawn as the specification says, blocks computed as asked."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from archetype.errors import SpecError
+from archetype.hf.configuration import ArchetypeConfig
+from archetype.models.initialization import OwnTensor, initialize_tensor
+from archetype.models.spec import ModelSpec
+from archetype.training.block_execution import recompute_blocks
+
+REFUSED = ("inputs_embeds", "decoder_inputs_embeds", "output_attentions")
+
+
+class ArchetypePreTrainedModel(PreTrainedModel):
+    """Base of all models."""
+
+    config: ArchetypeConfig
+    config_class = ArchetypeConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+
+    @property
+    def architecture(self) -> ModelSpec:
+        """The specification."""
+        return self.config.architecture
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draw the tensors of one module that no file gave, each from a generator of its own name."""
+        if "_places" not in self.__dict__:
+            self.__dict__["_places"] = {one: name.removeprefix("network.") for name, one in self.named_modules()}
+            self.__dict__["_seed"] = int(torch.randint(2**31, ()))
+        spec, place = self.architecture, self.__dict__["_places"].get(module, "")
+        tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+        for name, tensor in tensors.items():
+            if not getattr(tensor, "_is_hf_initialized", False):
+                own = OwnTensor(module, name, f"{place}.{name}" if place else name, tensor)
+                initialize_tensor(own, getattr(spec, "initialization"), spec.num_layers, self.__dict__["_seed"])  # noqa: B009
+
+    @torch.no_grad()
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Module:
+        """Give the vocabulary another size, in the specification and in every matrix with a row for each token.
+
+        Args:
+            new_num_tokens: of the vocabulary (absent: as it is).
+            pad_to_multiple_of: the size is raised to a multiple of it (absent: it is not).
+            mean_resizing: whether new rows begin as the mean of the others, or else as rows of a new model.
+        """
+        size, step = new_num_tokens or self.config.vocab_size, pad_to_multiple_of or 1
+        self.config.vocab_size = -(-size // step) * step
+        with torch.device("meta"):
+            resized = type(self)(self.config)
+        for name, wanted in resized.named_parameters():
+            path, _, own = name.rpartition(".")
+            module, old = self.get_submodule(path), self.get_parameter(name)
+            if old.shape == wanted.shape:
+                continue
+            new, rows = old.new_empty(wanted.shape), min(len(old), len(wanted))
+            setattr(module, own, nn.Parameter(new, requires_grad=old.requires_grad))
+            if mean_resizing:
+                new[:] = old.mean(0)
+            else:
+                self._init_weights(module)
+            new[:rows] = old[:rows]
+            if isinstance(module, nn.Embedding):
+                module.num_embeddings = len(wanted)
+        return self.get_input_embeddings()  # type: ignore[no-any-return]
+
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs: Any = None, every_n_layers: int = 1, offload: bool = False
+    ) -> None:
+        """Let the backward pass compute activations of all blocks again.
+
+        Raises:
+            SpecError: of some blocks, or with activations held elsewhere.
+        """
+        if every_n_layers != 1 or offload:
+            name = "offload" if offload else "every_n_layers"
+            raise SpecError(name, "is not known to models of type archetype", "let all blocks be computed again")
+        recompute_blocks(self, "blocks")
+
+    def activation_checkpointing_disable(self) -> None:
+        """Hold the activations of all blocks."""
+        recompute_blocks(self, "none")
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None, **others: Any) -> None:
+        """The same by its older name."""
+        self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)
+
+    gradient_checkpointing_disable = activation_checkpointing_disable
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        """Whether activations are computed again."""
+        return any(getattr(module, "num_recomputed", 0) for module in self.modules())
+
+
+def refuse(arguments: dict[str, Any]) -> None:
+    """Refuse arguments that transformers' models take and this one cannot obey.
+
+    Raises:
+        SpecError: names the argument.
+    """
+    for name in REFUSED:
+        if arguments.get(name) is not None and arguments[name] is not False:
+            raise SpecError(name, "is no input of a model of type archetype", "leave it out")
+
+
+def check_kind(model: ArchetypePreTrainedModel, fits: bool, does: str) -> None:
+    """Refuse a class of transformers that does what the specification's model cannot do.
+
+    Raises:
+        SpecError: it does not fit.
+    """
+    if not fits:
+        spec = model.architecture
+        cause = f"a model of kind {spec.kind} with the head {spec.head.kind} does not {does}"
+        raise SpecError(type(model).__name__, cause, "use the class of what it does, or AutoModel for its vectors")

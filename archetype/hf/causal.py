@@ -1,0 +1,92 @@
+"""Models that write text."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin
+from transformers.generation.utils import GenerationMode
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from archetype.hf.base import ArchetypePreTrainedModel, check_kind
+from archetype.hf.cache import ArchetypeCache
+from archetype.hf.configuration import ArchetypeConfig
+from archetype.hf.model import ArchetypeModel
+
+
+class ArchetypeForCausalLM(ArchetypePreTrainedModel, GenerationMixin):
+    """Logits of the next token, of every kind of model that goes on with a text.
+
+    Attributes:
+        model: gives the vectors.
+        lm_head: gives their logits; a tied one multiplies by the table of tokens.
+    """
+
+    def __init__(self, config: ArchetypeConfig) -> None:
+        super().__init__(config)
+        check_kind(self, config.architecture.continues_text, "continue a text")
+        self.model = ArchetypeModel(config, keeps_head=True)
+        self.lm_head: Any = self.model.take_head()
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        token_type_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        **loss_arguments: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits after each token, (B, T, V), and with labels the mean loss of the tokens after each.
+
+        Args:
+            input_ids: of each row, padded on either side.
+            attention_mask: 1 at tokens, 0 at padding, of what was read before too.
+            position_ids: places in the row; where they begin anew within one, texts that do not see each other.
+            past_key_values: what an earlier pass has returned.
+            labels: the same tokens; -100 where nothing is to be learned.
+            use_cache: whether the next pass goes on from this one; never in training.
+            output_hidden_states: whether what each block reads is returned.
+            logits_to_keep: of so many last places alone, or of these places (0: of all).
+            token_type_ids: zeros alone.
+            inputs_embeds: cannot be given.
+            output_attentions: cannot be asked for.
+            loss_arguments: such as `num_items_in_batch`, by which the loss is divided.
+
+        Raises:
+            SpecError: an argument cannot be obeyed.
+        """
+        cached = self.config.use_cache if use_cache is None else use_cache
+        result = self.model.run(
+            input_ids, attention_mask, position_ids, token_type_ids, past_key_values, cached and labels is None,
+            output_hidden_states, inputs_embeds=inputs_embeds, output_attentions=output_attentions,
+        )  # fmt: skip
+        hidden = result.hidden
+        places = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(hidden[:, places], self.model.network.token_table)
+        loss: Tensor | None = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=logits.shape[-1], **loss_arguments)
+            if result.output.aux_loss is not None and self.training:
+                loss = loss + result.output.aux_loss
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=result.cache, hidden_states=result.hidden_states
+        )
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], generation_mode: GenerationMode,
+        batch_size: int, max_cache_length: int,
+    ) -> None:  # fmt: skip
+        """Room for the whole text at once, where it is not given from outside; transformers asks for it."""
+        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = ArchetypeCache(max_cache_length + 1)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False

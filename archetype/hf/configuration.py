@@ -1,0 +1,93 @@
+"""The configuration of transformers that holds a specification."""
+
+from dataclasses import field
+from typing import Any, ClassVar
+
+from transformers import PretrainedConfig
+
+from archetype.convert.source import open_spec
+from archetype.errors import SpecError
+from archetype.families.own import MODEL_TYPE, read_own_spec
+from archetype.models.spec import ModelSpec
+from archetype.runs.extensions import extensions_of
+
+
+class ArchetypeConfig(PretrainedConfig):
+    """config.json of a folder whose model a specification describes.
+
+    Attributes:
+        spec: the specification as plain data; whatever `archetype.load_spec` takes makes one.
+        extensions: files with parts from outside that it needs, by name and hash; none is ever run by itself.
+        use_cache: whether a model that writes text leaves a state to go on from.
+        bos_token_id: begins a text.
+        eos_token_id: end a text.
+        pad_token_id: fills rows.
+        decoder_start_token_id: begins a target.
+    """
+
+    model_type = MODEL_TYPE
+    keys_to_ignore_at_inference: ClassVar = ["past_key_values"]
+
+    spec: Any = None
+    extensions: list[dict[str, Any]] = field(default_factory=list)
+    use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.spec is not None:
+            is_data = isinstance(self.spec, dict)
+            described = read_own_spec(self.spec, self.extensions) if is_data else open_spec(self.spec)
+            self.describe(described)
+            if described.head.has_classes and self.id2label is None:
+                kwargs.setdefault("num_labels", described.head.num_classes)
+        super().__post_init__(**kwargs)
+
+    def describe(self, spec: ModelSpec) -> None:
+        """Let this be the configuration of a model."""
+        self.spec = spec.dump()
+        self.extensions = [one.model_dump(mode="json") for one in extensions_of([spec])]
+        self.is_encoder_decoder = spec.reads_source
+        self.tie_word_embeddings = False  # a head that shares the table has no weights of its own to be tied
+        self._architecture = spec
+
+    @property
+    def architecture(self) -> ModelSpec:
+        """The specification.
+
+        Raises:
+            SpecError: the configuration was made without one.
+        """
+        if self.spec is None:
+            raise SpecError("spec", "is missing", "ArchetypeConfig(spec=...), with whatever archetype.load_spec takes")
+        return self._architecture
+
+    def to_dict(self) -> dict[str, Any]:
+        """What config.json says: plain data."""
+        return {name: value for name, value in super().to_dict().items() if name != "_architecture"}
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that it reads; 0 for a model of images."""
+        return self.architecture.input_vocab_size
+
+    @vocab_size.setter
+    def vocab_size(self, size: int) -> None:
+        self.describe(self.architecture.replace(vocab_size=size))
+
+    @property
+    def hidden_size(self) -> int:
+        """Features of the vectors that the head reads."""
+        return self.architecture.stacks[-1].d_model if self.architecture.stacks else 0
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers, of all stacks together."""
+        return self.architecture.num_layers
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """The context length."""
+        return self.architecture.context_length

@@ -1,0 +1,39 @@
+"""Models that fill masks."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers.modeling_outputs import MaskedLMOutput
+
+from archetype.hf.base import ArchetypePreTrainedModel, check_kind
+from archetype.hf.configuration import ArchetypeConfig
+from archetype.hf.model import ArchetypeModel
+
+
+class ArchetypeForMaskedLM(ArchetypePreTrainedModel):
+    """Logits of the tokens of a text, some of which are masked; attributes as of `ArchetypeForCausalLM`."""
+
+    def __init__(self, config: ArchetypeConfig) -> None:
+        super().__init__(config)
+        check_kind(self, config.architecture.fills_masks, "fill masks")
+        self.model = ArchetypeModel(config, keeps_head=True)
+        self.lm_head: Any = self.model.take_head()
+        self.post_init()
+
+    def forward(
+        self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
+    ) -> MaskedLMOutput:
+        """Logits of each token, (B, T, V), and with labels the mean loss of those that are not -100.
+
+        Args:
+            input_ids: of each row, padded on either side.
+            labels: tokens to be found at their own places; -100 elsewhere.
+            arguments: as of `ArchetypeModel.run`; `num_items_in_batch`, by which the loss is divided.
+        """
+        items = arguments.pop("num_items_in_batch", None)
+        result = self.model.run(input_ids, **arguments)
+        logits = self.lm_head(result.hidden, self.model.network.token_table)
+        loss: Tensor | None = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=logits.shape[-1], num_items_in_batch=items)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=result.hidden_states)

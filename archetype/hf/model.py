@@ -1,0 +1,98 @@
+"""The vectors of a model that a specification describes, without its head."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from archetype.errors import SpecError
+from archetype.hf.base import ArchetypePreTrainedModel, refuse
+from archetype.hf.configuration import ArchetypeConfig
+from archetype.hf.passes import Pass, block_inputs, read_images, read_on, read_whole
+from archetype.nn.registry import module_class
+from archetype.training.block_execution import blocks_of
+
+
+class ArchetypeModel(ArchetypePreTrainedModel):
+    """Vectors of tokens or patches.
+
+    Args:
+        config: with the specification.
+        keeps_head: whether a head stays for `take_head`.
+
+    Attributes:
+        network: the module that Archetype builds, without its head.
+    """
+
+    network: Any
+
+    def __init__(self, config: ArchetypeConfig, keeps_head: bool = False) -> None:
+        super().__init__(config)
+        self.network = module_class(config.architecture)(config.architecture)
+        self._no_split_modules = sorted({type(block).__name__ for block in blocks_of(self.network)})
+        if not keeps_head:
+            self.take_head()
+        self.post_init()
+
+    def take_head(self) -> nn.Module | None:
+        """The head, for whoever calls it; from now on the network has none."""
+        network = self.network
+        head: nn.Module | None = network.classifier if network.lm_head is None else network.lm_head
+        network.lm_head = network.classifier = None
+        return head
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of tokens."""
+        table: nn.Module = self._embedding().token
+        return table
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Take another table of tokens."""
+        self._embedding().token = value
+
+    def _embedding(self) -> Any:
+        names = ("embedding", "local_embedding")
+        tables = [module for name in names if hasattr(module := getattr(self.network, name, None), "token")]
+        if not tables:
+            raise NotImplementedError("a model of images has no table of tokens")  # as transformers asks for
+        return tables[0]
+
+    def run(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        pixel_values: Tensor | None = None,
+        **others: Any,
+    ) -> Pass:
+        """One pass; arguments as models of transformers have them.
+
+        Raises:
+            SpecError: an argument cannot be obeyed.
+        """
+        refuse(others)
+        with block_inputs(self.network, bool(output_hidden_states)) as inputs:
+            if self.architecture.reads_images:
+                result = read_images(self.network, pixel_values)
+            elif input_ids is None:
+                raise SpecError("input_ids", "is missing", "give tokens")
+            elif self.architecture.is_causal:
+                result = read_on(
+                    self.network, input_ids, attention_mask, position_ids, token_type_ids, past_key_values,
+                    bool(use_cache) and not self.training,
+                )  # fmt: skip
+            else:
+                result = read_whole(self.network, input_ids, attention_mask, position_ids, token_type_ids)
+        result.block_inputs = tuple(inputs)
+        return result
+
+    def forward(self, input_ids: Tensor | None = None, **arguments: Any) -> BaseModelOutputWithPast:
+        """The vectors that the head reads, (B, T, D); arguments as of `run`."""
+        result = self.run(input_ids, **arguments)
+        return BaseModelOutputWithPast(
+            last_hidden_state=result.hidden, past_key_values=result.cache, hidden_states=result.hidden_states
+        )

@@ -1,0 +1,187 @@
+"""Models that read a source and write a target."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig, GenerationMixin
+from transformers.generation.utils import GenerationMode
+from transformers.modeling_outputs import ModelOutput, Seq2SeqLMOutput
+
+from archetype.errors import SpecError
+from archetype.hf.base import ArchetypePreTrainedModel, check_kind, refuse
+from archetype.hf.cache import ArchetypeCache, cache_of
+from archetype.hf.configuration import ArchetypeConfig
+from archetype.hf.model import ArchetypeModel
+from archetype.hf.rows import Rows
+from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.models.output import Output
+from archetype.nn.cache import LayerState, State
+from archetype.nn.context import EncoderOutput, ForwardContext
+
+
+@dataclass
+class SourceOutput(ModelOutput):
+    """What an encoder gave: transformers repeats each tensor where several targets are written of a source.
+
+    Attributes:
+        last_hidden_state: (B, S, D).
+        bridge: of a recurrent encoder the numbers of its last state, (B, N).
+    """
+
+    last_hidden_state: Tensor | None = None
+    bridge: Tensor | None = None
+
+
+class SourceEncoder(nn.Module):
+    """The encoder as transformers calls it before it generates."""
+
+    def __init__(self, network: EncoderDecoder) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any) -> SourceOutput:
+        """Vectors where their tokens stood."""
+        rows = Rows.of(attention_mask, input_ids.shape[1])
+        source = rows.moved(input_ids)
+        vectors, bridge = self.network.encode(source, ForwardContext.of(source, num_tokens=rows.num_tokens))
+        numbers = None if bridge is None else torch.cat([x.flatten(1) for x in tensors(bridge.layers)], 1)
+        return SourceOutput(last_hidden_state=rows.restored(vectors), bridge=numbers)
+
+
+class ArchetypeForSeq2SeqLM(ArchetypePreTrainedModel, GenerationMixin):
+    """Logits of a target's next token; attributes as of `ArchetypeForCausalLM`."""
+
+    def __init__(self, config: ArchetypeConfig) -> None:
+        super().__init__(config)
+        check_kind(self, config.architecture.reads_source, "read a source")
+        self.model = ArchetypeModel(config, keeps_head=True)
+        self.lm_head: Any = self.model.take_head()
+        self.post_init()
+
+    def get_encoder(self, modality: str | None = None) -> SourceEncoder:
+        """The encoder alone."""
+        return SourceEncoder(self.model.network)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Any = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        **others: Any,
+    ) -> Seq2SeqLMOutput:
+        """Logits after each token of the target, (B, T, V), and with labels the mean loss.
+
+        Args:
+            input_ids: of each source, padded on either side.
+            attention_mask: 1 at tokens of the source, 0 at padding.
+            decoder_input_ids: of each target (absent: the labels, after `decoder_start_token_id`).
+            decoder_attention_mask: of the target, of what was read before too.
+            encoder_outputs: what `get_encoder()` gave of the source (absent: it is read).
+            past_key_values: what an earlier pass has returned, which has read the source.
+            labels: the target's tokens; -100 where nothing is to be learned.
+            use_cache: whether the next pass goes on from this one; never in training.
+            others: `num_items_in_batch`, by which the loss is divided.
+
+        Raises:
+            SpecError: an argument cannot be obeyed.
+        """
+        items = others.pop("num_items_in_batch", None)
+        refuse(others)
+        if input_ids is None and encoder_outputs is None:
+            raise SpecError("input_ids", "is missing", "give the tokens of the source")
+        if decoder_input_ids is None:
+            decoder_input_ids = self._after_start(labels)
+        leaves_cache = self.config.use_cache if use_cache is None else use_cache
+        cache = cache_of(past_key_values, bool(leaves_cache) and labels is None and not self.training)
+        rows = Rows.of(decoder_attention_mask, decoder_input_ids.shape[1])
+        target, network = rows.moved(decoder_input_ids), self.model.network
+        output: Output
+        if cache is None and input_ids is not None and encoder_outputs is None:
+            source = Rows.of(attention_mask, input_ids.shape[1])
+            output = network(
+                target, None, rows.num_tokens, with_logits=False,
+                source=source.moved(input_ids), source_num_tokens=source.num_tokens,
+            )  # fmt: skip
+        else:
+            cache = ArchetypeCache(target.shape[1]) if cache is None else cache
+            if cache.state is None and encoder_outputs is None:
+                encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+            state = cache.with_room(
+                target.shape[1],
+                self.architecture.context_length,
+                lambda room: self._state(encoder_outputs, attention_mask, room),
+            )
+            output = network(target, state, rows.num_tokens, with_logits=False)
+            cache.commit(output.state, target.shape[1])
+        assert output.hidden is not None
+        logits = self.lm_head(rows.restored(output.hidden), network.token_table)
+        loss: Tensor | None = None
+        if labels is not None:
+            sum_or_mean = "mean" if items is None else "sum"
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction=sum_or_mean)
+            loss = loss if items is None else loss / items
+            if output.aux_loss is not None and self.training:
+                loss = loss + output.aux_loss
+        hidden = None if encoder_outputs is None else encoder_outputs.last_hidden_state
+        return Seq2SeqLMOutput(
+            loss=loss, logits=logits, past_key_values=cache if leaves_cache else None, encoder_last_hidden_state=hidden
+        )
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """As transformers' collators ask for it."""
+        return self._after_start(labels)
+
+    def _after_start(self, labels: Tensor | None) -> Tensor:
+        start = getattr(self.config, "decoder_start_token_id", None)
+        if labels is None or start is None:
+            missing = "decoder_input_ids" if labels is None else "config.decoder_start_token_id"
+            raise SpecError(missing, "is missing", "give decoder_input_ids, or labels and that token")
+        before = labels.masked_fill(labels == -100, self.config.pad_token_id or 0)[:, :-1]
+        return nn.functional.pad(before, (1, 0), value=start)
+
+    def _state(self, encoded: Any, mask: Tensor | None, room: int) -> State:
+        """The state of targets that are about to begin."""
+        if encoded is None:
+            raise SpecError("past_key_values", "is shorter than the target", "give generate the length: max_new_tokens")
+        vectors, network = encoded.last_hidden_state, self.model.network
+        rows, bridge = Rows.of(mask, vectors.shape[1]), None
+        if encoded.get("bridge") is not None:
+            layers = network.encoder.new_layers(len(vectors), vectors.shape[1], vectors.dtype, vectors.device)
+            fill(layers, encoded["bridge"])
+            lengths = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
+            bridge = State(lengths, layers, vectors.shape[1])
+        source = EncoderOutput(rows.moved(vectors), rows.num_tokens)
+        state: State = network.state_of(source, bridge, room)
+        return state
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], generation_mode: GenerationMode,
+        batch_size: int, max_cache_length: int,
+    ) -> None:  # fmt: skip
+        """Room for the whole target at once; transformers asks for it."""
+        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = ArchetypeCache(max_cache_length + 1)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False
+
+
+def tensors(layers: list[LayerState]) -> list[Tensor]:
+    """The numbers of recurrent layers, in order."""
+    return [tensor for layer in layers for _, _, tensor in layer.tensors()]
+
+
+def fill(layers: list[LayerState], numbers: Tensor) -> None:
+    """Put numbers back where `tensors` has them, each row's side by side."""
+    places = tensors(layers)
+    parts = numbers.split([place[0].numel() for place in places], dim=1)
+    for place, part in zip(places, parts, strict=True):
+        place.copy_(part.reshape(place.shape))

@@ -1,0 +1,129 @@
+"""One pass of a model of any kind, with the arguments that transformers gives: padding, positions, caches."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archetype.errors import SpecError
+from archetype.hf.cache import ArchetypeCache, cache_of
+from archetype.hf.rows import Rows
+from archetype.models.output import Output
+from archetype.nn.context import Lengths, Vectors
+from archetype.training.block_execution import blocks_of
+
+
+@dataclass
+class Pass:
+    """What a model gave of rows whose tokens stand at the beginning.
+
+    Attributes:
+        output: of the model.
+        rows: where the tokens stood.
+        cache: from which the next pass goes on.
+        block_inputs: what each block has read, where that was asked for.
+    """
+
+    output: Output
+    rows: Rows
+    cache: ArchetypeCache | None = None
+    block_inputs: tuple[Vectors, ...] = ()
+
+    @property
+    def hidden(self) -> Vectors:
+        """The vectors that the head reads, where their tokens stood."""
+        assert self.output.hidden is not None
+        return self.rows.restored(self.output.hidden)
+
+    @property
+    def hidden_states(self) -> tuple[Vectors, ...] | None:
+        """What each block has read, and the vectors that the head reads."""
+        return (*map(self.rows.restored, self.block_inputs), self.hidden) if self.block_inputs else None
+
+
+def read_images(network: Any, pixel_values: Tensor | None) -> Pass:
+    """A pass over pictures."""
+    if pixel_values is None:
+        raise SpecError("pixel_values", "is missing, which this model reads", "give pictures")
+    return Pass(network(pixel_values), Rows(None, None))
+
+
+def read_whole(
+    network: Any, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None, types: Tensor | None
+) -> Pass:
+    """A pass of an encoder, which sees each text at once; arguments as of its `forward`, padded anywhere."""
+    rows = Rows.of(mask, tokens.shape[1])
+    if position_ids is not None:
+        check_positions(position_ids, rows, None)
+    types = None if types is None else rows.moved(types)
+    return Pass(network(rows.moved(tokens), rows.num_tokens, types, with_logits=False), rows)
+
+
+def read_on(
+    network: Any,
+    tokens: Tensor,
+    mask: Tensor | None,
+    position_ids: Tensor | None,
+    types: Tensor | None,
+    past: Any,
+    use_cache: bool,
+) -> Pass:
+    """A pass of a model that writes text, from a cache on, or of whole texts; several in a row by their positions."""
+    if types is not None and bool(types.any()):
+        raise SpecError("token_type_ids", "are read by no model that writes text", "leave them out")
+    rows, (batch, length) = Rows.of(mask, tokens.shape[1]), tokens.shape
+    moved = rows.moved(tokens)
+    if past is None and rows.num_tokens is None and (documents := documents_of(position_ids)) is not None:
+        return Pass(network(moved, with_logits=False, document_ids=documents), rows)
+    cache, state = cache_of(past, use_cache), None
+    if cache is not None:
+        state = cache.with_room(length, network.spec.context_length, lambda room: network.new_state(batch, room))
+    if position_ids is not None:
+        check_positions(position_ids, rows, None if state is None else state.lengths)
+    output = network(moved, state, rows.num_tokens, with_logits=False)
+    if cache is not None:
+        cache.commit(output.state, length)
+    return Pass(output, rows, cache)
+
+
+def documents_of(position_ids: Tensor | None) -> Tensor | None:
+    """The document of each token, where positions begin anew within a row; None where they do not."""
+    if position_ids is None or not bool((starts := position_ids[:, 1:] == 0).any()):
+        return None
+    steps = torch.arange(position_ids.shape[1], device=position_ids.device)
+    first = torch.where(nn.functional.pad(starts, (1, 0), value=True), steps, 0).cummax(1).values
+    return nn.functional.pad(starts.long().cumsum(1), (1, 0)) if bool((steps - first == position_ids).all()) else None
+
+
+def check_positions(position_ids: Tensor, rows: Rows, lengths: Lengths | None) -> None:
+    """Refuse positions that are not the tokens' places in their rows.
+
+    Raises:
+        SpecError: they differ.
+    """
+    steps = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
+    places = rows.restored(steps if lengths is None else steps + lengths[:, None])
+    differs = places != position_ids
+    if rows.num_tokens is not None:  # of padding any number
+        differs &= rows.restored(steps < rows.num_tokens[:, None])
+    if bool(differs.any()):
+        raise SpecError("position_ids", "differ from the tokens' places in their rows", "leave them out")
+
+
+@contextmanager
+def block_inputs(network: nn.Module, is_asked: bool) -> Iterator[list[Vectors]]:
+    """Within the block, collect what each block of the model reads."""
+    seen: list[Vectors] = []
+
+    def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        seen.append(inputs[0])
+
+    handles = [block.register_forward_pre_hook(see) for block in dict.fromkeys(blocks_of(network)) if is_asked]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

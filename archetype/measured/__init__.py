@@ -1,0 +1,50 @@
+"""Parts from outside, counted on their modules: what declares no cost, and whether what is declared is built."""
+
+from typing import Any
+
+from archetype.cost.formula import Formula
+from archetype.cost.registry import PartCost, count_as_built, set_fallback
+from archetype.measured.around import MeasuredResidualCost, MeasuredWiringCost
+from archetype.measured.contents import (
+    MeasuredFeedForwardCost,
+    MeasuredMixerCost,
+    MeasuredRouterCost,
+    MeasuredSelectionCost,
+)
+from archetype.measured.models import ModelsAsBuilt
+from archetype.measured.parts import MeasuredEmbeddingCost, MeasuredHeadCost, MeasuredNormCost, MeasuredPositionCost
+from archetype.roles.embedding import TokenEmbedding
+from archetype.roles.feedforward import FeedForward
+from archetype.roles.head import Head
+from archetype.roles.mixer import Mixer
+from archetype.roles.norm import Norm
+from archetype.roles.position import EmbeddingPosition, MixerPosition
+from archetype.roles.residual import Residual
+from archetype.roles.router import Router
+from archetype.roles.selection import KeySelection
+from archetype.roles.wiring import Wiring
+from archetype.spec.base import Spec
+
+ROLES: dict[type[Spec], type[PartCost]] = {
+    Mixer: MeasuredMixerCost,
+    FeedForward: MeasuredFeedForwardCost,
+    Norm: MeasuredNormCost,
+    Router: MeasuredRouterCost,
+    Head: MeasuredHeadCost,
+    TokenEmbedding: MeasuredEmbeddingCost,
+    Wiring: MeasuredWiringCost,
+    Residual: MeasuredResidualCost,
+    EmbeddingPosition: MeasuredPositionCost,
+    MixerPosition: MeasuredPositionCost,
+    KeySelection: MeasuredSelectionCost,
+}
+
+
+def measured(part: Spec, d: Formula, *sizes: Any) -> PartCost | None:
+    """The cost of a part for which no class is registered; None for what is not a part of a layer."""
+    cost = next((cost for role, cost in ROLES.items() if isinstance(part, role)), None)
+    return None if cost is None else cost(part, d, *sizes)
+
+
+set_fallback(measured)
+count_as_built(ModelsAsBuilt())

@@ -1,0 +1,112 @@
+"""The costs of wirings and residual wirings that declare none: what stands around the contents of a block."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from archetype.cost.formula import ZERO, Formula, constant
+from archetype.cost.registry import NormCost, ResidualCost, WiringCost
+from archetype.cost.work import TrainingWork
+from archetype.measured.counting import (
+    META,
+    Layer,
+    context_of,
+    counted_layer,
+    flops_of,
+    on_meta,
+    place_for,
+    saved_by,
+    total,
+)
+from archetype.models.block.module import build_block
+from archetype.nn.context import EncoderOutput, ForwardContext
+from archetype.nn.registry import module_class
+from archetype.nn.residual import enter
+from archetype.roles.residual import Residual
+from archetype.roles.wiring import Wiring
+
+
+class Passing(nn.Module):
+    """Stands for a content of a block, and gives what it reads."""
+
+    def forward(self, x: Tensor, context: ForwardContext, state: object = None) -> Tensor:
+        return x
+
+    def project(self, source: Tensor) -> None:
+        """Cross-attention's keys and values: none."""
+
+
+class MeasuredWiringCost(WiringCost):
+    """A wiring, by the norms that its module has for each content, and by what its block has beside them."""
+
+    def __init__(self, part: Wiring, d: Formula) -> None:
+        super().__init__(part, d)
+        self.names = getattr(module_class(part), "norms", ()) if hasattr(part, "norm") else ()
+        self.empty_block = _without_contents(counted_layer())
+
+    def parameters(self, content: str) -> tuple[Formula, Formula]:
+        """Parameters of the first norm, and of all further ones."""
+        counts = [norm.parameters() for norm in self._norms(content)]
+        return sum(counts[:1], ZERO), sum(counts[1:], ZERO)
+
+    def own_parameters(self) -> Formula:
+        """All that its block has without the contents, less their norms."""
+        if (block := self.empty_block) is None:
+            return ZERO
+        endings = tuple(f"_{name}" for name in self.names)
+        norms = [total(child).value for name, child in block.named_children() if name.endswith(endings)]
+        return constant(total(block).value - sum(norms))
+
+    def flops(self, tokens: Formula) -> Formula:
+        """The products of one pass without those of the contents."""
+        if (block := self.empty_block) is None:
+            return ZERO
+        x = torch.empty(1, tokens.value, self.d.value, device=META)
+        context = replace(context_of(x), encoder_output=EncoderOutput(x, None))
+        return flops_of(lambda: block(x, context, None), self.part)
+
+    def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
+        """Bytes saved by all norms."""
+        return sum(norm.saved_activations(work.tokens) for name in contents for norm in self._norms(name))
+
+    def _norms(self, content: str) -> list[NormCost]:
+        return [NormCost.of(self.part.norm_of(content, name), self.d) for name in self.names]
+
+
+class MeasuredResidualCost(ResidualCost):
+    """A residual wiring, by the module that each content has."""
+
+    def __init__(self, part: Residual, d: Formula) -> None:
+        super().__init__(part, d)
+        self.module = on_meta(lambda: module_class(part)(part, replace(place_for(d), residual=part)))
+        self.streams = self._pass(1, 1).numel() // d.value
+
+    def parameters(self) -> Formula:
+        """All parameters of one content's module."""
+        return total(self.module)
+
+    def flops(self, tokens: Formula) -> Formula:
+        """Products of reading and writing."""
+        return flops_of(lambda: self._pass(1, tokens.value), self.part)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves of reading and writing."""
+        return saved_by(lambda: self._pass(work.rows, work.length), self.module, work)
+
+    def _pass(self, rows: int, length: int) -> Tensor:
+        x = torch.empty(rows, length, self.d.value, device=META)
+        stream, context = enter(self.part, x), context_of(x)
+        written: Tensor = self.module.write(stream, self.module.read(stream, context), context)  # type: ignore[operator]
+        return written
+
+
+def _without_contents(layer: Layer | None) -> nn.Module | None:
+    """The block of the layer that is counted, which adds up what its contents give: nothing; None outside a layer."""
+    if layer is None:
+        return None
+    block = on_meta(lambda: build_block(layer.block, replace(layer.place, residual=None)))
+    for name in layer.block.contents:
+        setattr(block, name, Passing())
+    return block

@@ -1,0 +1,146 @@
+"""The costs of contents of a block that declare none, and of what stands in them: routers and key selections."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archetype.cost.formula import Counts, Formula, constant
+from archetype.cost.registry import Complexity, FeedForwardCost, MixerCost, PartCost, RouterCost, SelectionCost
+from archetype.cost.work import TrainingWork, Work
+from archetype.measured.counting import META, by_child, context_of, flops_of, on_meta, place_for, saved_by, total
+from archetype.nn.cache import LayerState
+from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.nn.registry import build_feedforward, build_mixer, module_class
+from archetype.nn.selection import build_selection
+from archetype.roles.router import Router
+from archetype.roles.selection import KeySelection
+
+
+class MeasuredContentCost(PartCost):
+    """A mixer or a feed-forward part, by its projections and by the products of one pass."""
+
+    is_measured = True
+
+    def __init__(self, part: Any, d: Formula) -> None:
+        super().__init__(part, d)
+        self.place = place_for(d)
+        self.module = on_meta(lambda: self.built(self.place))
+
+    def built(self, place: Place) -> nn.Module | None:
+        """The module at a place."""
+        raise NotImplementedError
+
+    def parameters(self) -> Counts:
+        """Parameters, by the module's children, without tables by token id."""
+        return by_child(self.module)
+
+    def tables(self) -> Counts:
+        """By how much a child grows with each id of the vocabulary."""
+        own, with_one = self.parameters(), on_meta(lambda: self.built(replace(self.place, vocab_size=1)))
+        grown = {name: count.value - own[name].value for name, count in by_child(with_one).items()}
+        return {name: constant(features) for name, features in grown.items() if features}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves in one pass."""
+        x = torch.empty(work.rows, work.length, self.d.value, device=META)
+        return saved_by(lambda: self.module(x, context_of(x), None), self.module, work)
+
+    def state(self, length: int) -> int:
+        """Numbers in the state of one row, where the module keeps one."""
+        new_state = getattr(self.module, "new_state", None)
+        state = new_state and new_state(1, length, torch.float32, META)
+        return int(state.nbytes) // torch.float32.itemsize if state else 0
+
+
+class MeasuredMixerCost(MeasuredContentCost, MixerCost):
+    """A mixer; decoding is run with a state."""
+
+    complexity = Complexity(*["not declared"] * 3)
+
+    def built(self, place: Place) -> nn.Module:
+        return build_mixer(self.part, place)
+
+    def flops(self, work: Work) -> Counts:
+        rows, state, lengths = work.rows.value, None, None
+        x = torch.empty(rows, work.queries.value, self.d.value, device=META)
+        if work.phase == "decode":
+            state = self.module.new_state(rows, work.length.value, x.dtype, META)  # type: ignore[operator]
+            lengths = torch.zeros(rows, dtype=torch.long, device=META)
+        return {"products": flops_of(lambda: self.module(x, context_of(x, lengths), state), self.part)}
+
+
+class MeasuredFeedForwardCost(MeasuredContentCost, FeedForwardCost):
+    """The measured cost of a feed-forward part."""
+
+    def built(self, place: Place) -> nn.Module | None:
+        return build_feedforward(self.part, place)
+
+    def flops(self, tokens: Formula) -> Counts:
+        """The products of one pass together."""
+        x = torch.empty(1, tokens.value, self.d.value, device=META)
+        return {"products": flops_of(lambda: self.module(x, context_of(x), None), self.part)}
+
+
+class MeasuredRouterCost(RouterCost):
+    """A router, by its parameters and by the products of one pass."""
+
+    def __init__(self, part: Router, d: Formula, num_experts: Formula) -> None:
+        super().__init__(part, d, num_experts)
+        self.module = on_meta(lambda: module_class(part)(part, num_experts.value, place_for(d)))
+
+    def parameters(self) -> Formula:
+        return total(self.module)
+
+    def flops(self, tokens: Formula) -> Formula:
+        return flops_of(lambda: self._affinities(1, tokens.value), self.part)
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves of logits and affinities, and those of which the chosen are taken."""
+        return saved_by(lambda: self._affinities(work.rows, work.length), self.module, work)
+
+    def _affinities(self, rows: int, length: int) -> Tensor:
+        x = torch.empty(rows, length, self.d.value, device=META)
+        logits = self.module(x.flatten(0, 1), context_of(x))
+        affinities: Tensor = self.module.affinities(logits)  # type: ignore[operator]
+        return affinities
+
+
+class MeasuredSelectionCost(SelectionCost):
+    """A key selection, by its projections and by the products of one pass; it may leave out no key."""
+
+    def __init__(self, part: KeySelection, d: Formula, query: Formula) -> None:
+        super().__init__(part, d, query)
+        self.module = on_meta(lambda: build_selection(part, place_for(d), query.value))
+
+    def parameters(self) -> Counts:
+        """Parameters, by the module's children."""
+        return by_child(self.module)
+
+    def flops(self, work: Work) -> Counts:
+        """FLOPs of choosing among all keys."""
+        keys = self._state(work.rows.value, work.length.value) if work.phase == "decode" else None
+        run = self._pass(work.rows.value, work.queries.value, work.length.value, keys)
+        return {"products": flops_of(run, self.part)}
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """Bytes of what autograd saves in one pass."""
+        return saved_by(self._pass(work.rows, work.length, work.length, None), self.module, work)
+
+    def state(self, length: int) -> int:
+        """Numbers that are own of one row."""
+        own = self._state(1, length)
+        return 0 if own is None else own.nbytes // torch.float32.itemsize
+
+    def _state(self, rows: int, length: int) -> LayerState | None:
+        own: LayerState | None = self.module.new_state(rows, length, torch.float32, META)  # type: ignore[operator]
+        return own
+
+    def _pass(self, rows: int, queries: int, keys: int, own: LayerState | None) -> Callable[[], Any]:
+        x, inputs = (torch.empty(rows, queries, size.value, device=META) for size in (self.d, self.query))
+        allowed = torch.ones(rows, 1, queries, keys, dtype=torch.bool, device=META)
+        lengths = None if own is None else torch.zeros(rows, dtype=torch.long, device=META)
+        return lambda: self.module(x, inputs, allowed, ForwardContext.of(x, lengths), own)

@@ -1,0 +1,124 @@
+"""What a module counts on the meta device: its parameters, the products of a pass, what autograd saves of it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from archetype.cost.formula import Counts, Formula, constant
+from archetype.cost.work import TrainingWork
+from archetype.errors import SpecError
+from archetype.models.block.spec import Block
+from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.spec.base import Spec
+
+META = torch.device("meta")
+
+
+class Layer(NamedTuple):
+    """The layer whose parts are counted: what is built differs where a module asks for its place."""
+
+    block: Block
+    place: Place
+
+
+_layer: ContextVar[Layer | None] = ContextVar("the layer whose parts are counted", default=None)
+
+
+@contextmanager
+def counted_in(layer: Layer) -> Iterator[None]:
+    """Let parts be counted as they are built in one layer of a stack."""
+    before = _layer.set(layer)
+    try:
+        yield
+    finally:
+        _layer.reset(before)
+
+
+def counted_layer() -> Layer | None:
+    """The layer whose parts are counted; None for a part on its own."""
+    return _layer.get()
+
+
+def place_for(d: Formula) -> Place:
+    """The place of a part that reads vectors of `d` features, in the layer that is counted."""
+    layer = _layer.get()
+    return Place(d.value) if layer is None else replace(layer.place, d_model=d.value, vocab_size=0)
+
+
+def on_meta(build: Callable[[], nn.Module | None]) -> nn.Module:
+    with META:
+        module = build()
+    assert module is not None
+    return module
+
+
+def context_of(x: Tensor, lengths: Tensor | None = None) -> ForwardContext:
+    """The context of vectors that stand for tokens."""
+    return replace(ForwardContext.of(x, lengths), tokens=torch.zeros(x.shape[:2], dtype=torch.long, device=META))
+
+
+def by_child(module: nn.Module) -> Counts:
+    counts = {name: total(child) for name, child in module.named_children()}
+    return counts | {name: constant(p.numel()) for name, p in module.named_parameters(recurse=False)}
+
+
+def total(module: nn.Module) -> Formula:
+    return constant(sum(parameter.numel() for parameter in module.parameters()))
+
+
+class _FlopCounter(TorchDispatchMode):
+    """FLOPs of this thread; torch's FlopCounterMode hooks the modules of all threads, a served model's too."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As for the recorder of native operations: torch would load its compiler, only to keep it away from here."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        self.total += 0 if count is None else count(*args, **(kwargs or {}), out_val=output)
+        return output
+
+
+def flops_of(run: Callable[[], Any], part: Spec) -> Formula:
+    counter = _FlopCounter()
+    try:
+        with torch.no_grad(), counter:
+            run()
+    except (RuntimeError, NotImplementedError) as error:
+        cause = f"cannot be counted on the meta device: {str(error).partition(chr(10))[0]}"
+        raise SpecError(type(part).__name__, cause, "register a cost: archetype.register(..., cost=COST)") from None
+    return constant(counter.total)
+
+
+def saved_by(run: Callable[[], Any], module: nn.Module, work: TrainingWork) -> int:
+    """Bytes of the tensors that autograd saves, each storage once, parameters left out."""
+    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    saved: dict[int, Tensor] = {}
+
+    def save(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()._cdata
+        if storage not in own:
+            saved.setdefault(storage, tensor.detach())
+        return tensor
+
+    enabled = work.compute_dtype == "bfloat16"
+    with (
+        torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=enabled),
+    ):
+        run()
+    return sum(tensor.numel() * tensor.itemsize for tensor in saved.values())

@@ -1,0 +1,84 @@
+"""Models with parts from outside: each layer is counted at its place, and its module may deny what a cost says."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any
+
+from archetype.cost.formula import symbol
+from archetype.cost.work import Work
+from archetype.errors import SpecError
+from archetype.estimate.rows import num_parameters
+from archetype.measured.counting import Layer, counted_in
+from archetype.models.block.cost import BlockCost
+from archetype.models.build import build_on_meta
+from archetype.models.cost import ModelCost
+from archetype.models.stack.module import place_of
+from archetype.models.stack.spec import StackView
+from archetype.spec.kinds import kinds_from_outside
+from archetype.spec.registry import provided
+
+TOKENS = 64  # of the pass by which layers are told apart
+BESIDE = "beside the blocks"
+IN_BLOCK = re.compile(r"(.*?blocks\.\d+)\.(\w+)")
+
+
+class ModelsAsBuilt:
+    """Counts models with parts from outside as they are built."""
+
+    def layers(
+        self, stack: StackView, layers: Sequence[int], count: Callable[[], BlockCost]
+    ) -> Iterable[tuple[Sequence[int], BlockCost]]:
+        """Layers of equal specifications, apart where parameters, state, or the products of a pass differ."""
+        block = stack.layers[layers[0]]
+        if not kinds_from_outside((block, stack.residual)):
+            return [(layers, count())]
+        groups: dict[Any, tuple[list[int], BlockCost]] = {}
+        for layer in layers:
+            with counted_in(Layer(block.own, place_of(stack, layer))):
+                cost = count()
+                places, _ = groups.setdefault(_counts(cost), ([], cost))
+            places.append(layer)
+        return groups.values()
+
+    def check(self, cost: ModelCost) -> None:
+        """Refuse a cost that counts other parameters than the modules have.
+
+        Raises:
+            SpecError: names the first module that differs.
+        """
+        if not kinds_from_outside(cost.spec) or provided("module", type(cost.spec)) is None:
+            return  # a kind of model that is only counted has nothing to be compared with
+        counted, built = Counter[str](), Counter[str]()
+        for stack in cost.stacks:
+            for group in stack.groups:
+                for layer in (one for one in group.layers if stack.stack.layers[one].weights_of is None):
+                    for name, formula in group.cost.parameters().items():
+                        content = name.partition(".")[0]
+                        own = content if content in group.cost.contents else "wiring"
+                        counted[f"{stack.prefix}blocks.{layer}.{own}"] += formula.value
+        counted[BESIDE] = num_parameters(cost).value - counted.total()
+        for name, parameter in build_on_meta(cost.spec).named_parameters():
+            built[_place(name, counted)] += parameter.numel()
+        for place in counted:
+            if counted[place] != built[place]:
+                cause = f"its cost counts {counted[place]:,} parameters, and its module has {built[place]:,}"
+                raise SpecError(place, cause, "correct its cost, or register none: its module is counted then")
+
+
+def _place(name: str, counted: Container[str]) -> str:
+    """Where a parameter is counted: with a content of a block, with what stands around them, or beside the blocks."""
+    if (inside := IN_BLOCK.match(name)) is None or f"{inside[1]}.wiring" not in counted:
+        return BESIDE
+    return place if (place := f"{inside[1]}.{inside[2]}") in counted else f"{inside[1]}.wiring"
+
+
+def _counts(cost: BlockCost) -> tuple[Any, ...]:
+    """What a layer has and does, as far as layers can be told apart by it."""
+    work = Work(symbol("B", 1), symbol("T", TOKENS), "forward")
+    try:
+        products = {name: formula.value for name, formula in cost.flops(work).items()}
+    except SpecError:  # it declares no cost and cannot be run without weights: whoever asks for its products is told
+        products = {}
+    parameters = {name: formula.value for name, formula in cost.parameters().items()}
+    return (*parameters.items(), *products.items(), cost.state(TOKENS, TOKENS))
