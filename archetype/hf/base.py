@@ -58,12 +58,12 @@ class ArchetypePreTrainedModel(PreTrainedModel):
         self.config.vocab_size = -(-size // step) * step
         with torch.device("meta"):
             resized = type(self)(self.config)
-        for name, wanted in resized.named_parameters():
+        for name, shaped in resized.named_parameters():
             path, _, own = name.rpartition(".")
             module, old = self.get_submodule(path), self.get_parameter(name)
-            if old.shape == wanted.shape:
+            if old.shape == shaped.shape:
                 continue
-            new, rows = old.new_empty(wanted.shape), min(len(old), len(wanted))
+            new, rows = old.new_empty(shaped.shape), min(len(old), len(shaped))
             setattr(module, own, nn.Parameter(new, requires_grad=old.requires_grad))
             if mean_resizing:
                 new[:] = old.mean(0)
@@ -71,7 +71,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
                 self._init_weights(module)
             new[:rows] = old[:rows]
             if isinstance(module, nn.Embedding):
-                module.num_embeddings = len(wanted)
+                module.num_embeddings = len(shaped)
         return self.get_input_embeddings()  # type: ignore[no-any-return]
 
     def activation_checkpointing_enable(

@@ -59,7 +59,7 @@ def test_trl_tunes_a_hybrid_by_examples_and_by_preferences(folder: Path, tmp_pat
 
 def test_lm_eval_scores_a_hybrid_as_archetype_does(folder: Path) -> None:
     """Log-likelihoods of continuations by its class `hf`, which wants a tokenizer that ends texts."""
-    questions = [("The model ", "has layers"), ("archetype ", "cost"), ("a", " b c d")]
+    questions = [("The model", " has layers"), ("archetype", " cost"), ("a", " b c d")]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.eos_token = tokenizer.convert_ids_to_tokens(0)
     model: Any = HFLM(pretrained=str(folder), tokenizer=tokenizer, device="cpu", batch_size=2, dtype="float32")

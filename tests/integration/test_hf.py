@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 import transformers
@@ -241,7 +242,6 @@ def test_a_model_gets_a_head_for_classes_and_learns(name: str, auto: str, tmp_pa
 @pytest.mark.parametrize("name", ["hybrid", "deepseek-v2-tiny", "qwen3-moe-tiny"])
 def test_adapters_of_peft_are_obeyed_in_every_form_of_a_pass(name: str) -> None:
     """Whole texts, steps with a state, and merged: latent attention reads the expanding matrix without a product."""
-    peft = pytest.importorskip("peft")
     described = hybrid() if name == "hybrid" else archetype.load_spec(name)
     config = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     model, tokens = model_of(described), torch.randint(1, 256, (2, 9))
