@@ -129,6 +129,8 @@ def decode_image(file: Path | IO[bytes], num_channels: int, size: int) -> npt.ND
     """
     from PIL import Image, ImageOps
 
+    if isinstance(file, Path):
+        check_regular(file)
     try:
         with Image.open(file) as opened:
             square = ImageOps.fit(opened.convert("L" if num_channels == 1 else "RGB"), (size, size))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from archetype.errors import ArchetypeError, CheckpointError
+from archetype.io.files import open_at_once
 from archetype.io.lock import try_to_lock
 
 WINDOWS = os.name == "nt"
@@ -49,8 +50,12 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
         write: is called with the temporary path to write to.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: it cannot be written, or is a pipe or a device, which a file would replace.
     """
+    with system_errors(path):
+        if path.exists() and not path.is_file():
+            what = "a folder" if path.is_dir() else "no regular file"
+            raise CheckpointError(str(path), f"is {what}", "choose another name")
     with _temporary_folder(path) as folder:
         temporary = folder / path.name
         write(temporary)
@@ -62,13 +67,12 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Add one line to a log."""
-    with system_errors(path), path.open("a") as file:
-        file.write(line + "\n")
+    append_bytes(path, f"{line}\n".encode())
 
 
 def append_bytes(path: Path, data: bytes) -> None:
     """Add bytes to a file."""
-    with system_errors(path), path.open("ab") as file:
+    with system_errors(path), open(path, "ab", opener=open_at_once) as file:
         file.write(data)
 
 
