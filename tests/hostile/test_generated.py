@@ -35,7 +35,7 @@ from tests.unit.tokenizers.test_chat_template import HARMLESS, HOSTILE, WRONG
 WORDS = "the cat sat on the mat, and the other cat sat there. " * 20
 MEGABYTES, SECONDS = 500, 2
 MANY_LINES = ("spec.", "recipe.", "experiment.", "search.")  # files of which each mistake is a line
-CASES, FEW = 72, 3  # of each class: all of them, and those of every run
+CASES, FEW = 72, 2  # of each class: all of them, and those of every run
 PROGRAM = f"""
 import os, resource, signal, sys
 from archetype.apps.cli.main import main
