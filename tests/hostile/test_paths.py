@@ -1,5 +1,6 @@
 """What is no file, wherever a verb takes a path: refused in one line, in time; nothing is waited for or replaced."""
 
+import json
 import os
 import shutil
 import socket
