@@ -199,8 +199,7 @@ def _load_peft(
     folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str]
 ) -> LanguageModel:
     """The base that an adapter names, by its path from here or from the folder, with the adapter merged."""
-    base = Path(read_adapter_config(folder).base)
-    base = folder / base if (folder / base).is_dir() else base
+    base = _base_of(folder)
     try:
         lm = load(base, dtype, device, allow_pickle, overrides)
     except CheckpointError as error:
@@ -212,6 +211,23 @@ def _load_peft(
         ) from None
     model = merge_peft(lm.model, lm.family or family_for(lm.spec), folder)
     return replace(lm, spec=model.spec, model=model)
+
+
+def _base_of(adapter: Path) -> Path:
+    """The base of an adapter's folder, which may have another adapter.
+
+    Raises:
+        CheckpointError: following the bases of bases leads back to the folder.
+    """
+    folders = [adapter]
+    while (folders[-1] / ADAPTER_CONFIG).is_file() and not (folders[-1] / "config.json").is_file():
+        base = Path(read_adapter_config(folders[-1]).base)
+        base = folders[-1] / base if (folders[-1] / base).is_dir() else base
+        if any(base.exists() and base.samefile(folder) for folder in folders):
+            place = f"{folders[-1] / ADAPTER_CONFIG}: base_model_name_or_path"
+            raise CheckpointError(place, "names its own adapter as the base", "name the model that it was trained on")
+        folders.append(base)
+    return folders[1]
 
 
 def _load_hf(

@@ -21,27 +21,41 @@ class Row:
         ids: its tokens.
         is_answer: whether the model is to write each of them.
         text: what they spell.
+        is_whole: whether its tokens are those of its text as a whole.
+        ends: after each piece that was added, how many tokens and characters there were.
     """
 
     ids: list[int] = field(default_factory=list)
     is_answer: list[bool] = field(default_factory=list)
     text: str = ""
+    is_whole: bool = True
+    ends: list[tuple[int, int]] = field(default_factory=list)
 
     def extend(self, text: str, is_answer: bool, tokenizer: Tokenizer) -> None:
         """Go on with a text that begins with the row's; tokens are as of the whole, where the earlier ones stay.
 
         Of an answer, what follows its last special token belongs to the template: the model stops at that token.
         """
-        whole = tokenizer.encode_with_special_tokens(text)
-        known = len(self.ids)
-        new = whole[known:] if whole[:known] == self.ids else None
-        if new is None:
-            new = tokenizer.encode_with_special_tokens(text[len(self.text) :])
+        new = self._new_tokens(text, tokenizer)
         special = set(tokenizer.special_tokens.values())
         last = max((place for place, id in enumerate(new) if id in special), default=len(new) - 1)
         self.ids += new
         self.is_answer += [is_answer and place <= last for place in range(len(new))]
         self.text = text
+        self.ends.append((len(self.ids), len(text)))
+
+    def _new_tokens(self, text: str, tokenizer: Tokenizer) -> list[int]:
+        """The tokens behind those of the row: of the whole text, unless that would change earlier ones.
+
+        The text is read from the last piece but one on, where that piece has the tokens that it has in the row: what is
+        before it changes nothing then, and a long conversation is not read again for each answer.
+        """
+        for tokens, characters in (*self.ends[-2:-1], (0, 0)) if self.is_whole else ():
+            whole, known = tokenizer.encode_with_special_tokens(text[characters:]), self.ids[tokens:]
+            if whole[: len(known)] == known:
+                return whole[len(known) :]
+        self.is_whole = False
+        return tokenizer.encode_with_special_tokens(text[len(self.text) :])
 
     def arrays(self, longest: int) -> tuple[Tokens, npt.NDArray[np.bool_]]:
         """Tokens and marks, cut to `longest`."""

@@ -9,7 +9,6 @@ import os
 import queue
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -105,9 +104,9 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
 
 def tokenizer_files(tokenizer: Tokenizer) -> tuple[dict[str, bytes], str]:
     """The files that a tokenizer is saved as, by their names, and a hash of all that decides its tokens."""
-    with tempfile.TemporaryDirectory() as temporary:
-        tokenizer.save(Path(temporary))
-        files = {file.name: file.read_bytes() for file in sorted(Path(temporary).iterdir())}
+    with atomic.scratch_folder() as temporary:
+        tokenizer.save(temporary)
+        files = {file.name: file.read_bytes() for file in sorted(temporary.iterdir())}
     digest = hashlib.sha256(json.dumps([tokenizer.kind, tokenizer.bos, tokenizer.eos, tokenizer.adds_bos]).encode())
     for name, contents in files.items():
         digest.update(name.encode() + hashlib.sha256(contents).digest())

@@ -38,9 +38,14 @@ def value_at(model: Any, path: Path) -> Any:
     return value
 
 
-def width(path: str) -> Callable[[Any], int]:
-    """The inner width of the feed-forward part at a path."""
-    return lambda model: int(value_at(model, path).width(model.d_model))
+def width(path: str) -> Callable[[Any], Any]:
+    """The inner width of the feed-forward part at a path; `UNSET` where there is no such part."""
+
+    def inner_width(model: Any) -> Any:
+        part = value_at(model, path)
+        return part if part is UNSET else int(part.width(model.d_model))
+
+    return inner_width
 
 
 def head_sizes(name: str) -> Path:

@@ -1,25 +1,35 @@
 """Atomic writes: a file or folder appears whole under its name, or not at all.
 
 Temporary name, write, flush, fsync, rename, fsync of the folder. A failed write removes its temporary files and is
-reported in one line.
+reported in one line; those that a killed process has left are removed by the next one that writes the same target.
 """
 
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from archetype.errors import ArchetypeError, CheckpointError
+from archetype.io.files import open_at_once
+from archetype.io.lock import try_to_lock
 
 WINDOWS = os.name == "nt"
 REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space or choose another folder")
 REMEDIES |= dict.fromkeys((errno.EACCES, errno.EPERM), "choose a folder that you may write to")
-REMEDIES[errno.EROFS] = "choose a folder that is not read-only"
+REMEDIES |= {
+    errno.EROFS: "choose a folder that is not read-only",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f), or choose a file system without one",
+    errno.EIO: "the disk may be failing: look into the system's log, or choose a folder of another disk",
+}
+REFUSED = "cannot be written: "
+IN_TEXT = re.compile(r"\(os error (\d+)\)")  # of an error of a library in Rust
+SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # of numpy, which does not say why
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -40,35 +50,35 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
         write: is called with the temporary path to write to.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: it cannot be written, or is a pipe or a device, which a file would replace.
     """
-    with _system_errors(path):
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            write(temporary)
-            temporary.chmod(0o666 & ~_umask())
-            _sync(temporary)
-            temporary.replace(path)
-            _sync(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with system_errors(path):
+        if path.exists() and not path.is_file():
+            what = "a folder" if path.is_dir() else "no regular file"
+            raise CheckpointError(str(path), f"is {what}", "choose another name")
+    with _temporary_folder(path) as folder:
+        temporary = folder / path.name
+        write(temporary)
+        temporary.chmod(0o666 & ~_umask())
+        _sync(temporary)
+        temporary.replace(path)
+        _sync(path.parent)
 
 
 def append_line(path: Path, line: str) -> None:
     """Add one line to a log."""
-    with _system_errors(path), path.open("a") as file:
-        file.write(line + "\n")
+    append_bytes(path, f"{line}\n".encode())
 
 
 def append_bytes(path: Path, data: bytes) -> None:
     """Add bytes to a file."""
-    with _system_errors(path), path.open("ab") as file:
+    with system_errors(path), open(path, "ab", opener=open_at_once) as file:
         file.write(data)
 
 
 def make_folder(path: Path) -> None:
     """Create a folder and its parents, and check that it can be written to."""
-    with _system_errors(path):
+    with system_errors(path):
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
@@ -82,21 +92,78 @@ def new_folder(path: Path) -> Iterator[Path]:
         CheckpointError: `path` exists and is not an empty folder, or cannot be written.
     """
     check_absent(path)
-    with _system_errors(path):
+    with system_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    with _temporary_folder(path) as temporary:
+        temporary.chmod(0o777 & ~_umask())
+        yield temporary
+        for file in temporary.rglob("*"):
+            _sync(file)
+        _sync(temporary)
+        if path.exists():
+            path.rmdir()
+        temporary.replace(path)
+        _sync(path.parent)
+
+
+@contextmanager
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path` for what is being written, gone after the block; errors within name `path` in its place.
+
+    It is locked, by which other processes know that somebody is still writing.
+    """
+    with system_errors(path):
+        _remove_remains(path)
+        temporary, lock = _locked_folder(path)
         try:
-            temporary.chmod(0o777 & ~_umask())
             yield temporary
-            for file in temporary.rglob("*"):
-                _sync(file)
-            _sync(temporary)
-            if path.exists():
-                path.rmdir()
-            temporary.replace(path)
-            _sync(path.parent)
+        except CheckpointError as error:
+            texts = (text.replace(str(temporary), str(path)) for text in (error.place, error.cause, error.remedy))
+            raise type(error)(*texts) from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
+
+
+def _locked_folder(path: Path) -> tuple[Path, int | None]:
+    """A new folder beside `path`, and its lock; none where the system locks no folders."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+        lock = try_to_lock(folder, wait=True)
+        if folder.exists():  # or another process took it for remains before it was locked
+            return folder, lock
+        if lock is not None:
+            os.close(lock)
+
+
+def _remove_remains(path: Path) -> None:
+    """Remove what processes that have ended while they wrote `path` have left beside it."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}\.partial")  # as `tempfile` makes them
+    with suppress(OSError):
+        for folder in [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)]:
+            if (lock := try_to_lock(folder)) is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for files that nobody keeps, where the system has such (TMPDIR), gone after the block.
+
+    Raises:
+        CheckpointError: none can be made, or it is full.
+    """
+    with system_errors(Path(os.environ.get("TMPDIR", "TMPDIR"))):
+        folder = Path(tempfile.mkdtemp(prefix="archetype-"))
+    try:
+        yield folder
+    except CheckpointError as error:
+        if not error.place.startswith(str(folder)) or not error.cause.startswith(REFUSED):
+            raise
+        raise CheckpointError(str(folder.parent), error.cause, "set TMPDIR to a folder with more space") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -107,7 +174,7 @@ def remove_unfinished(folder: Path) -> None:
 
 def check_absent(path: Path) -> None:
     """Refuse a path that exists, unless it is an empty folder."""
-    with _system_errors(path):
+    with system_errors(path):
         if path.is_dir() and not any(path.iterdir()):
             return
         exists = path.exists() or path.is_symlink()
@@ -116,15 +183,26 @@ def check_absent(path: Path) -> None:
 
 
 @contextmanager
-def _system_errors(path: Path) -> Iterator[None]:
-    """Turn the system's errors into a CheckpointError; safetensors' writer reports them as its own."""
+def system_errors(path: Path) -> Iterator[None]:
+    """Turn the system's errors while `path` is written into a CheckpointError, whichever library reports them."""
     try:
         yield
     except ArchetypeError:
         raise
     except OSError as error:
-        remedy = REMEDIES.get(error.errno or 0, "check the path")
-        raise CheckpointError(str(path), f"cannot be written: {error.strerror or error}", remedy) from None
+        raise refused(path, error) from None
+
+
+def refused(path: Path, error: Exception) -> CheckpointError:
+    """What is said where `path` cannot be written."""
+    code = getattr(error, "errno", None)
+    if code is None and (match := IN_TEXT.search(str(error))):
+        code = int(match[1])
+    cause = " ".join(str(error).split()) if code is None else os.strerror(code)
+    remedy = REMEDIES.get(code or 0, "check the path")
+    if code is None and SHORT_WRITE.fullmatch(cause):
+        cause, remedy = "the disk took only a part of it", REMEDIES[errno.ENOSPC]
+    return CheckpointError(str(path), f"{REFUSED}{cause}", remedy)
 
 
 def _sync(path: Path) -> None:

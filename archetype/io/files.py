@@ -5,6 +5,7 @@ A device, a pipe or a file of the kernel has no size; it is refused without a by
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ MAX_FILE_BYTES = 2**26  # of all others; the largest published tokenizers have s
 MAX_INDEX_BYTES = 2**25  # of an index of weights; that of 91,991 tensors (DeepSeek V3) has 9 MB
 MAX_TEXT_BYTES = 2**30
 MAX_JSON_ITEMS = 2**22  # counted by their brackets, commas and colons: each may take some 64 bytes of memory
+MAX_DIGITS = 4000  # of a number; Python itself reads no more than 4,300
+LONG_NUMBER = re.compile(rb"\d{%d}" % MAX_DIGITS)
 DAMAGED = "is it the whole file? fetch or save it again"
 
 
@@ -31,7 +34,7 @@ def read_bytes(path: Path, limit: int = MAX_FILE_BYTES, error: type[ArchetypeErr
         ArchetypeError: it cannot be read, is not a regular file, or is too large.
     """
     try:
-        with open(path, "rb", opener=_open) as file:
+        with open(path, "rb", opener=open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise error(str(path), "is not a regular file", "copy what it holds to a file")
@@ -57,9 +60,9 @@ def check_regular(path: Path, error: type[ArchetypeError] = DataError) -> None:
         raise error(str(path), cause, "check the path and its permissions") from None
 
 
-def _open(path: str, flags: int) -> int:
-    """A descriptor; a pipe that nobody writes to is not waited for."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+def open_at_once(path: str, flags: int) -> int:
+    """A descriptor; a pipe that nobody else has opened is not waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError, remedy: str = DAMAGED) -> Any:
@@ -83,6 +86,10 @@ def json_value(data: bytes, place: str, error: type[ArchetypeError] = DataError,
     except json.JSONDecodeError as problem:
         raise error(f"{place}:{problem.lineno}:{problem.colno}", f"is not JSON: {problem.msg}", remedy) from None
     except (ValueError, RecursionError) as problem:
+        if number := LONG_NUMBER.search(data):
+            before = data[: number.start()]
+            place = f"{place}:{before.count(10) + 1}:{len(before) - before.rfind(10)}"
+            raise error(place, f"is a number of more than {MAX_DIGITS:,} digits", "write a shorter one") from None
         raise error(place, f"is not JSON: {problem}", "is it the right file?") from None
 
 

@@ -67,7 +67,29 @@ def _open(file: Path, doing: str, wait: bool) -> int:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> None:
+def try_to_lock(folder: Path, wait: bool = False) -> int | None:
+    """Lock a folder itself.
+
+    Args:
+        folder: exists.
+        wait: whether to wait for a process that holds it.
+
+    Returns:
+        A descriptor, with which the lock is closed; None where another process holds it, or none can be had.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders
+        return None
+    try:
+        _lock(descriptor, wait)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _lock(descriptor: int, wait: bool = False) -> None:
     if sys.platform == "win32":
         import msvcrt
 
@@ -77,4 +99,4 @@ def _lock(descriptor: int) -> None:
     else:
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

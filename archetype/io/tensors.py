@@ -175,7 +175,7 @@ def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
         try:
             save_file({name: t.detach().contiguous() for name, t in tensors.items()}, temporary, {"format": "pt"})
         except SafetensorError as error:  # it wraps the system's refusal in its own type, as text
-            raise CheckpointError(str(path), f"cannot be written: {error}", "check space and permissions") from None
+            raise atomic.refused(path, error) from None
 
     atomic.write_with(path, write)
 

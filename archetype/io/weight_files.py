@@ -125,6 +125,7 @@ def opened(file: Path, framework: str) -> Any:
     """An open safetensors file, whose tensors are made by `framework`."""
     from safetensors import SafetensorError, safe_open
 
+    check_regular(file, CheckpointError)
     try:
         return safe_open(file, framework=framework)
     except (SafetensorError, OSError, MemoryError) as error:

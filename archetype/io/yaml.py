@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from archetype.distribution import schema_url
 from archetype.errors import SpecError
-from archetype.io.files import MAX_CONFIG_BYTES, json_value, read_bytes
+from archetype.io.files import MAX_CONFIG_BYTES, MAX_DIGITS, json_value, read_bytes
 
 REMEDY = "fix that line"
 MAX_ITEMS, MAX_DEPTH = 200_000, 100  # of a YAML file; JSON has no such bounds but its size
@@ -143,9 +143,12 @@ def _scalar(event: Any) -> Any:
         return text
     if text in WORDS:
         return WORDS[text]
-    if NUMBER.fullmatch(text):
+    is_number, is_hexadecimal = NUMBER.fullmatch(text), HEXADECIMAL.fullmatch(text)
+    if (is_number or is_hexadecimal) and len(text) > MAX_DIGITS:
+        raise _error(event, f"it has a number of more than {MAX_DIGITS:,} digits")
+    if is_number:
         return int(text) if text.lstrip("+-").replace("_", "").isdigit() else float(text)
-    return int(text, 0) if HEXADECIMAL.fullmatch(text) else text
+    return int(text, 0) if is_hexadecimal else text
 
 
 def _check_tag(event: Any) -> None:

@@ -1,6 +1,7 @@
 """The memory of a device: what is free of it, and the most that this process has held."""
 
 import ctypes
+import math
 import os
 import platform
 import re
@@ -35,7 +36,7 @@ def free_memory(device: torch.device) -> int | None:
         if device.type != "cpu":
             return None
         if platform.system() == "Linux":
-            return int(min(_available(), *_rooms_of_groups()))
+            return int(min(_available(), *_rooms_of_groups(), _room_of_process()))
         if platform.system() == "Windows":
             return _available_on_windows()
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # macOS gives up what it caches
@@ -46,6 +47,15 @@ def free_memory(device: torch.device) -> int | None:
 def _available() -> int:
     values = dict(re.findall(r"^(\w+): +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE))
     return int(values["MemAvailable"]) * 1024
+
+
+def _room_of_process() -> float:
+    """Memory that this process may still map, where `ulimit -v` says how much it may."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return math.inf if limit == resource.RLIM_INFINITY else limit - mapped
 
 
 def _rooms_of_groups() -> Iterator[float]:

@@ -2,34 +2,56 @@
 
 import difflib
 import re
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 
 from archetype.errors import SpecError
 
 SYNTAX = re.compile(r"\[(?P<first>\d+)-(?P<last>\d+)\]|\{(?P<names>[^{}]*)\}|(?P<star>\*)")
+NUMBER = re.compile(r"0|[1-9]\d*")
+LONGEST = 200  # characters of a pattern whose nearest names are looked for
 
 
-@cache
-def pattern_of_names(pattern: str) -> re.Pattern[str]:
-    """A pattern as a regular expression of whole names.
+class NamePattern:
+    """A pattern of whole names, matched in a time that grows with it and with the name, whoever wrote it.
 
     `*` stands for any characters, `[20-23]` for any of these numbers, `{q,v}` for any of these words. The name of a
     module stands for all its parameters.
     """
-    expression, end = "", 0
-    for part in SYNTAX.finditer(pattern):
-        expression += re.escape(pattern[end : part.start()])
-        if part["star"]:
-            expression += ".*"
-        elif part["names"] is not None:
-            expression += f"({'|'.join(map(re.escape, part['names'].split(',')))})"
-        else:
-            expression += f"({'|'.join(map(str, range(int(part['first']), int(part['last']) + 1)))})"
-        end = part.end()
-    return re.compile(rf"{expression}{re.escape(pattern[end:])}(\..*)?")
+
+    def __init__(self, pattern: str) -> None:
+        self.parts: list[re.Match[str] | str] = []
+        end = 0
+        for part in SYNTAX.finditer(pattern):
+            self.parts += [pattern[end : part.start()], part]
+            end = part.end()
+        self.parts.append(pattern[end:])
+
+    def matches(self, name: str) -> bool:
+        """Whether the pattern means a parameter or a module of this name, or a module that it belongs to."""
+        ends = {0}
+        for part in self.parts:
+            ends = {end for begin in ends for end in _ends(part, name, begin)}
+        return any(name[end : end + 1] in ("", ".") for end in ends)
+
+
+def _ends(part: re.Match[str] | str, name: str, begin: int) -> Iterable[int]:
+    """Where one part of a pattern may end that begins at a place of a name."""
+    if isinstance(part, str) or part["names"] is not None:
+        words = [part] if isinstance(part, str) else part["names"].split(",")
+        return [begin + len(word) for word in words if name.startswith(word, begin)]
+    if part["star"]:
+        return range(begin, len(name) + 1)
+    digits = NUMBER.match(name, begin)
+    ends = range(begin + 1, digits.end() + 1) if digits else ()
+    return [end for end in ends if _size(part["first"]) <= _size(name[begin:end]) <= _size(part["last"])]
+
+
+def _size(digits: str) -> tuple[int, str]:
+    """By which numbers are compared, of however many digits."""
+    digits = digits.lstrip("0")
+    return len(digits), digits
 
 
 def names_matching(model: nn.Module, patterns: Sequence[str], place: str) -> set[str]:
@@ -37,7 +59,7 @@ def names_matching(model: nn.Module, patterns: Sequence[str], place: str) -> set
 
     Args:
         model: has the parameters.
-        patterns: as `pattern_of_names` reads them.
+        patterns: as `NamePattern` reads them.
         place: the recipe's field, for errors.
 
     Raises:
@@ -46,10 +68,10 @@ def names_matching(model: nn.Module, patterns: Sequence[str], place: str) -> set
     names = [name for name, _ in model.named_parameters()]
     matching: set[str] = set()
     for pattern in patterns:
-        expression = pattern_of_names(pattern)
-        matches = {name for name in names if expression.fullmatch(name)}
+        meant = NamePattern(pattern)
+        matches = {name for name in names if meant.matches(name)}
         if not matches:
-            near = ", ".join(difflib.get_close_matches(pattern, names, n=3, cutoff=0.0))
+            near = ", ".join(difflib.get_close_matches(pattern[:LONGEST], names, n=3, cutoff=0.0))
             raise SpecError(place, f"{pattern!r:.60} matches no parameter", f"the nearest are {near}")
         matching |= matches
     return matching

@@ -168,6 +168,8 @@ def explain(error: ValidationError, every: bool = True) -> SpecError:
             details[details.index(other)] = detail
     mistakes: dict[tuple[str, str, str], SpecError] = {}
     for detail in details:
+        if detail["type"] == "too_short" and any(_is_within(other, detail) for other in details):
+            continue  # what is wrong within a list is not counted among its items
         place, (cause, remedy) = path(_keys(detail)), in_words(detail)
         if detail["type"] == "invalid":
             inner = str(detail["ctx"]["place"])
@@ -177,6 +179,11 @@ def explain(error: ValidationError, every: bool = True) -> SpecError:
     if len(errors) > MAX_MISTAKES:
         errors = [*errors[:MAX_MISTAKES], SpecError("", f"and {len(errors) - MAX_MISTAKES} more mistakes")]
     return SpecErrors(errors) if every and len(errors) > 1 else errors[0]
+
+
+def _is_within(detail: ErrorDetails, other: ErrorDetails) -> bool:
+    """Whether it is about a part of what the other is about."""
+    return len(detail["loc"]) > len(other["loc"]) and detail["loc"][: len(other["loc"])] == other["loc"]
 
 
 def _is_of_union(detail: ErrorDetails) -> bool:

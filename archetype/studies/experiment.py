@@ -1,7 +1,9 @@
 """An experiment file: a claim in parts, each with its arms, its measurement, and the rule that decides it."""
 
+import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -9,12 +11,13 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from archetype.errors import SpecError, nearest
 from archetype.io.yaml import read_mapping
-from archetype.spec.base import Flag, Length, Size, Spec, cut, fingerprint, invalid
+from archetype.spec.base import MAX_LENGTH, Flag, Length, Size, Spec, cut, fingerprint, invalid
 from archetype.spec.kinds import ByKind
 from archetype.spec.serialize import document_schema
 from archetype.studies.decisions import Decision
 
 MODES = ("quick", "full", "extended", "gpu")
+MAX_RUNS = 10_000  # that a part may ask for; the largest published ones of ours take some hundred
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 
@@ -22,7 +25,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 def _read_count(value: Any) -> Any:
     """1.2M as 1200000."""
     if isinstance(value, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)([kMG])", value)):
-        return round(float(match[1]) * SUFFIXES[match[2]])
+        return round(min(float(match[1]) * SUFFIXES[match[2]], MAX_LENGTH + 1))
     return value
 
 
@@ -51,6 +54,12 @@ Corpora = Annotated[
         json_schema_input_type=Source | tuple[Source, ...],
     ),
 ]
+
+
+def check_number_of_runs(place: str, *factors: int, most: int = MAX_RUNS) -> None:
+    """Refuse what multiplies to more runs than anybody makes, before a plan lists them."""
+    if math.prod(factors) > most:
+        invalid(place, f"are more than {most:,} runs together", "give fewer")
 
 
 class Match(Spec):
@@ -237,6 +246,10 @@ class TrainedPart(Spec):
         for name in (*(self.between or ()), *(self.match.free if isinstance(self.match.free, dict) else ())):
             if name not in self.arms:
                 invalid("between" if self.between else "match.free", f"{cut(name)} is no arm", nearest(name, self.arms))
+        check_number_of_runs("seeds", len(self.arms), self.seeds)
+        if self.tune:
+            values = map(len, self.tune.grid.values())
+            check_number_of_runs("tune.grid", len(self.arms), len(self.tune.seeds), *values)
         if self.tune and self.seeds > min(self.tune.seeds, default=2**31):
             invalid("tune.seeds", "are seeds of the comparison too", f"use numbers from {self.seeds} on")
         return self
@@ -288,6 +301,9 @@ class ScalingLawPart(Spec):
     def _check(self) -> "ScalingLawPart":
         if (len(self.sizes) - 1) * len(self.tokens) < 5:
             invalid("sizes", "there are fewer than 5 runs to fit 5 numbers to", "give more sizes or more tokens")
+        values = map(len, self.tune.grid.values()) if self.tune else ()
+        seeds = self.seeds + (len(self.tune.seeds) if self.tune else 0)
+        check_number_of_runs("sizes", len(self.sizes), len(self.tokens), seeds, *values)
         return self
 
 
@@ -300,7 +316,8 @@ TYPES = {
 
 def _tag(value: Any) -> str | None:
     if isinstance(value, Mapping):
-        return TYPES[value["type"]].__name__ if value.get("type") in TYPES else None
+        name = str(value.get("type"))
+        return TYPES[name].__name__ if name in TYPES else None
     return type(value).__name__
 
 
@@ -336,8 +353,9 @@ class Experiment(Spec):
     @model_validator(mode="before")
     @classmethod
     def _check_types(cls, data: Any) -> Any:
-        for number, part in enumerate(data.get("parts") or () if isinstance(data, dict) else ()):
-            if isinstance(part, dict) and part.get("type") not in TYPES:
+        parts = data.get("parts") if isinstance(data, dict) else None
+        for number, part in enumerate(parts if isinstance(parts, list | tuple) else ()):
+            if isinstance(part, dict) and str(part.get("type")) not in TYPES:
                 kind = part.get("type")
                 cause = "is missing" if kind is None else f"there is no type {cut(kind)} of part"
                 invalid(f"parts[{number}].type", cause, nearest(str(kind), TYPES))
@@ -374,7 +392,7 @@ def read_experiment(file: Path) -> Experiment:
     if "space" in data and "parts" not in data:
         raise SpecError(str(file), "is a search, not an experiment", "run it with `archetype compare search`")
     try:
-        for part in data.get("parts") or ():
+        for part in parts if isinstance(parts := data.get("parts"), list) else ():
             if isinstance(part, dict):
                 put_files_in_place(part, file.parent)
         return Experiment.parse(data)
@@ -384,16 +402,18 @@ def read_experiment(file: Path) -> Experiment:
 
 def put_files_in_place(part: dict[str, Any], folder: Path) -> None:
     """Replace names of files, which stand relative to the experiment's own, by what they hold."""
-    modes = part.get("modes")
-    places = [part, *(mode for mode in (modes if isinstance(modes, dict) else {}).values() if isinstance(mode, dict))]
-    places += [arm for arm in (part.get("arms") or {}).values() if isinstance(arm, dict)]
-    for place in places:
+    groups = [values for values in (part.get("modes"), part.get("arms")) if isinstance(values, dict)]
+    for place in [part, *(value for group in groups for value in group.values() if isinstance(value, dict))]:
         for key in ("base", "recipe", "spec"):
-            name = place.get(key)
-            if isinstance(name, str) and (folder / name).is_file():
-                place[key] = read_mapping(folder / name)
+            if key in place:
+                place[key] = _in_place(place[key], folder)
         if isinstance(sizes := place.get("sizes"), list):
-            place["sizes"] = [
-                read_mapping(folder / name) if isinstance(name, str) and (folder / name).is_file() else name
-                for name in sizes
-            ]
+            place["sizes"] = [_in_place(name, folder) for name in sizes]
+
+
+def _in_place(name: Any, folder: Path) -> Any:
+    """What a file of this name holds; the name itself where there is none."""
+    with suppress(OSError, ValueError):  # a text that is too long for a name, or holds a NUL
+        if isinstance(name, str) and (folder / name).is_file():
+            return read_mapping(folder / name)
+    return name

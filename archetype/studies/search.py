@@ -20,11 +20,24 @@ from archetype.machine.environment import environment, now
 from archetype.spec.base import Size, Spec, fingerprint, invalid
 from archetype.studies.arms import Arm, build_arms, quantities
 from archetype.studies.corpora import prepare
-from archetype.studies.experiment import Corpora, Count, Match, Metric, Seed, Share, Source, put_files_in_place
+from archetype.studies.experiment import (
+    Corpora,
+    Count,
+    Match,
+    Metric,
+    Seed,
+    Share,
+    Source,
+    check_number_of_runs,
+    put_files_in_place,
+)
 from archetype.studies.store import CODE, RunRequest, Store
 from archetype.studies.sweep import Engine, Progress
 
 Quantity = Literal["parameters", "non_embedding", "active", "flops_per_token", "state_bytes"]
+
+
+MAX_SPACE = 100_000  # candidates that are drawn from
 
 
 class SearchFile(Spec):
@@ -66,6 +79,7 @@ class SearchFile(Spec):
             invalid("rungs", "do not rise", "begin with the fewest tokens")
         if empty := [path for path, values in self.space.items() if not values]:
             invalid(f"space.{empty[0]}", "has no values", "give some, as [A, B]")
+        check_number_of_runs("space", *map(len, self.space.values()), most=MAX_SPACE)
         return self
 
 

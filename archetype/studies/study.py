@@ -207,7 +207,7 @@ def seconds_of_step(arm: Arm, store: Store) -> float:
     recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder))
     device = torch.device("cpu")
     with one_thread():
-        resolved = resolve_recipe(Path("probe"), recipe, device, force=True)
+        resolved = resolve_recipe(Path("probe"), recipe, device)
         state = TrainState.build(Run(Path()), resolved.recipe, None, resolved.objective, build(resolved.spec))
         times = []
         for _ in range(PROBE_STEPS):

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from archetype.distribution import install_command
 from archetype.errors import DataError, SpecError, one_line
+from archetype.io import atomic
 from archetype.studies.execute import Stopped, execute
 from archetype.studies.store import RunRequest, Store, set_state, state_of
 from archetype.training.stop_signal import stop_on_signal
@@ -70,8 +70,8 @@ class Here(Engine):
         if self.workers == 1:
             work_through(store, keys, look)
             return
-        with tempfile.TemporaryDirectory() as folder, stop_on_signal() as stop:
-            (names := Path(folder) / "keys").write_text("\n".join(keys))
+        with atomic.scratch_folder() as folder, stop_on_signal() as stop:
+            atomic.write_bytes(names := folder / "keys", "\n".join(keys).encode())
             started = [_start_worker(store, names) for _ in range(min(self.workers, len(keys)))]
             try:
                 while any(process.poll() is None for process in started):

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from archetype.convert.image_processor import ImageProcessor
 from archetype.convert.source import open_spec
 from archetype.errors import DataError, SpecError
-from archetype.io import hub
+from archetype.io import atomic, hub
 from archetype.io.text import read_text
 from archetype.machine.device import resolve_dtype
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
@@ -204,10 +203,10 @@ def resolve_template(data: Data, tokenizer: Tokenizer | None, pretrained: Pretra
         template = ChatTemplate(read_text(Path(file)), {})
     if template is None or tokenizer is None:
         return None
-    with TemporaryDirectory() as folder:  # beside the tokenizer, whose tokens it may name
-        tokenizer.save(Path(folder))
-        write_template(template, Path(folder))
-        return read_template(Path(folder))
+    with atomic.scratch_folder() as folder:  # beside the tokenizer, whose tokens it may name
+        tokenizer.save(folder)
+        write_template(template, folder)
+        return read_template(folder)
 
 
 def class_names(objective: ObjectiveConfig | None, spec: ModelSpec, pretrained: Pretrained | None) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import archetype
 from archetype.convert.image_processor import square_pictures
@@ -30,11 +31,13 @@ from tests.helpers import forked
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize
 from tests.hostile.hostile_files import Class
+from tests.unit.studies.small import BASE, DATA, RECIPE, trained
 from tests.unit.tokenizers.test_chat_template import HARMLESS, HOSTILE, WRONG
 
 WORDS = "the cat sat on the mat, and the other cat sat there. " * 20
 MEGABYTES, SECONDS = 500, 2
-CASES, FEW = 72, 3  # of each class: all of them, and those of every run
+MANY_LINES = ("spec.", "recipe.", "experiment.", "search.")  # files of which each mistake is a line
+CASES, FEW = 72, 2  # of each class: all of them, and those of every run
 PROGRAM = f"""
 import os, resource, signal, sys
 from archetype.apps.cli.main import main
@@ -98,6 +101,12 @@ def texts_folder(folder: Path) -> None:
     data = {"tokenizer": "bytes", "text": ["text.txt"]}
     recipe = {"spec": spec.dump(), "data": data, "batch_size": 2, "steps": 1, "sequence_length": 8}
     (folder / "recipe.json").write_text(json.dumps(recipe))
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    experiment = json.dumps({"title": "Width", "parts": [trained()]})
+    (folder / "experiment.json").write_text(experiment)
+    (folder / "experiment.yaml").write_text(experiment)
+    search = {"title": "x", "base": BASE, "data": DATA, "recipe": RECIPE, "rungs": [16], "space": {"d_model": [8]}}
+    (folder / "search.json").write_text(json.dumps(search))
     (folder / "spec.json").write_text(json.dumps(archetype.load_spec("deepseek-v2-tiny").dump()))
     (folder / "spec.yaml").write_text(json.dumps(archetype.load_spec("mamba-tiny").dump()))
 
@@ -110,6 +119,17 @@ def pictures_folder(folder: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (9, 13), "red").save(folder / "a.jpg", exif=exif)
+
+
+def adapter_folder(folder: Path) -> None:
+    """An adapter of a base inside its folder."""
+    llama_folder(folder / "base")
+    saved = {"peft_type": "LORA", "base_model_name_or_path": "base", "r": 2, "lora_alpha": 3, "use_dora": True}
+    saved |= {"target_modules": ["q_proj"], "rank_pattern": {"k_proj": 3}, "alpha_pattern": {"layers.*q_proj": 5}}
+    (folder / "adapter_config.json").write_text(json.dumps(saved))
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    tensors = {"A.weight": torch.ones(2, 16), "B.weight": torch.ones(16, 2), "magnitude_vector": torch.ones(16)}
+    save_file({name + end: tensor for end, tensor in tensors.items()}, folder / "adapter_model.safetensors")
 
 
 def gguf_folder(folder: Path) -> None:
@@ -155,12 +175,32 @@ FOLDERS = {
     "llama": llama_folder, "sharded": sharded_folder, "run": run_folder, "vit": vit_folder, "texts": texts_folder,
     "sentencepiece": sentencepiece_folder, "tiktoken": tiktoken_folder, "trained": trained_folder, "gguf": gguf_folder,
     "pictures": pictures_folder,
+    "adapter": adapter_folder,
 }  # fmt: skip
+# Aliases that multiply or contain themselves, tags that make objects, numbers and nesting without end.
+YAML_TEXTS = (
+    "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(12)),
+    "a: &a {x: 1}\n" + "".join(f"b{i}: &b{i} {{<<: [*a, *a], k{i}: [{'*a, ' * 900}]}}\n" for i in range(50)),
+    "a: &a [*a]\n", "title: &a {b: *a}\n", "a: !!python/object/apply:os.system [id]\n", "- - - - " * 30_000,
+    "a: " + "[" * 200_000, "? " * 100_000, "a: 0x" + "f" * 10**6, "a: 1e" + "9" * 10**5, "a: " + "9" * 10**6,
+    "a: |\n" + "  x\n" * 10**6, "--- 1\n" * 10**5, "&a " * 10**5, "a: *b\n", "%YAML 9.9\n---\na: 1\n",
+    "\t: x", "a: \"\\ud800\"\n", "a: 'x\n" * 10**5, "{a, b, " * 10**5, "a:\x00b\n", "\ufeff" * 3 + "a: 1",
+    "layers:\n- repeat: 99999999999\n  block: {}\n", "vocab_size: 1e308\n", "vocab_size: .inf\n", "tokens: .nan\n",
+)  # fmt: skip
 TEMPLATES = tuple(source for name, source in {**HOSTILE, **WRONG}.items() if name not in HARMLESS)
 # class: the folder, the file, the command, and further contents
 CLASSES: dict[str, tuple[str, str, tuple[str, ...], tuple[str | bytes, ...]]] = {
     "spec json": ("texts", "spec.json", ("cost", "{}/spec.json"), ()),
-    "spec yaml": ("texts", "spec.yaml", ("cost", "{}/spec.yaml"), ()),
+    "spec yaml": ("texts", "spec.yaml", ("cost", "{}/spec.yaml"), YAML_TEXTS),
+    "experiment": ("texts", "experiment.json", ("compare", "plan", "{}/experiment.json", "--store", "{}/store"), ()),
+    "experiment yaml": ("texts", "experiment.yaml", ("compare", "plan", "{}/experiment.yaml", "--store", "{}/store"),
+        YAML_TEXTS),
+    "search": ("texts", "search.json", ("compare", "search", "{}/search.json", "--store", "{}/store"), ()),
+    "recipe yaml": ("texts", "recipe.yaml", (
+        "train", "--recipe", "{}/recipe.yaml", "--to", "{}/run", "--steps", "1", "--batch-size", "2"), YAML_TEXTS),
+    "adapter": ("adapter", "adapter_config.json", GENERATE, ()),
+    "adapter weights": ("adapter", "adapter_model.safetensors", GENERATE, ()),
     "recipe": ("texts", "recipe.json", (
         "train", "--recipe", "{}/recipe.json", "--to", "{}/run", "--steps", "1", "--batch-size", "2"), ()),
     "text": ("texts", "text.txt", ("tokenizer", "train", "--kind", "characters", "--text", "{}/text.txt",
@@ -226,7 +266,7 @@ def fault(kind: Class, place: Path, number: int) -> str | None:
     if answer.returncode == 0 and "Traceback" not in error:
         return None
     # a specification's mistakes are a line each, at most twenty and how many more; everything else is one line
-    lines, most = line.split("\n"), 21 if kind.file.startswith(("spec.", "recipe.")) else 1
+    lines, most = line.split("\n"), 21 if kind.file.startswith(MANY_LINES) else 1
     if answer.returncode == 2 and len(lines) <= most and max(map(len, lines)) <= 300:
         return None
     return f"{number}: status {answer.returncode}, {len(line)} characters: ... {line[-300:]}"

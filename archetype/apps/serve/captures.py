@@ -54,7 +54,7 @@ class Capture:
         self.model, self.inspection = model, inspection
         self.summary: dict[str, Any] = {}
         self.maps = torch.zeros(0, 0, 0, dtype=torch.uint8)  # of all heads, pooled
-        self.used = time.time()
+        self.used = time.monotonic()
         self.nbytes = 0
         self._last = _last_residual(inspection.trace)
         self._turn = asyncio.Lock()  # one at a time has the logits
@@ -169,7 +169,7 @@ class Captures:
     def put(self, capture: Capture) -> None:
         """Keep a capture; others leave where there is no room."""
         self._captures[capture.id] = capture
-        deadline = time.time() - SECONDS
+        deadline = time.monotonic() - SECONDS
         while len(self._captures) > 1:
             oldest = next(iter(self._captures.values()))
             if oldest.used > deadline and sum(one.nbytes for one in self._captures.values()) <= self.max_bytes:
@@ -182,9 +182,9 @@ class Captures:
         Raises:
             ApiError: it has left.
         """
-        if (capture := self._captures.pop(id, None)) is None or capture.used < time.time() - SECONDS:
+        if (capture := self._captures.pop(id, None)) is None or capture.used < time.monotonic() - SECONDS:
             raise ApiError("inspection_not_found", f"there is no inspection {id!r:.60} now; inspect the text again")
-        capture.used = time.time()
+        capture.used = time.monotonic()
         self._captures[id] = capture
         return capture
 

@@ -1,5 +1,6 @@
 """POST /api/inspect and what is asked of an inspection afterwards: attention maps, lens, experts, recurrent series."""
 
+import time
 from typing import Any
 
 from torch import Tensor, nn
@@ -42,7 +43,7 @@ async def inspect(captures: Captures, metrics: Metrics, exchange: Exchange) -> N
             except ArchetypeError as error:
                 raise api_error(error) from None
         captures.put(capture)
-    await exchange.answer(capture.summary | {"expires": int(capture.used + SECONDS)})
+    await exchange.answer(capture.summary | {"expires": int(time.time() + SECONDS)})
 
 
 async def attention(captures: Captures, exchange: Exchange) -> None:

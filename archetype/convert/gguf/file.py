@@ -19,6 +19,7 @@ from archetype.convert.gguf.tensors import TYPES, file_shapes, gguf_tensors, own
 from archetype.convert.gguf.vocabulary import PREFIX, Vocabulary, vocabulary
 from archetype.errors import CheckpointError
 from archetype.families import Family
+from archetype.io.atomic import system_errors
 from archetype.models.build import Model
 from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
@@ -86,16 +87,13 @@ def write_gguf(
     tensors = gguf_tensors(model, target, type)
     for name, tensor in tensors.items():
         _put_tensor(writer, library, name, tensor, type)
-    try:
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-    except OSError as error:
-        raise CheckpointError(
-            str(file), f"cannot be written: {error.strerror}", "check space and permissions"
-        ) from None
-    finally:
-        writer.close()
+    with system_errors(file):
+        try:
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+        finally:
+            writer.close()
     _compare(file, tensors)
 
 

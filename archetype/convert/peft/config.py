@@ -1,12 +1,12 @@
 """adapter_config.json: every key is read, known to change no number of a finished adapter, or refused."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from archetype.confined.process import Confined, ConfinedError
 from archetype.errors import CheckpointError
 from archetype.io.files import read_json
 
@@ -20,6 +20,10 @@ READ: dict[str, tuple[type, ...]] = {
     "exclude_modules": (list, str), "layers_to_transform": (list, int), "layers_pattern": (list, str),
     "modules_to_save": (list,), "ensure_weight_tying": (bool,),
 }  # fmt: skip
+# types of what lists of them hold
+ELEMENTS: dict[str, tuple[type, ...]] = dict.fromkeys(
+    ("target_modules", "exclude_modules", "layers_pattern", "modules_to_save"), (str,)
+) | {"layers_to_transform": (int,)}
 REQUIRED = ("base_model_name_or_path", "r", "lora_alpha")
 # keys about how an adapter was trained, about its file, or whose matter the base's own matrix decides (fan_in_fan_out)
 WITHOUT_EFFECT = {
@@ -31,8 +35,10 @@ EMPTY: tuple[Any, ...] = (None, False, [], {})  # what a key asks for nothing wi
 # beginnings of A and B that leave the base as it is, and those that take their product away from it
 PLAIN_BEGINNINGS, RESIDUAL_BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal", "mica"), ("pissa", "olora")
 BIASES = ("none", "all", "lora_only")
-TIED = ("embed_tokens", "lm_head")  # names of the modules that peft keeps alike where it is asked to
+MAX_NUMBER = 2**53  # of ranks and alphas
+MAX_SECONDS, MAX_BYTES = 2.0, 2**24  # that it may take to find the modules that are named, and the answer may have
 MERGE, REWRITE = "merge it in peft", "write it again with save_pretrained"
+_look_up = Confined("archetype.convert.peft.names", 2**29)
 
 
 @dataclass(frozen=True)
@@ -63,53 +69,46 @@ class PeftConfig:
         name = self.values.get("init_lora_weights", True)
         return name if name in RESIDUAL_BEGINNINGS else None
 
-    @property
-    def ties(self) -> bool:
-        """Whether a head that shares the embedding's table shares what became of it, too: where peft knows its name."""
-        names = self.values.get("target_modules") or ()
-        saved = {name.rpartition(".")[2] for name in self.values.get("modules_to_save", ())}
-        is_known = any(name in saved or _is_named(name, names) for name in TIED)
-        return is_known and bool(self.values.get("ensure_weight_tying"))
-
-    def rank(self, module: str) -> int:
-        """The rank of a module's adapter."""
-        return int(self._of_pattern("rank_pattern", module, "r"))
-
-    def scale(self, module: str) -> float:
-        """The factor of a module's B A."""
-        rank = self.rank(module)
-        alpha = float(self._of_pattern("alpha_pattern", module, "lora_alpha"))
-        return alpha / (math.sqrt(rank) if self.values.get("use_rslora") else rank)
-
     def saves(self, module: str) -> bool:
         """Whether a module was copied and trained whole."""
         return any(module.endswith(name) for name in self.values.get("modules_to_save", ()))
 
-    def targets(self, module: str) -> bool:
-        """Whether peft gives a module of this name an adapter."""
-        if _is_named(module, self.values.get("exclude_modules", ())) or any(
-            re.match(rf"(^|.*\.){name}($|\..*)", module) for name in self.values.get("modules_to_save", ())
-        ):
-            return False
-        names = self.values.get("target_modules")
-        if names is None or (isinstance(names, str) and names.lower() == "all-linear"):
-            return True  # known to peft's table of models, or by the class of the module
-        if not _is_named(module, names):
-            return False
-        layers = self.values.get("layers_to_transform")
-        if isinstance(names, str) or module in names or layers is None or layers == []:
-            return True
-        patterns = _listed(self.values.get("layers_pattern") or r"[^.]*")
-        prefix = r"(?:^|.*?\.)" if self.values.get("layers_pattern") else r".*?\."
-        match = next(filter(None, (re.match(rf"{prefix}{name}\.(\d+)\.", module) for name in patterns)), None)
-        return match is not None and int(match[1]) in _listed(layers)
+    def scale(self, module: "Named") -> float:
+        """The factor of a module's B A."""
+        return module.alpha / (math.sqrt(module.rank) if self.values.get("use_rslora") else module.rank)
 
-    def _of_pattern(self, patterns: str, module: str, default: str) -> Any:
-        """The value of the first pattern that ends a module's name."""
-        for pattern, value in self.values.get(patterns, {}).items():
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                return value
-        return self.values[default]
+    def look_up(self, modules: Iterable[str]) -> "tuple[dict[str, Named], bool]":
+        """What the configuration says of modules.
+
+        Args:
+            modules: names of those that have adapters in the file of tensors.
+
+        Returns:
+            By module; and whether a head that shares the embedding's table shares what became of it, too: where peft
+            knows its name.
+
+        Raises:
+            CheckpointError: names the key with a wrong regular expression; or the expressions take too long.
+        """
+        names = list(modules)
+        try:
+            said = _look_up(self.values, names, seconds=MAX_SECONDS, max_bytes=MAX_BYTES)
+        except ConfinedError as error:
+            cause = f"finding the modules that it names {error}"
+            raise CheckpointError(str(self.file), cause, "simplify its regular expressions") from None
+        if "wrong" in said:
+            key, expression = said["wrong"]
+            _refuse(self, key, f"{expression!r} is no regular expression", REWRITE)
+        ties = said["ties"] and bool(self.values.get("ensure_weight_tying"))
+        return {name: Named(*values) for name, values in zip(names, said["modules"], strict=True)}, ties
+
+
+class Named(NamedTuple):
+    """What a configuration says of one module: the sizes of its adapter, and whether peft gives it one."""
+
+    rank: int
+    alpha: float
+    is_adapted: bool
 
 
 def read_config(folder: Path) -> PeftConfig:
@@ -148,38 +147,24 @@ def _check_values(config: PeftConfig) -> None:
     if (revision := values.get("revision", "main")) != "main" and not local:
         cause = f"{revision!r:.40} of the base is not fetched here"
         _refuse(config, "revision", cause, "download it, and name its folder as the base")
+    if not 0 < values["r"] <= MAX_NUMBER:
+        _refuse(config, "r", f"{values['r']!r:.40} is no rank", REWRITE)
+    if not abs(values["lora_alpha"]) <= MAX_NUMBER:
+        _refuse(config, "lora_alpha", f"{values['lora_alpha']!r:.40} is no factor", REWRITE)
+    for key, types in ELEMENTS.items():
+        listed = values[key] if isinstance(values.get(key), list) else []
+        for value in listed:
+            if not _is_of(value, types):
+                _refuse(config, key, f"{value!r:.40} is neither a name nor a layer's number", REWRITE)
     for key in ("rank_pattern", "alpha_pattern"):
         for pattern, value in values.get(key, {}).items():
-            if not _is_of(value, READ["r" if key == "rank_pattern" else "lora_alpha"]) or value <= 0:
+            if not _is_of(value, READ["r" if key == "rank_pattern" else "lora_alpha"]) or not 0 < value <= MAX_NUMBER:
                 _refuse(config, f"{key}.{pattern}", f"{value!r:.40} is no positive number", REWRITE)
-    for key in ("rank_pattern", "alpha_pattern", "target_modules", "exclude_modules", "layers_pattern"):
-        for pattern in values.get(key, {}) if key.endswith("_pattern") else [values.get(key)]:
-            if isinstance(pattern, str) and not _compiles(pattern):
-                _refuse(config, key, f"{pattern!r:.60} is no regular expression", REWRITE)
 
 
 def _is_of(value: Any, types: tuple[type, ...]) -> bool:
     """Whether a value is of one of some types; a boolean is no number."""
     return isinstance(value, types) and (bool in types or not isinstance(value, bool))
-
-
-def _compiles(pattern: str) -> bool:
-    try:
-        re.compile(pattern)
-    except re.error:
-        return False
-    return True
-
-
-def _is_named(module: str, names: Iterable[str] | str) -> bool:
-    """Whether a module's name matches an expression, or ends with one of some names."""
-    if isinstance(names, str):
-        return re.fullmatch(names, module) is not None
-    return any(module == name or module.endswith(f".{name}") for name in names)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _refuse(config: PeftConfig, key: str, cause: str, remedy: str) -> NoReturn:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype.convert.peft.base import PREFIX, Base
-from archetype.convert.peft.config import MERGE, REWRITE, PeftConfig, read_config
+from archetype.convert.peft.config import MERGE, REWRITE, Named, PeftConfig, read_config
 from archetype.errors import CheckpointError
 from archetype.families import Family
 from archetype.families.rules import Rule
@@ -20,8 +20,8 @@ A, B, BIAS, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_B.bias", "lora_m
 TABLE_A, TABLE_B = "lora_embedding_A", "lora_embedding_B"
 OF_TRAINING = "lora_velora_"  # what VeLoRA's gradients are compressed with; outputs have nothing of it
 REPEATED = "belongs to one of several modules with this tensor, which peft does not keep alike"
+ASKED = {"use_dora": MAGNITUDE, "lora_bias": BIAS}  # further tensors, by the key that asks for them
 KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # the tensors of a linear map's adapter, and of an embedding's
-FURTHER = ({BIAS, MAGNITUDE}, {MAGNITUDE})  # and those that it may have as well
 
 
 @torch.no_grad()
@@ -43,8 +43,11 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
     tensors = Tensors.single(config.weights)
     adapters: dict[str, set[str]] = {}
     copies: set[str] = set()
-    for name in sorted(tensors.names()):
+    names = set(tensors.names())
+    for name in sorted(names):
         place = name.removeprefix(PREFIX)
+        if place != name and place in names:
+            _refuse(config, name, "is there with and without this prefix", REWRITE)
         if (match := OWN.fullmatch(place)) is not None:
             if not match["own"].startswith(OF_TRAINING):
                 adapters.setdefault(match["module"], set()).add(match["own"])
@@ -56,9 +59,14 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
     base.changed.clear()
     for name in sorted(copies):
         _replace(base, tensors, config, name)
+    named, ties = config.look_up(adapters)
     for module, own in adapters.items():
-        _Adapter(base, tensors, config, module, own).merge()
-    if config.ties:
+        adapter = _Adapter(base, tensors, config, module, named[module], own)
+        if not named[module].is_adapted and not (ties and base.head in adapter.rule.params):
+            cause = "is the adapter of a module that adapter_config.json does not name, and that peft leaves out"
+            adapter.refuse(min(own), cause, REWRITE)
+        adapter.merge()
+    if ties:
         base.tie()
     return base.finished()
 
@@ -73,11 +81,10 @@ def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> Non
         _refuse(config, name, "the base model has no tensor of this name", "take the adapter's own base")
     if base.is_repeated(rule):
         _refuse(config, name, REPEATED, MERGE)
-    tensor = tensors.mapped(name)
-    tensor = tensor.T if rule.transposed else tensor
-    if tensor.shape != base[rule].shape:
+    tensor, shape = tensors.mapped(name), base[rule].shape
+    if tensor.shape != (shape[::-1] if rule.transposed else shape):
         _refuse(config, name, "does not fit the base model", "take its own base")
-    base[rule] = tensor
+    base[rule] = tensor.T if rule.transposed else tensor
 
 
 class _Adapter:
@@ -88,28 +95,29 @@ class _Adapter:
         tensors: of the adapter's file.
         config: of the adapter.
         module: its name in the base's file.
+        named: what the configuration says of it.
         own: the adapter's tensors, by the ends of their names.
     """
 
-    def __init__(self, base: Base, tensors: Tensors, config: PeftConfig, module: str, own: set[str]) -> None:
-        self.base, self.tensors, self.config, self.module, self.own = base, tensors, config, module, own
-        self.of_table = TABLE_A in own
-        needed, further = KNOWN[self.of_table], FURTHER[self.of_table]
-        if strange := sorted(own - needed - further):
-            self._refuse(strange[0], "is of an adapter not known here", MERGE)
+    def __init__(
+        self, base: Base, tensors: Tensors, config: PeftConfig, module: str, named: Named, own: set[str]
+    ) -> None:
+        self.base, self.tensors, self.config, self.module = base, tensors, config, module
+        self.named, self.own, self.of_table = named, own, TABLE_A in own
+        needed = {*KNOWN[self.of_table], *(name for key, name in ASKED.items() if config.values.get(key))}
+        if strange := sorted(own - needed):
+            key = next((key for key, name in ASKED.items() if name == strange[0]), None)
+            cause = f"is of {key}, which adapter_config.json does not ask for" if key else "is not known here"
+            self.refuse(strange[0], cause, REWRITE if key else MERGE)
         if missing := sorted(needed - own):
-            self._refuse(missing[0], "is missing", "is the file complete?")
+            self.refuse(missing[0], "is missing", "is the file complete?")
         rule = base.rule(f"{module}.weight")
         if rule is None:
             cause = "the base model has no matrix for it"
-            self._refuse(min(own), cause, "take the adapter's own base")
+            self.refuse(min(own), cause, "take the adapter's own base")
         if base.is_repeated(rule):
-            self._refuse(min(own), REPEATED, MERGE)
+            self.refuse(min(own), REPEATED, MERGE)
         self.rule: Rule = rule
-        is_tied_head = config.ties and base.head in rule.params
-        if not config.targets(module) and not is_tied_head:
-            cause = "is the adapter of a module that adapter_config.json does not name, and that peft leaves out"
-            self._refuse(min(own), cause, REWRITE)
 
     def merge(self) -> None:
         """Change the base's matrix, and its bias where the adapter has one."""
@@ -118,23 +126,26 @@ class _Adapter:
         a, b = (self._tensor(name) for name in ((TABLE_A, TABLE_B) if self.of_table else (A, B)))
         shape = matrix.T.shape if self.of_table else matrix.shape
         if a.dim() != 2 or b.dim() != 2 or (len(b), a.shape[1], len(a)) != (*shape, b.shape[1]):
-            self._refuse(min(self.own), "does not fit the base model", "take its own base")
-        if len(a) != (rank := self.config.rank(self.module)):
-            cause = f"is of rank {len(a)}, and adapter_config.json says {rank}"
-            self._refuse(min(self.own), cause, REWRITE)
-        scale = self.config.scale(self.module)
+            self.refuse(min(self.own), "does not fit the base model", "take its own base")
+        if len(a) != self.named.rank:
+            cause = f"is of rank {len(a)}, and adapter_config.json says {self.named.rank}"
+            self.refuse(min(self.own), cause, REWRITE)
+        scale = self.config.scale(self.named)
         change = scale * (b @ a)
         changed = self._without_beginning(matrix, scale).to(old.dtype) + (change.T if self.of_table else change)
         if MAGNITUDE in self.own:
             lengths = changed.norm(dim=0 if self.of_table else 1, keepdim=True)
-            changed *= self._tensor(MAGNITUDE).view(lengths.shape) / lengths
+            changed *= self._vector(MAGNITUDE, lengths.numel()).view(lengths.shape) / lengths
         self.base[self.rule] = changed.to(old.dtype)
         if BIAS in self.own:
             self._add_bias(scale)
 
     def _without_beginning(self, matrix: Tensor, scale: float) -> Tensor:
         """The matrix without the product that A and B began with, which peft takes from the base as it loads."""
-        rank = self.config.rank(self.module)
+        rank = self.named.rank
+        if self.config.residual is not None and not matrix.isfinite().all():
+            cause = "began with a decomposition of the base's matrix, which holds NaN or Inf"
+            self.refuse(min(self.own), cause, "take the adapter's own base")
         match self.config.residual:
             case "pissa":  # the largest singular values (Meng 2024)
                 u, s, v = torch.linalg.svd(matrix, full_matrices=False)
@@ -151,15 +162,23 @@ class _Adapter:
         """Add the bias of B to the base's own."""
         rule = self.base.rule(f"{self.module}.bias")
         if rule is None:
-            self._refuse(BIAS, "the base model has no bias here", "keep it in peft")
-        self.base[rule] = self.base[rule] + scale * self._tensor(BIAS)
+            self.refuse(BIAS, "the base model has no bias here", "keep it in peft")
+        bias = self.base[rule]
+        self.base[rule] = bias + scale * self._vector(BIAS, len(bias))
 
-    def _refuse(self, own: str, cause: str, remedy: str) -> NoReturn:
+    def refuse(self, own: str, cause: str, remedy: str) -> NoReturn:
+        """Refuse the folder for one of the adapter's tensors."""
         _refuse(self.config, self._name(own), cause, remedy)
 
     def _name(self, own: str) -> str:
         plain = f"{self.module}.{own}"
         return plain if plain in self.tensors.names() else PREFIX + plain
+
+    def _vector(self, own: str, size: int) -> Tensor:
+        vector = self._tensor(own)
+        if vector.shape != (size,):
+            self.refuse(own, "does not fit the base model", "take its own base")
+        return vector
 
     def _tensor(self, own: str) -> Tensor:
         return self.tensors.mapped(self._name(own)).float()

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from archetype.convert.peft.base import PREFIX, joined, rows_in_file, rules_of
-from archetype.convert.peft.config import CONFIG, TIED, WEIGHTS
+from archetype.convert.peft.config import CONFIG, WEIGHTS
+from archetype.convert.peft.names import TIED
 from archetype.errors import CheckpointError
 from archetype.families import Family
 from archetype.families.rules import Rule

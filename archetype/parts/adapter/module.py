@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archetype.errors import SpecError
 from archetype.nn.dropout import dropout
-from archetype.nn.parameter_names import pattern_of_names
+from archetype.nn.parameter_names import NamePattern
 from archetype.nn.random import generator_for
 from archetype.parts.adapter import spec
 from archetype.weights.linear import Linear, project
@@ -113,8 +113,8 @@ def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
     linears = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
     targets: set[str] = set()
     for target in adapter.targets:
-        pattern = pattern_of_names(target)
-        names = {name for name in linears if pattern.fullmatch(name) or pattern.fullmatch(name.rpartition(".")[2])}
+        pattern = NamePattern(target)
+        names = {name for name in linears if pattern.matches(name) or pattern.matches(name.rpartition(".")[2])}
         if not names:
             remedy = f"use some of {', '.join(sorted({name.rpartition('.')[2] for name in linears}))}"
             raise SpecError("adapter.targets", f"{target!r:.60} names no linear map of this model", remedy)

@@ -67,7 +67,7 @@ class Embedding(nn.Module):
         x = normalize_stream(self.norm, x, context) if self.norm_first else x
         x = x + self.position(context.shared_positions).to(x.dtype)
         if self.token_type is not None:
-            x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
+            x = x + self.token_type(torch.zeros(1, dtype=torch.long, device=x.device) if types is None else types)
         x = x if self.norm_first else normalize_stream(self.norm, x, context)
         x = dropout(x, self.dropout, self.training)
         projected: Tensor = x if self.project is None or self.project_first else self.project(x)

@@ -178,6 +178,9 @@ class Parallel(Spec):
         if batch_size % (rows := self.num_rows_shared * micro_batch_size):
             cause = f"a batch of {batch_size} rows is no number of micro-batches of {rows}"
             raise SpecError("parallel.pipeline", cause, "change batch_size or micro_batch_size")
+        if self.schedule == "1f1b" and (count := batch_size // rows) < self.pipeline:
+            cause = f"1f1b takes a micro-batch for each of {self.pipeline} stages, and these rows are {count}"
+            raise SpecError("parallel.pipeline", cause, "raise batch_size, lower micro_batch_size, or use gpipe")
 
     def _check_stages(self, stack: StackView) -> None:
         """Refuse layers that need of another stage what does not go from one to the next."""

@@ -1,7 +1,11 @@
 """Processes that train one model together: which rows each computes, and what they tell each other."""
 
+import logging
 import os
+import re
+import socket
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
@@ -17,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from archetype.errors import ArchetypeError
+from archetype.errors import ArchetypeError, DataError
 from archetype.io.lock import locked
 from archetype.models.build import Model
 from archetype.models.spec import ModelSpec
@@ -41,6 +45,8 @@ T = TypeVar("T")
 MESH = ("pipeline", "data_parallel", "shard", "context", "tensor")  # the last are nearest, and speak the most
 WEIGHTS_MESH = ("pipeline", "data_parallel", "shard", "tensor")  # where those of context are more of shard
 EXPERT_MESH = ("pipeline", "copies", "expert", "tensor")
+LOST = re.compile(r"gloo/|Connection (closed|reset|refused)|Broken pipe")  # of errors where another process ends
+log = logging.getLogger(__name__)
 PATIENCE = timedelta(hours=6)  # for the main process to read and tokenize all data
 
 
@@ -50,6 +56,7 @@ def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
+    _silence_hints()
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield ManyProcesses(device), device
@@ -57,11 +64,35 @@ def process_group(device: torch.device) -> Iterator[tuple["ManyProcesses", torch
         if dist.get_rank() == 0:
             raise
         raise SystemExit(2) from None  # the main process says it
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and LOST.search(str(error)) is None:
+            raise
+        if not _is_first_to_say():
+            raise SystemExit(2) from None
+        cause = "one of the processes that share this run has ended"
+        raise DataError("torchrun", cause, "see what it or the system said, then go on with --resume") from None
     finally:
         # gloo's thread frees Python objects of the last exchange, for which it needs the interpreter's lock; torch
         # holds that lock while a group that is freed waits for the thread
         time.sleep(0.2)
         dist.destroy_process_group()
+
+
+def _silence_hints() -> None:
+    """Keep what torch says to those who write layouts from those who use them; `--verbose` shows it."""
+    if not log.isEnabledFor(logging.INFO):
+        logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module=r"torch\.distributed\.")
+
+
+def _is_first_to_say() -> bool:
+    """Whether no other process has said yet that one is lost; without the one that they meet at, each says it."""
+    try:
+        # asked for first: the store's own client prints where in C++ it failed
+        socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=5).close()
+        return bool(dist.distributed_c10d._get_default_store().add("archetype/lost", 1) == 1)
+    except (OSError, RuntimeError):
+        return True
 
 
 class ManyProcesses(Processes):

@@ -1,5 +1,6 @@
 """What of a conversation is to be learned, token by token against the rendered template."""
 
+import random
 from typing import Any
 
 import pytest
@@ -57,6 +58,58 @@ def test_a_template_that_forgets_makes_a_row_of_each_answer(tokenizer: Tokenizer
     assert [row.text for row in rows] == ["u:1+1;a:hm|2;", "u:1+1;a:2;u:+1;a:so|3;"]
     answers = [[id for id, marked in zip(row.ids, row.is_answer, strict=True) if marked] for row in rows]
     assert [tokenizer.decode(ids) for ids in answers] == ["hm|2;", "so|3;"]
+
+
+class Counted:
+    """A tokenizer that notes how many characters it reads."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.special_tokens, self.characters = tokenizer, tokenizer.special_tokens, 0
+
+    def encode_with_special_tokens(self, text: str) -> list[int]:
+        self.characters += len(text)
+        return self.tokenizer.encode_with_special_tokens(text)
+
+
+def drawn_talk(draw: random.Random, length: int) -> list[dict[str, str]]:
+    words = ["Hello", " how", "\n\n", "é世界🙂", " ", "  ", "<|im_end|>", "'s", "12345", "a" * 40, "\u2028", "\r\n"]
+    return [
+        {"role": ("user", "assistant")[place % 2], "content": "".join(draw.choices(words, k=draw.randint(0, 8)))}
+        for place in range(length)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "bpe", "words", "characters", "bytes"])
+def test_tokens_are_those_of_the_whole_text_however_long_the_conversation(kind: str) -> None:
+    draw = random.Random(kind)
+    text = "Hello! how How are you? user assistant 12345 é世界🙂 a\n\n\u2028\r\n's <|im_start|> <|im_end|> " * 3
+    tokenizer = train_tokenizer(kind, text, 300)
+    if kind in ("byte_bpe", "bpe"):
+        tokenizer = add_tokens(tokenizer, ["<|im_start|>", "<|im_end|>"])
+    template, whole = ChatTemplate(CHATML, {}), 0
+    for _ in range(12):
+        talk = drawn_talk(draw, 10)
+        (row,) = conversation_rows(talk, template, tokenizer, "")
+        expected: list[int] = []
+        text = ""
+        for number in range(1, 10, 2):  # every text read from its beginning; where its first tokens differ, what is new
+            for longer in (template.render(talk[:number]), template.render(talk[: number + 1], False)):
+                ids = tokenizer.encode_with_special_tokens(longer)
+                new = tokenizer.encode_with_special_tokens(longer[len(text) :])
+                expected += ids[len(expected) :] if ids[: len(expected)] == expected else new
+                text = longer
+        assert (row.ids, row.text) == (expected, text)
+        whole += row.is_whole
+    assert whole > 3
+
+
+def test_a_conversation_is_read_in_linear_time(tokenizer: Tokenizer) -> None:
+    read = []
+    for length in (50, 100):
+        counted: Any = Counted(tokenizer)
+        conversation_rows(drawn_talk(random.Random(0), length), ChatTemplate(CHATML, {}), counted, "")
+        read.append(counted.characters)
+    assert read[1] < 2.5 * read[0]
 
 
 @pytest.mark.parametrize(

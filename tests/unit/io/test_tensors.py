@@ -81,7 +81,7 @@ def test_a_saved_file_replaces_another_whole_or_not_at_all(tmp_path: Path, monke
         raise SafetensorError("No space left on device (os error 28)")
 
     monkeypatch.setattr("archetype.io.tensors.save_file", full)
-    with pytest.raises(CheckpointError, match=rf"{SINGLE}: cannot be written: No space left .*; check space"):
+    with pytest.raises(CheckpointError, match=rf"{SINGLE}: cannot be written: No space left .*; free some space"):
         save(tmp_path / SINGLE, {"a": B})
     assert [path.name for path in tmp_path.iterdir()] == [SINGLE]
     assert torch.equal(Tensors.open(tmp_path).mapped("a"), A)

@@ -181,6 +181,9 @@ def test_a_refused_save_leaves_every_checkpoint_before_it(tmp_path: Path) -> Non
         checkpoints = tmp_path / f"at {number}"
         before = save(checkpoints, 5)
         error = refusal_at(number, 28, lambda: save(checkpoints, 10))  # noqa: B023
+        if error is None:  # without a lock, and without removing an empty folder, it is saved all the same
+            assert latest(checkpoints).step == 10
+            continue
         assert "No space left on device" in error.cause
         assert latest(checkpoints).step == (5 if number <= last else 10)
         assert opened(before.folder) == before

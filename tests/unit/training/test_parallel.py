@@ -1,12 +1,15 @@
 """Many processes train what one trains: equal losses on the same examples, checkpoints that any number goes on with."""
 
+import logging
 import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from archetype.training.optimizers import AdamW, Muon
 from archetype.training.parallel.layout import Parallel
 from archetype.training.processes import ALONE
 from archetype.training.recipe import Recipe
+from tests.helpers import forked
 from tests.helpers.parallel import CPU, Case, run_in, train_in, train_one
 from tests.helpers.specs import attending, mixed, pair
 
@@ -252,6 +256,59 @@ def test_sizes_that_do_not_fit(recipe: Recipe, sizes: dict[str, int], num_proces
         layout = Parallel(**sizes).for_world(num_processes)
         layout.check(parse({"vocab_size": 256} | recipe.spec), recipe)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(("sizes", "lost"), [("shard", 1), pytest.param("data_parallel", 0, marks=pytest.mark.slow),
+    pytest.param("pipeline", 0, marks=pytest.mark.slow), pytest.param("shard", 0, marks=pytest.mark.slow)])  # fmt: skip
+def test_a_process_that_dies_ends_the_other_with_one_line(
+    sizes: str, lost: int, recipe: Recipe, tmp_path: Path
+) -> None:
+    whole = plain(recipe, 5000, "stages", parallel=Parallel(**{sizes: 2}), evaluate_every=2500, checkpoint_every=2500)
+    (tmp_path / "recipe.yaml").write_text(mapping_to_yaml(whole.dump()))
+    command = ["archetype", "train", "--device=cpu", "--recipe", "recipe.yaml", "--to", "run"]
+    with socket.socket() as probe, (tmp_path / "out").open("w+b") as output:
+        probe.bind(("127.0.0.1", 0))
+        together = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        probe.close()
+        ranks = [{"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+        processes = [forked.start(command, tmp_path, os.environ | together | rank, output) for rank in ranks]
+        while not (tmp_path / "run" / "metrics.jsonl").exists() and all(process.running() for process in processes):
+            time.sleep(0.05)
+        processes[lost].kill()
+        assert [processes[lost].wait(), processes[1 - lost].wait()] == [-signal.SIGKILL, 2]
+    lines = (tmp_path / "out").read_text().splitlines()
+    own = [line for line in lines if not line.startswith(("decoder", "chosen", "step", "device"))]
+    assert len(own) == 1, lines
+    assert own[0].startswith("archetype: torchrun: one of the processes that share this run has ended; see what")
+
+
+def test_hints_to_those_who_write_layouts_do_not_reach_those_who_use_them(caplog: pytest.LogCaptureFixture) -> None:
+    from archetype.training.parallel.processes import _silence_hints
+
+    logger, hint = logging.getLogger("torch.distributed"), logging.getLogger("torch.distributed.tensor.x")
+    before = logger.level
+    try:
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            _silence_hints()
+            warnings.warn_explicit("FSDP2-wrapped", UserWarning, "f.py", 1, module="torch.distributed.fsdp._state")
+            hint.warning("this is suboptimal")
+            warnings.warn_explicit("other", UserWarning, "f.py", 1, module="torch.nn")
+        assert [str(one.message) for one in shown] == ["other"] and not caplog.records
+    finally:
+        logger.setLevel(before)
+
+
+def test_stages_without_a_micro_batch_for_each_are_refused(recipe: Recipe) -> None:
+    recipe = plain(recipe, 1, "stages").replace(batch_size=4)
+    assert isinstance(recipe.spec, dict)
+    spec, sizes = parse({"vocab_size": 256} | recipe.spec), Parallel(data_parallel=2, pipeline=2)
+    sizes.replace(schedule="gpipe").check(spec, recipe)
+    sizes.check(spec, recipe.replace(batch_size=8))
+    with pytest.raises(SpecError) as caught:
+        sizes.check(spec, recipe)
+    cause = "1f1b takes a micro-batch for each of 2 stages, and these rows are 1"
+    assert str(caught.value) == f"parallel.pipeline: {cause}; raise batch_size, lower micro_batch_size, or use gpipe"
 
 
 def test_what_context_parallelism_refuses(recipe: Recipe) -> None:

@@ -1,12 +1,15 @@
 """Named parts learn and the others stay as they are; what is resumed is what was interrupted, to the bit."""
 
+import random
+import re
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from archetype.errors import SpecError
-from archetype.nn.parameter_names import pattern_of_names
+from archetype.nn.parameter_names import NamePattern
 from archetype.training.optimizers import optimizer_tensors
 from archetype.training.recipe import Recipe
 from archetype.training.setup import resume, start
@@ -24,9 +27,44 @@ MATCHES = {
 @pytest.mark.parametrize("pattern", MATCHES)
 def test_a_pattern_matches_names_and_modules(pattern: str) -> None:
     matching, others = MATCHES[pattern]
-    expression = pattern_of_names(pattern)
-    assert all(expression.fullmatch(name) for name in matching)
-    assert not any(expression.fullmatch(name) for name in others)
+    meant = NamePattern(pattern)
+    assert all(meant.matches(name) for name in matching)
+    assert not any(meant.matches(name) for name in others)
+
+
+def as_expression(pattern: str) -> str:
+    """The same pattern as a regular expression, every number written out."""
+    parts = re.split(r"(\[\d+-\d+\]|\{[^{}]*\}|\*)", pattern)
+    for place, part in enumerate(parts):
+        if place % 2 == 0:
+            parts[place] = re.escape(part)
+        elif part == "*":
+            parts[place] = ".*"
+        else:
+            first, _, last = part[1:-1].partition("-")
+            words = part[1:-1].split(",") if part[0] == "{" else map(str, range(int(first), int(last) + 1))
+            parts[place] = f"({'|'.join(map(re.escape, words))})"
+    return rf"{''.join(parts)}(\..*)?"
+
+
+def test_patterns_match_what_expressions_do_and_take_no_time() -> None:
+    draw, answers = random.Random(0), [0, 0]
+    pieces = ["blocks", ".", "*", "[0-3]", "[2-11]", "{q,v}", "{,k}", "mixer", "1", "1", "norm", "x"]
+    for _ in range(3000):
+        pattern = "".join(draw.choices(pieces, k=draw.randint(1, 6)))
+        names = [
+            "".join(draw.choices(["blocks", ".", "0", "1", "11", "q", "v", "k", "mixer", "norm"], k=4)) for _ in "123"
+        ]
+        for name in (*names, "blocks.1.mixer.q", re.sub(r"[\[\]{},*-]", "", pattern)):
+            expected = re.fullmatch(as_expression(pattern), name) is not None
+            assert NamePattern(pattern).matches(name) == expected, (pattern, name)
+            answers[expected] += 1
+    assert min(answers) > 500
+    begin = time.monotonic()
+    for pattern in ("blocks.[0-99999999999].mixer", f"blocks.[0-{'9' * 5000}].mixer", "*a*b" * 200, "[0-9]*" * 200):
+        assert NamePattern(pattern).matches("blocks.7.mixer.q.weight") == pattern.startswith("blocks")
+        NamePattern(pattern).matches("ab" * 100)
+    assert time.monotonic() - begin < 5
 
 
 def test_named_parts_learn_and_resume_to_the_bit(tmp_path: Path, recipe: Recipe) -> None:
