@@ -26,6 +26,7 @@ from archetype.training.synthetic import SyntheticData
 
 LIBRARY = "pystdlib"
 PARTS = (0.90, 0.05)  # learned from, and chosen on; the rest is judged on
+HELD_OUT = PARTS[1] / sum(PARTS)
 SETTING = "ARCHETYPE_DATA"  # the folder of corpora, where --data-dir does not name it
 
 
@@ -74,8 +75,7 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path) -> StudyDat
     place = Path("corpora") / digest[:16]
     if not (store / place / "test.txt").is_file():
         _write_parts(store / place, text, name)
-    held_out = PARTS[1] / sum(PARTS)
-    recipe = {"kind": "corpus", "tokenizer": "bytes", "validation_fraction": held_out} | options
+    recipe = {"kind": "corpus", "tokenizer": "bytes", "validation_fraction": HELD_OUT} | options
     _parsed(recipe)
     recipe |= _trained_tokenizer(recipe, store, place)
     recipe |= {"text": [str(place / "train.txt")]}
@@ -91,7 +91,8 @@ def _trained_tokenizer(recipe: dict[str, Any], store: Path, place: Path) -> dict
     kind, size = str(recipe["tokenizer"]), recipe.get("vocab_size")
     if kind not in trainable_kinds() or not tokenizer_class(kind).learns_vocabulary:
         return {}
-    name = place / f"tokenizer-{kind}-{size}"
+    others = {key: recipe[key] for key in ("lowercase", "validation_fraction") if recipe.get(key, HELD_OUT) != HELD_OUT}
+    name = place / "-".join(("tokenizer", kind, str(size), *(f"{key}-{value}" for key, value in others.items())))
     if not (store / name).is_dir():
         data = _parsed(recipe | {"text": [str(store / place / "train.txt")]})
         tokenizer = build_tokenizer(data, data.read_texts(store))
@@ -106,7 +107,7 @@ def absolute_data(data: Data, store: Path) -> Data:
     places: dict[str, Any] = {"text": tuple(str(store / name) for name in getattr(data, "text", ()))}
     tokenizer = getattr(data, "tokenizer", "")
     if (store / tokenizer).is_dir():
-        places["tokenizer"] = str(store / tokenizer)
+        places |= {"tokenizer": str(store / tokenizer), "vocab_size": None, "lowercase": False}  # it is trained
     return data.replace(**places) if places["text"] else data
 
 

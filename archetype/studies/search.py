@@ -20,7 +20,17 @@ from archetype.machine.environment import environment, now
 from archetype.spec.base import Size, Spec, fingerprint, invalid
 from archetype.studies.arms import Arm, build_arms, quantities
 from archetype.studies.corpora import prepare
-from archetype.studies.experiment import Corpora, Count, Match, Metric, Seed, Share, Source, put_files_in_place
+from archetype.studies.experiment import (
+    Corpora,
+    Count,
+    Match,
+    Metric,
+    Seed,
+    Share,
+    Source,
+    check_recipe,
+    put_files_in_place,
+)
 from archetype.studies.store import CODE, RunRequest, Store
 from archetype.studies.sweep import Engine, Progress
 
@@ -62,6 +72,7 @@ class SearchFile(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> "SearchFile":
+        check_recipe(self.recipe, "steps", "patience")
         if list(self.rungs) != sorted(set(self.rungs)):
             invalid("rungs", "do not rise", "begin with the fewest tokens")
         if empty := [path for path, values in self.space.items() if not values]:

@@ -108,12 +108,15 @@ def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:
     if not isinstance(data, TokenizedData):
         return None
     if data.tokenizer not in trainable_kinds():
+        for field in ("vocab_size", "lowercase"):
+            if getattr(data, field):
+                raise SpecError(f"data.{field}", f"{data.tokenizer} is trained already", "leave it out")
         return open_tokenizer(Path(data.tokenizer))
     training = data.training_texts(texts)
     if data.tokenizer == "characters":
         training = list(texts.values()) or training  # the alphabet: an unknown character could not be scored
     learns_vocabulary = tokenizer_class(data.tokenizer).learns_vocabulary
-    vocab_size = (data.vocab_size or DEFAULT_VOCAB_SIZE) if learns_vocabulary else None
+    vocab_size = data.vocab_size or (DEFAULT_VOCAB_SIZE if learns_vocabulary else None)
     return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)
 
 

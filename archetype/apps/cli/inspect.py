@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from archetype.inspection import View
 
+EXCLUDES = {"corrupt": ("view", "layer", "head")}
 OUTPUT_HELP = "A picture (.png, .svg), data (.json) or tensors (.safetensors) to write."
 
 
@@ -63,8 +64,6 @@ def inspect(
         raise SpecError("--token", "and --position are for attributions", "add --view attribution")
     if view == "attribution" and head is not None:
         raise SpecError("--head", "an attribution has all heads of its --layer", "leave it out")
-    if corrupt is not None and (view != "summary" or layer is not None or head is not None):
-        raise SpecError("--corrupt", "cannot be combined with --view, --layer or --head", "leave these out")
     lm = load(model, dtype, device)
     inspection = lm.inspect(_image(text) if lm.spec.kind == "vision_encoder" else text, target)
     shown: View

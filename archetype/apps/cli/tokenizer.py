@@ -8,6 +8,7 @@ import typer
 
 from archetype.apps.cli.options import Json, Output
 from archetype.apps.cli.output import print_json
+from archetype.apps.cli.verb import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ FOLDER = typer.Argument(help="A tokenizer's folder, a run directory or a model f
 SHOWN = 8  # special tokens; Llama 3 has 256
 
 
-@app.command()
+@app.command(cls=Verb)
 def train(
     text: Annotated[list[Path], typer.Option(help="A UTF-8 text file; may be repeated.")],
     to: Output,
@@ -47,7 +48,7 @@ def train(
         print(f"{to}: {tokenizer.kind}, {tokenizer.vocab_size:,} ids")
 
 
-@app.command()
+@app.command(cls=Verb)
 def show(
     folder: Annotated[Path, FOLDER],
     merges: Annotated[int, typer.Option(min=0, help="How many merges to print.")] = 20,
@@ -79,7 +80,7 @@ def show(
             _print_merges(rows)
 
 
-@app.command()
+@app.command(cls=Verb)
 def encode(
     folder: Annotated[Path, FOLDER],
     text: Annotated[str, typer.Argument(help="The text, or - to read it from standard input, line ends included.")],
@@ -99,7 +100,7 @@ def encode(
         print(" ".join(pieces))
 
 
-@app.command()
+@app.command(cls=Verb)
 def decode(
     folder: Annotated[Path, FOLDER],
     ids: Annotated[list[int], typer.Argument(metavar="ID...", help="Token ids.")],
