@@ -367,6 +367,16 @@ class Experiment(Spec):
                 invalid(f"parts[{number}].id", f"{name} is there twice", "give each part an id of its own")
         return self
 
+    def has(self, mode: str) -> bool:
+        """Whether a mode is any different from full, in one part at least."""
+        trained = [part for part in self.parts if isinstance(part, TrainedPart)]
+        return (
+            mode in ("quick", "full")
+            or any(getattr(part.modes, mode) is not None for part in trained)
+            or (mode == "extended" and any(len(part.data) > 1 for part in trained))
+            or (mode == "gpu" and any(isinstance(part, ScalingLawPart) for part in self.parts))
+        )
+
     @property
     def hash(self) -> str:
         """A hash of all that was fixed beforehand, with the models and recipes that the file names."""

@@ -90,6 +90,8 @@ def resolve_recipe(
     if recipe.add_tokens and pretrained and tokenizer and config.num_ids(tokenizer, 1) > tokenizer.vocab_size:
         cause = f"{config.kind} has ids of its own behind those of the tokenizer, which are trained already"
         raise SpecError("add_tokens", cause, "begin with a model whose tokenizer has them")
+    if spec.reads_images and recipe.sequence_length is not None:
+        raise SpecError("sequence_length", "pictures are rows of as many patches as they have", "leave it out")
     if isinstance(data, TokenizedData):
         recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
     processes.check(recipe, spec)

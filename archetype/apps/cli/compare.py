@@ -1,6 +1,7 @@
 """`archetype compare`: experiments with arms, seeds and verdicts; folders of claims; architecture search."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -168,9 +169,10 @@ def all_(
     from archetype.studies.claims import find_claims
     from archetype.studies.overview import overview_text
 
-    outcomes, mode = [], _mode(quick, full, extended, gpu)
-    for file in find_claims(folder).values():
-        study = _study(str(file), mode, store, data_dir, exact)
+    outcomes, mode, files = [], _mode(quick, full, extended, gpu), [*find_claims(folder).values()]
+    _check_mode(files, mode)
+    for file in files:
+        study = _study(str(file), mode, store, data_dir, exact, False)
         _run(study, workers, engine)
         outcomes.append(_outcome(study, to))
     print_json({"claims": outcomes}) if as_json else print(overview_text(outcomes))
@@ -226,13 +228,26 @@ def _data_folder(folder: Path | None) -> Path:
     return (folder or Path(os.environ.get(SETTING) or ".")).expanduser().absolute()
 
 
-def _study(file: str, mode: str, store: Path | None, data_dir: Path | None, exact: bool = False) -> "Study":
+def _check_mode(files: Sequence[Path], mode: str) -> None:
+    """Refuse a mode that is none of these experiments': it would be full by another name."""
+    from archetype.errors import SpecError
+    from archetype.studies.experiment import read_experiment
+
+    if not any(read_experiment(file).has(mode) for file in files):
+        raise SpecError(f"--{mode}", "no part says what to do otherwise", f"add modes.{mode} to one, or use --full")
+
+
+def _study(
+    file: str, mode: str, store: Path | None, data_dir: Path | None, exact: bool = False, alone: bool = True
+) -> "Study":
     from archetype.studies.claims import claim_file
     from archetype.studies.experiment import CheckPart, read_experiment
     from archetype.studies.registry import load_checks
     from archetype.studies.study import Study
 
     path = claim_file(int(file)) if file.isdigit() else Path(file)
+    if alone:
+        _check_mode([path], mode)
     experiment = read_experiment(path)
     if any(isinstance(part, CheckPart) for part in experiment.parts):
         load_checks(path.parent)

@@ -56,6 +56,9 @@ EXCLUDES = {
         *(name for name in FIELDS if name != "steps"), *BUDGET,
     ),
     "steps": tuple(BUDGET),
+    "text": tuple(KINDS),
+    "texts": tuple(KINDS),
+    "images": ("tokenizer", "vocab_size", "sequence_length", "new_tokens"),
     "find_rate": ("plan", "force", "steps", "learning_rate", "warmup_steps", "patience", "track", *BUDGET),
 }  # fmt: skip
 
