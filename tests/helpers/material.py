@@ -56,12 +56,12 @@ def _write_files(folder: Path) -> dict[str, str]:
                    small.RECIPE, "rungs": [64, 128], "space": {"d_model": [8, 16]}, "metric": {"name": "test.loss"}})),
         **{name: ("jsonl", "\n".join(map(json.dumps, some))) for name, some in records.items()},
     }  # fmt: skip
-    found = {"images": str(folder / "images.npz"), "claims": str(folder / "claims")}
+    places = {"images": str(folder / "images.npz"), "claims": str(folder / "claims")}
     for name, (suffix, text) in texts.items():
         (folder / f"{name}.{suffix}").write_text(text)
-        found[name] = str(folder / f"{name}.{suffix}")
+        places[name] = str(folder / f"{name}.{suffix}")
     numbers = np.random.default_rng(0)
-    np.savez(found["images"], images=numbers.random((20, 8, 8)), labels=numbers.integers(3, size=20))
+    np.savez(places["images"], images=numbers.random((20, 8, 8)), labels=numbers.integers(3, size=20))
     (folder / "claims").mkdir()
     (folder / "claims" / "01-width.yaml").write_text(mapping_to_yaml(small.experiment(ALL_MODES, claim=1).dump()))
     pair = {
@@ -71,8 +71,8 @@ def _write_files(folder: Path) -> dict[str, str]:
                     "final_norm": "rms"},
     }  # fmt: skip
     (folder / "pair.yaml").write_text(mapping_to_yaml(pair))
-    found["pair"] = str(folder / "pair.yaml")
-    return found
+    places["pair"] = str(folder / "pair.yaml")
+    return places
 
 
 class Material(dict[str, str]):

@@ -213,10 +213,10 @@ def test_every_option_has_a_value_or_a_reason() -> None:
     walked = {name for name in named if name.rpartition(" ")[0] not in UNTRIED}
     flags = {f"{verb} {one.opts[0]}" for verb, command in verbs() for one in options(command) if one.is_flag}
     reasons = {name for name in named if name in NOWHERE or name.rpartition(" ")[2] in NOWHERE}
-    given = {
+    called = {
         f"{verb} {word}" for verb, modes in MODES.items() for mode in modes.values() for word in mode.arguments.split()
     }
-    missing = {name for name in walked - flags - reasons if name not in VALUES and name not in given}
+    missing = {name for name in walked - flags - reasons if name not in VALUES and name not in called}
     assert not missing, f"say in VALUES what to give them: {sorted(missing)}"
     unwalked = {verb for verb, _ in verbs()} - MODES.keys() - UNTRIED.keys()
     assert not unwalked, f"say in MODES how they are called: {sorted(unwalked)}"

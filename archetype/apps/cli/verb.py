@@ -1,4 +1,4 @@
-"""A verb of the command line: its help in sections, and what may not be given together."""
+"""A verb of the command line: its help in sections, and what may not be chosen together."""
 
 import gc
 import re
@@ -56,14 +56,14 @@ class Verb(TyperCommand):
         written = {
             str(one.name): one.opts[0] if one.param_type_name == "option" else str(one.metavar) for one in self.params
         }
-        given = [name for name in written if ctx.get_parameter_source(name).name == "COMMANDLINE"]
-        for name in given:
+        chosen = [name for name in written if ctx.get_parameter_source(name).name == "COMMANDLINE"]
+        for name in chosen:
             partners = [one for one in self.needs.get(name, ()) if one in written]
-            if partners and not any(one in given for one in partners):
+            if partners and not any(one in chosen for one in partners):
                 cause = f"has no effect without {' or '.join(written[one] for one in partners)}"
                 raise SpecError(written[name], cause, "add it, or leave this out")
             for other in self.excludes.get(name, ()):
-                if other in given:
+                if other in chosen:
                     cause = f"cannot be combined with {written[name]}"
                     raise SpecError(written[other], cause, "give one of them")
 

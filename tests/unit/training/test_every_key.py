@@ -44,7 +44,10 @@ UNSEEN = {  # keys that change no number of a run, and why
     "keep_checkpoints": "of files: tests/unit/training/test_loop.py",
     "optimizer.state_bits": "needs torchao",
 }  # fmt: skip
-STUCK = {"patience": {"optimizer": {"kind": "sgd", "learning_rate": 1e-12}, "evaluate_every": 1}}  # where it shows
+WHERE: dict[str, dict[str, Any]] = {  # what else a recipe says, so that a key can be seen
+    "patience": {"optimizer": {"kind": "sgd", "learning_rate": 1e-12}, "evaluate_every": 1},
+    "dtype": {"dtype": "float32"},
+}
 
 
 def _keys() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -81,7 +84,12 @@ def test_a_key_changes_a_run_or_is_refused(key: str, base: dict[str, Any], recip
     if key in UNSEEN:
         return
     common = recipe.dump() | {"steps": 4, "evaluate_every": 2, "batch_size": 4, "checkpoint_every": 100} | base
-    common |= STUCK.get(key, {})
+    common |= WHERE.get(key, {})
+    if key in ("schedule.min_lr_ratio", "schedule.decay_fraction", "schedule.decay_shape"):
+        rises = base["schedule"]["kind"] == "exponential_rise"
+        common["schedule"] = base["schedule"] | ({} if rises else {"warmup_steps": 0})
+    if key == "schedule.decay_shape":
+        common["schedule"] |= {"decay_fraction": 1.0}
     del common["data"]
     value = CHANGES[key]
     if value is None:
