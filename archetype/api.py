@@ -311,9 +311,9 @@ def train(
         "data.tokenizer": tokenizer, "data.vocab_size": vocab_size, "steps": steps, "batch_size": batch_size,
         "sequence_length": sequence_length, "optimizer.learning_rate": learning_rate, "seed": seed,
     }  # fmt: skip
-    pretrained = None if start_from is None else open_pretrained(Path(start_from), fields)
+    pretrained = None if start_from is None else open_pretrained(Path(start_from))
     budget = Budget.parse({"minutes": minutes})
-    chosen, _ = assemble(None if recipe is None else Path(recipe), fields, overrides, budget)
+    chosen, _ = assemble(None if recipe is None else Path(recipe), fields, overrides, budget, pretrained)
     device = resolve_device(device)
     state = setup.start(Path(to), chosen, device, None, force, budget, pretrained)
     interrupted = run(state, on_event, sample)

@@ -126,22 +126,16 @@ def build_untrained(source: str | Path, seed: int = 0, dtype: torch.dtype | None
     return LanguageModel(model.spec, model.eval())
 
 
-def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
-    """A model to train further, whose specification and tokenizer become those of the `fields` of a recipe.
+def open_pretrained(folder: Path) -> Pretrained:
+    """A model to train further.
 
     Raises:
-        SpecError: the fields have a specification or a tokenizer already.
+        CheckpointError: it has packed matrices.
     """
-    for name in ("spec", "data.tokenizer", "data.vocab_size"):
-        if fields.get(name) is not None:
-            raise SpecError(name, "stands beside a model that brings its own", "leave out one of them")
     lm = load(folder, mapped=True)
     if is_packed(lm.model):
         cause = "has packed matrices, which cannot be trained"
         raise CheckpointError(str(folder), cause, "begin with the model that it was made from")
-    fields["spec"] = lm.spec.dump()
-    if lm.tokenizer is not None:
-        fields["data.tokenizer"] = str(folder)
 
     def save(
         to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...], pictures: dict[str, Any] | None

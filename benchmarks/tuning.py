@@ -73,7 +73,7 @@ def classes(model: Path, folder: Path, steps: int | None) -> None:
         optimizer=AdamW(learning_rate=1e-4, weight_decay=0.01), schedule=Cosine(warmup_steps=10), dtype="float32",
         evaluate_every=steps, checkpoint_every=steps,
     )  # fmt: skip
-    state = start(folder / "run", recipe, CPU, pretrained=open_pretrained(model, {}))
+    state = start(folder / "run", recipe, CPU, pretrained=open_pretrained(model))
     archetype.export(load(folder / "run"), folder / "start")
     print(f"{state.objective.description}, {len(state.objective.validation)} held out; {steps} steps of 16")  # type: ignore[attr-defined]
     seconds = _timed(state)
@@ -132,7 +132,7 @@ def chat(model: Path, folder: Path, steps: int | None) -> TrainState:
         data=data, batch_size=16, steps=steps, optimizer=AdamW(learning_rate=2e-3), schedule=Cosine(warmup_steps=20),
         evaluate_every=steps, checkpoint_every=steps, dtype="float32",
     )  # fmt: skip
-    state = start(folder / "chat", recipe, CPU, pretrained=open_pretrained(model, {}))
+    state = start(folder / "chat", recipe, CPU, pretrained=open_pretrained(model))
     print(f"{state.objective.description}; {steps} steps of 16")
     _print_evaluation("before", state)
     _print_evaluation("after", state, _timed(state))
@@ -166,7 +166,7 @@ def preferences(model: Path, folder: Path, steps: int | None) -> None:
         optimizer=AdamW(learning_rate=2e-4), schedule=Cosine(warmup_steps=5), evaluate_every=steps,
         checkpoint_every=steps, dtype="float32",
     )  # fmt: skip
-    state = start(folder / "preferences", recipe, CPU, pretrained=open_pretrained(folder / "chat", {}))
+    state = start(folder / "preferences", recipe, CPU, pretrained=open_pretrained(folder / "chat"))
     print(f"{state.objective.description}; {steps} steps of 16")
     _print_evaluation("before", state)
     _print_evaluation("after", state, _timed(state))

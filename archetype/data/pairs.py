@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from archetype.data.batches import Tokens
-from archetype.data.records import read_records
+from archetype.data.records import Form, read_records
 from archetype.errors import DataError
 from archetype.io.text import read_text
 from archetype.tokenizers import Tokenizer
@@ -87,8 +87,8 @@ def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[s
     if isinstance(data, tuple):
         source, target = map(Path, data)
         return read_lines(read_text(source), read_text(target), f"{source}, {target}")
-    records = read_records(Path(data), {"source": "a source", "target": "its target"})
-    return [str(record["source"]) for record in records], [str(record["target"]) for record in records]
+    records = read_records(Path(data), {"source": Form("a source"), "target": Form("its target")})
+    return [record["source"] for record in records], [record["target"] for record in records]
 
 
 def _lines(text: str) -> list[str]:

@@ -4,9 +4,9 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +15,44 @@ from archetype.errors import DataError
 from archetype.io.text import read_text
 
 
-def read_records(file: Path, fields: Mapping[str, str], optional: Sequence[str] = ()) -> list[dict[str, Any]]:
+class Form(NamedTuple):
+    """What a field of a record may hold.
+
+    Attributes:
+        name: with its article, for messages.
+        types: of the value.
+        items: types of the items of a list (absent: any).
+    """
+
+    name: str
+    types: tuple[type, ...] = (str,)
+    items: tuple[type, ...] = ()
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is of this form; true and false are no numbers."""
+        if isinstance(value, list) and list in self.types:
+            return not self.items or all(_is(item, self.items) for item in value)
+        return _is(value, self.types)
+
+
+LABEL = (str, int, float)
+TEXT_AND_LABEL = {"text": Form("a text"), "label": Form("a label", LABEL)}
+
+
+def read_records(
+    file: Path, fields: Mapping[str, Form], optional: Sequence[str] = (),
+    fault: Callable[[dict[str, Any]], str] = lambda record: "",
+) -> list[dict[str, Any]]:  # fmt: skip
     """The records of a file, with these fields alone.
 
     Args:
         file: .csv with a first line of names, else JSON lines.
-        fields: what each record must have, and what to call it in an error: {"text": "a text"}.
+        fields: what each record must have.
         optional: further fields, where a record has them.
+        fault: says what is wrong with a record; nothing where it is right.
 
     Raises:
-        DataError: names the line that is damaged, or that lacks a field.
+        DataError: names the line that is damaged, that lacks a field, or that holds something else in one.
     """
     text = read_text(file)
     records: list[dict[str, Any]] = []
@@ -33,12 +61,17 @@ def read_records(file: Path, fields: Mapping[str, str], optional: Sequence[str] 
     else:
         rows = [(number, _object(line, f"{file}: line {number}")) for number, line in _lines(text)]
     for number, row in rows:
-        for field, name in fields.items():
+        place = f"{file}: line {number}"
+        for field, form in fields.items():
             if row.get(field) is None or row[field] == "":
                 example = ", ".join(f'"{field}": ...' for field in fields)
-                remedy = f"give it {name}: {{{example}}}"
-                raise DataError(f"{file}: line {number}", f"has no {field}", remedy)
+                remedy = f"give it {form.name}: {{{example}}}"
+                raise DataError(place, f"has no {field}", remedy)
+            if not form.holds(row[field]):
+                raise DataError(f"{place}: {field}", f"{row[field]!r:.80} is not {form.name}", "fix the record")
         records.append({field: row[field] for field in (*fields, *optional) if row.get(field) is not None})
+        if cause := fault(records[-1]):
+            raise DataError(place, cause, "fix the record")
     if not records:
         raise DataError(str(file), "holds no record", f"write one with {', '.join(fields)} on each line")
     return records
@@ -49,21 +82,30 @@ def _lines(text: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
-def _rows(text: str, file: str, fields: Mapping[str, str]) -> list[tuple[int, dict[str, Any]]]:
+def _rows(text: str, file: str, fields: Mapping[str, Form]) -> list[tuple[int, dict[str, Any]]]:
     """The rows of a CSV file, with the number of each one's last line."""
     limit = csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # of the whole process
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    reader, rows = csv.reader(io.StringIO(text, newline=""), strict=True), []
     try:
-        names = reader.fieldnames or []
+        names = next(reader, [])
         if twice := [field for field in fields if names.count(field) > 1]:
             raise DataError(f"{file}: line 1", f"names {twice[0]} twice", "give each column a name of its own")
-        return [(reader.line_num, row) for row in reader]
+        for row in filter(None, reader):
+            if len(row) != len(names):
+                cause = f"has {len(row)} fields, and the first line names {len(names)}"
+                raise DataError(f"{file}: line {reader.line_num}", cause, "put fields that hold commas in quotes")
+            rows.append((reader.line_num, dict(zip(names, row, strict=True))))
+        return rows
     except csv.Error as error:
         cause = f"is not CSV: {error}"
-        place = f"{file}: line {reader.reader.line_num}"
+        place = f"{file}: line {reader.line_num}"
         raise DataError(place, cause, 'write fields with quotes in quotes, and "" for each of them') from None
     finally:
         csv.field_size_limit(limit)
+
+
+def _is(value: Any, types: tuple[type, ...]) -> bool:
+    return isinstance(value, types) and not isinstance(value, bool)
 
 
 def _object(line: str, place: str) -> dict[str, Any]:

@@ -8,9 +8,10 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -238,20 +239,28 @@ def _json_lines(part: Part, field: str) -> Iterator[str]:
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError) as error:
-                    cause = f"the line at byte {offset} is not JSON: {error}"
-                    raise DataError(part.source, cause, "fix the line, or remove it") from None
-                yield _text(row, field, f"{part.source}: the line at byte {offset}")
+                    raise DataError(_line_at(part, offset), f"is not JSON: {error}", "fix it, or remove it") from None
+                yield _text(row, field, partial(_line_at, part, offset))
 
 
-def _text(row: Any, field: str, place: str) -> str:
+def _line_at(part: Part, offset: int) -> str:
+    """The place of the line that begins at an offset, for messages."""
+    number = 1
+    with _Opened(part._replace(start=0)) as file:
+        while offset and (block := file.read(min(offset, SECTION))):
+            number, offset = number + block.count(b"\n"), offset - len(block)
+    return f"{part.source}: line {number}"
+
+
+def _text(row: Any, field: str, place: Callable[[], str]) -> str:
     value = row.get(field) if isinstance(row, dict) else None
     if isinstance(value, str):
         if not value.isascii():
-            check_characters(value, place)
+            check_characters(value, place())
         return value
     names = ", ".join(map(str, row)) if isinstance(row, dict) else "no object"
     cause = f"has {'no text' if value is None else f'{value!r:.20}, which is no text,'} under {field!r}"
-    raise DataError(place, cause, f"name its field with data.field; it has {names}")
+    raise DataError(place(), cause, f"name its field with data.field; it has {names}")
 
 
 class _Opened:
@@ -304,9 +313,11 @@ def _rows_of_parquet(part: Part, field: str) -> Iterator[str]:
             names = ", ".join(file.schema_arrow.names)
             raise DataError(part.source, f"has no column {field!r}", f"name one with data.field; it has {names}")
         try:
-            for batch in file.iter_batches(256, row_groups=range(part.start, part.stop), columns=[field]):
-                for value in batch.column(0).to_pylist():
-                    yield _text({field: "" if value is None else value}, field, part.source)
+            first = 1 + sum(file.metadata.row_group(group).num_rows for group in range(part.start))
+            batches = file.iter_batches(256, row_groups=range(part.start, part.stop), columns=[field])
+            values = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+            for number, value in enumerate(values, start=first):
+                yield _text({field: value}, field, partial("{}: row {}".format, part.source, number))
         except (OSError, ValueError) as error:  # damaged groups, and texts that are not UTF-8
             cause = f"cannot be read: {one_line(str(error), 120)}"
             raise DataError(part.source, cause, "is it the whole file?") from None
@@ -364,5 +375,5 @@ def _rows_of_data_set(part: Part, field: str) -> Iterator[str]:
     data = _data_set(part.source)
     is_mapped = hasattr(data, "select")
     rows = data.select(range(part.start, part.stop)) if is_mapped else data.shard(part.stop, part.start)
-    for row in iter(rows):
-        yield _text(row, field, part.source)
+    for number, row in enumerate(rows, start=1 + part.start * is_mapped):
+        yield _text(row, field, partial("{}: row {}".format, part.source, number))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from archetype.convert.image_processor import ImageProcessor
 from archetype.data.images import class_names, open_images
-from archetype.data.records import read_records
+from archetype.data.records import TEXT_AND_LABEL, read_records
 from archetype.errors import DataError
 from archetype.generate.class_report import ClassReport, ValueReport, class_report, value_report
 from archetype.generate.encoder import classify_pictures, classify_texts
@@ -34,9 +34,9 @@ def evaluate_texts(
         SpecError: the model has no classes.
         DataError: a line is wrong, or a label is none of the model's classes.
     """
-    records = read_records(file, {"text": "a text", "label": "a label"})
+    records = read_records(file, TEXT_AND_LABEL)
     expected = [str(record["label"]) for record in records]
-    answers = classify_texts(model, tokenizer, [str(record["text"]) for record in records], cut=True)
+    answers = classify_texts(model, tokenizer, [record["text"] for record in records], cut=True)
     if answers.shape[1] == 1:
         return value_report([_number(label, file) for label in expected], answers[:, 0].tolist())
     return _report(answers, expected, labels, file)

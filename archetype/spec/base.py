@@ -129,8 +129,10 @@ class Spec(BaseModel):
         return self.parse(data)
 
     def replace(self, **fields: Any) -> Self:
-        """A copy with some fields replaced, checked anew."""
-        return self.parse({name: getattr(self, name) for name in type(self).model_fields} | fields)
+        """A copy with some fields replaced, checked anew; what was left to its default still is."""
+        copy = self.parse({name: getattr(self, name) for name in type(self).model_fields} | fields)
+        object.__setattr__(copy, "__pydantic_fields_set__", self.model_fields_set | fields.keys())
+        return copy
 
 
 def invalid(place: str, cause: str, remedy: str = "") -> NoReturn:

@@ -197,10 +197,11 @@ def check_grid(arm: Arm, grid: Mapping[str, Sequence[Any]]) -> None:
         SpecError: names it.
     """
     for path, values in grid.items():
-        if not path.startswith("spec.") and path.partition(".")[0] not in Recipe.model_fields:
-            raise SpecError(
-                f"tune.grid.{path}", "is no field of a recipe", nearest(path.partition(".")[0], Recipe.model_fields)
-            )
+        field = path.partition(".")[0]
+        if field not in Recipe.model_fields:
+            raise SpecError(f"tune.grid.{path}", "is no field of a recipe", nearest(field, Recipe.model_fields))
+        if field in NOT_OURS and not path.startswith(("spec.", "data.")):
+            raise SpecError(f"tune.grid.{path}", "is the same for all trials", "leave it out")
         for value in values:
             try:
                 arm.changed({path: value})

@@ -66,7 +66,7 @@ def budget_rows(comparison: Mapping[str, Any]) -> list[list[str]]:
 def _cost_of_step(arm: Arm, results: Sequence[RunResult], budget: str) -> float:
     """Tokens, FLOPs or seconds of a step of an arm; seconds are the median of its runs, which may share a machine."""
     if budget == "seconds":
-        return float(statistics.median(result.about["seconds"] for result in results)) / arm.recipe.steps
+        return float(statistics.median(result.about["seconds"] / result.steps(arm.recipe) for result in results))
     numbers = quantities(arm)
     tokens = numbers["tokens"] / arm.recipe.steps
     return tokens if budget == "tokens" else tokens * numbers["flops_per_token"]

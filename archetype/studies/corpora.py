@@ -113,7 +113,7 @@ def absolute_data(data: Data, store: Path) -> Data:
     places: dict[str, Any] = {"text": tuple(str(store / name) for name in getattr(data, "text", ()))}
     tokenizer = getattr(data, "tokenizer", "")
     if (store / tokenizer).is_dir():
-        places["tokenizer"] = str(store / tokenizer)
+        places |= {"tokenizer": str(store / tokenizer), "vocab_size": None, "lowercase": False}  # it is trained
     return data.replace(**places) if places["text"] else data
 
 

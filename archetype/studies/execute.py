@@ -151,7 +151,8 @@ def _about(run: Run, request: dict[str, Any], has_diverged: bool) -> dict[str, A
         "has_diverged": has_diverged, "validation": sorted(curve.items()),
         "validation_loss": guess if has_diverged else last,
         "validation_accuracy": evaluated[-1].get("validation_accuracy") if evaluated and not has_diverged else None,
-        "seconds": seconds, "predictions": sum(line["num_targets"] for line in steps),
+        "steps": steps[-1]["step"] if steps else 0, "seconds": seconds,
+        "predictions": sum(line["num_targets"] for line in steps),
         "environment": environment(), "code": request["code"],
     }  # fmt: skip
 

@@ -62,6 +62,18 @@ def check_number_of_runs(place: str, *factors: int, most: int = MAX_RUNS) -> Non
         invalid(place, f"are more than {most:,} runs together", "give fewer")
 
 
+def check_recipe(recipe: Source, *others: str) -> None:
+    """Refuse, inside a validator, a recipe in place whose keys something else decides.
+
+    Args:
+        recipe: of a part.
+        others: such keys beside the model, the data and the seed.
+    """
+    for key in ("spec", "data", "seed", *others):
+        if isinstance(recipe, dict) and key in recipe:
+            invalid(f"recipe.{key}", "is decided by other keys of the part", "leave it out")
+
+
 class Match(Spec):
     """Quantities that all arms share beside tokens, data order, batch, context, tokenizer and evaluation set.
 
@@ -243,6 +255,7 @@ class TrainedPart(Spec):
     def _check(self) -> "TrainedPart":
         if len(self.arms) < 2:
             invalid("arms", "there is one arm", "give a control and another, as NAME: {PATH: VALUE}")
+        check_recipe(self.recipe, *(["steps"] if self.modes.full.tokens else []))
         for name in (*(self.between or ()), *(self.match.free if isinstance(self.match.free, dict) else ())):
             if name not in self.arms:
                 invalid("between" if self.between else "match.free", f"{cut(name)} is no arm", nearest(name, self.arms))
@@ -299,6 +312,7 @@ class ScalingLawPart(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> "ScalingLawPart":
+        check_recipe(self.recipe, "steps", "patience")
         if (len(self.sizes) - 1) * len(self.tokens) < 5:
             invalid("sizes", "there are fewer than 5 runs to fit 5 numbers to", "give more sizes or more tokens")
         values = map(len, self.tune.grid.values()) if self.tune else ()
@@ -370,6 +384,16 @@ class Experiment(Spec):
             if name in ids[:number]:
                 invalid(f"parts[{number}].id", f"{name} is there twice", "give each part an id of its own")
         return self
+
+    def has(self, mode: str) -> bool:
+        """Whether a mode is any different from full, in one part at least."""
+        trained = [part for part in self.parts if isinstance(part, TrainedPart)]
+        return (
+            mode in ("quick", "full")
+            or any(getattr(part.modes, mode) is not None for part in trained)
+            or (mode == "extended" and any(len(part.data) > 1 for part in trained))
+            or (mode == "gpu" and any(isinstance(part, ScalingLawPart) for part in self.parts))
+        )
 
     @property
     def hash(self) -> str:

@@ -29,6 +29,7 @@ from archetype.studies.experiment import (
     Share,
     Source,
     check_number_of_runs,
+    check_recipe,
     put_files_in_place,
 )
 from archetype.studies.store import CODE, RunRequest, Store
@@ -75,6 +76,7 @@ class SearchFile(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> "SearchFile":
+        check_recipe(self.recipe, "steps", "patience")
         if list(self.rungs) != sorted(set(self.rungs)):
             invalid("rungs", "do not rise", "begin with the fewest tokens")
         if empty := [path for path, values in self.space.items() if not values]:

@@ -92,6 +92,10 @@ class RunResult:
     folder: Path
     examples: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
 
+    def steps(self, recipe: Recipe) -> int:
+        """The steps that were taken: fewer than the recipe's where patience ended it, or it diverged."""
+        return max(1, int(self.about.get("steps", recipe.steps)))
+
 
 class Store:
     """The folder of all runs.

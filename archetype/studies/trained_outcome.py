@@ -7,7 +7,7 @@ from typing import Any
 
 from archetype.spec.base import fingerprint
 from archetype.studies import decisions
-from archetype.studies.arms import quantities
+from archetype.studies.arms import Arm, quantities
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.decisions import Verdict
 from archetype.studies.experiment import TrainedPart
@@ -38,7 +38,10 @@ def trained_outcome(
             asdict(verdict)
             | {"share": verdict.effect.mean / abs(mean) if mean else None, "over_examples": _over_examples(first, part)}
         ),
-        "arms": {name: quantities(arm) | {"solved": arm.solved} for name, arm in first.arms.items()},
+        "arms": {
+            name: quantities(arm) | {"tokens": tokens_seen(arm, first.results[name]), "solved": arm.solved}
+            for name, arm in first.arms.items()
+        },
         "comparisons": [comparison_data(part, comparison) for comparison in comparisons],
         "better_share": {
             name: probability_lower(values, first.values[control])
@@ -61,6 +64,11 @@ def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]
         "curves": {name: _band(many) for name, many in results.items()},
         "budgets": equal_budgets(comparison.arms, results, *part.compared),
     }  # fmt: skip
+
+
+def tokens_seen(arm: Arm, results: Sequence[RunResult]) -> int:
+    """The tokens that a run of an arm learned from, on average: patience ends some before their last step."""
+    return round(arm.tokens * statistics.mean(result.steps(arm.recipe) for result in results) / arm.recipe.steps)
 
 
 def cost(results: Sequence[RunResult]) -> dict[str, Any]:

@@ -74,8 +74,8 @@ def train_tokenizer(
         kind: bytes needs no text; characters and words take what occurs; bpe merges characters, byte_bpe bytes; or a
             kind that was registered.
         texts: what to train on. BPE leaves out <|endoftext|>, which byte_bpe has as its one special token.
-        vocab_size: the number of ids to reach at most: needed for BPE, a limit for words, and for the others at least
-            as many as they need.
+        vocab_size: the number of ids to reach at most: needed for BPE, a limit for words, and for the others as many as
+            they have.
         lowercase: whether every text is turned to lower case first, then and later; byte_bpe and bpe only.
 
     Raises:
@@ -94,6 +94,9 @@ def train_tokenizer(
     if vocab_size is not None and vocab_size < tokenizer.vocab_size:
         cause = f"{vocab_size} is too small for {kind}"
         raise DataError("vocab_size", cause, f"use at least {tokenizer.vocab_size}")
+    if vocab_size not in (None, tokenizer.vocab_size) and not cls.learns_vocabulary:
+        cause = f"a tokenizer of kind {kind} has {tokenizer.vocab_size} tokens here, whatever is asked for"
+        raise DataError("vocab_size", cause, "leave it out")
     return tokenizer
 
 

@@ -1,7 +1,7 @@
 """Budgets of a run, from which its number of steps follows."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -15,13 +15,15 @@ from archetype.training.schedules import WarmUp
 from archetype.training.throughput import seconds_of_steps
 
 NUM_EVALUATIONS = 4
+COUNTED, ENOUGH = 256, 2**22  # steps and predictions that are counted; those of all others follow from the mean
 
 
 class Budget(Spec):
     """How much a run may take; each limit that is given is kept.
 
     Attributes:
-        tokens: tokens or images to train on, in place of a number of steps.
+        tokens: tokens to predict, without padding, prompts and what is not masked (images: to classify), in place of a
+            number of steps.
         flops: FLOPs of training as the cost model counts them, in place of a number of steps.
         minutes: about how long to train on this machine, as a few steps show before the run; in place of a number of
             steps.
@@ -34,18 +36,48 @@ class Budget(Spec):
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.tokens, self.flops, self.minutes))
 
+    def steps(self, recipe: Recipe, spec: ModelSpec, length: int) -> int:
+        """As many steps as tokens and FLOPs allow, of rows without padding."""
+        limits = [
+            self.tokens and self.tokens / (recipe.batch_size * length),
+            self.flops and self.flops / cost_report(spec, recipe.batch_size, length).flops["train"],
+        ]
+        return max(1, math.floor(min(limit for limit in limits if limit is not None)))
+
     def fit(self, recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> Recipe:
-        """The recipe with as many steps as the budget allows, and warm-up and evaluations that fit them."""
+        """The recipe with as many steps as the budget allows, which warm-up and evaluations fit unless it says them."""
         rows, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
         limits = []
         if self.tokens is not None:
-            limits.append(self.tokens / (rows * (length or 1)))
+            limits.append(steps_that_predict(objective, self.tokens))
         if self.flops is not None:
             limits.append(self.flops / cost_report(spec, rows, length, recipe.dtype).flops["train"])
         if self.minutes is not None:
             limits.append(60 * self.minutes / seconds_of_steps(recipe, spec, objective, device))
-        recipe = recipe.replace(steps=max(1, math.floor(min(limits))))
-        schedule, every = recipe.schedule, min(recipe.evaluate_every, -(-recipe.steps // NUM_EVALUATIONS))
-        if isinstance(schedule, WarmUp):
-            schedule = schedule.replace(warmup_steps=min(schedule.warmup_steps, recipe.steps // 10))
-        return recipe.replace(schedule=schedule, evaluate_every=every)
+        steps = max(1, math.floor(min(limits)))
+        schedule, fitted = recipe.schedule, dict[str, Any](steps=steps)
+        if isinstance(schedule, WarmUp) and "warmup_steps" not in schedule.model_fields_set:
+            fitted["schedule"] = schedule.replace(warmup_steps=min(schedule.warmup_steps, steps // 10))
+        if "evaluate_every" not in recipe.model_fields_set:
+            fitted["evaluate_every"] = min(recipe.evaluate_every, -(-steps // NUM_EVALUATIONS))
+        return recipe.replace(**fitted)
+
+
+def steps_that_predict(objective: Objective, tokens: float) -> float:
+    """The steps of an objective that predict no more than so many tokens."""
+    total = 0
+    for number in range(1, COUNTED + 1):
+        total += objective.num_targets(objective.batch(number - 1))
+        if total > tokens:
+            return number - 1
+        if total > ENOUGH:
+            break
+    return tokens * number / max(1, total)
+
+
+def predictions_of(objective: Objective, steps: int) -> int:
+    """How many tokens, images or pairs so many steps of an objective predict."""
+    total = number = 0
+    while number < min(steps, COUNTED) and total <= ENOUGH:
+        total, number = total + objective.num_targets(objective.batch(number)), number + 1
+    return round(total * steps / number)

@@ -6,12 +6,14 @@ from typing import Any
 
 from archetype.convert.source import open_spec
 from archetype.data.sources import HUGGING_FACE, JSON_SUFFIXES, PARQUET_SUFFIX, SUFFIXES, TEXT_SUFFIXES, expand
-from archetype.errors import ArchetypeError
+from archetype.errors import ArchetypeError, SpecError
 from archetype.io.yaml import read_mapping
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.edit import assign, put
 from archetype.training.budget import NUM_EVALUATIONS, Budget
 from archetype.training.objectives.base import ObjectiveConfig
+from archetype.training.optimizers import Optimizer
+from archetype.training.pretrained import Pretrained
 from archetype.training.recipe import Recipe
 
 SPEC = "llama-tiny"
@@ -25,8 +27,9 @@ MAX_WARMUP = 100
 
 
 def assemble(
-    file: Path | None, fields: Mapping[str, Any], assignments: Sequence[str] = (), budget: Budget | None = None
-) -> tuple[Recipe, str]:
+    file: Path | None, fields: Mapping[str, Any], assignments: Sequence[str] = (), budget: Budget | None = None,
+    pretrained: Pretrained | None = None,
+) -> tuple[Recipe, str]:  # fmt: skip
     """A recipe file with single fields in place of what it says; without a file, what is missing is chosen.
 
     Args:
@@ -34,6 +37,7 @@ def assemble(
         fields: values by path, such as optimizer.learning_rate; None is left out.
         assignments: further path=value; spec.PATH edits the specification that the recipe names.
         budget: from which the steps follow.
+        pretrained: the model to go on from, which brings its own specification and tokenizer.
 
     Returns:
         The recipe, and what was chosen in one line.
@@ -53,6 +57,8 @@ def assemble(
     of_objective = data.pop("objective") if isinstance(objective, dict) and "kind" not in objective else None
     try:
         Recipe.parse(data)  # what is said holds before the rest is chosen
+        if pretrained is not None:
+            _take_from(pretrained, data, of_spec)
         chosen = "" if file else _choose(data, bool(budget))
         if of_spec:
             data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
@@ -61,6 +67,32 @@ def assemble(
         return Recipe.parse(data), chosen
     except ArchetypeError as error:
         raise error.at(str(file)) if file else error from None
+
+
+def _take_from(pretrained: Pretrained, data: dict[str, Any], of_spec: Sequence[str]) -> None:
+    """Give a recipe's mapping the specification and the tokenizer of a model.
+
+    Raises:
+        SpecError: the recipe says others.
+    """
+    spec, examples = pretrained.model.spec, data.setdefault("data", {})
+    said = data.get("spec")
+    if isinstance(said, dict) and leaves_vocabulary_open(said):
+        said = {"vocab_size": getattr(spec, "vocab_size", None)} | said
+    others = [assignment.partition("=")[0] for assignment in of_spec]
+    if said is not None and open_spec(said) != spec:
+        others.append("spec")
+    if pretrained.tokenizer is not None:
+        own = Path(pretrained.source).absolute()
+        others += [
+            f"data.{field}"
+            for field in ("tokenizer", "vocab_size", "lowercase")
+            if (value := examples.get(field)) and not (field == "tokenizer" and Path(value).absolute() == own)
+        ]
+        examples["tokenizer"] = pretrained.source
+    if others:
+        raise SpecError(others[0], f"{pretrained.source} brings its own", "leave out one of them")
+    data["spec"] = spec.dump()
 
 
 def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int) -> Recipe:
@@ -141,8 +173,13 @@ def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: b
     if not has_budget:
         tokens = data["batch_size"] * (data.get("sequence_length") or spec.context_length)
         choose("steps", min(MAX_STEPS, max(MIN_STEPS, EPOCHS * num_tokens // tokens)))
-    if spec.is_causal and (width := getattr(spec, "d_model", None)):
-        choose("optimizer.learning_rate", float(f"{0.384 / width:.1g}"))
+    kinds: dict[str, Any] = Optimizer.kinds
+    optimizer = kinds[data.get("optimizer", {}).get("kind", "adamw")]
+    share, width = optimizer.share_of_adamw, getattr(spec, "d_model", None)
+    if share is None:
+        choose("optimizer.learning_rate", optimizer.model_fields["learning_rate"].default)
+    elif spec.is_causal and width:
+        choose("optimizer.learning_rate", float(f"{share * 0.384 / width:.1g}"))
 
 
 def _put(data: dict[str, Any], path: str, value: Any) -> None:

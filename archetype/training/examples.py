@@ -5,7 +5,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from archetype.data.records import held_out, read_records
+from archetype.data.records import LABEL, TEXT_AND_LABEL, Form, held_out, read_records
 from archetype.errors import DataError, SpecError
 from archetype.spec.kinds import part
 from archetype.training.datasets import TokenizedData
@@ -21,7 +21,7 @@ class RecordData(TokenizedData):
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples",)
-    record_fields: ClassVar[dict[str, str]] = {}
+    record_fields: ClassVar[dict[str, Form]] = {}
     optional_fields: ClassVar[tuple[str, ...]] = ()
     option: ClassVar[str] = ""
     examples: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class RecordData(TokenizedData):
         records = [
             record
             for file in self.examples
-            for record in read_records(folder / file, self.record_fields, self.optional_fields)
+            for record in read_records(folder / file, self.record_fields, self.optional_fields, self.fault)
         ]
         return {"examples": "\n".join(map(json.dumps, records))}
 
@@ -54,6 +54,10 @@ class RecordData(TokenizedData):
         """The texts of the records that are not held out."""
         return ["\n".join(text for record in self.split(texts)[0] for text in self.texts_of(record))]
 
+    def fault(self, record: dict[str, Any]) -> str:
+        """What is wrong with a record whose fields are of their forms; nothing where it is right."""
+        return ""
+
     @abstractmethod
     def texts_of(self, record: dict[str, Any]) -> list[str]:
         """All texts of a record."""
@@ -67,12 +71,12 @@ class LabelledText(RecordData):
         examples: JSON lines or CSV of {"text": ..., "label": ...}.
     """
 
-    record_fields: ClassVar[dict[str, str]] = {"text": "a text", "label": "a label"}
+    record_fields: ClassVar[dict[str, Form]] = TEXT_AND_LABEL
     option: ClassVar[str] = "--labelled"
     kind: Literal["labelled_text"] = "labelled_text"
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
-        return [str(record["text"])]
+        return [record["text"]]
 
 
 @part
@@ -83,25 +87,18 @@ class LabelledTokens(RecordData):
         examples: JSON lines of {"tokens": [...], "labels": [...]}.
     """
 
-    record_fields: ClassVar[dict[str, str]] = {"tokens": "a list of words", "labels": "the class of each"}
+    record_fields: ClassVar[dict[str, Form]] = {
+        "tokens": Form("a list of words", (list,), (str,)), "labels": Form("a list of labels", (list,), LABEL),
+    }  # fmt: skip
     option: ClassVar[str] = "--labelled-tokens"
     kind: Literal["labelled_tokens"] = "labelled_tokens"
 
-    def read_texts(self, folder: Path) -> dict[str, str]:
-        """All records as JSON lines.
-
-        Raises:
-            DataError: a record has no words, or as many labels as words.
-        """
-        texts = super().read_texts(folder)
-        for number, line in enumerate(texts["examples"].split("\n"), start=1):
-            words, labels = (json.loads(line)[field] for field in self.record_fields)
-            if not (isinstance(words, list) and words and all(isinstance(word, str) and word for word in words)):
-                raise DataError(f"data.examples: record {number}", "tokens is not a list of words", "fix the record")
-            if not isinstance(labels, list) or len(labels) != len(words):
-                cause = f"{len(words)} tokens need as many labels"
-                raise DataError(f"data.examples: record {number}", cause, "fix the record")
-        return texts
+    def fault(self, record: dict[str, Any]) -> str:
+        """No words, an empty one, or not as many labels."""
+        words = record["tokens"]
+        if not all(words) or not words:
+            return "tokens has no words, or an empty one"
+        return "" if len(record["labels"]) == len(words) else f"{len(words)} tokens need as many labels"
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
         """The words in one text."""
@@ -119,7 +116,7 @@ class Conversations(RecordData):
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples", "template")
-    record_fields: ClassVar[dict[str, str]] = {"messages": "the messages"}
+    record_fields: ClassVar[dict[str, Form]] = {"messages": Form("a list of messages", (list,), (dict,))}
     optional_fields: ClassVar[tuple[str, ...]] = ("tools",)
     option: ClassVar[str] = "--chat"
     kind: Literal["chat"] = "chat"
@@ -142,9 +139,9 @@ class Preferences(RecordData):
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples", "template")
-    record_fields: ClassVar[dict[str, str]] = {
-        "prompt": "a prompt", "chosen": "the better completion", "rejected": "the worse one",
-    }  # fmt: skip
+    record_fields: ClassVar[dict[str, Form]] = {
+        field: Form("a text or a list of messages", (str, list), (dict,)) for field in ("prompt", "chosen", "rejected")
+    }
     option: ClassVar[str] = "--preferences"
     kind: Literal["preferences"] = "preferences"
     template: str = ""

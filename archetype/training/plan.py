@@ -10,6 +10,7 @@ from archetype.machine.memory import free_memory
 from archetype.runs.machine import product_peak
 from archetype.table import Table, quantity, size
 from archetype.training.block_execution import number_recomputed
+from archetype.training.budget import predictions_of
 from archetype.training.memory import StepMemory, StepMemoryCost
 from archetype.training.resolve import ResolvedRecipe
 from archetype.training.throughput import seconds_of_steps
@@ -26,7 +27,8 @@ class Plan:
         parameters: of the model.
         trained: of them, those that learn, with an adapter's.
         steps: optimizer steps.
-        tokens: of all steps, or images.
+        tokens: predicted in all steps, without padding; images or pairs where these are the unit.
+        unit: of what is predicted.
         flops: of all steps, with what is computed again.
         rows: that are computed at once.
         length: tokens of each.
@@ -40,6 +42,7 @@ class Plan:
     trained: int
     steps: int
     tokens: int
+    unit: str
     flops: float
     rows: int
     length: int
@@ -64,7 +67,7 @@ class Plan:
         free = "unknown" if self.free is None else size(self.free)
         rows = [
             ["parameters", f"{self.parameters:,}", f"{self.trained:,} learn"],
-            ["steps", f"{self.steps:,}", f"{self.tokens:,} tokens, {quantity(self.flops)}FLOPs"],
+            ["steps", f"{self.steps:,}", f"{self.tokens:,} {self.unit}s, {quantity(self.flops)}FLOPs"],
             ["weights", size(memory.weights), "with masters and moving average"],
             ["optimizer", size(memory.optimizer), "its state"],
             ["gradients", size(memory.gradients), ""],
@@ -72,7 +75,7 @@ class Plan:
             ["activations", size(memory.activations), f"of {self.rows:,} rows of {self.length:,} tokens"],
             ["logits", size(memory.logits), "with what the loss makes of them"],
             ["peak", size(memory.peak), f"{free} free: it {'fits' if self.fits else 'does not fit'}"],
-            ["time", _duration(self.seconds), how],
+            ["time", duration(self.seconds), how],
         ]
         return Table(["", "", ""], rows, text_columns=1)
 
@@ -99,12 +102,12 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
         dtype = torch.bfloat16 if recipe.dtype == "bfloat16" else torch.float32
         seconds = flops / (SHARE_OF_PEAK * product_peak(device, dtype).rate)
     return Plan(
-        cost.num_parameters, cost.num_trained, recipe.steps, recipe.steps * batch * length, recipe.steps * flops,
-        rows, length, memory, free, recipe.steps * seconds, is_measured,
+        cost.num_parameters, cost.num_trained, recipe.steps, predictions_of(objective, recipe.steps), objective.unit,
+        recipe.steps * flops, rows, length, memory, free, recipe.steps * seconds, is_measured,
     )  # fmt: skip
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Hours, minutes and seconds, the largest two."""
     if seconds < 60:
         return f"{seconds:.1f} s"

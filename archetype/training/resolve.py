@@ -94,6 +94,8 @@ def resolve_recipe(
     if recipe.add_tokens and pretrained and tokenizer and config.num_ids(tokenizer, 1) > tokenizer.vocab_size:
         cause = f"{config.kind} has ids of its own behind those of the tokenizer, which are trained already"
         raise SpecError("add_tokens", cause, "begin with a model whose tokenizer has them")
+    if spec.reads_images and recipe.sequence_length is not None:
+        raise SpecError("sequence_length", "pictures are rows of as many patches as they have", "leave it out")
     if isinstance(data, TokenizedData):
         recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
     processes.check(recipe, spec)
@@ -113,12 +115,15 @@ def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:
     if not isinstance(data, TokenizedData):
         return None
     if data.tokenizer not in trainable_kinds():
+        for field in ("vocab_size", "lowercase"):
+            if getattr(data, field):
+                raise SpecError(f"data.{field}", f"{data.tokenizer} is trained already", "leave it out")
         return open_tokenizer(Path(data.tokenizer))
     training = data.training_texts(texts)
     if data.tokenizer == "characters":
         training = list(texts.values()) or training  # the alphabet: an unknown character could not be scored
     learns_vocabulary = tokenizer_class(data.tokenizer).learns_vocabulary
-    vocab_size = (data.vocab_size or DEFAULT_VOCAB_SIZE) if learns_vocabulary else None
+    vocab_size = data.vocab_size or (DEFAULT_VOCAB_SIZE if learns_vocabulary else None)
     return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)
 
 

@@ -101,8 +101,11 @@ class WarmupStableDecay(WarmUp):
     min_lr_ratio: Ratio = 0.0
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """One until the fall begins."""
-        first = max(float(self.warmup_steps), num_steps * (1 - self.decay_fraction))
+        """One until the fall begins; the shortest is that from the last step but one to the last."""
+        first = num_steps * (1 - self.decay_fraction)
+        if self.decay_fraction and num_steps > 1:
+            first = min(first, num_steps - 2)
+        first = max(float(self.warmup_steps), first)
         progress = self.progress(step, first, num_steps)
         left = {
             "linear": 1 - progress,

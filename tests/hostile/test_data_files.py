@@ -12,7 +12,7 @@ import pytest
 
 from archetype.apps.cli.prompt_file import read_prompts
 from archetype.data.pairs import read_pairs
-from archetype.data.records import read_records
+from archetype.data.records import TEXT_AND_LABEL, read_records
 from archetype.data.sources import Sources
 from archetype.errors import DataError
 
@@ -70,7 +70,7 @@ def _documents(file: Path) -> list[str]:
 
 
 READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {
-    "records": (("text", "label"), lambda file: read_records(file, {"text": "a text", "label": "a label"})),
+    "records": (("text", "label"), lambda file: read_records(file, TEXT_AND_LABEL)),
     "pairs": (("source", "target"), read_pairs),
     "documents": (("text",), _documents),
     "prompts": (("prompt",), lambda file: [prompt.text for prompt in read_prompts(file)]),
@@ -105,7 +105,7 @@ def test_a_long_field_and_half_a_pair(tmp_path: Path) -> None:
     long = "x" * 200_000
     (tmp_path / "a.csv").write_text(f"text,label\n{long},1\n")
     before = csv.field_size_limit()
-    fields = {"text": "a text", "label": "a label"}
+    fields = TEXT_AND_LABEL
     assert read_records(tmp_path / "a.csv", fields) == [{"text": long, "label": "1"}]
     assert csv.field_size_limit() == before
     (tmp_path / "a.jsonl").write_text(

@@ -115,8 +115,11 @@ def test_an_output_of_another_input_is_left_alone(
         )  # fmt: skip
         assert output.read_text() == text
     for options, message in (
-        (["--input", prompts], "--input: belongs with the other; give --input and --output"),
-        (["--input", prompts, "--output", output, "text"], "--input: already has the prompts"),
+        (["--input", prompts], "--input: has no effect without --output; add it, or leave this out"),
+        (
+            ["--input", prompts, "--output", output, "text"],
+            "PROMPT...: cannot be combined with --input",
+        ),
         (["--input", tmp_path / "none", "--output", output], f"{tmp_path / 'none'}: there is no such file"),
     ):
         done = archetype("generate", run_directory, *options)

@@ -11,6 +11,7 @@ from archetype.apps.cli.output import console, print_device, print_json, show_wa
 DTYPE = typer.Option(help="Type to compute in.  [default: as stored; float32 of a preset]")
 BATCH = typer.Option(min=1, help="Rows at once.  [default: 1; 16 of batch, 8 of train, 64 of embed]")
 PROMPT = typer.Option(min=1, help="Tokens that a row reads.  [default: 128; 256 of train, 32 of embed]")
+NEEDS = {"peer_python": ("peer",)}
 NEW = typer.Option(min=2, help="Tokens that a row writes, one with its prompt.  [default: 64]")
 
 
@@ -54,8 +55,6 @@ def bench(
     from archetype.weights.packed import unpack_without_kernels
 
     show_warnings()
-    if peer_python is not None and not peer:
-        raise SpecError("--peer-python", "is the Python of peers, which nothing asks for", "add --peer")
     if peer and resolve_device(device).type != "cpu":
         raise SpecError("--peer", "peers are timed on the processor", "add --device cpu")
     if threads is not None:

@@ -1,6 +1,7 @@
 """`archetype compare`: experiments with arms, seeds and verdicts; folders of claims; architecture search."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 
 from archetype.apps.cli.options import Json
 from archetype.apps.cli.output import print_json
+from archetype.apps.cli.verb import Verb
 
 if TYPE_CHECKING:
     from archetype.studies.extend import ReportExtension
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from archetype.studies.store import Store
     from archetype.studies.study import Study
 
+MODES = ("quick", "full", "extended", "gpu")
+EXCLUDES = {mode: MODES[:number] for number, mode in enumerate(MODES)} | {"exact": ("workers", "engine")}
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None,
     help="Compare architectures under control, with seeds, intervals and verdicts.",
@@ -39,7 +43,7 @@ EngineName = Annotated[str, typer.Option("--engine", help="here, ray or slurm.")
 To = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="The folder that gets the reports.")]
 
 
-@app.command()
+@app.command(cls=Verb)
 def plan(
     file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, as_json: Json = False,
@@ -48,10 +52,10 @@ def plan(
     from archetype.studies.report import plan_text
 
     planned = _study(file, _mode(quick, full, extended, gpu), store, data_dir).plan()
-    print_json(planned) if as_json else print(plan_text(planned, workers))
+    print_json(planned | {"workers": workers}) if as_json else print(plan_text(planned, workers))
 
 
-@app.command()
+@app.command(cls=Verb)
 def run(
     file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
@@ -63,7 +67,7 @@ def run(
     _report(study, to, as_json)
 
 
-@app.command()
+@app.command(cls=Verb)
 def status(
     file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, as_json: Json = False,
@@ -80,7 +84,7 @@ def status(
         print(f"  {key}  {where}, {line['seconds_ago']} s ago")
 
 
-@app.command()
+@app.command(cls=Verb)
 def report(
     file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, to: To = None, as_json: Json = False,
@@ -94,7 +98,7 @@ def report(
     _report(study, to, as_json)
 
 
-@app.command()
+@app.command(cls=Verb)
 def extend(
     report_file: Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report in full mode.")],
     corpus: Annotated[
@@ -111,7 +115,7 @@ def extend(
     _report(study, to, as_json)
 
 
-@app.command()
+@app.command(cls=Verb)
 def calibrate(
     file: Annotated[Path | None, typer.Option(help="Another calibration than the packaged one.")] = None,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
@@ -138,7 +142,7 @@ def calibrate(
         raise DataError("calibration", cause, "trained verdicts are not printed; use more seeds or longer runs")
 
 
-@app.command()
+@app.command(cls=Verb)
 def claim(
     number: Annotated[int, typer.Argument(metavar="N", help="The number of the claim.")],
     folder: ClaimsFolder = None,
@@ -152,7 +156,7 @@ def claim(
     run(str(claim_file(number, folder)), quick, full, extended, gpu, store, data_dir, workers, engine, to, as_json)
 
 
-@app.command("all")
+@app.command("all", cls=Verb)
 def all_(
     folder: ClaimsFolder = None,
     quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
@@ -165,15 +169,16 @@ def all_(
     from archetype.studies.claims import find_claims
     from archetype.studies.overview import overview_text
 
-    outcomes, mode = [], _mode(quick, full, extended, gpu)
-    for file in find_claims(folder).values():
-        study = _study(str(file), mode, store, data_dir, exact)
+    outcomes, mode, files = [], _mode(quick, full, extended, gpu), [*find_claims(folder).values()]
+    _check_mode(files, mode)
+    for file in files:
+        study = _study(str(file), mode, store, data_dir, exact, False)
         _run(study, workers, engine)
         outcomes.append(_outcome(study, to))
     print_json({"claims": outcomes}) if as_json else print(overview_text(outcomes))
 
 
-@app.command()
+@app.command(cls=Verb)
 def search(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A search file.")],
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
@@ -197,7 +202,7 @@ def search(
         print(search_text(result))
 
 
-@app.command()
+@app.command(cls=Verb)
 def schema() -> None:
     """Print the JSON Schema of experiment files, for editors."""
     from archetype.studies.experiment import json_schema
@@ -206,12 +211,7 @@ def schema() -> None:
 
 
 def _mode(quick: bool, full: bool, extended: bool, gpu: bool) -> str:
-    from archetype.errors import SpecError
-
-    named = [name for name, is_on in (("quick", quick), ("full", full), ("extended", extended), ("gpu", gpu)) if is_on]
-    if len(named) > 1:
-        raise SpecError(f"--{named[1]}", f"stands beside --{named[0]}", "give one of them")
-    return named[0] if named else "full"
+    return next((mode for mode, is_on in zip(MODES, (quick, full, extended, gpu), strict=True) if is_on), "full")
 
 
 def _store(folder: Path | None) -> "Store":
@@ -228,13 +228,26 @@ def _data_folder(folder: Path | None) -> Path:
     return (folder or Path(os.environ.get(SETTING) or ".")).expanduser().absolute()
 
 
-def _study(file: str, mode: str, store: Path | None, data_dir: Path | None, exact: bool = False) -> "Study":
+def _check_mode(files: Sequence[Path], mode: str) -> None:
+    """Refuse a mode that is none of these experiments': it would be full by another name."""
+    from archetype.errors import SpecError
+    from archetype.studies.experiment import read_experiment
+
+    if not any(read_experiment(file).has(mode) for file in files):
+        raise SpecError(f"--{mode}", "no part says what to do otherwise", f"add modes.{mode} to one, or use --full")
+
+
+def _study(
+    file: str, mode: str, store: Path | None, data_dir: Path | None, exact: bool = False, alone: bool = True
+) -> "Study":
     from archetype.studies.claims import claim_file
     from archetype.studies.experiment import CheckPart, read_experiment
     from archetype.studies.registry import load_checks
     from archetype.studies.study import Study
 
     path = claim_file(int(file)) if file.isdigit() else Path(file)
+    if alone:
+        _check_mode([path], mode)
     experiment = read_experiment(path)
     if any(isinstance(part, CheckPart) for part in experiment.parts):
         load_checks(path.parent)

@@ -12,6 +12,8 @@ from archetype.apps.cli.output import print_json
 if TYPE_CHECKING:
     from archetype.convert.parity import Parity
 
+EXCLUDES = {"adapter_only": ("format", "type", "allow_different_tokens", "weights", "dtype", "seed")}
+
 
 def import_(
     model: Model,
@@ -61,7 +63,9 @@ def export(
     ] = False,
     weights: Weights = None,
     dtype: StoredDtype = None,
-    seed: Annotated[int, typer.Option(help="Of the weights of a specification, which has none.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the weights of a specification, which has none.  [default: 0]")
+    ] = None,
     adapter_only: Annotated[
         bool, typer.Option("--adapter-only", help="Write a run's adapter as a folder of peft, without its base.")
     ] = False,
@@ -70,6 +74,7 @@ def export(
 
     A preset or a specification's file is written with random weights. A run's adapter is merged.
     """
+    from archetype.errors import SpecError
     from archetype.exporting import export, export_adapter
     from archetype.io.tensors import dtype_of
     from archetype.loading import build_untrained, load, names_weights
@@ -79,6 +84,9 @@ def export(
         print(f"wrote {to} as an adapter of {written.name}")
         return
     trained = names_weights(model)
+    if trained and seed is not None:
+        raise SpecError("--seed", f"{model} has weights, so that none are drawn", "leave it out")
+    seed = seed or 0
     lm = (
         load(model, dtype_of(dtype), mapped=True, weights=weights)
         if trained

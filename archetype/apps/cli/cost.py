@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from archetype.machine.hardware import Device
     from archetype.table import Table
 
+NEEDS = {"devices": ("device", "fit")}
+
 
 def cost(
     sources: Specs,
@@ -54,15 +56,14 @@ def cost(
 
     if len(sources) > 1 and not compare:
         raise SpecError("cost", f"{len(sources)} specifications are given", "set them side by side with --compare")
-    if devices > 1 and device is None:
-        raise SpecError("--devices", "says how many of a device there are, and there is none", "add --device NAME")
-    memory = None if fit is None else parse_size(fit)
+    memory = None if fit is None else devices * parse_size(fit)
+    place = fit if devices == 1 else f"{devices} x {fit}"
     pairs = cast("AttentionPairs", attention)  # others are refused by `cost_report`
     reports = [
         cost_report(open_spec(source), batch, length, dtype, pairs, source_length, state_dtype) for source in sources
     ]
     hardware = None if device is None else _device(device).times(devices)
-    predictions = [[*_fit(report, fit, memory), *_times(report, hardware)] for report in reports]
+    predictions = [[*_fit(report, place, memory), *_times(report, hardware)] for report in reports]
     if as_json:
         data = [report.to_json() for report in reports]
         for one, predicted in zip(data, predictions, strict=True):

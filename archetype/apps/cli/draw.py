@@ -7,6 +7,8 @@ import typer
 from archetype.apps.cli.options import Json, OptionalOutput, Spec, complete_presets
 from archetype.apps.cli.output import print_json
 
+EXCLUDES = {"as_json": ("to",)}
+
 
 def draw(
     source: Spec,

@@ -19,9 +19,9 @@ DATA_HELP = (
     "(JSON lines of source and target)."
 )
 BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty")
-KINDS = {  # of data that an option is for
-    "stride": ("text",), "length": ("text",), "num_fewshot": ("tasks",), "limit": ("tasks",),
-    **dict.fromkeys(BEAM, ("source", "data")),
+NEEDS = {
+    "stride": ("text",), "length": ("text",), "num_fewshot": ("tasks",), "limit": ("tasks",), "source": ("target",),
+    "target": ("source",), **dict.fromkeys(BEAM, ("source", "data")),
 }  # fmt: skip
 SECTIONS = {  # of the options, in the help
     "Data": ("text", "data", "source", "target", "tasks"),
@@ -62,17 +62,9 @@ def evaluate(
     from archetype.generate import Beam
     from archetype.io.text import read_text
 
-    if (source is None) != (target is None):
-        raise SpecError("--source" if source is None else "--target", "belongs with the other", "give both")
-    kinds = {"text": text, "data": data, "source": source, "tasks": tasks}
-    chosen = [name for name, value in kinds.items() if value is not None]
-    if len(chosen) != 1:
+    if sum(one is not None for one in (text, data, source, tasks)) != 1:
         raise SpecError("evaluate", "takes one kind of data", "give --text, --data, --source with --target, or --tasks")
     beam = values_of(BEAM, options)
-    others = {"stride": stride, "length": length, "num_fewshot": num_fewshot, "limit": limit}
-    for name in (*beam, *(name for name, value in others.items() if value is not None)):
-        if chosen[0] not in KINDS[name]:
-            raise SpecError(f"--{name.replace('_', '-')}", f"is not for --{chosen[0]}", "leave it out")
     Beam.parse(beam)  # a wrong setting is refused before a large model is read
     texts = {str(file): read_text(file) for file in text or ()}
     lm = load(model, dtype, device, weights=weights)

@@ -30,6 +30,8 @@ SECTIONS = {  # of the options, in the help
     "Beam search": tuple(BEAM),
     "Files": ("input", "output", "slots"),
 }
+NEEDS = {"system": ("chat",), "slots": ("input",), "input": ("output",), "output": ("input",)}
+EXCLUDES = {"input": ("prompts", "texts", "chat"), "chat": ("draft", "lookup")}
 SELF = Path("self")  # the draft of a model that predicts further tokens
 LINES_AT_ONCE = 512  # of standard input, read before the first is translated
 
@@ -73,16 +75,10 @@ def generate(
     settings = values_of(SAMPLING, options)
     settings |= {name: read_text(file) for name, file in (("json_schema", json_schema), ("lark", lark)) if file}
     from archetype.api import load
-    from archetype.errors import SpecError
     from archetype.generate import Engine, Sampling
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
-    if system is not None and not chat:
-        raise SpecError("--system", "belongs to a conversation", "add --chat")
-    if input is not None or output is not None:
-        input, output = _both(input, output)
-        if prompts or chat:
-            raise SpecError("--input", "already has the prompts", "leave out PROMPT and --chat")
+    if input is not None and output is not None:
         from archetype.apps.cli.prompt_file import read_prompts
 
         lines = read_prompts(input)  # wrong lines are refused before a large model is read
@@ -93,8 +89,6 @@ def generate(
     texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
     lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF)
     if chat:
-        if draft is not None or lookup:
-            raise SpecError("--lookup" if lookup else "--draft", "is for texts to be continued", "leave out --chat")
         _print_answers(lm, [_conversation(system, text) for text in texts], settings, as_json)
         return
     guesses: dict[str, Any] = {"draft": _draft(draft, dtype, device), "lookup": lookup}
@@ -141,8 +135,8 @@ def translate(
 
     settings = values_of(BEAM, options)
     Beam.parse(settings)  # a wrong setting is refused before a model is read
-    if input is not None or output is not None:
-        _translate_file(model, input, output, texts, settings, (dtype, weights, device), as_json)
+    if input is not None and output is not None:
+        _translate_file(model, input, output, settings, (dtype, weights, device), as_json)
         return
     lm = load(model, dtype, device, weights=weights)
     sources = texts or _lines()
@@ -196,16 +190,12 @@ def _generate_file(
 
 
 def _translate_file(
-    model: Path, input: Path | None, output: Path | None, texts: list[str] | None, settings: dict[str, Any],
-    options: tuple[str | None, str | None, str], as_json: bool,
+    model: Path, input: Path, output: Path, settings: dict[str, Any], options: tuple[str | None, str | None, str],
+    as_json: bool,
 ) -> None:  # fmt: skip
     from archetype.api import load
     from archetype.apps.cli.source_file import read_sources, translate_file
-    from archetype.errors import SpecError
 
-    input, output = _both(input, output)
-    if texts:
-        raise SpecError("--input", "already has the sources", "leave out TEXT")
     sources = read_sources(input)  # wrong lines are refused before a large model is read
     dtype, weights, device = options
     summary = translate_file(load(model, dtype, device, weights=weights), sources, output, settings)
@@ -224,15 +214,6 @@ def _draft(draft: Path | None, dtype: str | None, device: str) -> "Draft | None"
     if draft is None:
         return None
     return "self" if draft == SELF else load(draft, dtype, device)
-
-
-def _both(input: Path | None, output: Path | None) -> tuple[Path, Path]:
-    from archetype.errors import SpecError
-
-    if input is None or output is None:
-        place = "--output" if input is None else "--input"
-        raise SpecError(place, "belongs with the other", "give --input and --output")
-    return input, output
 
 
 def _conversation(system: str | None, text: str) -> list["Message"]:

@@ -11,6 +11,7 @@ from archetype.apps.cli.output import print_device, print_json
 if TYPE_CHECKING:
     from archetype.inspection import View
 
+EXCLUDES = {"corrupt": ("view", "layer", "head")}
 OUTPUT_HELP = "A picture (.png, .svg), data (.json) or tensors (.safetensors) to write."
 
 
@@ -61,8 +62,6 @@ def inspect(
         raise SpecError("--token", "and --position are for attributions", "add --view attribution")
     if view == "attribution" and head is not None:
         raise SpecError("--head", "an attribution has all heads of its --layer", "leave it out")
-    if corrupt is not None and (view != "summary" or layer is not None or head is not None):
-        raise SpecError("--corrupt", "cannot be combined with --view, --layer or --head", "leave these out")
     lm = load(model, dtype, device)
     inspection = lm.inspect(lm.images(text)[0] if lm.spec.reads_images else text, target)
     shown: View

@@ -7,18 +7,17 @@ import errno
 import gc
 import io
 import os
-import re
 import sys
 import warnings
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from archetype.apps.cli.output import replace_drawing
+from archetype.apps.cli.verb import Verb
 from archetype.errors import MAX_MESSAGE, ArchetypeError, Notice, one_line
 
 HELP = "The architecture workbench for language models: one specification, from its cost to its text."
@@ -67,46 +66,7 @@ VERBS = {
 }
 READERS = ("generate", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
 QUICK = ("specs", "cost", "draw")  # modules of verbs that end before there is much garbage
-KEPT = 2**30  # bytes of freed memory that stay with them: each layer takes what the one before gave back
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
-
-
-class Verb(TyperCommand):
-    """A verb whose options stand in its help by section, as `SECTIONS` of its module says; the others stand last."""
-
-    sections: Mapping[str, tuple[str, ...]] = {}
-    optional_values: Mapping[str, tuple[str, str]] = {}  # of options: what one alone means, the form of a value
-    reads_texts = False
-    ends_soon = False
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments, and be ready to run; an option that may stand alone gets what it means then."""
-        for option, (alone, form) in self.optional_values.items():
-            if option in args and not re.fullmatch(form, (*args, "")[args.index(option) + 1]):
-                args = [*args]
-                args.insert(args.index(option) + 1, alone)
-        rest = super().parse_args(ctx, args)  # the help ends here
-        if not self.ends_soon:
-            gc.enable()
-        if self.reads_texts:
-            from archetype.machine.allocation import keep_freed_memory
-
-            keep_freed_memory(KEPT)
-        return rest
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, sections, and options that belong to none."""
-        section_of = {name: section for section, names in self.sections.items() for name in names}
-        places = {name: place for place, name in enumerate(section_of)}
-        records: dict[str, list[Any]] = {name: [] for name in ("Arguments", *self.sections, "Options")}
-        for parameter in sorted(self.get_params(ctx), key=lambda one: places.get(one.name or "", len(places))):
-            is_option = parameter.param_type_name == "option"
-            if record := parameter.get_help_record(ctx):
-                records[section_of.get(parameter.name or "", "Options") if is_option else "Arguments"].append(record)
-        for section, rows in records.items():
-            if rows:
-                with formatter.section(section):
-                    formatter.write_dl(rows)
 
 
 class Verbs(TyperGroup):
@@ -127,12 +87,11 @@ class Verbs(TyperGroup):
             single = typer.Typer(add_completion=False, **PLAIN)
             single.command(cmd_name, cls=Verb)(verb)
         command = typer.main.get_command(single)
-        if isinstance(command, Verb):
-            command.sections = getattr(source, "SECTIONS", {})
-            command.optional_values = getattr(source, "OPTIONAL_VALUES", {})
-            command.reads_texts, command.ends_soon = module in READERS, module in QUICK
-        else:
-            gc.enable()
+        for one in getattr(command, "commands", {"": command}).values():
+            one.sections = getattr(source, "SECTIONS", {})
+            one.optional_values = getattr(source, "OPTIONAL_VALUES", {})
+            one.needs, one.excludes = getattr(source, "NEEDS", {}), getattr(source, "EXCLUDES", {})
+            one.reads_texts, one.ends_soon = module in READERS, module in QUICK
         command.params += _common_options()
         return command
 

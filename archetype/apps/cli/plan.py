@@ -11,25 +11,29 @@ from archetype.errors import SpecError
 from archetype.estimate.parallel import Cluster, Planner, Step, best_steps, plan_table
 from archetype.machine.hardware import device
 from archetype.models.spec import leaves_vocabulary_open
-from archetype.training.plan import plan
+from archetype.training.budget import Budget
+from archetype.training.plan import duration, plan
 from archetype.training.plot import draw_in_terminal
 from archetype.training.rate_finder import find_rate
 from archetype.training.recipe import Recipe
 from archetype.training.resolve import ResolvedRecipe
 
 
-def print_plan(recipe: Recipe, cluster: str, gpu: str, as_json: bool) -> None:
-    """Print memory and throughput of the fastest layouts, and what the best of them is in a recipe.
+def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: bool) -> None:
+    """Print memory, throughput and time of the fastest layouts, and what the best of them is in a recipe.
 
     Args:
-        recipe: of which model, batch and length count.
+        recipe: of which model, batch, length and steps count.
         cluster: machines and devices of each, such as 16x8.
         gpu: name of the devices.
+        budget: tokens or FLOPs in place of the steps.
         as_json: print one JSON object.
 
     Raises:
-        SpecError: no layout fits, or the recipe leaves the vocabulary to a tokenizer.
+        SpecError: no layout fits, the recipe leaves the vocabulary to a tokenizer, or the budget is one of time.
     """
+    if budget.minutes is not None:
+        raise SpecError("--minutes", "is measured on this machine, not on a cluster", "give --tokens or --flops")
     source = recipe.spec
     if leaves_vocabulary_open(source):
         raise SpecError("spec.vocab_size", "is missing, and a plan reads no text", "add --set spec.vocab_size=N")
@@ -37,12 +41,14 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, as_json: bool) -> None:
     dtype = "float32" if recipe.dtype == "float32" else "bfloat16"
     length = recipe.sequence_length or model.context_length
     planner = Planner(model, Cluster.parse(cluster, device(gpu)), recipe.batch_size, length, dtype)
-    steps = best_steps(planner)
+    steps, count = best_steps(planner), budget.steps(recipe, model, length) if budget else recipe.steps
     if as_json:
-        print_json({"cluster": cluster, "device": gpu, "steps": [_data(step) for step in steps]})
+        layouts = [_data(step) | {"seconds_of_run": count * step.seconds} for step in steps]
+        print_json({"cluster": cluster, "device": gpu, "num_steps": count, "steps": layouts, "recipe": recipe.dump()})
         return
     print(f"{recipe.batch_size} rows of {length:,} tokens a step, in {dtype}, on {cluster} {gpu}")
     print(plan_table(planner, steps))
+    print(f"{count:,} steps take {duration(count * steps[0].seconds)} with the first")
     best = next((step for step in steps if step.layout.pipeline == 1), None)  # what `train` does
     if best is not None:
         print(f"recommended: {' '.join(f'--set {field}' for field in _fields(best))}")
@@ -57,14 +63,18 @@ def _data(step: Step) -> dict[str, object]:
     return {**step._asdict(), "layout": step.layout._asdict(), "tokens_per_second": step.tokens_per_second}
 
 
-def print_plan_here(resolved: ResolvedRecipe, device: torch.device, as_json: bool) -> None:
-    """Print cost, memory and time of a run on this machine, and whether it fits."""
+def print_plan_here(resolved: ResolvedRecipe, device: torch.device, chosen: str, as_json: bool) -> None:
+    """Print what was chosen, cost, memory and time of a run on this machine, and whether it fits."""
     planned = plan(resolved, device)
     if as_json:
-        print_json(planned.to_json())
-    else:
-        print_device(device)
-        print(planned.table())
+        print_json(planned.to_json() | {"recipe": resolved.recipe.dump()})
+        return
+    print_device(device)
+    if chosen:
+        print(f"chosen: {chosen}")
+    optimizer = resolved.recipe.optimizer
+    print(f"{optimizer.kind} with a learning rate of {optimizer.learning_rate:g}")
+    print(planned.table())
 
 
 def print_rates(resolved: ResolvedRecipe, device: torch.device, file: Path | None, as_json: bool) -> None:

@@ -21,6 +21,10 @@ SECTIONS = {
     "Page": ("runs", "reports"),
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
 }
+NEEDS = dict.fromkeys(
+    ("alias", "memory", "dtype", "weights", "chat_template", "generation_config", "slots", "max_queue", "prefix_cache"),
+    ("models",),
+)
 KEY = "ARCHETYPE_API_KEY"
 REPORTS = [Path("claims/reports"), Path("studies")]
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # hosts that listen everywhere, and where a browser finds them

@@ -9,6 +9,9 @@ import typer
 from archetype.apps.cli.options import Json, OptionalOutput, Spec, complete_presets
 from archetype.apps.cli.output import print_json
 
+NEEDS = {"solve": ("match",)}
+EXCLUDES = {"explain": ("full",)}
+
 
 def list_(as_json: Json = False) -> None:
     """List the presets with their family, size and source."""
@@ -34,11 +37,8 @@ def show(
 ) -> None:
     """Print a specification as the file that would describe it."""
     from archetype.convert.source import open_spec
-    from archetype.errors import SpecError
     from archetype.io.yaml import mapping_to_yaml, with_schema_line
 
-    if explain and full:
-        raise SpecError("--full", "cannot be combined with --explain", "give one of them")
     if explain:
         _explain(Path(source), as_json)
         return
@@ -122,8 +122,6 @@ def set_(
 
     if not assignments and match is None:
         raise SpecError("set", "nothing is to be changed", "give PATH=VALUE, or --match B MEASURE")
-    if solve is not None and match is None:
-        raise SpecError("--solve", "names the size that --match changes", "add --match B MEASURE, or leave it out")
     spec = assign(open_spec(source), assignments or [])
     if match is not None:
         from archetype.estimate.match import match as solved

@@ -8,6 +8,7 @@ import typer
 
 from archetype.apps.cli.options import Json, Output
 from archetype.apps.cli.output import print_json
+from archetype.apps.cli.verb import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +21,10 @@ app = typer.Typer(
 
 FOLDER = typer.Argument(help="A tokenizer's folder, a run directory or a model folder.")
 SHOWN = 8  # special tokens; Llama 3 has 256
+SHOWN_MERGES = 20
 
 
-@app.command()
+@app.command(cls=Verb)
 def train(
     text: Annotated[list[Path], typer.Option(help="A UTF-8 text file; may be repeated.")],
     to: Output,
@@ -47,20 +49,24 @@ def train(
         print(f"{to}: {tokenizer.kind}, {tokenizer.vocab_size:,} ids")
 
 
-@app.command()
+@app.command(cls=Verb)
 def show(
     folder: Annotated[Path, FOLDER],
-    merges: Annotated[int, typer.Option(min=0, help="How many merges to print.")] = 20,
+    merges: Annotated[int | None, typer.Option(min=0, help="How many merges to print.  [default: 20]")] = None,
     text: Annotated[Path | None, typer.Option(help="Count the merges, and bytes per token, on this text file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Print a tokenizer's size, special tokens, first merges, and how well it compresses a text."""
+    from archetype.errors import DataError
     from archetype.io.text import read_text
     from archetype.tokenizers import open_tokenizer
+    from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 
     tokenizer = open_tokenizer(folder)
+    if merges is not None and not isinstance(tokenizer, HuggingFaceTokenizer):
+        raise DataError("--merges", f"a tokenizer of kind {tokenizer.kind} has none", "leave it out")
     sample = None if text is None else read_text(text)
-    rows = _merges(tokenizer, merges, sample)
+    rows = _merges(tokenizer, SHOWN_MERGES if merges is None else merges, sample)
     facts: dict[str, Any] = {
         "kind": tokenizer.kind,
         "vocab_size": tokenizer.vocab_size,
@@ -79,7 +85,7 @@ def show(
             _print_merges(rows)
 
 
-@app.command()
+@app.command(cls=Verb)
 def encode(
     folder: Annotated[Path, FOLDER],
     text: Annotated[str, typer.Argument(help="The text, or - to read it from standard input, line ends included.")],
@@ -99,7 +105,7 @@ def encode(
         print(" ".join(pieces))
 
 
-@app.command()
+@app.command(cls=Verb)
 def decode(
     folder: Annotated[Path, FOLDER],
     ids: Annotated[list[int], typer.Argument(metavar="ID...", help="Token ids.")],

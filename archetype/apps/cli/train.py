@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from archetype.training.recipe import Recipe
     from archetype.training.state import TrainState
 
-SECTIONS, OPTIONAL_VALUES = own.SECTIONS, own.OPTIONAL_VALUES
+SECTIONS, OPTIONAL_VALUES, NEEDS, EXCLUDES = own.SECTIONS, own.OPTIONAL_VALUES, own.NEEDS, own.EXCLUDES
 
 
 @takes(own.FIELDS | own.BUDGET, own.CHOSEN)
@@ -29,7 +29,7 @@ def train(
     device: Device = "auto",
     force: own.Force = False,
     plan: own.Plan = None,
-    gpu: own.Gpu = "H100-SXM",
+    gpu: own.Gpu = None,
     find_rate: own.FindRate = False,
     as_json: Json = False,
     **options: Any,
@@ -51,28 +51,23 @@ def train(
 
     folder = resume or to or Path("run")  # a plan only reads beside it
     fields, budget = own.recipe_fields(options, texts, new_tokens), Budget.parse(values_of(own.BUDGET, options))
-    if budget and "steps" in fields:
-        raise SpecError("--steps", "stands beside --tokens, --flops or --minutes, which decide it", "give one of them")
-    if resume is not None and (plan is not None or find_rate):
-        raise SpecError("--resume", "stands beside --plan or --find-rate, which are for a new run", "leave it out")
-    if resume is not None and (recipe or to or start_from or budget or fields.keys() - {"steps"}):
-        remedy = "give it alone, or with --steps or --set parallel.FIELD=N"
-        raise SpecError("--resume", "a resumed run keeps its recipe", remedy)
 
     def assembled() -> tuple["Pretrained | None", "Recipe", str]:
-        pretrained = None if start_from is None else open_pretrained(start_from, fields)
-        return pretrained, *assemble(recipe, fields, assignments or [], budget)
+        pretrained = None if start_from is None else open_pretrained(start_from)
+        return pretrained, *assemble(recipe, fields, assignments or [], budget, pretrained)
 
+    if plan == own.HERE and gpu is not None:
+        raise SpecError("--gpu", "is of a cluster, and --plan alone is of this machine", "add its size: --plan 1x8")
     if plan is not None or find_rate:
-        here, (pretrained, chosen, _) = resolve_device(device), assembled()
+        here, (pretrained, chosen, said) = resolve_device(device), assembled()
         if plan not in (None, own.HERE):
-            print_plan(chosen, plan, gpu, as_json)
+            print_plan(chosen, plan, gpu or own.GPU, budget, as_json)
             return
         resolved = resolve_recipe(folder, chosen, here, None, True, budget, pretrained)
         if find_rate:
             print_rates(resolved, here, to, as_json)
         else:
-            print_plan_here(resolved, here, as_json)
+            print_plan_here(resolved, here, said, as_json)
         return
     with launched(resolve_device(device)) as (processes, own_device):
 

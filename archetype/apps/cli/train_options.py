@@ -8,6 +8,7 @@ import typer
 from archetype.apps.cli.fields import fields, values_of
 
 HERE = "here"  # what --plan alone stands for
+GPU = "H100-SXM"
 OPTIONAL_VALUES = {"--plan": (HERE, r"\d+x\d+")}  # of options: what one without a value means, and what a value is
 
 TO_FIT = "chosen to fit the text"
@@ -48,6 +49,18 @@ KINDS = {  # of data that an option names; of --text its files decide
     "source": "pairs", "target": "pairs", "images": "images", "labelled": "labelled_text",
     "labelled_tokens": "labelled_tokens", "chat": "chat", "preferences": "preferences",
 }  # fmt: skip
+NEEDS = {"allow_changes": ("resume",), "gpu": ("plan",)}
+EXCLUDES = {
+    "resume": (
+        "texts", "recipe", "to", "start_from", "new_tokens", "plan", "find_rate",
+        *(name for name in FIELDS if name != "steps"), *BUDGET,
+    ),
+    "steps": tuple(BUDGET),
+    "text": tuple(KINDS),
+    "texts": tuple(KINDS),
+    "images": ("tokenizer", "vocab_size", "sequence_length", "new_tokens"),
+    "find_rate": ("plan", "force", "steps", "learning_rate", "warmup_steps", "patience", "track", *BUDGET),
+}  # fmt: skip
 
 
 Texts = Annotated[
@@ -77,7 +90,7 @@ Plan = Annotated[
         help="Only print cost, memory and time here, or how this would train on such a cluster, as 16x8.",
     ),
 ]
-Gpu = Annotated[str, typer.Option(help="The devices of the cluster.")]
+Gpu = Annotated[str | None, typer.Option(help=f"The devices of the cluster.  [default: {GPU}]")]
 FindRate = Annotated[
     bool, typer.Option("--find-rate", help="Only try rising learning rates and suggest one; --to FILE.png draws it.")
 ]

@@ -31,6 +31,7 @@ class Optimizer(Part):
     width_exponent: ClassVar[float | None] = (
         1.0  # with which rates of hidden matrices fall, of muP; None: it does not say
     )
+    share_of_adamw: ClassVar[float | None] = 1.0  # of the rate that is chosen for AdamW; None: its own default is
     learning_rate: Positive = 1e-3
     weight_decay: NotNegative = 0.0
     groups: tuple[ParameterGroup, ...] = ()

@@ -120,6 +120,7 @@ class Adafactor(Optimizer):
         clip_threshold: root mean square of an update, above which it is scaled down.
     """
 
+    share_of_adamw: ClassVar[float | None] = None  # relative to each matrix's own size: 1e-2 (Shazeer 2018, section 8)
     kind: Literal["adafactor"] = "adafactor"
     learning_rate: Positive = 1e-2
     beta2_decay: Annotated[float, Field(le=0, ge=-1)] = -0.8
@@ -153,6 +154,7 @@ class Lion(Optimizer):
         betas: weight of the momentum in the update, and its decay.
     """
 
+    share_of_adamw: ClassVar[float | None] = 0.1  # 3 to 10 times smaller (Chen 2023, section 5)
     kind: Literal["lion"] = "lion"
     learning_rate: Positive = 1e-4
     weight_decay: NotNegative = 1.0
@@ -181,6 +183,7 @@ class SGD(Optimizer):
     """
 
     width_exponent: ClassVar[float | None] = None
+    share_of_adamw: ClassVar[float | None] = None  # gradients are not normalized: 0.1 (He 2016, section 3.4)
     kind: Literal["sgd"] = "sgd"
     learning_rate: Positive = 1e-1
     momentum: Probability = 0.9

@@ -82,7 +82,7 @@ def alone_parquet_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     from pyarrow import parquet
 
     monkeypatch.setattr(sources, "PIECE_BYTES", 1000)
-    table = pyarrow.table({"text": [*TEXTS, None], "n": range(len(TEXTS) + 1)})
+    table = pyarrow.table({"text": TEXTS, "n": range(len(TEXTS))})
     (tmp_path / "folder").mkdir()
     parquet.write_table(table, tmp_path / "folder" / "train.parquet", row_group_size=7)
     datasets.Dataset.from_dict({"text": TEXTS}).save_to_disk(tmp_path / "saved")
@@ -95,6 +95,10 @@ def alone_parquet_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert read(f"hf:{tmp_path / 'lines'}") == TEXTS  # streamed
     file = tmp_path / "folder" / "train.parquet"
     assert refusal(file, field="body") == f"{file}: has no column 'body'; name one with data.field; it has text, n"
+    parquet.write_table(pyarrow.table({"text": ["a", "b", "", "c", None]}), tmp_path / "null.parquet", row_group_size=2)
+    (tmp_path / "null.jsonl").write_text('{"text": "a"}\n\n{"text": ""}\n{"text": null}\n')
+    for name, place in (("null.parquet", "row 5"), ("null.jsonl", "line 4")):
+        assert refusal(tmp_path / name).startswith(f"{tmp_path / name}: {place}: has no text under 'text'")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     assert refusal(tmp_path / "bad.parquet").startswith(f"{tmp_path / 'bad.parquet'}: is not a Parquet file: ")
     with pytest.raises(DataError, match=r"hf:owner/name: is not a folder here, and huggingface.co does not tell"):
@@ -109,8 +113,8 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes(b"text \xff")
     (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"text " * 999)[:-9])
     for name, message in {
-        "a.jsonl": "the line at byte 14: has no text under 'text'; name its field with data.field; it has body",
-        "b.jsonl": "the line at byte 14 is not JSON",
+        "a.jsonl": "line 2: has no text under 'text'; name its field with data.field; it has body",
+        "b.jsonl": "line 2: is not JSON",
         "c.txt": "is not UTF-8 at byte 5; save it as UTF-8",
         "d.txt.gz": "is not a whole gzip file; download it again",
     }.items():

@@ -132,9 +132,9 @@ def test_what_cannot_be_evaluated_is_said(tmp_path: Path, monkeypatch: pytest.Mo
         lm.evaluate(tmp_path / "texts.csv")
     for arguments, message in (
         (["--text", "a", "--data", "b"], "evaluate: takes one kind of data; give --text, --data, --source with"),
-        (["--data", "a", "--stride", "4"], "--stride: is not for --data; leave it out"),
-        (["--text", "a", "--num-beams", "4"], "--num-beams: is not for --text; leave it out"),
-        ([], "evaluate: takes one kind of data"), (["--source", "a"], "--target: belongs with the other; give both"),
+        (["--data", "a", "--stride", "4"], "--stride: has no effect without --text; add it, or"),
+        (["--text", "a", "--num-beams", "4"], "--num-beams: has no effect without --source or --data"),
+        ([], "evaluate: takes one kind of data"), (["--source", "a"], "--source: has no effect without --target"),
         (["--data", "b", "--num-beams", "0"], "num_beams: 0 is too small"),
     ):  # fmt: skip
         with pytest.raises(ArchetypeError, match=message):

@@ -31,7 +31,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     file.write_text(mapping_to_yaml(experiment().dump()))
     for arguments, message in [
         (["claim", "26"], "claim: there is no claim 26; use one of 1, 2"),
-        (["plan", str(file), "--quick", "--gpu"], "--gpu: stands beside --quick; give one of them"),
+        (["plan", str(file), "--quick", "--gpu"], "--quick: cannot be combined with --gpu; give one of them"),
         (["run", str(file), "--engine", "ra", *store], "--engine: there is no engine 'ra'; use here, ray, slurm"),
         (["run", str(file), "--workers", "0", *store], "--workers: 0 is too small; use 1 or more"),
         (["report", str(file), *store], "4 runs are left; make them with `archetype compare run"),

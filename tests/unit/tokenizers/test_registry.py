@@ -98,8 +98,8 @@ def test_the_command_line_trains_a_kind_from_outside(tmp_path: Path) -> None:
 
 
 def test_files_of_a_kind_from_outside_come_first(tmp_path: Path) -> None:
-    for kind in ("byte_bpe", "upper"):
-        train_tokenizer(kind, "some text", 300).save(tmp_path)
+    for kind, vocab_size in (("byte_bpe", 300), ("upper", None)):
+        train_tokenizer(kind, "some text", vocab_size).save(tmp_path)
     assert open_tokenizer(tmp_path).kind == "upper"
 
 

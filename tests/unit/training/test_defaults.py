@@ -1,5 +1,6 @@
 """What is chosen where nothing is said fits together; budgets become steps; models are trained further."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -18,13 +19,13 @@ from archetype.models.build import build
 from archetype.runs.directory import Run, read_run_model
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
-from archetype.training.budget import Budget
+from archetype.training.budget import Budget, predictions_of, steps_that_predict
 from archetype.training.datasets import expand
 from archetype.training.defaults import assemble
 from archetype.training.loop import run
 from archetype.training.metrics import Evaluated, Event, Notice, Step
 from archetype.training.objectives import MaskedToken, SpanCorruption
-from archetype.training.optimizers import AdamW
+from archetype.training.optimizers import AdamW, Optimizer
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import Cosine
 from archetype.training.setup import resume, start
@@ -121,7 +122,17 @@ def test_budgets_become_steps_and_settings_that_fit(tmp_path: Path, recipe: Reci
         fitted = start(tmp_path / f"{number}", long, CPU, budget=budget).recipe
         assert fitted.steps == steps
         assert isinstance(fitted.schedule, Cosine) and fitted.schedule.warmup_steps == steps // 10
-        assert fitted.evaluate_every == min(recipe.evaluate_every, -(-steps // 4))
+        assert fitted.evaluate_every == recipe.evaluate_every  # which it says
+    data = {"spec": recipe.spec, "data": recipe.data.dump()}
+    for said, warmup, every in (
+        ({}, 3, 8),
+        ({"schedule": {"warmup_steps": 20}}, 20, 8),
+        ({"evaluate_every": 99}, 3, 99),
+    ):
+        parsed = Recipe.parse(data | {"batch_size": 64, "sequence_length": 16} | said)
+        fitted = start(tmp_path / f"{said}", parsed, CPU, budget=Budget(tokens=64 * 16 * 30)).recipe
+        assert isinstance(fitted.schedule, Cosine)
+        assert (fitted.steps, fitted.schedule.warmup_steps, fitted.evaluate_every) == (30, warmup, every)
     few, many = (start(tmp_path / f"{m}", long, CPU, budget=Budget(minutes=m)).recipe.steps for m in (0.01, 1.0))
     assert 1 <= few < many
 
@@ -131,8 +142,8 @@ def test_a_model_is_trained_further(tmp_path: Path, recipe: Recipe, text_file: P
     lm = load(tmp_path / "first")
     LanguageModel(lm.spec, lm.model, lm.tokenizer, special={"eos_token_id": 7}).save(tmp_path / "imported")
     fields = {"data.text": (str(text_file),), "steps": 3, "batch_size": 8}
-    pretrained = open_pretrained(tmp_path / "imported", fields)
-    state = start(tmp_path / "further", assemble(None, fields)[0], CPU, pretrained=pretrained)
+    pretrained = open_pretrained(tmp_path / "imported")
+    state = start(tmp_path / "further", assemble(None, fields, pretrained=pretrained)[0], CPU, pretrained=pretrained)
     weights = state.model.state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in lm.model.state_dict().items())
     assert not Run(tmp_path / "further").weights_file.exists()
@@ -143,8 +154,19 @@ def test_a_model_is_trained_further(tmp_path: Path, recipe: Recipe, text_file: P
     assert sum(isinstance(event, Step) for event in events) == 3
     assert load(tmp_path / "further").special["eos_token_id"] == 7
     assert not torch.equal(resumed.model.state_dict()["lm_head.weight"], weights["lm_head.weight"])
-    with pytest.raises(SpecError, match="spec: stands beside a model that brings its own; leave out one of them"):
-        open_pretrained(tmp_path / "first", {"spec": "gpt2"})
+    first = open_pretrained(tmp_path / "first")
+    (tmp_path / "recipe.yaml").write_text("spec: gpt2-tiny\n")
+    for file, more, assignments, place in (
+        (None, {"spec": "gpt2"}, [], "spec"), (None, {"data.tokenizer": "bytes"}, [], "data.tokenizer"),
+        (None, {"data.vocab_size": 300}, [], "data.vocab_size"), (None, {}, ["data.lowercase=true"], "data.lowercase"),
+        (None, {}, ["data.tokenizer=byte_bpe"], "data.tokenizer"), (None, {}, ["spec.d_model=32"], "spec.d_model"),
+        (tmp_path / "recipe.yaml", {}, [], f"{tmp_path / 'recipe.yaml'}: spec"),
+    ):  # fmt: skip
+        with pytest.raises(SpecError) as error:
+            assemble(file, fields | more, assignments, pretrained=first)
+        assert str(error.value) == f"{place}: {tmp_path / 'first'} brings its own; leave out one of them"
+    same = {"spec": first.model.spec.dump(), "data.tokenizer": str(tmp_path / "first")}  # what it brings may be said
+    assert assemble(None, fields | same, pretrained=first)[0].spec == first.model.spec.dump()
 
 
 def test_weights_that_are_not_used_are_said(tmp_path: Path, recipe: Recipe) -> None:
@@ -221,3 +243,27 @@ def test_a_tokenizer_that_learns_its_vocabulary_leaves_the_default_models_open(t
         assert "spec llama-tiny with the tokenizer's vocabulary" in chosen
         assert isinstance(recipe.spec, dict) and "vocab_size" not in recipe.spec
         assert start(tmp_path / tokenizer, recipe.replace(steps=1), torch.device("cpu")).model.spec.d_model == 64
+
+
+def test_each_optimizer_gets_a_rate_of_its_own(text_file: Path) -> None:
+    said = {"adamw": 0.006, "muon": 0.006, "lion": 0.0006, "adafactor": 0.01, "sgd": 0.1}
+    assert said.keys() == Optimizer.kinds.keys()
+    for kind, rate in said.items():
+        recipe, chosen = assemble(None, {"data.text": (str(text_file),)}, [f"optimizer.kind={kind}"])
+        assert recipe.optimizer.learning_rate == rate and f"learning_rate {rate:g}" in chosen
+
+
+def test_tokens_are_those_that_are_predicted(tmp_path: Path, recipe: Recipe) -> None:
+    """Of a text all, of masked ones the masked, of labelled texts one each; padding never."""
+    lines = [json.dumps({"text": "a b c " * (1 + number % 7), "label": number % 2}) for number in range(60)]
+    (tmp_path / "labelled.jsonl").write_text("\n".join(lines))
+    encoder = {"spec": "bert-tiny", "sequence_length": 32, "batch_size": 8}
+    texts = {"data": recipe.data.dump() | {"tokenizer": "bytes"}}
+    labelled = {"data": {"kind": "labelled_text", "examples": [str(tmp_path / "labelled.jsonl")], "tokenizer": "bytes"}}
+    for number, (data, tokens) in enumerate(((texts, 500), (labelled, 100))):
+        state = start(tmp_path / f"{number}", Recipe.parse(encoder | data), CPU, budget=Budget(tokens=tokens))
+        seen = [state.objective.num_targets(state.objective.batch(step)) for step in range(state.recipe.steps + 1)]
+        assert sum(seen[:-1]) <= tokens < sum(seen)
+        assert predictions_of(state.objective, state.recipe.steps) == sum(seen[:-1])
+    many = steps_that_predict(state.objective, 8 * 10_000)  # beyond those that are counted: by their mean
+    assert many == 10_000

@@ -1,7 +1,6 @@
 """The learning-rate range test: which rates it tries, what it suggests, and that it writes nothing."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -33,8 +32,7 @@ def test_a_trained_model_is_where_the_range_test_of_its_run_begins(tmp_path: Pat
     longer = recipe.replace(steps=40, optimizer=recipe.optimizer.replace(learning_rate=0.03))
     run(start(tmp_path / "base", longer, device), lambda event: None)
     for adapter in (None, {"kind": "lora"}):
-        fields: dict[str, Any] = {}
-        pretrained = open_pretrained(tmp_path / "base", fields)
+        pretrained = open_pretrained(tmp_path / "base")
         further = Recipe.parse(recipe.replace(adapter=None).dump() | ({"adapter": adapter} if adapter else {}))
         resolved = resolve_recipe(tmp_path / "run", further, device, pretrained=pretrained)
         first = take_step(start(tmp_path / f"run{adapter is None}", further, device, pretrained=pretrained))

@@ -46,3 +46,14 @@ def test_the_fall_at_the_end_begins_where_the_recipe_says() -> None:
     rates = [schedule.learning_rate(1.0, step, 100) for step in range(100)]
     assert rates[:76] == [1.0] * 76 and rates[76] < 1.0
     assert rates[87] == pytest.approx(0.5)
+
+
+def test_a_decay_however_short_falls_to_its_end() -> None:
+    for fraction in (0.001, 0.01, 0.02, 0.3):
+        for num_steps in (2, 3, 10, 100):
+            schedule = WarmupStableDecay(warmup_steps=0, decay_fraction=fraction, min_lr_ratio=0.25)
+            rates = [schedule.learning_rate(1.0, step, num_steps) for step in range(num_steps)]
+            assert (rates[0], rates[-1]) == (1.0, 0.25)
+    schedule = WarmupStableDecay(warmup_steps=0, decay_fraction=0.0)
+    assert schedule.learning_rate(1.0, 9, 10) == 1.0  # none was asked for
+    assert WarmupStableDecay(warmup_steps=0).learning_rate(1.0, 0, 1) == 1.0

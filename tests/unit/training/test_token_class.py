@@ -88,9 +88,9 @@ def test_the_class_of_a_word_stands_at_its_first_token_between_special_ones() ->
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"tokens": ["a", "b"], "labels": ["x"]}, "data.examples: record 1: 2 tokens need as many labels"),
-        ({"tokens": "a b", "labels": ["x"]}, "data.examples: record 1: tokens is not a list of words"),
-        ({"tokens": ["a", 1], "labels": ["x", "y"]}, "data.examples: record 1: tokens is not a list of words"),
+        ({"tokens": ["a", "b"], "labels": ["x"]}, "file.jsonl: line 1: 2 tokens need as many labels"),
+        ({"tokens": "a b", "labels": ["x"]}, "line 1: tokens: 'a b' is not a list of words"),
+        ({"tokens": ["a", 1], "labels": ["x", "y"]}, r"line 1: tokens: \['a', 1\] is not a list of words"),
     ],
 )
 def test_words_and_labels_that_do_not_match_are_refused(record: object, message: str, tmp_path: Path) -> None:

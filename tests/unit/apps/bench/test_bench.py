@@ -263,7 +263,7 @@ REFUSED = {
         "--prompt, --new: 100 tokens to read and 29 to write do not fit into the context of 128; read at least 1",
     ("prefill", "llama-tiny", "--new", "4"): "--new: prefill writes no more than the first token; leave it out",
     ("decode", "llama-tiny", "--peer-python", "python"):
-        "--peer-python: is the Python of peers, which nothing asks for; add --peer",
+        "--peer-python: has no effect without --peer; add it, or leave this out",
 }  # fmt: skip
 
 

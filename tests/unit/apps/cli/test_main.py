@@ -297,8 +297,8 @@ def test_values_of_options_are_refused_in_our_own_words(
     [
         (("set", "gpt2", "d_model=64", "--solve", "d_model"), "--solve"),
         (("show", "gpt2", "--explain", "--full"), "--full"),
-        (("inspect", "run", "a", "--corrupt", "b", "--view", "lens"), "--corrupt"),
-        (("inspect", "run", "a", "--corrupt", "b", "--layer", "1"), "--corrupt"),
+        (("inspect", "run", "a", "--corrupt", "b", "--view", "lens"), "--view"),
+        (("inspect", "run", "a", "--corrupt", "b", "--layer", "1"), "--layer"),
         (("inspect", "run", "a", "--view", "attribution", "--head", "1"), "--head"),
         (("cost", "vit-b-16", "--length", "100"), "length"),
         (("cost", "--compare", "gpt2", "vit-b-16", "--length", "100"), "length"),

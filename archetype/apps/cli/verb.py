@@ -1,0 +1,82 @@
+"""A verb of the command line: its help in sections, and what may not be chosen together."""
+
+import gc
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from typer.core import TyperCommand
+
+from archetype.errors import SpecError
+
+KEPT = 2**30  # bytes of freed memory that stay with verbs that read: each layer takes what the one before gave back
+
+
+class Verb(TyperCommand):
+    """A verb, as constants of its module describe it.
+
+    Attributes:
+        sections: of its help, with the names of their options; the others come last (`SECTIONS`).
+        optional_values: what an option without a value means, and the form of a value (`OPTIONAL_VALUES`).
+        needs: options that have an effect only with one of some others (`NEEDS`).
+        excludes: options that leave some others without an effect (`EXCLUDES`).
+        reads_texts: whether freed memory is kept.
+        ends_soon: whether garbage is never collected.
+    """
+
+    sections: Mapping[str, tuple[str, ...]] = {}
+    optional_values: Mapping[str, tuple[str, str]] = {}
+    needs: Mapping[str, tuple[str, ...]] = {}
+    excludes: Mapping[str, tuple[str, ...]] = {}
+    reads_texts = False
+    ends_soon = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments, and be ready to run; an option that may stand alone gets what it means then."""
+        for option, (alone, form) in self.optional_values.items():
+            if option in args and not re.fullmatch(form, (*args, "")[args.index(option) + 1]):
+                args = [*args]
+                args.insert(args.index(option) + 1, alone)
+        rest = super().parse_args(ctx, args)  # the help ends here
+        self._refuse_without_effect(ctx)
+        if not self.ends_soon:
+            gc.enable()
+        if self.reads_texts:
+            from archetype.machine.allocation import keep_freed_memory
+
+            keep_freed_memory(KEPT)
+        return rest
+
+    def _refuse_without_effect(self, ctx: Any) -> None:
+        """Refuse an option that changes nothing beside the others, or without another.
+
+        Raises:
+            SpecError: names both.
+        """
+        written = {
+            str(one.name): one.opts[0] if one.param_type_name == "option" else str(one.metavar) for one in self.params
+        }
+        chosen = [name for name in written if ctx.get_parameter_source(name).name == "COMMANDLINE"]
+        for name in chosen:
+            partners = [one for one in self.needs.get(name, ()) if one in written]
+            if partners and not any(one in chosen for one in partners):
+                cause = f"has no effect without {' or '.join(written[one] for one in partners)}"
+                raise SpecError(written[name], cause, "add it, or leave this out")
+            for other in self.excludes.get(name, ()):
+                if other in chosen:
+                    cause = f"cannot be combined with {written[name]}"
+                    raise SpecError(written[other], cause, "give one of them")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, sections, and options that belong to none."""
+        section_of = {name: section for section, names in self.sections.items() for name in names}
+        places = {name: place for place, name in enumerate(section_of)}
+        records: dict[str, list[Any]] = {name: [] for name in ("Arguments", *self.sections, "Options")}
+        for parameter in sorted(self.get_params(ctx), key=lambda one: places.get(one.name or "", len(places))):
+            is_option = parameter.param_type_name == "option"
+            if record := parameter.get_help_record(ctx):
+                records[section_of.get(parameter.name or "", "Options") if is_option else "Arguments"].append(record)
+        for section, rows in records.items():
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
