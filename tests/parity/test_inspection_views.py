@@ -1,4 +1,4 @@
-"""What views say at every position of a longer text, of a model that scales what it adds: against hooks in transformers.
+"""Views of every position of a longer text, and of a model that scales what it adds: against hooks in transformers.
 
 Granite multiplies what its parts add, its embeddings, scores and logits, so that a factor which is left out shows.
 """
@@ -25,7 +25,8 @@ EXACT = 1e-5
 SIZES: dict[str, Any] = dict(
     vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
     num_key_value_heads=2, max_position_embeddings=64, residual_multiplier=SCALE, embedding_multiplier=3.0,
-    attention_multiplier=0.3, logits_scaling=2.5, tie_word_embeddings=True, attention_bias=True, attn_implementation="eager",
+    attention_multiplier=0.3, logits_scaling=2.5, tie_word_embeddings=True, attention_bias=True,
+    attn_implementation="eager",
 )  # fmt: skip
 
 
@@ -163,9 +164,8 @@ def test_a_logit_as_the_sum_of_its_parts(seen: Seen, position: int) -> None:
     assert view.logit == pytest.approx(float(seen.output.logits[0, place, token]), rel=1e-4, abs=1e-5)
     by_head = {part.name: part.logit for part in seen.inspection.attribution(token, position, 1).contributions}
     o = seen.theirs.model.layers[1].self_attn.o_proj
-    for head, (weight, x) in enumerate(
-        zip(o.weight.double().split(8, 1), seen.parts["1.o.in"][place].double().split(8))
-    ):
+    heads = zip(o.weight.double().split(8, 1), seen.parts["1.o.in"][place].double().split(8), strict=True)
+    for head, (weight, x) in enumerate(heads):
         value = float(SCALE * (weight @ x) @ direction)
         assert by_head[f"layer 1 head {head}"] == pytest.approx(value, rel=1e-4, abs=1e-5)
     value = float(SCALE * o.bias.double() @ direction)

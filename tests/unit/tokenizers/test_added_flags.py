@@ -1,4 +1,4 @@
-"""Tokens that were added to a tokenizer are those that the `tokenizers` library adds: flags, ids, texts, and in files."""
+"""Added tokens are those that the `tokenizers` library adds: flags, ids, texts, and in files."""
 
 import json
 from collections.abc import Iterator
@@ -15,13 +15,16 @@ from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.registry import tokenizer_class, trainable_kinds
 from tests.helpers.cases import case
 
-CORPUS = "the cat sat on the mat, and a dog saw THE CAT sit there; wonder and under UNDER Cat sat  on\nb <think>< [note] thin k "
+CORPUS = (
+    "the cat sat on the mat, and a dog saw THE CAT sit there; wonder and under UNDER Cat sat  on\n"
+    "b <think>< [note] thin k "
+)
 # a name in brackets is special; one in capitals, and one with which another begins
 NAMES = ("<think>", "[note]", "er a", "T C", "<think", "sat on")
+AROUND = [*product(("", "a", "the ", "  "), ("", "b", " cat", "  "))]
 TEXTS = [
-    *(f"{before}{name}{after}" for name in NAMES for before, after in product(("", "a", "the ", "  "), ("", "b", " cat", "  "))),
-    "".join(NAMES), " ".join(NAMES), "wonder and UNDER AND CAT CAT cat cat er A t c", "<think>><think <thin k>", "the cat sat  on\nsat on",
-    "", " ",
+    *(f"{before}{name}{after}" for name in NAMES for before, after in AROUND), "".join(NAMES), " ".join(NAMES), "", " ",
+    "wonder and UNDER AND CAT CAT cat cat er A t c", "<think>><think <thin k>", "the cat sat  on\nsat on",
 ]  # fmt: skip
 
 
