@@ -201,6 +201,28 @@ def test_log_probabilities_of_chosen_tokens_and_alternatives(server: Served) -> 
         assert [other["logprob"] for other in one["top_logprobs"]] == pytest.approx(best.values.tolist(), abs=1e-6)
 
 
+def test_a_token_that_ends_an_answer_is_counted_and_not_listed(server: Served) -> None:
+    chat = {"model": "llama", "messages": [{"role": "user", "content": "café"}], "max_tokens": 12, "logprobs": True,
+            "temperature": 0, "return_token_ids": True}  # fmt: skip
+    ids = server.call("/v1/chat/completions", chat).json["choices"][0]["token_ids"]
+    stop = ids[5]
+    first = ids.index(stop)
+    answer = server.call("/v1/chat/completions", chat | {"stop_token_ids": [stop]}).json
+    [choice] = answer["choices"]
+    assert choice["finish_reason"] == "stop" and choice["token_ids"] == ids[: first + 1]
+    assert [bytes(one["bytes"]) for one in choice["logprobs"]["content"]] == [bytes_of(id) for id in ids[:first]]
+    assert answer["usage"]["completion_tokens"] == first + 1
+
+
+def test_a_prompt_that_ends_within_a_character_is_echoed_whole(server: Served) -> None:
+    ids = ids_of("the ф")[:-1]
+    assert certain(ids) == certain(ids[:-1]) and decoder().tokenizer is not None
+    body = {"model": "llama", "prompt": [ids], "echo": True, "max_tokens": 0, "logprobs": 0}
+    [choice] = server.call("/v1/completions", body).json["choices"]
+    assert choice["text"] == decoder().tokenizer.decode(ids) and choice["text"].endswith("\ufffd")  # type: ignore[union-attr]
+    assert choice["logprobs"]["text_offset"] == [len(certain(ids[:count])) for count in range(len(ids))]
+
+
 def name_of(id: int) -> str:
     try:
         return bytes_of(id).decode()
