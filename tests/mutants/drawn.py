@@ -34,6 +34,7 @@ OPERATORS: dict[type[ast.operator], str] = {
     ast.BitOr: "&", ast.BitAnd: "|", ast.LShift: ">>", ast.RShift: "<<",
 }  # fmt: skip
 TWINS = {"min": "max", "max": "min", "any": "all", "all": "any", "amin": "amax", "amax": "amin"}
+COMMUTING = {"min", "max", "transpose", "isclose", "equal", "maximum", "minimum", "gcd", "lcm"}  # whatever the order
 UNTOUCHED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.pattern)
 
 
@@ -166,13 +167,13 @@ class Places:
                 yield Site("constant", *self._span(node), repr(2 * value if value else 1.0))
 
     def _call(self, node: ast.Call) -> Iterator[Site]:
+        name = ""
         if isinstance(node.func, ast.Name | ast.Attribute):
-            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            end = self._span(node.func)[1]
+            name, end = self._code(node.func).rpartition(".")[2], self._span(node.func)[1]
             if name in TWINS:
                 yield Site("twin", end - len(name), end, TWINS[name])
         plain = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
-        for one, other in pairwise(plain):
+        for one, other in pairwise(plain if name not in COMMUTING else ()):
             if (first := self._code(one)) != (second := self._code(other)):
                 start, end = self._span(one)[0], self._span(other)[1]
                 between = self.text[self._span(one)[1] : self._span(other)[0]]

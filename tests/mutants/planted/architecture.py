@@ -100,4 +100,21 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("4 * copy,  # weights", "3 * copy,  # weights"),
         ("self.cast_weights + activations, 4 * copy)", "self.cast_weights + activations, 0)"),
     ],
+    "native/elementwise.h": [
+        ("case SOFTPLUS: EACH(a[i] > 20 ?", "case SOFTPLUS: EACH(a[i] > 2 ?"),
+        ("case REMAINDER: return b == 0 ? 0 : ((a % b) + b) % b;", "case REMAINDER: return b == 0 ? 0 : a % b;"),
+        ("case SUB: EACH(a[i] - factor * b[i]);", "case SUB: EACH(a[i] - b[i]);"),
+        ("0.044715f * x * x * x", "0.044715f * x * x"),
+    ],
+    "native/rows.h": [
+        ("for (total = sum(sums); i < D; i++) total += (x[i] - mean) * (x[i] - mean);", "total = sum(sums);"),
+        ("if (bias) for (i = 0; i < D; i++) out[i] += bias[i];", ""),
+        ("- along * x[i];", "+ along * x[i];"),
+    ],
+    "weights/quantized.py": [
+        ("(largest / -8, -8)", "(largest / 8, -8)"),
+        ("better = squares < error", "better = squares > error"),
+        ("padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % lanes))", "padded = rows"),
+        ("name: value[index * blocks : (index + 1) * blocks]", "name: value[:blocks]"),
+    ],
 }  # fmt: skip

@@ -117,4 +117,63 @@ BUGS: dict[str, list[tuple[str, str]]] = {
          "offset = permutation(self.stream.num_tokens, self.seed, 0)(0)"),
         ("turn = permutation(self.documents.cycle, self.seed, cycle, 1)(place)", "turn = place"),
     ],
+    "apps/cli/prompt_file.py": [
+        ("**settings | prompt.settings)", "**prompt.settings | settings)"),
+        ('"completion_tokens": len(request.tokens),', '"completion_tokens": len(request.text),'),
+        ("prompt.messages is None\n            engine", "True\n            engine"),
+    ],
+    "apps/cli/record_file.py": [
+        ('num_failed + ("error" in record)', "num_failed"),
+        ('whole = data[: data.rfind(b"\\n") + 1]', "whole = data"),
+        ("left = [line for line in lines if line.id not in finished]", "left = [*lines]"),
+    ],
+    "apps/cli/source_file.py": [
+        ('lines = [" ".join(targets[source.id]["target"].splitlines()) for source in sources]',
+         'lines = [targets[source.id]["target"] for source in sources]'),
+        ('text = read_text(file).replace("\\r\\n", "\\n").removesuffix("\\n")',
+         'text = read_text(file).replace("\\r\\n", "\\n").rstrip()'),
+    ],
+    "studies/statistics.py": [
+        ("np.std(values, ddof=1)", "np.std(values)"),
+        ("(len(p_values) - rank) * p_values[index]", "len(p_values) * p_values[index]"),
+        ("0.5 * (difference == 0)", "(difference == 0)"),
+        ("(1 + level) / 2)) * _standard_error", "level)) * _standard_error"),
+        ("rows, seeds = generator.integers(num_examples, size=num_examples), generator",
+         "rows, seeds = np.arange(num_examples), generator"),
+        ('return max(paired_t_p(differences, -margin, "greater"),',
+         'return min(paired_t_p(differences, -margin, "greater"),'),
+    ],
+    "studies/trained.py": [
+        ("recipe = arm.recipe.replace(seed=seed + arm.seed_offset)", "recipe = arm.recipe.replace(seed=seed)"),
+        ("values.append(math.inf if result.has_diverged else score)", "values.append(score)"),
+        ("score = -(result.validation_accuracy or 0.0) if by_accuracy",
+         "score = result.validation_accuracy if by_accuracy"),
+    ],
+    "data/order.py": [
+        ("while place >= self.n:", "while place > self.n:"),
+        ("(n - 1).bit_length() + 1) // 2", "n.bit_length() + 1) // 2"),
+    ],
+    "data/records.py": [
+        ('return [(reader.line_num, row) for row in reader]', "return list(enumerate(reader, 2))"),
+        ('if row.get(field) is None or row[field] == "":', "if row.get(field) is None:"),
+    ],
+    "data/pairs.py": [
+        ("if max(len(s), len(t)) < longest:", "if len(s) < longest:"),
+        ("np.concatenate((end, t, end))", "np.concatenate((end, t))"),
+    ],
+    "data/conversations.py": [
+        ("default=len(new) - 1)", "default=-1)"),
+        ("is_answer and place <= last for", "is_answer for"),
+        ("if not prompt.startswith(row.text):", "if False:"),
+    ],
+    "training/objectives/dpo.py": [
+        ("after = list(tokenizer.eos[:1])", "after = list[int]()"),
+        ("log_probabilities - batch[6]", "log_probabilities"),
+    ],
+    "training/objectives/chat.py": [
+        ("targets = targets.masked_fill(ids[0][:, 1:] != ids[0][:, :-1], IGNORED)", "pass"),
+    ],
+    "training/metrics.py": [
+        ('if values["step"] <= step]', 'if values["step"] < step]'),
+    ],
 }  # fmt: skip
