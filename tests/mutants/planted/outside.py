@@ -15,8 +15,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "apps/serve/answers.py": [
         ("self._offset += len(text)", "self._offset += len(name)"),
-        ("count: int, offset: int = 0) -> None:\n        self._model, self._count, self._offset = model, count, offset",
-         "count: int, offset: int = 0) -> None:\n        self._model, self._count, self._offset = model, count, 0"),
+        ("self._offset = model, count, offset", "self._offset = model, count, 0"),
         ("alternatives[key] = max(value, alternatives.get(key, value))", "alternatives[key] = value"),
         ('"bytes": list(data)}', '"bytes": list(data.decode("utf-8", "replace").encode())}'),
         ('({"usage": None} if with_usage else {})', '({"usage": None})'),

@@ -15,7 +15,9 @@ from archetype.convert.gguf.architectures import GGUF, gguf_of
 from archetype.convert.gguf.rope import frequency_factors
 from archetype.convert.gguf.tensors import file_shapes
 from archetype.errors import CheckpointError
+from archetype.exporting import export
 from archetype.families import family_of
+from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
 from archetype.tokenizers import Tokenizer, train_tokenizer
@@ -294,6 +296,25 @@ def test_where_texts_begin_and_end(tmp_path: Path) -> None:
                 number += 1
                 with case(model.kind, bos, adds_bos, eos):
                     assert flags(tokenizer, tmp_path / str(number), model) == numbers
+
+
+def test_the_tokens_that_start_and_pad_a_target(tmp_path: Path) -> None:
+    """As the model's files name them; where they name none, the one that ends a text, as it was trained."""
+    sizes = {"d_model": 64, "d_ff": 96, "num_layers": 1, "num_heads": 2, "d_kv": 32, "vocab_size": 300}
+    pair, tokenizer = model_of(CONFIGS["t5-small"] | sizes), train_tokenizer("byte_bpe", "hello world " * 9, 280)
+    tokenizer.eos = (9, 11)
+    for special, start, padding in (
+        ({"decoder_start_token_id": 7, "pad_token_id": 12}, 7, 12),
+        ({"decoder_start_token_id": 0, "pad_token_id": 0}, 0, 0),
+        ({}, 9, None),
+    ):
+        with case(special):
+            folder = tmp_path / f"{start} {padding}"
+            export(LanguageModel(pair, build(pair), tokenizer, special=special), folder, format="gguf")
+            file = gguf.GGUFReader(folder / ours.FILE)
+            assert value(file, "t5.decoder_start_token_id") == start
+            field = file.get_field("tokenizer.ggml.padding_token_id")
+            assert (None if field is None else field.contents()) == padding
 
 
 def test_a_published_model_of_27b_is_scaled_by_another_width() -> None:

@@ -102,6 +102,45 @@ def test_pairs_of_texts() -> None:
     assert evaluation.loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
+def test_pairs_with_a_side_that_is_too_long_are_left_out() -> None:
+    """Whichever side it is; the longest that fit have one token less than there is room, for the end."""
+    tokenizer = tokenizer_of(adds_bos=False)
+    short, long = "the", " ".join(WORDS)
+    room = len(tokenizer.encode(long)) + 1
+    for sources, targets, longest, count in (
+        ([short, long], [long, short], room, 2), ([short, long], [long, short], room - 1, 0),
+        ([short], [short], room - 1, 1),
+    ):  # fmt: skip
+        pairs = tokenized(sources, targets, tokenizer, longest)
+        assert len(pairs) == count and all(len(side) <= longest + 1 for side in (*pairs.sources, *pairs.targets))
+
+
+@pytest.mark.parametrize("adds_bos", [False, True])
+def test_preferences(adds_bos: bool, tmp_path: Path) -> None:
+    """Each completion of a prompt ends with the first token that ends a text, which counts as its own."""
+    tokenizer, drawn = tokenizer_of(adds_bos), random.Random(4)
+    records = [{name: " ".join(drawn.sample(WORDS, 3)) for name in ("prompt", "chosen", "rejected")} for _ in range(20)]
+    for record in records:
+        record["prompt"] += " "
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    model_spec = llama(**SIZES, context_length=64)
+    data = {"kind": "preferences", "examples": [str(tmp_path / "pairs.jsonl")], "validation_fraction": 0.3}
+    fields = {"spec": model_spec.dump(), "data": data, "batch_size": 2, "steps": 2, "objective": {"kind": "dpo"}}
+    recipe = Recipe.parse(fields)
+    objective: Any = build_objective(recipe, model_spec, tokenizer, recipe.data.read_texts(tmp_path))
+    rows = [row for pair in (*objective.training, *objective.validation) for row in pair]
+    texts = {(record["prompt"], record[name]) for record in records for name in ("chosen", "rejected")}
+    expected = {}
+    for prompt, completion in texts:
+        whole, before = tokenizer.encode(prompt + completion), len(tokenizer.encode(prompt))
+        if tokenizer.encode(prompt + completion)[:before] != tokenizer.encode(prompt):
+            whole = [*tokenizer.encode(prompt), *tokenizer.encode(completion)]
+        start = [tokenizer.bos] if adds_bos else []
+        ids = (*start, *whole, tokenizer.eos[0])
+        expected[ids] = [place >= len(start) + before for place in range(len(ids))]
+    assert {tuple(ids.tolist()): marks.tolist() for ids, marks in rows} == expected
+
+
 @pytest.mark.parametrize(
     ("behind", "learned"),
     [("<turn>\n", "<turn>"), ("<turn>", "<turn>"), ("\n", "\n"), ("<turn>\n<start>", "<turn>\n<start>"), ("", "")],
