@@ -54,14 +54,16 @@ def draw(file: str, seed: int) -> Bug:
 
 
 def draw_from_folder(folder: str, count: int) -> list[Bug]:
-    """Different bugs of a folder of the package; files are drawn by how much there is to mutate."""
+    """Different bugs of a folder of the package; files are drawn by their lengths."""
     files = [str(file.relative_to(PACKAGE)) for file in sorted((PACKAGE / folder).rglob("*.py"))]
-    weights = [len(sites(file)) for file in files]
+    weights = [len(source(file)) for file in files]
     generator = random.Random(folder)
     bugs: dict[tuple[str, str], Bug] = {}
     for seed in range(10 * count):
-        bug = draw(*generator.choices(files, weights), seed)
-        bugs.setdefault((bug.file, bug.change), bug)
+        [file] = generator.choices(files, weights)
+        if sites(file):
+            bug = draw(file, seed)
+            bugs.setdefault((bug.file, bug.change), bug)
         if len(bugs) == count:
             break
     return [*bugs.values()]

@@ -286,7 +286,7 @@ def test_where_texts_begin_and_end(tmp_path: Path) -> None:
     )
     number = 0
     for model, ends in ((decoder, False), (pair, True)):
-        for bos, adds_bos in ((None, False), (7, False), (7, True)):
+        for bos, adds_bos in ((None, False), (7, False), (7, True)) if model is decoder else ((None, False),):
             for eos in ((), (9,), (9, 11)):
                 tokenizer = train_tokenizer("byte_bpe", "hello hello world " * 9, 280)
                 tokenizer.bos, tokenizer.eos, tokenizer.adds_bos = bos, eos, adds_bos

@@ -20,13 +20,13 @@ from tests.helpers.weights import randomize
 
 WINDOW = 24
 SIZES: dict[str, Any] = dict(
-    num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, d_ff=24, vocab_size=40, context_length=96
+    num_layers=1, d_model=16, num_heads=2, num_kv_heads=1, d_ff=24, vocab_size=40, context_length=96
 )
 MODELS: dict[str, spec.Decoder] = {
     "everything is seen": llama(**SIZES),
     "a window": mistral(**SIZES, window=WINDOW),
     "a window in one of two layers": spec.assign(
-        llama(**SIZES), [f"layers[0].mixer.pattern={{kind: window, size: {WINDOW}}}"]
+        llama(**SIZES | {"num_layers": 2}), [f"layers[0].mixer.pattern={{kind: window, size: {WINDOW}}}"]
     ),
 }  # fmt: skip
 LENGTHS = (MIN_SHARED - 1, MIN_SHARED, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 5)
