@@ -62,13 +62,20 @@ class Copies:
 
         return self.pool.map(do, items)
 
+    def __enter__(self) -> "Copies":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.shutdown()
+        while not self.free.empty():
+            self.free.get().close()
+
 
 def main(words: Sequence[str]) -> int:
     """Plant the bugs, as many at once as there are processors, and print what was noticed by folder."""
     selected = [bug for bug in bugs() if not words or any(word in described(bug) for word in words)]
     KEPT.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        copies = Copies(Path(folder), workers())
+    with tempfile.TemporaryDirectory() as folder, Copies(Path(folder), workers()) as copies:
         for _ in copies.map(record, missing()):
             pass
         results = known_results()

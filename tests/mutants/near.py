@@ -38,13 +38,14 @@ def record(copy: Checkout, files: list[str]) -> None:
         kept(file).write_text(json.dumps(recorded.get(file, {"failed": [], "seconds": {}, "functions": {}})))
         for name in recorded.get(file, {}).get("failed", ()):
             print(f"fails without any bug: {name}", flush=True)
+    print(f"recorded: {' '.join(files)}", flush=True)
 
 
 def test_files() -> list[str]:
     """The files of tests, from the root of the checkout; those of `tests/unit` come first."""
-    files = sorted((file.relative_to(ROOT) for file in TESTS.rglob("test_*.py")), key=lambda file: file.parts[::-1])
-    near = [str(file) for file in files if file.parts[1] not in FAR]
-    return sorted(near, key=lambda file: (not file.startswith("tests/unit"), file))
+    files = [file.relative_to(ROOT) for file in TESTS.rglob("test_*.py")]
+    own = [str(file) for file in files if file.parts[1] not in FAR]
+    return sorted(own, key=lambda file: (not file.startswith("tests/unit"), file))
 
 
 @cache
