@@ -58,7 +58,8 @@ class Bug(NamedTuple):
 
 
 def _shown(code: str) -> str:
-    return " ".join(code.split())
+    """Code on one line, without a comment at its end."""
+    return " ".join(code.split("  # ")[0].split())
 
 
 @cache
