@@ -70,8 +70,9 @@ def failing() -> list[str]:
 def near(bug: Bug) -> tuple[str, ...]:
     """Names of tests for a bug, those of one file behind each other.
 
-    They are those that call its function; outside of functions any of its file, or of files that import it. Further
-    ones of the same test files come last, for what is computed once is recorded for the first test that asks for it.
+    They are those that call its function; outside of functions any of its file, or of files that import it. Those of
+    the folder that mirrors the bug's come first. Further ones of the same test files come last, for what is computed
+    once is recorded for the first test that asks for it.
     """
     calling = _calling({bug.file}, bug.function) or _calling({bug.file, *_importing(bug.file)}, None)
     if bug.file.endswith(KERNELS):
@@ -81,7 +82,8 @@ def near(bug: Bug) -> tuple[str, ...]:
     for file in dict.fromkeys(test.split("::")[0] for test in calling):
         others |= records()[file]["seconds"]
     left, names = BUDGET, list[str]()
-    for test in dict.fromkeys([*quickest(calling), *quickest(others)]):
+    own = {test: seconds for test, seconds in calling.items() if test.startswith(f"tests/unit/{bug.folder}/")}
+    for test in dict.fromkeys([*quickest(own), *quickest(calling), *quickest(others)]):
         if others[test] <= left:
             left -= others[test]
             names.append(test)
