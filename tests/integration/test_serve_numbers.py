@@ -115,6 +115,19 @@ def test_seeds_and_texts_of_several_prompts(server: Served) -> None:
         assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + 36
 
 
+def test_top_k_of_none_and_of_one(server: Served) -> None:
+    """0 and -1 say that it is off; 1 leaves the likeliest."""
+    body = {"model": "llama", "prompt": PROMPTS[0], "seed": 3, "temperature": 1.5, "max_tokens": 8, "ignore_eos": True}
+    text = server.call("/v1/completions", body).json["choices"][0]["text"]
+    for top_k, expected in (
+        (0, text), (-1, text), (310, text),
+        (1, server.call("/v1/completions", body | {"temperature": 0}).json["choices"][0]["text"]),
+    ):  # fmt: skip
+        with case(top_k):
+            assert server.call("/v1/completions", body | {"top_k": top_k}).json["choices"][0]["text"] == expected
+    assert expected != text
+
+
 def test_tokens_that_were_cached(server: Served) -> None:
     """The longest beginning that any earlier text has in common, less than all of a prompt; once for each prompt."""
     read: list[list[int]] = []

@@ -10,7 +10,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("prompt, completion = sum(map(len, self.prompts)),",
          "prompt, completion = self.n * sum(map(len, self.prompts)),"),
         ("else [*top, (token, logprobs.logprob)]", "else [*top[:-1], (token, logprobs.logprob)]"),
-        ("return min(left, next(limits, left))", "return min(left, next(limits, context))"),
+        ("return min(left, next(limits, left))", "return next(limits, left)"),
         ("if before + asked > context or", "if before + asked >= context or"),
     ],
     "apps/serve/answers.py": [
