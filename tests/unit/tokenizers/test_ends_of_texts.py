@@ -8,6 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer
+from archetype.tokenizers.added import AddedToken, split_at
 from archetype.tokenizers.added_tokens import add_tokens
 from archetype.tokenizers.special_tokens import apply_config
 from archetype.tokenizers.token_bytes import TokenBytes
@@ -105,3 +106,16 @@ def test_bytes_of_tokens_join_to_the_text() -> None:
         with case(kind):
             joined = b"".join(map(TokenBytes(tokenizer), ids)).decode()
             assert joined.lstrip() == tokenizer.decode(ids)
+
+
+def test_the_longest_added_token_is_found_where_several_begin() -> None:
+    tokens = [AddedToken(id, name) for id, name in enumerate(("<a", "<a>", "<ab>", "b<"))]
+    for text, parts in (
+        ("<a>b<ab>", ["<a>", "b<", "ab>"]), ("x<ab><a", ["x", "<ab>", "<a"]), ("<a<a>>", ["<a", "<a>", ">"]), ("", []),
+    ):  # fmt: skip
+        assert split_at(text, tokens) == parts
+
+
+def test_ids_beyond_the_bytes_have_no_text() -> None:
+    tokenizer = train_tokenizer("bytes", "", None)
+    assert [tokenizer.token(id) for id in (-1, 97, 255, 256, 10**6)] == ["", "a", "<0xFF>", "", ""]
