@@ -5,7 +5,7 @@ unexport PYTHONDONTWRITEBYTECODE  # without compiled modules every process that 
 
 KERNELS := $(wildcard archetype/native/*.h archetype/native/*.cpp) archetype/native/compiler.py
 
-.PHONY: demo page test pytest soak clients mutants zoo lint docs clean
+.PHONY: demo page test pytest soak llama-cpp clients mutants zoo lint docs clean
 
 demo: .venv/installed .venv/kernels
 	$(BIN)/archetype demo
@@ -21,8 +21,12 @@ pytest: .venv/installed-for-tests .venv/kernels
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder  # a worker for each core; the long files come first
 
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
+	-$(MAKE) llama-cpp
 	$(BIN)/python -m pytest -m slow --timeout 3600
 	ARCHETYPE_EXAMPLES=15 $(BIN)/python -m pytest -m "hypothesis and not slow" --timeout 3600  # 15 times as many examples
+
+llama-cpp: .venv-llama-cpp/installed  # GGUF files as llama.cpp reads them; once it is installed `make test` runs these too
+	$(BIN)/python -m pytest tests/parity/test_llama_cpp.py tests/parity/test_llama_cpp_tokenizers.py
 
 clients: .venv/installed-for-tests  # the soak's tests of outside clients: environments of their own, over real sockets
 	$(BIN)/python -m pytest -m slow tests/clients --timeout 3600
@@ -62,6 +66,11 @@ INSTALL = $(BIN)/pip install --quiet --quiet --no-compile --constraint constrain
 	$(INSTALL) '.[test]'
 	touch .venv/installed $@
 
+# Its Python binding, without the packages that the tests have anyway; compiles for minutes where pip has no wheel of it.
+.venv-llama-cpp/installed: .venv/installed-for-tests
+	$(BIN)/pip install --quiet --no-deps --upgrade --target .venv-llama-cpp llama-cpp-python==0.3.36 diskcache==5.6.3
+	touch $@
+
 docs: .venv/installed-for-docs  # the site, in site/; a broken link or anchor, or a page outside the navigation, is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet it counts no warnings, and never fails
 
@@ -70,4 +79,4 @@ docs: .venv/installed-for-docs  # the site, in site/; a broken link or anchor, o
 	touch $@
 
 clean:
-	rm -rf .venv .venv-clients build site web/node_modules archetype/apps/serve/page *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-llama-cpp build site web/node_modules archetype/apps/serve/page *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,118 +1,149 @@
 """`python -m tests.mutants [WORD ...]`: plant each bug in a copy of the checkout and run the tests near it.
 
-Prints a line for each, then what survived; exits 1 where more than `ALLOWED` did. With words, only the bugs whose file
-or code contains one of them are planted.
+With words, only the bugs whose file or line has one of them; which tests call what is recorded first, for all tests,
+which takes as long as they do. What was found out is kept in `build/mutants`:
+a run that was cut off continues where it stopped, and after a change only those bugs are planted again whose file or
+tests it touched. Exits 1 where fewer than `ENOUGH` of all bugs or `LEAST` of a folder's are noticed, or where a test
+fails without any bug.
 """
 
+import hashlib
+import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
+from typing import TypeVar
 
-from tests.mutants.planted import MUTANTS, Mutant
+from archetype.table import Table
+from tests.mutants.bug import PACKAGE, Bug
+from tests.mutants.checkout import Checkout
+from tests.mutants.drawn import draw_from_folder
+from tests.mutants.equivalent import EQUIVALENT
+from tests.mutants.near import BUDGET, KEPT, failing, kept, missing, near, record
+from tests.mutants.planted import PLANTED
 
-ROOT = Path(__file__).parent.parent.parent
-ALLOWED = 3
-TIMEOUT = 900  # seconds for the tests of one bug; a bug that makes them hang is noticed, too
-
-
-def main(words: list[str]) -> int:
-    """Plant the bugs, as many at once as there are processors."""
-    mutants = [m for m in MUTANTS if not words or any(word in f"{m.file} {m.before}" for word in words)]
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
-        copies: Queue[Path] = Queue()
-        for number in range(workers):
-            copies.put(copy_checkout(Path(folder) / str(number)))
-        intact = sorted({m.tests for m in mutants})
-        broken = [
-            tests
-            for tests, ok in zip(intact, pool.map(lambda t: pass_unchanged(t, copies), intact), strict=True)
-            if not ok
-        ]
-        survivors = [
-            m
-            for m, killed in zip(mutants, pool.map(lambda m: is_killed(m, copies), mutants), strict=True)
-            if not killed
-        ]
-    print(f"{len(mutants)} planted, {len(survivors)} survived")
-    for mutant in survivors:
-        print(f"  {mutant.file}: {mutant.before!r} -> {mutant.after!r}")
-    return int(bool(broken) or len(survivors) > ALLOWED)
+ENOUGH, LEAST = 0.95, 0.85
+DRAWN = 5  # bugs for each folder
+RESULTS = KEPT / "results.json"
+STARTING = 180  # seconds for a process, the kernels that it compiles included
+TIMEOUT = STARTING + 6 * BUDGET  # a bug that makes tests hang is noticed, too
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def copy_checkout(folder: Path) -> Path:
-    """The files that git knows, beside a link to the shared data, which stands beside the checkout."""
-    copy = folder / "checkout"
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in listed.stdout.splitlines():
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, copy / name)
-    if (ROOT.parent / "shared").is_dir():
-        (folder / "shared").symlink_to(ROOT.parent / "shared")
-    return copy
+class Copies:
+    """Copies of the checkout, one for each process that runs at a time.
 
-
-def pass_unchanged(tests: tuple[str, ...], copies: "Queue[Path]") -> bool:
-    """Whether the tests pass without any bug, as they must for their failing to mean something."""
-    copy = copies.get()
-    try:
-        intact = passes(copy, tests)
-    finally:
-        copies.put(copy)
-    if not intact:
-        print(f"fail without any bug: {' '.join(tests)}", flush=True)
-    return intact
-
-
-def is_killed(mutant: Mutant, copies: "Queue[Path]") -> bool:
-    """Whether a test fails, hangs or cannot be collected once the bug is planted."""
-    copy = copies.get()
-    file = copy / "archetype" / mutant.file
-    intact = file.read_text()
-    try:
-        file.write_text(planted(mutant, intact))
-        killed = not passes(copy, mutant.tests)
-    finally:
-        file.write_text(intact)
-        copies.put(copy)
-    print(f"{'killed  ' if killed else 'SURVIVED'} {mutant.file}: {mutant.before.strip().splitlines()[0]}", flush=True)
-    return killed
-
-
-def planted(mutant: Mutant, text: str) -> str:
-    """The file with the bug.
-
-    Raises:
-        ValueError: what it replaces does not stand there once.
+    Args:
+        folder: to make them in.
+        count: how many.
     """
-    if text.count(mutant.before) != 1:
-        raise ValueError(f"{mutant.file}: {mutant.before!r} stands there {text.count(mutant.before)} times")
-    return text.replace(mutant.before, mutant.after)
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.pool = ThreadPoolExecutor(count)
+        self.free: Queue[Checkout] = Queue()
+        for number in range(count):
+            self.free.put(Checkout(folder / str(number)))
+
+    def map(self, work: Callable[[Checkout, Item], Result], items: Iterable[Item]) -> Iterable[Result]:
+        """Do the work for each item in a copy that is free."""
+
+        def do(item: Item) -> Result:
+            copy = self.free.get()
+            try:
+                return work(copy, item)
+            finally:
+                self.free.put(copy)
+
+        return self.pool.map(do, items)
+
+    def __enter__(self) -> "Copies":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.shutdown()
+        while not self.free.empty():
+            self.free.get().close()
 
 
-def passes(checkout: Path, tests: tuple[str, ...]) -> bool:
-    """Whether these tests pass in a checkout; no bytecode, of which a bug could be one second too young."""
-    environment = os.environ | {"PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *(f"tests/{test}" for test in tests),
-    ]
+def main(words: Sequence[str]) -> int:
+    """Plant the bugs, as many at once as there are processors, and print what was noticed by folder."""
+    selected = [bug for bug in bugs() if not words or any(word in described(bug) for word in words)]
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, Copies(Path(folder), workers()) as copies:
+        for _ in copies.map(record, missing()):
+            pass
+        results = known_results()
+        keys = {bug: key(bug) for bug in selected}
+        for bug, failure in copies.map(noticed, [bug for bug in selected if keys[bug] not in results]):
+            results[keys[bug]] = failure
+            RESULTS.write_text(json.dumps(results, indent=0))
+            print(f"{'noticed ' if failure else 'SURVIVED'} {described(bug)} ({failure or bug.origin})", flush=True)
+    survivors = [bug for bug in selected if results[keys[bug]] is None]
+    return int(report(selected, survivors) or bool(failing()))
+
+
+def folders() -> list[str]:
+    """The folders of the package that have code."""
+    places = [folder for place in (PACKAGE, PACKAGE / "apps") for folder in sorted(place.iterdir())]
+    return [str(folder.relative_to(PACKAGE)) for folder in places if folder.name != "apps" and any(folder.glob("*.py"))]
+
+
+def bugs() -> list[Bug]:
+    """All bugs, folder after folder, without those that change nothing."""
+    drawn = [bug for folder in folders() for bug in draw_from_folder(folder, DRAWN)]
+    return [bug for bug in sorted([*PLANTED, *drawn]) if (bug.file, bug.change) not in EQUIVALENT]
+
+
+def described(bug: Bug) -> str:
+    """Where a bug is and what it changes."""
+    return f"{bug.file}:{bug.line}: {bug.change}"
+
+
+def workers() -> int:
+    """How many processes run at once."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(os.environ.get("ARCHETYPE_WORKERS", available))
+
+
+def noticed(copy: Checkout, bug: Bug) -> tuple[Bug, str | None]:
+    """A bug, and the test that fails with it."""
+    tests = list(near(bug))
+    copy.plant(bug)
     try:
-        run = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        return False
-    return run.returncode == 0
+        return bug, copy.run(tests, "-x", timeout=TIMEOUT) if tests else None
+    finally:
+        copy.repair(bug)
+
+
+def key(bug: Bug) -> str:
+    """What a result belongs to: the file with the bug, and the tests that are run."""
+    files = {name.split("::")[0] for name in near(bug)}
+    parts = [bug.file, bug.planted(), *near(bug), *sorted(kept(file).name for file in files)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def known_results() -> dict[str, str | None]:
+    """What failed for each bug that was planted before; None for nothing."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def report(selected: list[Bug], survivors: list[Bug]) -> bool:
+    """Print what was noticed by folder, and what was not; returns whether it is too little."""
+    planted, lost = Counter(bug.folder for bug in selected), Counter(bug.folder for bug in survivors)
+    share = {folder: 1 - lost[folder] / count for folder, count in planted.items()}
+    share["all"] = 1 - len(survivors) / max(len(selected), 1)
+    planted["all"], lost["all"] = len(selected), len(survivors)
+    rows = [[name, str(planted[name]), str(planted[name] - lost[name]), f"{part:.0%}"] for name, part in share.items()]
+    print(Table(["folder", "planted", "noticed", "share"], rows))
+    for bug in survivors:
+        print(f"survived: {described(bug)} ({bug.origin})")
+    return share["all"] < ENOUGH or min(share.values()) < LEAST
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ SKIPS = {
     ("unit/native/test_fused.py", "needs matrix tiles"),
     ("unit/machine/test_allocation.py", "needs glibc, the C library that can be told so"),
     ("conftest.py", "needs ../shared/data (real weights and texts, kept beside the checkout)"),
-    ("parity/conftest.py", "needs llama-cpp-python (compiles for ten minutes; pip install llama-cpp-python)"),
+    ("parity/conftest.py", "needs llama-cpp-python (make llama-cpp, which compiles for minutes)"),
     ("helpers/packages.py", "needs a package index, for pip install: "),
     (
         "unit/cost/test_activations.py",

@@ -21,3 +21,10 @@ def test_orders_differ_and_neighbours_do_not_stay_together() -> None:
     assert all(0 <= place < n for place in places) and len(set(places)) == 1000
     assert abs(sum(places) / 1000 / n - 0.5) < 0.05  # uniform: the standard error is 0.009
     assert sum(abs(a - b) < n // 100 for a, b in pairwise(places)) < 50  # 20 are expected
+
+
+def test_orders_stay_what_they_were() -> None:
+    """A run that is resumed by a later version goes on in the order in which it began."""
+    assert list(map(Permutation(16, 3), range(16))) == [8, 7, 15, 6, 9, 14, 13, 2, 12, 3, 0, 4, 11, 10, 1, 5]
+    assert list(map(Permutation(1000, 5, 1), range(8))) == [239, 674, 923, 690, 539, 675, 785, 956]
+    assert Permutation(10**12, 0, 7)(123_456_789) == 587_902_293_870

@@ -119,3 +119,13 @@ def test_weights_and_sources_that_cannot_be_used_are_refused(tmp_path: Path) -> 
     many = written(tmp_path, [str(n) for n in range(100)], "b")
     with pytest.raises(SpecError, match="parts: their weights are exact after 100,000,001 rows; use fewer digits"):
         Documents([many, many], 0.1, [Fraction("0.00000001"), Fraction(1)])
+
+
+def test_every_epoch_is_cut_at_other_places(tmp_path: Path) -> None:
+    """So that what is cut from its context in one epoch has it in another; and in another order."""
+    stream, _ = written(tmp_path, ["abcdefghij" * n for n in range(2, 30)]).split(1e-18)
+    packed = PackedStream(stream, 16, seed=3)
+    epochs = [[packed._place(epoch, index)[0] for index in range(packed.num_rows)] for epoch in range(6)]
+    assert len({starts[0] % stream.num_tokens for starts in epochs}) == 6
+    assert len({min(starts) for starts in epochs}) == 6  # the offsets
+    assert len({tuple(np.argsort(starts).tolist()) for starts in epochs}) == 6  # the orders

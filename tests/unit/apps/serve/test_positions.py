@@ -1,5 +1,6 @@
 """What the page is told about positions equals what the modules compute."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -80,3 +81,24 @@ def test_patterns_and_states_of_every_preset() -> None:
             assert [[sign == "1" for sign in row] for row in pattern["rows"]] == cells, (name, layer["path"])
             assert pattern["pairs"] == sum(map(sum, cells)) and pattern["cache_length"] == rule.cache_length(length)
     assert kinds >= {"rotary", "alibi", "relative_bias", None}
+
+
+def test_long_texts_are_shown_at_places_that_are_evenly_spread() -> None:
+    """Over all of the text; and the state at every length of its line, not at the last alone."""
+    for name in ("llama-tiny", "mistral-tiny", "gemma2-tiny", "mamba-tiny"):
+        length = 1000
+        answer = ask(name, length)
+        lengths, values = answer["state"]["lengths"], answer["state"]["bytes"]
+        assert lengths == sorted(lengths) and len(lengths) > 2
+        for tokens, value in [*zip(lengths, values, strict=True)][:: max(1, len(lengths) // 8)]:
+            assert value == cost_report(name, length=tokens).state["bytes"], (name, tokens)
+        for layer in answer["layers"]:
+            if (pattern := layer["pattern"]) is None:
+                continue
+            places = pattern["places"]
+            assert len(places) == 96 and places[0] == 0 and places[-1] == length - length // 96 - 1
+            assert {b - a for a, b in pairwise(places)} == {10, 11}
+            context = MaskContext(True, length, layer["layers"][0])
+            rule = pattern_rule(load_spec(name).stacks[0].layers[layer["layers"][0]].mixer.pattern)
+            rows = ["".join("01"[bool(rule.allows(i, j, context))] for j in places) for i in places]
+            assert pattern["rows"] == rows, (name, layer["path"])

@@ -1,0 +1,99 @@
+"""Bugs in what is read from and written to files of others: GGUF, folders of Hugging Face, tokenizers."""
+
+BUGS: dict[str, list[tuple[str, str]]] = {
+    "convert/gguf/decoders.py": [
+        ('"expert_used_count": part.experts_per_token}', '"expert_used_count": part.num_experts}'),
+        ('Key("attention.head_count_kv", "num_kv_heads", itemgetter("num_heads"))',
+         'Key("attention.head_count_kv", "num_heads", itemgetter("num_heads"))'),
+        ("context_length=min(model.context_length, *widths))", "context_length=model.context_length)"),
+        ('RMS_EPS = Key("attention.layer_norm_rms_epsilon", "eps")',
+         'RMS_EPS = Key("attention.layer_norm_epsilon", "eps")'),
+        ('TIED = Shown(lambda shapes: {"tied": "output.weight" not in shapes})',
+         'TIED = Shown(lambda shapes: {"tied": True})'),
+    ],
+    "convert/gguf/rope.py": [
+        ('"rope.freq_base": position.theta}', '"rope.freq_base": 10_000.0}'),
+        ('{"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}',
+         '{"rope.scaling.type": "linear", "rope.scaling.factor": 1 / scaling.factor}'),
+        ("share = min(max((turns - scaling.low_frequency_factor) / scaling.band, 0.0), 1.0)",
+         "share = min(max((turns - scaling.low_frequency_factor) / scaling.high_frequency_factor, 0.0), 1.0)"),
+    ],
+    "convert/gguf/gemma.py": [
+        ('Key("attn_logit_softcapping", "attention_softcap", 50.0)',
+         'Key("attn_logit_softcapping", "attention_softcap", 50.0, path=lambda model: 50.0)'),
+        ('{"final_logit_softcapping": model.head.softcap}', '{"final_logit_softcapping": 30.0}'),
+        ("return model.replace(layers=whole or model.layers)", "return model"),
+        ('{} if width is None else {"attention.sliding_window": width}',
+         '{} if width is None else {"attention.sliding_window": width - 1}'),
+    ],
+    "convert/gguf/deepseek2.py": [
+        ('"rope.scaling.yarn_log_multiplier": TENTH * every', '"rope.scaling.yarn_log_multiplier": every'),
+        ('"attention.key_length": rank + rope,', '"attention.key_length": mixer.head_dim,'),
+        ('"rope.scaling.yarn_beta_slow": scaling.beta_slow,', '"rope.scaling.yarn_beta_slow": 1.0,'),
+    ],
+    "convert/gguf/file.py": [
+        ('"add_bos_token": tokenizer.adds_bos or "bos" in vocab.special,',
+         '"add_bos_token": tokenizer.bos is not None,'),
+        ('"add_eos_token": ends and bool(tokenizer.eos),', '"add_eos_token": bool(tokenizer.eos),'),
+        ("eos, turn = (*tokenizer.eos, None, None)[:2]", "eos, turn = (*tokenizer.eos[::-1], None, None)[:2]"),
+        ("            writer.add_float32(key, value)", "            writer.add_float32(key, round(value, 6))"),
+        ("writer.add_decoder_start_token_id(start)", "writer.add_decoder_start_token_id(0)"),
+    ],
+    "convert/gguf/changes.py": [
+        ("pairs: Tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2)",
+         "pairs: Tensor = tensor.unflatten(0, (2, heads, -1)).transpose(1, 2)"),
+    ],
+    "convert/sentence_transformers.py": [
+        ('"lasttoken": lambda: vectors[torch.arange(len(vectors)), num_tokens - 1]',
+         '"lasttoken": lambda: vectors[:, -1]'),
+        ('"mean": lambda: total / counts', '"mean": lambda: vectors.mean(1)'),
+        ('"mean_sqrt_len_tokens": lambda: total / counts.sqrt()', '"mean_sqrt_len_tokens": lambda: total / counts'),
+        ("(places[:, None] + 1), (vectors", "places[:, None], (vectors"),
+        ("text = self.prompt + text", "text = text + self.prompt"),
+        ("elif normalized is not False:", "else:"),
+    ],
+    "tokenizers/added.py": [
+        ("names = map(re.escape, sorted(known, key=len, reverse=True))",
+         "names = map(re.escape, sorted(known, key=len))"),
+        ("parts[at - 1] = parts[at - 1].rstrip() if token.lstrip",
+         "parts[at - 1] = parts[at - 1].rstrip() if token.rstrip"),
+        ("tokens.append(AddedToken(int(id), token[\"content\"], **flags))",
+         "tokens.append(AddedToken(int(id), token[\"content\"], flags[\"special\"]))"),
+    ],
+    "tokenizers/added_tokens.py": [
+        ("wider.bos, wider.eos, wider.adds_bos = tokenizer.bos, tokenizer.eos, tokenizer.adds_bos",
+         "wider.bos, wider.eos = tokenizer.bos, tokenizer.eos"),
+        ('"normalized": False,', '"normalized": True,'),
+        ('"special": name[0] + name[-1] in ("<>", "[]")', '"special": True'),
+        ('"single_word": False, "lstrip": False,', '"single_word": True, "lstrip": False,'),
+        ('"rstrip": False,', '"rstrip": True,'),
+    ],
+    "tokenizers/special_tokens.py": [
+        ('"add_bos_token": tokenizer.adds_bos,', '"add_bos_token": tokenizer.bos is not None,'),
+        ('"eos_token": name_of(tokenizer.eos[0])', '"eos_token": name_of(tokenizer.eos[-1])'),
+        ("tokenizer.adds_bos = tokenizer.adds_bos and tokenizer.bos is not None", "pass"),
+        ('if key in ("cls_token", "bos_token"):', 'if key == "bos_token":'),
+        ("for name in (MAP, CONFIG):", "for name in (CONFIG, MAP):"),
+    ],
+    "tokenizers/stream.py": [
+        ("if recent_text == new or recent_text.strip():", "if True:"),
+        ("return self._decode(self._window)[len(self._text) :]", "return \"\""),
+    ],
+    "tokenizers/hugging_face.py": [
+        ("known = [id for id in ids if 0 <= id < self._vocab_size]",
+         "known = [id for id in ids if 0 < id < self._vocab_size]"),
+        ("return whole[:first], whole[first + len(plain) :]", "return whole[:first], []"),
+        ("return [*before, *super().add_special_tokens(ids), *after]", "return [*before, *ids, *after]"),
+    ],
+    "tokenizers/tokenizer.py": [
+        ("names = map(re.escape, sorted(special, key=len, reverse=True))", "names = map(re.escape, special)"),
+    ],
+    "tokenizers/token_bytes.py": [
+        ("text = self._tokenizer.decode([self._first, id])[len(self._before) :]",
+         "text = self._tokenizer.decode([id])"),
+    ],
+    "io/atomic.py": [
+        ("temporary.chmod(0o777 & ~_umask())", "pass"),
+        ("            if path.exists():\n                path.rmdir()\n", ""),
+    ],
+}  # fmt: skip
