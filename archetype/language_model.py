@@ -472,7 +472,7 @@ class LanguageModel:
         return self.special.get("decoder_start_token_id")
 
     def _causal_model(self) -> CausalModel:
-        if isinstance(self.model, CausalModel) and getattr(self.model, "classifier", None) is None:
+        if isinstance(self.model, CausalModel) and self.spec.continues_text:
             return self.model
         raise self._wrong_kind()
 
@@ -487,6 +487,8 @@ class LanguageModel:
             return SpecError(
                 "model", "a decoder with a head for classes cannot do this", "it can embed or classify texts"
             )
+        if isinstance(self.model, Decoder) and self.model.lm_head is None:
+            return SpecError("model", "a decoder without a head cannot do this", "it can embed texts")
         verbs = next((VERBS[base] for base in type(self.model).__mro__ if base in VERBS), "be trained and saved")
         return SpecError("model", cause, f"it can {verbs}")
 

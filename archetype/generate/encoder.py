@@ -42,7 +42,7 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
         DataError: the text has no [MASK], or is longer than the model's context; or `top` is below 1.
         SpecError: the model's head does not name tokens, or its vocabulary has no mask.
     """
-    if model.lm_head is None:
+    if not model.spec.fills_masks:
         cause = f"a head of kind {model.spec.head.kind} does not name tokens"
         raise SpecError("head", cause, "use a model with head masked_language_model")
     if top < 1:

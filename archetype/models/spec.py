@@ -138,8 +138,8 @@ class CausalSpec(ModelSpec):
 
     @property
     def continues_text(self) -> bool:
-        """Unless it has a head for classes."""
-        return not self.head.has_classes
+        """Where its head predicts the next token."""
+        return bool(self.head.predicts_next)
 
 
 AnyModel = Annotated[ModelSpec, ByKind(ModelSpec, default="decoder")]

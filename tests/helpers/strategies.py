@@ -638,7 +638,8 @@ def encoder_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
         dense_bias=st.booleans(),
     )  # fmt: skip
     plain = st.builds(spec.MaskedLogitsHead, tied=st.booleans(), bias=st.booleans())
-    return st.one_of(masked, plain, classification_heads(wild), token_class_heads(wild), st.just(spec.NoHead()))
+    of_classes = classification_heads(wild), token_class_heads(wild)
+    return st.one_of(masked, plain, language_model_heads(wild), *of_classes, st.just(spec.NoHead()))
 
 
 @cache
