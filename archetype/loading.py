@@ -146,7 +146,7 @@ def open_pretrained(folder: Path, fields: dict[str, Any]) -> Pretrained:
     def save(to: Path, model: Model, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> None:
         replace(lm, spec=model.spec, model=model, tokenizer=tokenizer, labels=labels).save(to)
 
-    return Pretrained(str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, save)
+    return Pretrained(str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, lm.family, save)
 
 
 def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LanguageModel:

@@ -49,5 +49,10 @@ def write_classes(model: Any) -> dict[str, Any]:
     """The classes of a model's head by number, under the names that transformers gives those that have none."""
     if not isinstance(model.head, ClassificationHead | TokenClassificationHead):
         return {}
-    names = {str(number): f"LABEL_{number}" for number in range(model.head.num_classes)}
+    return names_of_classes(model.head.num_classes)
+
+
+def names_of_classes(num_classes: int) -> dict[str, Any]:
+    """The keys that name so many classes by their numbers."""
+    names = {str(number): f"LABEL_{number}" for number in range(num_classes)}
     return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}

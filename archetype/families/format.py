@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from archetype.errors import MAX_MESSAGE, CheckpointError, UnreadKeys, one_line, shorten
 from archetype.families.class_keys import keys_read
-from archetype.families.classes import BARE, SPANS, TEXTS, TOKENS
+from archetype.families.classes import BARE, MASKED, SPANS, TEXTS, TOKENS, names_of_classes
 from archetype.families.config import Config
 from archetype.families.decoder_classes import OF_TEXTS, ClassHeads, ClassNames, read_class_head, write_class_head
 from archetype.families.direction import as_decoder, read_direction, write_direction
@@ -24,11 +24,12 @@ from archetype.spec.base import explain
 from archetype.spec.edit import differences
 
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
+HEAD_FIELDS = ("head", "pooling", "pooler", "pooler_activation")  # of an encoder: what stands behind its last layer
 SHOWN = 60  # characters of a value, in an error
 TRAINING_ONLY = ("name", "initialization", "dropout")
 TIED = {"lm_head.weight": "embedding.token.weight"}
 SAME_HEAD = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")  # of the class that writes text
-HEAD = re.compile(f"({'|'.join((*SAME_HEAD, TEXTS, TOKENS, SPANS))})$")
+HEAD = re.compile(f"({'|'.join((*SAME_HEAD, MASKED, TEXTS, TOKENS, SPANS))})$")
 
 
 class Keys(Protocol):
@@ -165,6 +166,18 @@ class Format:
         if lacking:
             raise lacking[0]
         return config
+
+    def with_class_head(self, model: ModelSpec, num_classes: int, of_tokens: bool) -> ModelSpec:
+        """An encoder with the new head that this type's class for texts, or for tokens, has.
+
+        Raises:
+            CheckpointError: the format cannot express the encoder, or has no such class.
+        """
+        config = self.config_for(model)
+        stem = without_head(config["architectures"][0]).removesuffix(BARE)
+        config |= {"architectures": [f"{stem}{TOKENS if of_tokens else TEXTS}"]} | names_of_classes(num_classes)
+        read = self.spec_from(config)
+        return model.replace(**{name: getattr(read, name) for name in HEAD_FIELDS})
 
     def lacking(self, model: ModelSpec) -> list[CheckpointError]:
         """An error for every field or part of a specification that this format cannot express."""

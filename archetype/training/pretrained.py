@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from archetype.families.family import Family
 from archetype.models.build import Model
 from archetype.nn.parameter_names import names_matching, train_only
 from archetype.parts.adapter.module import adapter_parameters
@@ -25,6 +26,7 @@ class Pretrained:
         source: where it was loaded from.
         labels: names of the classes of its head.
         template: its chat template.
+        family: the published family that it was loaded from.
         save: writes all that it came with as a run directory, with this model, tokenizer and labels for its own.
     """
 
@@ -33,6 +35,7 @@ class Pretrained:
     tokenizer: Tokenizer | None
     labels: tuple[str, ...]
     template: ChatTemplate | None
+    family: Family | None
     save: Callable[[Path, Model, Tokenizer | None, tuple[str, ...]], None]
 
 
