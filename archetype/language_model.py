@@ -230,7 +230,7 @@ class LanguageModel:
             ArchetypeError: the model is no encoder-decoder, a setting is out of range, or a source is too long.
         """
         sources = [text] if isinstance(text, str) else text
-        model = self._model(EncoderDecoder)
+        model = self._pair()
         targets = generate.translate(model, self._tokenizer(), sources, self.beam(**beam), self.target_start)
         return targets[0] if isinstance(text, str) else targets
 
@@ -266,15 +266,15 @@ class LanguageModel:
         Raises:
             ArchetypeError: the model only continues texts (see `score`), or the data are wrong.
         """
-        if isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, EncoderDecoder) and self.spec.writes_target:
             tokenizer, settings = self._tokenizer(), self.beam(**beam)
             return generate.translation_score(self.model, tokenizer, *read_pairs(data), settings, self.target_start)
         if isinstance(data, tuple) or beam:
             raise SpecError("data", "pairs and beams are for an encoder-decoder", "give one file, without --num-beams")
         if isinstance(self.model, VisionEncoder):
             return generate.evaluate_images(self.model, Path(data), self.labels)
-        if isinstance(self.model, Encoder | Decoder) and self.model.spec.head.classifies:
-            return generate.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels)
+        if isinstance(self.model, Encoder | Decoder | EncoderDecoder) and self.model.spec.head.classifies:
+            return generate.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels, self.target_start)
         raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
 
     def evaluate_tasks(self, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None) -> TaskScores:
@@ -384,8 +384,8 @@ class LanguageModel:
         """
         if isinstance(inputs, Tensor):
             return generate.classify_pictures(self._model(VisionEncoder), inputs)
-        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
-        return generate.classify_texts(model, self._tokenizer(), inputs)
+        model = self.model if isinstance(self.model, Decoder | EncoderDecoder) else self._model(Encoder)
+        return generate.classify_texts(model, self._tokenizer(), inputs, start=self.target_start)
 
     def classify_tokens(self, texts: str | list[str]) -> list[list[TokenClass]]:
         """The class of each token of a text, such as whether it begins a name, and that class' probability.
@@ -445,7 +445,9 @@ class LanguageModel:
         Raises:
             SpecError: the model does not continue texts, or cannot be used with guesses.
         """
-        if not isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, EncoderDecoder):
+            self._pair()
+        else:
             self._causal_model()
         prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
         return Engine(self, min(max(num_prompts, 1), MAX_ROWS), prefix_bytes, draft=draft, lookup=lookup)
@@ -476,6 +478,11 @@ class LanguageModel:
             return self.model
         raise self._wrong_kind()
 
+    def _pair(self) -> EncoderDecoder:
+        if isinstance(self.model, EncoderDecoder) and self.spec.writes_target:
+            return self.model
+        raise self._wrong_kind()
+
     def _model(self, kind: type[M]) -> M:
         if isinstance(self.model, kind):
             return self.model
@@ -483,6 +490,8 @@ class LanguageModel:
 
     def _wrong_kind(self) -> SpecError:
         cause = f"a model of kind {self.spec.kind} cannot do this"
+        if isinstance(self.model, EncoderDecoder) and self.model.classifier is not None:
+            return SpecError("model", "an encoder-decoder with a head for classes cannot do this", "use classify")
         if isinstance(self.model, Decoder) and self.model.classifier is not None:
             return SpecError(
                 "model", "a decoder with a head for classes cannot do this", "it can embed or classify texts"

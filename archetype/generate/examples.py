@@ -14,12 +14,17 @@ from archetype.generate.class_report import ClassReport, ValueReport, class_repo
 from archetype.generate.encoder import classify_pictures, classify_texts
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.vision.module import VisionEncoder
 from archetype.tokenizers import Tokenizer
 
 
 def evaluate_texts(
-    model: Encoder | Decoder, tokenizer: Tokenizer, file: Path, labels: Sequence[str] = ()
+    model: Encoder | Decoder | EncoderDecoder,
+    tokenizer: Tokenizer,
+    file: Path,
+    labels: Sequence[str] = (),
+    start: int | None = None,
 ) -> ClassReport | ValueReport:
     """The report of a model's classes on labelled texts, which are cut to its context; of values, their errors.
 
@@ -28,6 +33,7 @@ def evaluate_texts(
         tokenizer: the model's own.
         file: JSON lines or CSV of text and label.
         labels: names of the model's classes (absent: their numbers).
+        start: as for `classify_texts`.
 
     Raises:
         SpecError: the model has no classes.
@@ -35,7 +41,7 @@ def evaluate_texts(
     """
     records = read_records(file, {"text": "a text", "label": "a label"})
     expected = [str(record["label"]) for record in records]
-    answers = classify_texts(model, tokenizer, [str(record["text"]) for record in records], cut=True)
+    answers = classify_texts(model, tokenizer, [str(record["text"]) for record in records], True, start)
     if answers.shape[1] == 1:
         return value_report([_number(label, file) for label in expected], answers[:, 0].tolist())
     return _report(answers, expected, labels, file)

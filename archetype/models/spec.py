@@ -102,6 +102,11 @@ class ModelSpec(Part):
         return False
 
     @property
+    def writes_target(self) -> bool:
+        """Whether it gives logits of the next token of a target, whose source it has read."""
+        return False
+
+    @property
     def fills_masks(self) -> bool:
         """Whether it gives logits of tokens that are masked."""
         return False

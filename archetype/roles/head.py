@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from archetype.spec.kinds import ByKind, Part
 
-__all__ = ["DecoderHead", "EncoderHead", "Head", "NextTokenHead", "VisionHead"]
+__all__ = ["DecoderHead", "EncoderHead", "Head", "NextTokenHead", "PairHead", "VisionHead"]
 
 
 class Head(Part):
@@ -48,4 +48,5 @@ DecoderHead = Annotated[
 EncoderHead = Annotated[
     Head, ByKind(Head, "predicts_masked", "predicts_next", "classifies", "labels_tokens", "is_absent")
 ]
+PairHead = Annotated[Head, ByKind(Head, "predicts_next", "classifies", default="language_model")]
 VisionHead = Annotated[Head, ByKind(Head, "classifies", "is_absent")]

@@ -175,6 +175,23 @@ def _texts(model: Any) -> Tensor:
     return model(**_padded(model), **target).logits  # type: ignore[no-any-return]
 
 
+# Of two texts the same, each ended by the token by which a pair for classes finds the end.
+ENDED = ROWS.where(torch.arange(20) != COUNTS[:, None] - 1, torch.tensor(SIZES["eos_token_id"]))
+
+
+def _classes(model: Any) -> Tensor:
+    if not model.config.is_encoder_decoder:
+        return _texts(model)
+    texts = _padded(model)
+    return model(**texts | {"input_ids": ENDED.where(IS_TOKEN, texts["input_ids"])}, decoder_input_ids=ROWS).logits  # type: ignore[no-any-return]
+
+
+def _our_classes(model: Any) -> Tensor:
+    if not model.spec.reads_source:
+        return _our_texts(model)
+    return model(ROWS, num_tokens=COUNTS, source=ENDED, source_num_tokens=COUNTS).logits  # type: ignore[no-any-return]
+
+
 def _our_texts(model: Any) -> Tensor:
     if model.spec.reads_source:
         return _our_pairs(model)
@@ -218,7 +235,8 @@ TASKS: dict[str, Task] = {
         lambda model: _texts(model)[IS_TOKEN], lambda model: _our_texts(model)[IS_TOKEN],
     ),
     "texts": _task(
-        "types for classes of texts", transformers.AutoModelForSequenceClassification, _texts, _our_texts, **CLASSES
+        "types for classes of texts", transformers.AutoModelForSequenceClassification, _classes, _our_classes,
+        **CLASSES
     ),
     "tokens": _task(
         "types for classes of tokens", transformers.AutoModelForTokenClassification,

@@ -30,7 +30,7 @@ CASES = [
     # of each way to pool and to name a head for classes; the others' are in docs/zoo, and tested with it
     *(("texts", kind) for kind in (
         "roberta", "albert", "electra", "roformer", "distilbert", "mpnet", "ernie", "modernbert", "eurobert", "gte",
-        "deberta-v2",
+        "deberta-v2", "bart", "mbart", "plbart", "mvp", "t5", "mt5",
     )),
     *(("tokens", kind) for kind in ("roberta", "distilbert", "modernbert", "llama", "gpt2")),
     *(("spans", kind) for kind in ("bert", "modernbert", "llama", "mistral", "gpt2")),
