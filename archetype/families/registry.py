@@ -17,7 +17,7 @@ NAMES = (
     "gemma", "gemma2", "deepseek_v2", "mixtral", "sparse_transformer", "longformer", "big_bird", "bloom", "mpt",
     "mamba", "megabyte", "vit", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "phi3", "smollm3", "gpt_oss",
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
-    "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert",
+    "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
 )  # fmt: skip
 # The modules that have several, each with a table of them: published types that are spellings of those above; and of
 # a type that no module can be called like.

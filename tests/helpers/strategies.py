@@ -446,13 +446,13 @@ def disentangled_attentions(
     """Attention whose scores see the distances of a stack's table."""
     directions = st.sampled_from([(True, True), (True, False), (False, True)])
 
-    def of(directions: tuple[bool, bool], own: bool, dropout: float) -> spec.DisentangledAttention:
+    def of(directions: tuple[bool, bool], own: bool, bias: bool, dropout: float) -> spec.DisentangledAttention:
         return spec.DisentangledAttention(
             num_heads=num_heads, vectors=vectors, content_to_position=directions[0], position_to_content=directions[1],
-            own_projections=own, dropout=dropout,
+            own_projections=own, key_bias=bias, dropout=dropout,
         )  # fmt: skip
 
-    return st.builds(of, directions, st.booleans(), probabilities())
+    return st.builds(of, directions, st.booleans(), st.booleans(), probabilities())
 
 
 @st.composite

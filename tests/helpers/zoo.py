@@ -85,6 +85,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "type_vocab_size": 0,
         "pooler_hidden_size": 32,
     },
+    "deberta": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "max_relative_positions": 8,
+        "position_biased_input": False,
+        "pooler_hidden_size": 32,
+    },
     "xmod": {"default_language": "en_XX"},
     "prophetnet": {"num_hidden_layers": None},
     "mamba": {"intermediate_size": None},
