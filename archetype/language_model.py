@@ -14,6 +14,8 @@ from archetype.data.pairs import read_pairs
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate import (
+    MAX_TOKENS,
+    Answer,
     Beam,
     ClassReport,
     Engine,
@@ -259,8 +261,9 @@ class LanguageModel:
         """How good the model's classes, values or translations are, beside the right ones.
 
         Args:
-            data: JSON lines or CSV of text and label; for images a .npz file, or a folder with a subfolder for each
-                class; for an encoder-decoder the files of source and target lines, or JSON lines of both.
+            data: JSON lines or CSV of text and label, for classes of tokens JSON lines of tokens and labels; for images
+                a .npz file, or a folder with a subfolder for each class; for an encoder-decoder the files of source and
+                target lines, or JSON lines of both.
             beam: of translations: fields of `Beam`, such as num_beams=1.
 
         Raises:
@@ -275,6 +278,12 @@ class LanguageModel:
             return generate.evaluate_images(self.model, Path(data), self.labels)
         if isinstance(self.model, Encoder | Decoder | EncoderDecoder) and self.model.spec.head.classifies:
             return generate.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels, self.target_start)
+        if (
+            isinstance(self.model, Encoder | Decoder)
+            and self.spec.head.labels_tokens
+            and not self.spec.head.marks_spans
+        ):
+            return generate.evaluate_tokens(self.model, self._tokenizer(), Path(data), self.labels)
         raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
 
     def evaluate_tasks(self, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None) -> TaskScores:
@@ -401,6 +410,20 @@ class LanguageModel:
         """
         model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
         return generate.classify_tokens(model, self._tokenizer(), texts, self.labels)
+
+    def answer(self, question: str, text: str, max_tokens: int = MAX_TOKENS) -> Answer:
+        """The likeliest span of a text that answers a question.
+
+        Args:
+            question: a text.
+            text: that has the answer.
+            max_tokens: of the answer.
+
+        Raises:
+            ArchetypeError: the head marks no spans, the tokenizer reads no pairs, or both texts are too long together.
+        """
+        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
+        return generate.answer(model, self._tokenizer(), question, text, max_tokens)
 
     def inspect(self, text: Text, target: Text | None = None) -> Inspection:
         """Look inside the model while it reads a text.

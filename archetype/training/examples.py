@@ -5,6 +5,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from archetype.data.labelled_words import FIELDS, check_words
 from archetype.data.records import held_out, read_records
 from archetype.errors import DataError, SpecError
 from archetype.spec.kinds import part
@@ -83,7 +84,7 @@ class LabelledTokens(RecordData):
         examples: JSON lines of {"tokens": [...], "labels": [...]}.
     """
 
-    record_fields: ClassVar[dict[str, str]] = {"tokens": "a list of words", "labels": "the class of each"}
+    record_fields: ClassVar[dict[str, str]] = FIELDS
     option: ClassVar[str] = "--labelled-tokens"
     kind: Literal["labelled_tokens"] = "labelled_tokens"
 
@@ -95,12 +96,7 @@ class LabelledTokens(RecordData):
         """
         texts = super().read_texts(folder)
         for number, line in enumerate(texts["examples"].split("\n"), start=1):
-            words, labels = (json.loads(line)[field] for field in self.record_fields)
-            if not (isinstance(words, list) and words and all(isinstance(word, str) and word for word in words)):
-                raise DataError(f"data.examples: record {number}", "tokens is not a list of words", "fix the record")
-            if not isinstance(labels, list) or len(labels) != len(words):
-                cause = f"{len(words)} tokens need as many labels"
-                raise DataError(f"data.examples: record {number}", cause, "fix the record")
+            check_words(json.loads(line), f"data.examples: record {number}")
         return texts
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
