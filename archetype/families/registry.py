@@ -31,6 +31,7 @@ SPELLINGS = {
     ),
     "pictures": ("deit", "vit_msn", "ijepa"),
     "deberta_v2": ("deberta-v2",),
+    "gte_new": ("new",),
 }  # fmt: skip
 MODULES = {name: module for module, names in SPELLINGS.items() for name in names}
 
