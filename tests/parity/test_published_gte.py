@@ -59,7 +59,7 @@ def described(weights: dict[str, Tensor], theta: float, factor: float) -> Tensor
         return layer_norm(x, (D,), weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-12)
 
     width = D // HEADS
-    frequencies = (theta * factor) ** -(torch.arange(0, width, 2) / width) / factor ** (2 / width)
+    frequencies: Tensor = (theta * factor) ** -(torch.arange(0, width, 2) / width) / factor ** (2 / width)
     angles = (torch.arange(20)[:, None] * frequencies).repeat(1, 2)
 
     def turned(x: Tensor) -> Tensor:
