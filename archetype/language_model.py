@@ -11,6 +11,8 @@ from archetype.convert.sentence_transformers import parse
 from archetype.data.pairs import read_pairs
 from archetype.errors import DataError, SpecError
 from archetype.generate import (
+    MAX_TOKENS,
+    Answer,
     ClassReport,
     Engine,
     Pooling,
@@ -172,7 +174,7 @@ class LanguageModel(LoadedModel):
             ArchetypeError: the model is no encoder-decoder, a setting is out of range, or a source is too long.
         """
         sources = [text] if isinstance(text, str) else text
-        model = self._model(EncoderDecoder)
+        model = self._pair()
         targets = generate.translate(model, self._tokenizer(), sources, self.beam(**beam), self.target_start)
         return targets[0] if isinstance(text, str) else targets
 
@@ -201,22 +203,29 @@ class LanguageModel(LoadedModel):
         """How good the model's classes, values or translations are, beside the right ones.
 
         Args:
-            data: JSON lines or CSV of text and label; for images a .npz file, or a folder with a subfolder for each
-                class; for an encoder-decoder the files of source and target lines, or JSON lines of both.
+            data: JSON lines or CSV of text and label, for classes of tokens JSON lines of tokens and labels; for images
+                a .npz file, or a folder with a subfolder for each class; for an encoder-decoder the files of source and
+                target lines, or JSON lines of both.
             beam: of translations: fields of `Beam`, such as num_beams=1.
 
         Raises:
             ArchetypeError: the model only continues texts (see `score`), or the data are wrong.
         """
-        if isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, EncoderDecoder) and self.spec.writes_target:
             tokenizer, settings = self._tokenizer(), self.beam(**beam)
             return generate.translation_score(self.model, tokenizer, *read_pairs(data), settings, self.target_start)
         if isinstance(data, tuple) or beam:
             raise SpecError("data", "pairs and beams are for an encoder-decoder", "give one file, without --num-beams")
         if isinstance(self.model, VisionEncoder):
             return generate.evaluate_images(self.model, Path(data), self.labels, self._processor_of(Path(data)))
-        if isinstance(self.model, Encoder | Decoder) and self.model.spec.head.classifies:
-            return generate.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels)
+        if isinstance(self.model, Encoder | Decoder | EncoderDecoder) and self.model.spec.head.classifies:
+            return generate.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels, self.target_start)
+        if (
+            isinstance(self.model, Encoder | Decoder)
+            and self.spec.head.labels_tokens
+            and not self.spec.head.marks_spans
+        ):
+            return generate.evaluate_tokens(self.model, self._tokenizer(), Path(data), self.labels)
         raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
 
     def evaluate_tasks(self, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None) -> TaskScores:
@@ -278,8 +287,8 @@ class LanguageModel(LoadedModel):
         """
         if isinstance(inputs, Tensor):
             return generate.classify_pictures(self._model(VisionEncoder), inputs)
-        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
-        return generate.classify_texts(model, self._tokenizer(), inputs)
+        model = self.model if isinstance(self.model, Decoder | EncoderDecoder) else self._model(Encoder)
+        return generate.classify_texts(model, self._tokenizer(), inputs, start=self.target_start)
 
     def classify_tokens(self, texts: str | list[str]) -> list[list[TokenClass]]:
         """The class of each token of a text, such as whether it begins a name, and that class' probability.
@@ -295,6 +304,20 @@ class LanguageModel(LoadedModel):
         """
         model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
         return generate.classify_tokens(model, self._tokenizer(), texts, self.labels)
+
+    def answer(self, question: str, text: str, max_tokens: int = MAX_TOKENS) -> Answer:
+        """The likeliest span of a text that answers a question.
+
+        Args:
+            question: a text.
+            text: that has the answer.
+            max_tokens: of the answer.
+
+        Raises:
+            ArchetypeError: the head marks no spans, the tokenizer reads no pairs, or both texts are too long together.
+        """
+        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
+        return generate.answer(model, self._tokenizer(), question, text, max_tokens)
 
     def inspect(self, text: Text, target: Text | None = None) -> Inspection:
         """Look inside the model while it reads a text.
@@ -339,7 +362,9 @@ class LanguageModel(LoadedModel):
         Raises:
             SpecError: the model does not continue texts, or cannot be used with guesses.
         """
-        if not isinstance(self.model, EncoderDecoder):
+        if isinstance(self.model, EncoderDecoder):
+            self._pair()
+        else:
             self._causal_model()
         prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
         return Engine(self, min(max(num_prompts, 1), MAX_ROWS), prefix_bytes, draft=draft, lookup=lookup)

@@ -186,7 +186,12 @@ class LoadedModel:
         return self.open_image_processor() if has_pixels(path) else None
 
     def _causal_model(self) -> CausalModel:
-        if isinstance(self.model, CausalModel) and getattr(self.model, "classifier", None) is None:
+        if isinstance(self.model, CausalModel) and self.spec.continues_text:
+            return self.model
+        raise self._wrong_kind()
+
+    def _pair(self) -> EncoderDecoder:
+        if isinstance(self.model, EncoderDecoder) and self.spec.writes_target:
             return self.model
         raise self._wrong_kind()
 
@@ -197,10 +202,14 @@ class LoadedModel:
 
     def _wrong_kind(self) -> SpecError:
         cause = f"a model of kind {self.spec.kind} cannot do this"
+        if isinstance(self.model, EncoderDecoder) and self.model.classifier is not None:
+            return SpecError("model", "an encoder-decoder with a head for classes cannot do this", "use classify")
         if isinstance(self.model, Decoder) and self.model.classifier is not None:
             return SpecError(
                 "model", "a decoder with a head for classes cannot do this", "it can embed or classify texts"
             )
+        if isinstance(self.model, Decoder) and self.model.lm_head is None:
+            return SpecError("model", "a decoder without a head cannot do this", "it can embed texts")
         verbs = next((VERBS[base] for base in type(self.model).__mro__ if base in VERBS), "be trained and saved")
         return SpecError("model", cause, f"it can {verbs}")
 

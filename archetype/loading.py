@@ -144,7 +144,9 @@ def open_pretrained(folder: Path) -> Pretrained:
         new = replace(lm, spec=model.spec, model=model, tokenizer=tokenizer, labels=labels, image_processor=pictures)
         new.save(to)
 
-    return Pretrained(str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, lm.open_image_processor, save)
+    return Pretrained(
+        str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, lm.family, lm.open_image_processor, save
+    )
 
 
 def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LanguageModel:

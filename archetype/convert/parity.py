@@ -25,6 +25,7 @@ from archetype.families import Family
 from archetype.families.rules import Rule, for_model
 from archetype.io import hub
 from archetype.io.tensors import dtype_of
+from archetype.io.yaml import read_mapping
 from archetype.models.build import Model
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.spec import ModelSpec
@@ -267,6 +268,9 @@ def _make_inputs(model: Model, folder: Path, text: str | None) -> dict[str, Tens
         # the first ids are often padding, which transformers treats as something else than a token
         tokens = torch.randint(min(5, vocab_size - 1), vocab_size, (1, length), generator=generator)
     if isinstance(model, EncoderDecoder):
+        end = read_mapping(folder / "config.json").get("eos_token_id")
+        if model.spec.head.classifies and isinstance(end, int):  # by which transformers finds the place that it reads
+            tokens[:, -1] = end
         return {"input_ids": tokens, "decoder_input_ids": tokens.roll(1, 1)}
     return {"input_ids": tokens}
 

@@ -25,7 +25,7 @@ def widen(model: Decoder, factor: int, std: float = 0.02) -> Decoder:
         SpecError: a layer has other parts.
     """
     head: Any = model.head
-    if head.has_classes:
+    if not head.predicts_next:
         raise SpecError("head", "only a head of tokens is widened", "write the wider specification yourself")
     layers = tuple(_wider(block, factor, f"layers[{index}]") for index, block in enumerate(model.layers))
     scheme = MuPInitialization(std=std, base_width=model.d_model)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from archetype.families.config import Config
-from archetype.parts.head.spec import ClassificationHead, TokenClassificationHead
+from archetype.parts.activation.spec import Tanh
+from archetype.parts.head.spec import ClassificationHead, HeadTransform, TokenClassificationHead
 
 # What the names of classes end in, by their head.
 MASKED, TEXTS, TOKENS = "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"
@@ -45,9 +46,28 @@ def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     return () if labels == tuple(f"LABEL_{number}" for number in range(len(labels))) else labels
 
 
+def read_pair_classes(config: Config) -> ClassificationHead:
+    """The head for classes of an encoder-decoder: a layer with tanh before the logits (Lewis 2019)."""
+    dropout = config.rate("classifier_dropout", 0.0)
+    return ClassificationHead(
+        num_classes=read_classes(config), dropout=dropout, transform=HeadTransform(activation=Tanh())
+    )
+
+
+def write_pair_classes(model: Any) -> dict[str, Any]:
+    """The keys of such a head; none of another."""
+    classes = write_classes(model)
+    return classes | {"classifier_dropout": model.head.dropout} if classes else {}
+
+
 def write_classes(model: Any) -> dict[str, Any]:
     """The classes of a model's head by number, under the names that transformers gives those that have none."""
     if not isinstance(model.head, ClassificationHead | TokenClassificationHead):
         return {}
-    names = {str(number): f"LABEL_{number}" for number in range(model.head.num_classes)}
+    return names_of_classes(model.head.num_classes)
+
+
+def names_of_classes(num_classes: int) -> dict[str, Any]:
+    """The keys that name so many classes by their numbers."""
+    names = {str(number): f"LABEL_{number}" for number in range(num_classes)}
     return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}

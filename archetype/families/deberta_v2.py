@@ -5,9 +5,11 @@ As transformers' `deberta-v2` writes it.
 
 from typing import Any
 
-from archetype.families.bert import BODY_KEYS, HeadRow, bert
+from archetype.families.bert import BODY_KEYS as BERT_KEYS
+from archetype.families.bert import HeadRow, bert
 from archetype.families.config import Config
-from archetype.families.encoder_format import BODY, PARTS, Names, encoder_format
+from archetype.families.encoder_format import BODY, Names, encoder_format
+from archetype.families.encoder_format import PARTS as BERT_PARTS
 from archetype.families.encoders import without
 from archetype.families.family import Family, presets, tiny
 from archetype.families.keys import Converted, Expected, Key, Row, Values, expect_kind, ignored, with_defaults
@@ -54,12 +56,13 @@ def deberta(
     return encoder.replace(layers=tuple(block.replace(mixer=mixer) for block in encoder.layers))
 
 
-def _attention(model: Encoder) -> DisentangledAttention:
+def attention_of(model: Encoder) -> DisentangledAttention:
+    """The attention of the first layer."""
     return expect_kind(DisentangledAttention, model.layers[0].mixer, "layers[0].mixer")
 
 
-def _read_distances(config: Config, values: Values) -> Values:
-    """Buckets and what reads them; distances that are not read at all are those of another attention."""
+def read_directions(config: Config, values: Values) -> tuple[dict[str, bool], int]:
+    """What reads distances, and the longest; distances that nothing reads are those of another attention."""
     config.expect("relative_attention", True, "attention without distances")
     names = config.get("pos_att_type")
     names = [name.strip() for name in names.lower().split("|")] if isinstance(names, str) else names
@@ -67,9 +70,13 @@ def _read_distances(config: Config, values: Values) -> Values:
         raise config.error("pos_att_type", f"{names!r} is not known", f"known are {', '.join(DIRECTIONS)}")
     longest = config.get("max_relative_positions", -1)
     longest = config.size("max_relative_positions") if longest not in (None, -1, 0) else values["context_length"]
+    return {field: name in names for name, field in DIRECTIONS.items()}, longest
+
+
+def _read_distances(config: Config, values: Values) -> Values:
+    fields, longest = read_directions(config, values)
     buckets = config.get("position_buckets", -1)
     logarithmic = buckets not in (None, -1, 0)
-    fields = {field: name in names for name, field in DIRECTIONS.items()}
     return {
         "num_buckets": config.size("position_buckets") if logarithmic else longest,
         "max_distance": longest if logarithmic else None,
@@ -78,7 +85,7 @@ def _read_distances(config: Config, values: Values) -> Values:
 
 
 def _write_distances(model: Encoder) -> dict[str, Any]:
-    attention, vectors = _attention(model), _attention(model).vectors
+    attention, vectors = attention_of(model), attention_of(model).vectors
     return {
         "relative_attention": True,
         "pos_att_type": [name for name, field in DIRECTIONS.items() if getattr(attention, field)],
@@ -96,26 +103,31 @@ def _read_norm(config: Config, values: Values) -> Values:
     return {"vector_norm": "layer_norm" in names}
 
 
-KEYS: tuple[Row, ...] = (
-    *with_defaults(without(BODY_KEYS, "type_vocab_size"), vocab_size=128_100, hidden_size=1536, num_hidden_layers=24,
+# The keys of all versions.
+BODY_KEYS: tuple[Row, ...] = (
+    *with_defaults(without(BERT_KEYS, "type_vocab_size"), vocab_size=128_100, hidden_size=1536, num_hidden_layers=24,
         num_attention_heads=24, intermediate_size=6144, layer_norm_eps=1e-7),
     ignored("pooler_dropout"),
     Key("type_vocab_size", "num_token_types", 0, check=Config.count),
     Key("position_biased_input", "added_positions", True, check=Config.flag,
         path=lambda model: isinstance(model.embedding.position, Learned)),
     Expected("embedding_size", lambda values: values["d_model"], "tables of another width"),
-    Converted(_read_distances, _write_distances),
-    Converted(_read_norm, lambda model: {
-        "norm_rel_ebd": "none" if _attention(model).vectors.norm.is_absent else "layer_norm"
-    }),
-    Expected("conv_kernel_size", 0, "a convolution behind the first layer"),
-    ignored("conv_act", "conv_groups"),
-    Expected("attention_head_size", lambda values: values["d_model"] // values["num_heads"], "heads of another width"),
     Expected("legacy", True, "another head for masked tokens"),
     Expected("pooler_hidden_size", lambda values: values["d_model"], "a pooler of another width"),
     Expected("pooler_hidden_act", "gelu", "another activation of the pooler"),
     HeadRow("cls_dropout", pooled=False, activation="gelu"),
 )  # fmt: skip
+KEYS: tuple[Row, ...] = (
+    *BODY_KEYS,
+    Converted(_read_distances, _write_distances),
+    Converted(_read_norm, lambda model: {
+        "norm_rel_ebd": "none" if attention_of(model).vectors.norm.is_absent else "layer_norm"
+    }),
+    Expected("conv_kernel_size", 0, "a convolution behind the first layer"),
+    ignored("conv_act", "conv_groups"),
+    Expected("attention_head_size", lambda values: values["d_model"] // values["num_heads"], "heads of another width"),
+)  # fmt: skip
+PARTS = BERT_PARTS | {"block.mixer": DisentangledAttention}
 BODY_NAMES = BODY.replace("self.{query,key,value} ", "self.{query,key,value}_proj ")
 NAMES = Names(f"""{BODY_NAMES}
     BASE.encoder.layer.{{i}}.attention.self.pos_{{key,query}}_proj   blocks.{{i}}.mixer.position_{{k,q}}
@@ -133,5 +145,5 @@ FAMILIES = {"deberta-v2": Family("deberta-v2", {
         "deberta-v3-tiny": dict(num_layers=2, num_heads=4, vocab_size=257, num_buckets=32, max_distance=128),
     }),
 }, encoder_format("deberta-v2", "DebertaV2", "deberta", deberta, KEYS, NAMES,
-    PARTS | {"block.mixer": DisentangledAttention}, (r"(deberta\.)?embeddings\.position_embeddings\..*",
+    PARTS, (r"(deberta\.)?embeddings\.position_embeddings\..*",
     r"mask_predictions\..*", r"lm_predictions\..*")))}  # fmt: skip

@@ -59,6 +59,7 @@ class Names:
         classifier: what gives the logits of classes for a whole text.
         spans: what gives the logits of where an answer begins and ends.
         class_transform: the layer before the logits of classes, and its norm.
+        interleaved: the table of tensors in which several parameters lie head by head.
     """
 
     body: str | Callable[[Encoder], str] = BODY
@@ -70,12 +71,14 @@ class Names:
     classifier: str = "classifier"
     spans: str = "qa_outputs"
     class_transform: str = "head.{dense,norm}"
+    interleaved: str = ""
 
     def rules(self, base: str, model: ModelSpec) -> tuple[Rule, ...]:
         """The rules of a model with any of the heads."""
         encoder = expect_kind(Encoder, model, "kind")
         head, body = encoder.head, self.body(encoder) if callable(self.body) else self.body
         classifier = self.classifier if head.classifies else self.spans if isinstance(head, SpanHead) else "classifier"
+        heads = getattr(encoder.layers[0].mixer, "num_heads", 1)
         table = f"""{body}
             {self.class_pooler if head.classifies else self.pooler}   pooler
             {classifier}             classifier
@@ -84,6 +87,7 @@ class Names:
         """
         return (
             *weight_rules(table.replace("BASE", base)),
+            *weight_rules(self.interleaved.replace("BASE", base), heads=heads),
             rule(f"{self.logits}.weight", "lm_head.weight"),
             rule(self.tied_bias if head.shares_table else f"{self.logits}.bias", "lm_head.bias"),
         )

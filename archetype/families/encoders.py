@@ -78,7 +78,7 @@ def gated(encoder: Encoder, down_bias: bool | None = None) -> Encoder:
 
 def without(rows: tuple[Row, ...], *names: str) -> tuple[Row, ...]:
     """The rows but those of some keys."""
-    return tuple(row for row in rows if not (isinstance(row, Key) and row.names in names))
+    return tuple(row for row in rows if getattr(row, "names", getattr(row, "name", None)) not in names)
 
 
 def named(rows: tuple[Row, ...], **names: str) -> tuple[Row, ...]:

@@ -7,8 +7,6 @@ from typing import Any
 
 from archetype.errors import CheckpointError, one_line
 from archetype.families.format import Format
-from archetype.families.keys import ConfigTable
-from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
 from archetype.table import Table
 
@@ -96,8 +94,7 @@ class Family:
     @property
     def decodes(self) -> bool:
         """Whether its models are decoders."""
-        keys = self.format.keys
-        return isinstance(keys, ConfigTable) and keys.kind is Decoder
+        return self.format.decodes
 
     @property
     def format(self) -> Format:

@@ -10,26 +10,26 @@ from pydantic import ValidationError
 
 from archetype.errors import MAX_MESSAGE, CheckpointError, UnreadKeys, one_line, shorten
 from archetype.families.class_keys import keys_read
-from archetype.families.classes import SPANS, TEXTS, TOKENS
+from archetype.families.classes import BARE, MASKED, SPANS, TEXTS, TOKENS, names_of_classes
 from archetype.families.config import Config
 from archetype.families.decoder_classes import OF_TEXTS, ClassHeads, ClassNames, read_class_head, write_class_head
+from archetype.families.direction import as_decoder, read_direction, write_direction
 from archetype.families.rules import Rule, weight_rules
 from archetype.models.decoder.spec import Decoder
-from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.file import parse
 from archetype.models.spec import ModelSpec
-from archetype.models.vision.spec import VisionEncoder
 from archetype.parts.head.spec import LanguageModelHead, NoHead
 from archetype.spec.base import explain
 from archetype.spec.edit import differences
 
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
+HEAD_FIELDS = ("head", "pooling", "pooler", "pooler_activation")  # of an encoder: what stands behind its last layer
 SHOWN = 60  # characters of a value, in an error
 TRAINING_ONLY = ("name", "initialization", "dropout")
 TIED = {"lm_head.weight": "embedding.token.weight"}
 SAME_HEAD = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")  # of the class that writes text
-HEAD = re.compile(f"({'|'.join((*SAME_HEAD, TEXTS, TOKENS, SPANS))})$")
+HEAD = re.compile(f"({'|'.join((*SAME_HEAD, MASKED, TEXTS, TOKENS, SPANS))})$")
 
 
 class Keys(Protocol):
@@ -59,7 +59,8 @@ class Format:
         copies: tensors that a file may repeat although the model has them once, and the parameter that each repeats.
         marks_global_tokens: whether transformers is told with every text which tokens are global.
         class_heads: which heads for classes transformers has for these decoders.
-        class_architecture: the class with that for texts (absent: named as all others are).
+        class_architecture: the class with that for texts, whose name that without a head shares (absent: named as all
+            others are).
     """
 
     model_type: str
@@ -75,24 +76,37 @@ class Format:
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
         """The weight rules of a model; without a head, names lack the prefix."""
+        model = self._written_as(model)
         rules = self.rules(model) if callable(self.rules) else self.rules
         named = any("classifier.weight" in one.params for one in rules)  # as a file that was read by its names has it
         if isinstance(model, Decoder) and (names := self._class_names(model)) is not None and not named:
             if names.prefix is not None:
                 rules = tuple(replace(rule, hf=_with_prefix(rule.hf, self.prefix, names.prefix)) for rule in rules)
             return (*rules, *weight_rules(f"{names.tensors}   classifier"))
-        if isinstance(model, Encoder | VisionEncoder) and isinstance(model.head, NoHead):
+        if model.head.is_absent:
             return tuple(replace(rule, hf=rule.hf.removeprefix(self.prefix)) for rule in rules)
         return rules
 
     def architecture_of(self, model: ModelSpec) -> str:
         """The class that transformers loads a model with."""
+        model = self._written_as(model)
         if callable(self.architecture):
             return self.architecture(model)
+        if isinstance(model, Decoder) and model.head.is_absent:
+            return without_head(self.class_architecture or self.architecture)
         if (names := self._class_names(model)) is not None:
             usual = re.sub("ForCausalLM|LMHeadModel", names.ending, self.architecture)
             return self.class_architecture or usual if names.ending == TEXTS else usual
         return self.architecture
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its models are decoders."""
+        return getattr(self.keys, "kind", None) is Decoder
+
+    def _written_as(self, model: ModelSpec) -> ModelSpec:
+        """The model whose keys and tensors a file has: of an encoder of a decoder's layers, that decoder."""
+        return as_decoder(model) if self.decodes else model
 
     def _class_names(self, model: ModelSpec) -> ClassNames | None:
         """How a decoder's head for classes is called; None where the model has no such head, or transformers none."""
@@ -105,13 +119,23 @@ class Format:
             model = self.keys.read(reader)
             if isinstance(model, Decoder) and (head := read_class_head(reader)) is not None:
                 model = model.replace(head=head)
+            elif isinstance(model, Decoder) and self._lacks_head(reader, model):
+                model = model.replace(head=NoHead())
             self._check_class(reader, model)
+            model = read_direction(reader, model) if isinstance(model, Decoder) else model
         except ValidationError as error:  # sizes that do not fit each other
             raise explain(error, every=False).at(place) from None
         if unread := reader.finish(read=keys_read(config)):
             text = one_line(f"{place}: no {self.model_type} class reads {', '.join(unread)}", MAX_MESSAGE)
             warnings.warn(UnreadKeys(text), stacklevel=2)
         return model
+
+    def _lacks_head(self, config: Config, model: Decoder) -> bool:
+        """Whether a file is of the class without a head, and the head's table is none that the file has."""
+        names = config.get("architectures")
+        name = str(names[0]) if isinstance(names, list) and names else ""
+        bare = self.architecture_of(model.replace(head=NoHead(), further_tokens=None))
+        return name.lower() == bare.lower() and not model.head.shares_table
 
     def _check_class(self, config: Config, model: ModelSpec) -> None:
         """Check that a file is of the class of a model with this head, in whatever case (MPT is MPTForCausalLM there).
@@ -127,7 +151,7 @@ class Format:
         own = self.architecture_of(model)
         stem = HEAD.sub("", own)
         known = {own, *(f"{stem}{head}" for head in SAME_HEAD)}
-        known |= {f"{stem}Model"} if isinstance(model.head, LanguageModelHead) and model.head.tied else set()
+        known |= {without_head(self.class_architecture or own)} if model.head.shares_table else set()
         if str(names[0]).lower() not in {name.lower() for name in known}:
             cause = f"{names[0]!r} is not read here as a model of the {self.model_type} format"
             raise config.error("architectures", cause, f"use one of {own}")
@@ -143,6 +167,18 @@ class Format:
             raise lacking[0]
         return config
 
+    def with_class_head(self, model: ModelSpec, num_classes: int, of_tokens: bool) -> ModelSpec:
+        """An encoder with the new head that this type's class for texts, or for tokens, has.
+
+        Raises:
+            CheckpointError: the format cannot express the encoder, or has no such class.
+        """
+        config = self.config_for(model)
+        stem = without_head(config["architectures"][0]).removesuffix(BARE)
+        config |= {"architectures": [f"{stem}{TOKENS if of_tokens else TEXTS}"]} | names_of_classes(num_classes)
+        read = self.spec_from(config)
+        return model.replace(**{name: getattr(read, name) for name in HEAD_FIELDS})
+
     def lacking(self, model: ModelSpec) -> list[CheckpointError]:
         """An error for every field or part of a specification that this format cannot express."""
         return self._write(model)[1]
@@ -152,18 +188,20 @@ class Format:
 
         Found by reading the written configuration back and comparing, so what is written is never wrong.
         """
-        if misfits := self.keys.misfits(model):
+        body = self._written_as(model)
+        if misfits := self.keys.misfits(body):
             return {}, misfits
-        body, has_classes = model, isinstance(model, Decoder) and model.head.has_classes
-        if has_classes and self._class_names(model) is None:
+        has_classes = isinstance(body, Decoder) and body.head.has_classes
+        if has_classes and self._class_names(body) is None:
             cause = f"the {self.model_type} format has no head for classes of this kind"
             return {}, [CheckpointError("head", cause, "keep the run directory")]
-        if has_classes:  # what the keys of another head say is not read
-            body = model.replace(head=LanguageModelHead(tied=True))
+        if isinstance(body, Decoder) and not body.head.predicts_next:  # what the keys of another head say is not read
+            body = body.replace(head=LanguageModelHead(tied=has_classes))
         try:
             config = self.keys.write(body) | (write_class_head(model) if has_classes else {})
             if "model_type" not in config:  # else they are keys as they were read
                 config = {"architectures": [self.architecture_of(model)], "model_type": self.model_type} | config
+                config |= write_direction(model) if self.decodes else {}
             if isinstance(model, EncoderDecoder):
                 config["is_encoder_decoder"] = True
             read_back = self.spec_from(dict(config))
@@ -176,6 +214,11 @@ class Format:
         value, other = (shorten(repr(item), SHOWN) for item in (value, other))
         cause = f"the {self.model_type} format cannot express {value} here (it would read {other})"
         return CheckpointError(path, cause, "change the specification or export to another family")
+
+
+def without_head(architecture: str) -> str:
+    """The name of the class that gives the vectors, by that of one with a head."""
+    return f"{HEAD.sub('', architecture).removesuffix(BARE)}{BARE}"
 
 
 def _with_prefix(name: str, old: str, new: str) -> str:

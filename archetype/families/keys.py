@@ -154,11 +154,11 @@ class Key:
         return {self.argument: value if self.decode is None else self.decode(value, values)}
 
     def write(self, model: Any) -> dict[str, Any]:
-        """The key; with its default where the specification has no such field."""
+        """The key; where the specification has no such field its default, or nothing where that follows from others."""
         name, encode = self.written or self.spellings[0], self.encode or self.shared.encode
         value = value_at(model, self.path or self.shared.path)
         if value is UNSET:
-            return {name: self.default}
+            return {} if callable(self.default) else {name: self.default}
         return {name: value if encode is None else encode(value)}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from archetype.families.classes import BARE, TEXTS, head_named, read_pair_classes, write_pair_classes
 from archetype.families.config import Config
 from archetype.families.family import Family
 from archetype.families.format import Format
@@ -20,10 +21,8 @@ from archetype.families.keys import (
 )
 from archetype.families.marian import COMPUTED, PAIR_COPIES, PAIR_KEYS, PAIR_LAYERS, PAIR_PARTS, marian
 from archetype.families.rules import Rule, rule, weight_rules
-from archetype.families.t5 import COPIES as T5_COPIES
 from archetype.families.t5 import KEYS as T5_KEYS
-from archetype.families.t5 import rules as t5_rules
-from archetype.families.t5 import t5
+from archetype.families.t5 import t5, t5_format
 from archetype.models.block.spec import PreNorm
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
@@ -32,6 +31,7 @@ from archetype.parts.embedding.spec import Embedding, PairEmbedding
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import LayerNorm, NoNorm
 from archetype.parts.position.spec import Learned, Sinusoidal
+from archetype.roles.head import Head
 from archetype.roles.position import EmbeddingPosition
 
 NORM = LayerNorm()
@@ -44,6 +44,7 @@ def transformer_pair(
     norm_first: bool = False,
     pre_norm: bool = False,
     logits_bias: bool = True,
+    head: Head | None = None,
     **design: Any,
 ) -> EncoderDecoder:
     """A pair of Transformers that share a table of tokens; `design` is as in `marian`.
@@ -54,6 +55,7 @@ def transformer_pair(
         norm_first: the target's stands before positions are added.
         pre_norm: norms stand before each part, and behind the last layer.
         logits_bias: a bias is added to the logits.
+        head: of another kind than that of tokens.
         design: further arguments of `marian`.
     """
     pair = marian(**design)
@@ -61,7 +63,7 @@ def transformer_pair(
     table = expect_kind(PairEmbedding, pair.embedding, "embedding").replace(**placed, norm_first=norm_first)
     if position.limits_length or embedding_norm:
         table = table.replace(source=Embedding(scale=table.scale, dropout=table.dropout, **placed))
-    pair = pair.replace(embedding=table, head=LanguageModelHead(tied=True, bias=logits_bias))
+    pair = pair.replace(embedding=table, head=head or LanguageModelHead(tied=True, bias=logits_bias))
     return pair.replace(encoder=_pre_norm(pair.encoder), decoder=_pre_norm(pair.decoder)) if pre_norm else pair
 
 
@@ -81,12 +83,10 @@ def m2m(*, offset: int, d_model: int, **design: Any) -> EncoderDecoder:
 
 
 def _read_class(config: Config, values: Values) -> Values:
-    """A bias of the logits, which a file that was saved without the head lacks."""
-    names = config.get("architectures") or ["ForConditionalGeneration"]
-    name = str(names[0]) if isinstance(names, list) else str(names)
-    if not name.endswith(("ForConditionalGeneration", "Model")):
-        raise config.error("architectures", f"the head of {name} is not known here", "use a model that writes targets")
-    return {"logits_bias": name.endswith("ForConditionalGeneration")}
+    """The head for classes; or a bias of the logits, which a file that was saved without the head lacks."""
+    ending = head_named(config, "ForConditionalGeneration", TEXTS, BARE)
+    head = read_pair_classes(config) if ending == TEXTS else None
+    return {"logits_bias": ending == "ForConditionalGeneration", "head": head}
 
 
 def _read_padding(config: Config, values: Values) -> Values:
@@ -103,7 +103,7 @@ def _write_padding(model: EncoderDecoder) -> dict[str, Any]:
 FAIRSEQ = ignored("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits",
     "static_position_embeddings", "force_bos_token_to_be_generated", "output_past")  # fmt: skip
 KEYS: tuple[Row, ...] = (
-    Key("vocab_size", "vocab_size", 50_265), *PAIR_KEYS, FAIRSEQ, Converted(_read_class, lambda model: {}),
+    Key("vocab_size", "vocab_size", 50_265), *PAIR_KEYS, FAIRSEQ, Converted(_read_class, write_pair_classes),
 )  # fmt: skip
 M2M_KEYS: tuple[Row, ...] = (
     Key("vocab_size", "vocab_size", 128_112),
@@ -122,18 +122,26 @@ def rules(model: ModelSpec) -> tuple[Rule, ...]:
             model.{{decoder,encoder}}.embed_positions       {{embedding,source_embedding}}.position
             model.{{decoder,encoder}}.layernorm_embedding   {{embedding,source_embedding}}.norm
             model.{{encoder,decoder}}.layer_norm            {{encoder,decoder}}.final_norm
+            classification_head.{{dense,out_proj}}          {{classifier.dense,classifier}}
         """),
         rule("final_logits_bias", "lm_head.bias", shape=(1, pair.vocab_size)),
     )
 
 
 def pair_format(
-    model_type: str, name: str, build: Callable[..., EncoderDecoder], keys: tuple[Row, ...] = KEYS
+    model_type: str,
+    name: str,
+    build: Callable[..., EncoderDecoder],
+    keys: tuple[Row, ...] = KEYS,
+    has_classes: bool = False,
 ) -> Format:
-    """The format of a type, whose classes begin with `name`."""
+    """The format of a type, whose classes begin with `name`, and of which one may be for classes of texts."""
 
     def architecture(model: ModelSpec) -> str:
-        head = expect_kind(LanguageModelHead, expect_kind(EncoderDecoder, model, "kind").head, "head")
+        head = expect_kind(EncoderDecoder, model, "kind").head
+        if head.classifies and has_classes:
+            return f"{name}{TEXTS}"
+        head = expect_kind(LanguageModelHead, head, "head")
         return f"{name}ForConditionalGeneration" if head.bias or keys is M2M_KEYS else f"{name}Model"
 
     table = ConfigTable(build, keys, EncoderDecoder, PAIR_PARTS)
@@ -146,18 +154,16 @@ MT5 = ConfigTable(partial(t5, scaled=False), with_defaults(
     tuple(row for row in T5_KEYS.rows if getattr(row, "argument", "") != "scaled"), vocab_size=250_112,
 ), EncoderDecoder, T5_KEYS.parts)  # fmt: skip
 FORMATS: tuple[Format, ...] = (
-    pair_format("bart", "Bart", BART),
-    pair_format("plbart", "PLBart", BART, with_defaults(KEYS, attention_dropout=0.1, scale_embedding=True)),
-    pair_format("mvp", "Mvp", BART, (*KEYS, *PROMPTS)),
-    pair_format("mbart", "MBart", partial(BART, pre_norm=True)),
+    pair_format("bart", "Bart", BART, has_classes=True),
+    pair_format("plbart", "PLBart", BART, with_defaults(KEYS, attention_dropout=0.1, scale_embedding=True), True),
+    pair_format("mvp", "Mvp", BART, (*KEYS, *PROMPTS), True),
+    pair_format("mbart", "MBart", partial(BART, pre_norm=True), has_classes=True),
     pair_format("pegasus", "Pegasus",
         partial(transformer_pair, position=Sinusoidal(interleaved=False), pre_norm=True)),
     pair_format("blenderbot", "Blenderbot", partial(transformer_pair, position=Learned(), pre_norm=True)),
     pair_format("blenderbot-small", "BlenderbotSmall",
         partial(transformer_pair, position=Learned(), embedding_norm=True, norm_first=True)),
     pair_format("m2m_100", "M2M100", m2m, M2M_KEYS),
-    Format("mt5", "MT5ForConditionalGeneration", MT5, t5_rules, "",
-        (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-        dict.fromkeys(T5_COPIES, "embedding.token.weight")),
+    t5_format("mt5", "MT5", MT5),
 )  # fmt: skip
 FAMILIES = {format.model_type: Family(format.model_type, {}, format) for format in FORMATS}

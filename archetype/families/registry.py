@@ -13,11 +13,12 @@ from archetype.models.spec import ModelSpec
 
 # The module of each family, by its name. `family_for` tries them in this order.
 NAMES = (
-    "ngram", "recurrent", "seq2seq", "transformer", "marian", "bert", "gpt2", "gpt3", "t5", "llama", "mistral", "qwen2",
+    "ngram", "recurrent", "seq2seq", "transformer", "marian", "bert", "gpt2", "gpt3", "t5", "eurobert", "llama",
+    "mistral", "qwen2",
     "gemma", "gemma2", "deepseek_v2", "mixtral", "sparse_transformer", "longformer", "big_bird", "bloom", "mpt",
     "mamba", "megabyte", "vit", "qwen3", "qwen3_moe", "gemma3_text", "olmo2", "phi3", "smollm3", "gpt_oss",
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
-    "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "eurobert",
+    "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
 )  # fmt: skip
 # The modules that have several, each with a table of them: published types that are spellings of those above; and of
 # a type that no module can be called like.
@@ -31,6 +32,7 @@ SPELLINGS = {
     ),
     "pictures": ("deit", "vit_msn", "ijepa"),
     "deberta_v2": ("deberta-v2",),
+    "gte_new": ("new",),
 }  # fmt: skip
 MODULES = {name: module for module, names in SPELLINGS.items() for name in names}
 

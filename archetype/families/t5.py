@@ -1,9 +1,12 @@
 """T5 (Raffel 2019) and T5 v1.1 (Shazeer 2020), as transformers' `t5` writes them."""
 
+import re
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from archetype.families.classes import TEXTS, head_named, read_pair_classes, write_pair_classes
 from archetype.families.config import Config, activation_name
 from archetype.families.family import Family, presets, tiny
 from archetype.families.format import Format
@@ -21,6 +24,7 @@ from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import RelativeBias
 from archetype.roles.activation import Activation
+from archetype.roles.head import Head
 from archetype.spec.repeats import repeat
 
 
@@ -41,9 +45,12 @@ def t5(
     max_distance: int = 128,
     dropout: float = 0.0,
     std: float = 0.02,
+    head: Head | None = None,
     **sizes: Any,
 ) -> EncoderDecoder:
     """`num_layers` on each side, if the decoder has no other; scores are not divided by the root of the head's width.
+
+    `head` is one of another kind than that of tokens.
 
     T5 v1.1 has `gated` feed-forward parts with GELU, T5 plain ones with ReLU. The vectors that a `tied` head reads are
     divided by the root of d_model, those that one of its own reads are not, unless `scaled` says otherwise.
@@ -63,7 +70,7 @@ def t5(
         embedding=PairEmbedding(dropout=dropout),
         encoder=Stack(layers=repeat(num_layers, source), final_norm=norm),
         decoder=Stack(layers=target, final_norm=norm),
-        head=LanguageModelHead(tied=tied, scale=d_model**-0.5 if (tied if scaled is None else scaled) else 1.0),
+        head=head or LanguageModelHead(tied=tied, scale=d_model**-0.5 if (tied if scaled is None else scaled) else 1.0),
         initialization=NormalInitialization(std=std),
         **({"vocab_size": 32_128, "context_length": 512} | sizes),
     )
@@ -85,9 +92,15 @@ def _write_feedforward(model: EncoderDecoder) -> dict[str, Any]:
     return {"feed_forward_proj": f"gated-{activation}" if gated else activation}
 
 
+def _read_head(config: Config, values: Values) -> Values:
+    has_classes = head_named(config, "ForConditionalGeneration", TEXTS, "") == TEXTS  # `Format` knows the others
+    return {"head": read_pair_classes(config)} if has_classes else {}
+
+
 KEYS = ConfigTable(t5, (
     # how training began, another head, and what feed_forward_proj says
     ignored("initializer_factor", "classifier_dropout", "is_gated_act", "dense_act_fn", "output_past"),
+    Converted(_read_head, write_pair_classes),
     Key("tie_word_embeddings", "tied", True),
     Key("num_layers", "num_layers", 6, path=lambda model: len(model.encoder.layers)),
     Converted(_read_feedforward, _write_feedforward),
@@ -113,10 +126,11 @@ KEYS = ConfigTable(t5, (
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
     """Each part of a block is a layer of its own there, and the first block of a stack keeps the bias for all."""
-    layers = expect_kind(EncoderDecoder, model, "kind").encoder.layers
+    pair = expect_kind(EncoderDecoder, model, "kind")
+    layers, prefix = pair.encoder.layers, CLASSES_PREFIX if pair.head.classifies else ""
     # of gate, up and down; a network without a gate has no line for it
     network = "{wi_0,wi_1,wo}" if isinstance(layers[0].feedforward, GatedMLP) else "{,wi,wo}"
-    return weight_rules(
+    body = weight_rules(
         """
         shared                                             embedding.token
         {encoder,decoder}.block.0.layer.0.SelfAttention.relative_attention_bias   {encoder,decoder}.position_bias
@@ -132,8 +146,24 @@ def rules(model: ModelSpec) -> tuple[Rule, ...]:
         lm_head                                            lm_head
     """.replace("NETWORK", network)
     )
+    head = weight_rules("classification_head.{dense,out_proj}   {classifier.dense,classifier}")
+    return (*(replace(one, hf=f"{prefix}{one.hf}") for one in body), *head)
 
 
+def t5_format(model_type: str, name: str, keys: ConfigTable) -> Format:
+    """The format of a type, whose classes begin with `name`."""
+
+    def architecture(model: ModelSpec) -> str:
+        has_classes = expect_kind(EncoderDecoder, model, "kind").head.classifies
+        return f"{name}{TEXTS if has_classes else 'ForConditionalGeneration'}"
+
+    prefix = re.escape(CLASSES_PREFIX)
+    unread = rf"({prefix})?decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
+    copies = (*COPIES, *(f"{CLASSES_PREFIX}{copy}" for copy in COPIES))
+    return Format(model_type, architecture, keys, rules, "", (unread,), dict.fromkeys(copies, "embedding.token.weight"))
+
+
+CLASSES_PREFIX = "transformer."  # of all tensors but the head's, in the class for texts
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 FAMILY = Family("t5", {
     **presets("Raffel 2019, section 3.7; google-t5/t5-* config.json", t5, {
@@ -155,6 +185,4 @@ FAMILY = Family("t5", {
         # the bytes, and the sentinels of 128 of them
         "t5-tiny": dict(num_layers=2, num_heads=4, head_dim=16, d_ff=256, std=0.1, vocab_size=263),
     }),
-}, Format("t5", "T5ForConditionalGeneration", KEYS, rules, "",
-    (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-    dict.fromkeys(COPIES, "embedding.token.weight")))  # fmt: skip
+}, t5_format("t5", "T5", KEYS))  # fmt: skip

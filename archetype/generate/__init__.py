@@ -12,12 +12,13 @@ from archetype.generate.encoder import (
     fill,
 )
 from archetype.generate.engine import Engine
-from archetype.generate.examples import evaluate_images, evaluate_texts
+from archetype.generate.examples import evaluate_images, evaluate_texts, evaluate_tokens
 from archetype.generate.generation_config import generation_config, read_generation_config
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler, sample
 from archetype.generate.score import Score, score
 from archetype.generate.settings import Beam, Sampling
+from archetype.generate.spans import MAX_TOKENS, Answer, answer
 from archetype.generate.stats import Stats
 from archetype.generate.step import DecodeStep, prefill
 from archetype.generate.tasks import TaskScores, evaluate_tasks
@@ -25,9 +26,9 @@ from archetype.generate.token_classes import TokenClass, classify_tokens
 from archetype.generate.translation_score import TranslationScore, translation_score
 
 __all__ = [
-    "Beam", "ClassReport", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling", "Prediction", "Request", "Sampler",
-    "Sampling", "Score", "Stats", "TaskScores", "TokenClass", "TranslationScore", "ValueReport", "beam_search",
-    "classify_pictures", "classify_texts", "classify_tokens", "embed", "embedding_tokens", "evaluate_images",
-    "evaluate_tasks", "evaluate_texts", "fill", "generation_config", "prefill", "read_generation_config", "sample",
-    "score", "translate", "translation_score",
+    "MAX_TOKENS", "Answer", "Beam", "ClassReport", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling", "Prediction",
+    "Request", "Sampler", "Sampling", "Score", "Stats", "TaskScores", "TokenClass", "TranslationScore", "ValueReport",
+    "answer", "beam_search", "classify_pictures", "classify_texts", "classify_tokens", "embed", "embedding_tokens",
+    "evaluate_images", "evaluate_tasks", "evaluate_texts", "evaluate_tokens", "fill", "generation_config", "prefill",
+    "read_generation_config", "sample", "score", "translate", "translation_score",
 ]  # fmt: skip

@@ -10,10 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from archetype.convert.sentence_transformers import SentenceModules
+from archetype.data.pairs import end_of_text
 from archetype.errors import DataError, SpecError, nearest
 from archetype.generate.finite import check_finite
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.vision.module import VisionEncoder
 from archetype.nn.context import Lengths, Tokens, mean_over_tokens
 from archetype.tokenizers import Tokenizer
@@ -42,7 +44,7 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
         DataError: the text has no [MASK], or is longer than the model's context; or `top` is below 1.
         SpecError: the model's head does not name tokens, or its vocabulary has no mask.
     """
-    if model.lm_head is None:
+    if not model.spec.fills_masks:
         cause = f"a head of kind {model.spec.head.kind} does not name tokens"
         raise SpecError("head", cause, "use a model with head masked_language_model")
     if top < 1:
@@ -160,7 +162,11 @@ def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B channels he
 
 @torch.inference_mode()
 def classify_texts(
-    model: Encoder | Decoder, tokenizer: Tokenizer, texts: str | list[str], cut: bool = False
+    model: Encoder | Decoder | EncoderDecoder,
+    tokenizer: Tokenizer,
+    texts: str | list[str],
+    cut: bool = False,
+    start: int | None = None,
 ) -> Float[Tensor, "B Y"]:
     """The probability of each class, for each text; of one class, the value that it stands for.
 
@@ -169,6 +175,7 @@ def classify_texts(
         tokenizer: the model's own.
         texts: none of them empty.
         cut: whether a text that is longer than the model's context is cut, as in training, with a warning.
+        start: the token that an encoder-decoder's targets start with (absent: the one that ends texts).
 
     Raises:
         SpecError: the model has no classes.
@@ -176,14 +183,26 @@ def classify_texts(
     """
     _check_has_classes(model)
     rows = _encoded(tokenizer, texts, model.spec.context_length if cut else None)
-    return _answers(_by_length(model, rows, lambda tokens, lengths: model(tokens, num_tokens=lengths).logits).float())
+
+    def logits(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B Y"]:
+        if not isinstance(model, EncoderDecoder):
+            return model(tokens, num_tokens=num_tokens).logits  # type: ignore[no-any-return]
+        target = target_of_classes(tokens, end_of_text(tokenizer) if start is None else start)
+        return model(target, num_tokens=num_tokens, source=tokens, source_num_tokens=num_tokens).logits  # type: ignore[no-any-return]
+
+    return _answers(_by_length(model, rows, logits).float())
+
+
+def target_of_classes(source: Tokens, start: int) -> Tokens:
+    """The target by which an encoder-decoder names the class of its source: the source itself, one token later."""
+    return torch.cat((torch.full_like(source[:, :1], start), source[:, :-1]), dim=1)
 
 
 def _answers(logits: Float[Tensor, "B Y"]) -> Float[Tensor, "B Y"]:
     return logits if logits.shape[1] == 1 else logits.softmax(-1)
 
 
-def _check_has_classes(model: Encoder | Decoder | VisionEncoder) -> None:
+def _check_has_classes(model: Encoder | Decoder | EncoderDecoder | VisionEncoder) -> None:
     if not model.spec.head.classifies:
         cause = f"a head of kind {model.spec.head.kind} names no class"
         raise SpecError("head", cause, "use a model with head classification")
@@ -206,7 +225,7 @@ def _encoded(
 
 
 def _by_length(
-    model: Encoder | Decoder, rows: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
+    model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
 ) -> Float[Tensor, "B numbers"]:
     """The results of `read` for all rows, in the given order."""
     places, results = list[int](), list[Tensor]()
@@ -216,7 +235,9 @@ def _by_length(
     return torch.cat(results)[torch.tensor(places, device=model.device).argsort()]
 
 
-def batches_by_length(model: Encoder | Decoder, rows: list[list[int]]) -> Iterator[tuple[list[int], Tokens, Lengths]]:
+def batches_by_length(
+    model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]
+) -> Iterator[tuple[list[int], Tokens, Lengths]]:
     """Rows of like lengths that are read together: their places, their tokens, and how many each has.
 
     Raises:
@@ -232,13 +253,13 @@ def batches_by_length(model: Encoder | Decoder, rows: list[list[int]]) -> Iterat
         start = end
 
 
-def _padded(model: Encoder | Decoder, rows: list[list[int]]) -> tuple[Tokens, Lengths]:
+def _padded(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> tuple[Tokens, Lengths]:
     """Rows padded at the end, and how many tokens each has."""
     padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
     return padded.to(model.device), torch.tensor([len(ids) for ids in rows], device=model.device)
 
 
-def _check_lengths(model: Encoder | Decoder, rows: list[list[int]]) -> None:
+def _check_lengths(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> None:
     if not rows:
         raise DataError("texts", "there are none", "give at least one")
     for number, ids in enumerate(rows, start=1):

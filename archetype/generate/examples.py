@@ -1,5 +1,6 @@
 """How good a model's classes and values are, beside those of labelled texts and images."""
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,18 +10,27 @@ from torch import Tensor
 
 from archetype.convert.image_processor import ImageProcessor
 from archetype.data.images import class_names, open_images
+from archetype.data.labelled_words import FIELDS, NO_CLASS, labelled_rows, wrong_words
 from archetype.data.records import TEXT_AND_LABEL, read_records
 from archetype.errors import DataError
 from archetype.generate.class_report import ClassReport, ValueReport, class_report, value_report
-from archetype.generate.encoder import classify_pictures, classify_texts
+from archetype.generate.encoder import batches_by_length, classify_pictures, classify_texts
+from archetype.generate.token_classes import names_of_classes
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.vision.module import VisionEncoder
 from archetype.tokenizers import Tokenizer
 
+log = logging.getLogger(__name__)
+
 
 def evaluate_texts(
-    model: Encoder | Decoder, tokenizer: Tokenizer, file: Path, labels: Sequence[str] = ()
+    model: Encoder | Decoder | EncoderDecoder,
+    tokenizer: Tokenizer,
+    file: Path,
+    labels: Sequence[str] = (),
+    start: int | None = None,
 ) -> ClassReport | ValueReport:
     """The report of a model's classes on labelled texts, which are cut to its context; of values, their errors.
 
@@ -29,6 +39,7 @@ def evaluate_texts(
         tokenizer: the model's own.
         file: JSON lines or CSV of text and label.
         labels: names of the model's classes (absent: their numbers).
+        start: as for `classify_texts`.
 
     Raises:
         SpecError: the model has no classes.
@@ -36,10 +47,41 @@ def evaluate_texts(
     """
     records = read_records(file, TEXT_AND_LABEL)
     expected = [str(record["label"]) for record in records]
-    answers = classify_texts(model, tokenizer, [record["text"] for record in records], cut=True)
+    answers = classify_texts(model, tokenizer, [record["text"] for record in records], True, start)
     if answers.shape[1] == 1:
         return value_report([_number(label, file) for label in expected], answers[:, 0].tolist())
     return _report(answers, expected, labels, file)
+
+
+@torch.inference_mode()
+def evaluate_tokens(
+    model: Encoder | Decoder, tokenizer: Tokenizer, file: Path, labels: Sequence[str] = ()
+) -> ClassReport:
+    """The report of a model's classes of words, each said at its first token; texts are cut to the model's context.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's own.
+        file: JSON lines of {"tokens": [...], "labels": [...]}, as `train --labelled-tokens` reads them.
+        labels: names of the model's classes (absent: their numbers).
+
+    Raises:
+        SpecError: the model has no classes of tokens.
+        DataError: a record is wrong, or a label is none of the model's classes.
+    """
+    names, records = names_of_classes(model, labels), read_records(file, FIELDS, fault=wrong_words)
+    numbers = _numbers(names, {str(label) for record in records for label in record["labels"]}, file)
+    rows = labelled_rows(records, tokenizer, model.spec.context_length, numbers)
+    expected, answers = list[Tensor](), list[Tensor]()
+    for places, tokens, lengths in batches_by_length(model, [ids.tolist() for ids, _ in rows]):
+        logits = model(tokens, num_tokens=lengths).logits
+        for place, own in zip(places, logits, strict=True):
+            classes = torch.from_numpy(rows[place][1]).long()
+            expected.append(classes[classes != NO_CLASS])
+            answers.append(own[: len(classes)][(classes != NO_CLASS).to(own.device)].float().softmax(-1).cpu())
+    if cut := sum(len(record["labels"]) for record in records) - sum(map(len, expected)):
+        log.warning("%d words have no token in the model's context of %d, and no class", cut, model.spec.context_length)
+    return _report(torch.cat(answers), [names[number] for number in torch.cat(expected).tolist()], names, file)
 
 
 def evaluate_images(
@@ -70,12 +112,22 @@ def evaluate_images(
 def _report(answers: Tensor, expected: list[str], labels: Sequence[str], place: Path) -> ClassReport:
     """The report of probabilities, (B, Y), beside the names of the right classes."""
     names = tuple(labels) or tuple(map(str, range(answers.shape[1])))
-    if unknown := sorted({*expected} - {*names}):
-        cause = f"{unknown[0]!r:.40} is none of the model's classes, {', '.join(names):.100}"
-        raise DataError(str(place), cause, "name the classes as in training")
-    targets = torch.tensor([names.index(name) for name in expected], device=answers.device)
+    numbers = _numbers(names, {*expected}, place)
+    targets = torch.tensor([numbers[name] for name in expected], device=answers.device)
     loss = float(-answers.double().gather(1, targets[:, None]).log().mean())
     return class_report(expected, [names[number] for number in answers.argmax(1).tolist()], loss)
+
+
+def _numbers(names: Sequence[str], expected: set[str], place: Path) -> dict[str, int]:
+    """The number of each class by its name.
+
+    Raises:
+        DataError: one of those that are expected is not among them.
+    """
+    if unknown := sorted(expected - {*names}):
+        cause = f"{unknown[0]!r:.40} is none of the model's classes, {', '.join(names):.100}"
+        raise DataError(str(place), cause, "name the classes as in training")
+    return {name: number for number, name in reversed(list(enumerate(names)))}
 
 
 def _number(label: str, file: Path) -> float:

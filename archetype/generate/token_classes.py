@@ -21,6 +21,19 @@ class TokenClass(NamedTuple):
     probability: float
 
 
+def names_of_classes(model: Encoder | Decoder, labels: Sequence[str]) -> tuple[str, ...]:
+    """The names of the classes of a model's tokens: `labels`, or where there are none their numbers.
+
+    Raises:
+        SpecError: the model has no classes of tokens.
+    """
+    head: Any = model.spec.head
+    if not head.labels_tokens or head.marks_spans:
+        cause = f"a head of kind {head.kind} gives no token a class"
+        raise SpecError("head", cause, "use a model with head token_classification")
+    return tuple(labels) or tuple(str(number) for number in range(head.num_classes))
+
+
 @torch.inference_mode()
 def classify_tokens(
     model: Encoder | Decoder, tokenizer: Tokenizer, texts: str | list[str], labels: Sequence[str] = ()
@@ -37,11 +50,7 @@ def classify_tokens(
         SpecError: the model has no classes of tokens.
         DataError: a text is empty, or longer than the model's context.
     """
-    head: Any = model.spec.head
-    if not head.labels_tokens or head.marks_spans:
-        cause = f"a head of kind {head.kind} gives no token a class"
-        raise SpecError("head", cause, "use a model with head token_classification")
-    names = labels or [str(number) for number in range(head.num_classes)]
+    names = names_of_classes(model, labels)
     bare = [tokenizer.encode(text) for text in ([texts] if isinstance(texts, str) else texts)]
     rows = [tokenizer.add_special_tokens(ids) for ids in bare]
     answers: list[list[TokenClass]] = [[] for _ in rows]

@@ -9,6 +9,7 @@ from torch import Tensor
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
 from archetype.generate.beam import beam_search
+from archetype.generate.encoder import target_of_classes
 from archetype.generate.settings import Beam
 from archetype.models.build import Model
 from archetype.models.encoder.module import Encoder
@@ -45,7 +46,7 @@ def inputs_of(
         model: that reads them.
         tokenizer: the model's own; without one, texts are token ids.
         text: a text, its token ids, rows of ids (B, T), or an image (channels, height, width) for a vision encoder.
-        target: of an encoder-decoder (absent: what it writes itself, greedily).
+        target: of an encoder-decoder (absent: what it writes itself, greedily; its source, where it names a class).
         start: the token that its targets start with (absent: the one that ends them).
 
     Raises:
@@ -60,7 +61,9 @@ def inputs_of(
         return Inputs({"tokens": ids}, _names(tokenizer, ids), ids=ids)
     if start is None:
         start = end_of_text(_needed(tokenizer))
-    if target is None:
+    if target is None and not model.spec.writes_target:
+        answer = target_of_classes(ids, start)
+    elif target is None:
         settings = Beam(num_beams=1)
         written = beam_search(model, ids.tolist(), start, end_of_text(_needed(tokenizer)), settings)[0]
         answer = torch.tensor([[start, *written]], device=model.device)

@@ -63,6 +63,8 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
     x = leave(stacks(model)[_last_stack(model)].residual, x)
     if isinstance(model, EncoderDecoder):
         y = model.decoder.final_norm(x, ForwardContext.of(x))
+        if model.lm_head is None:
+            return model.class_logits(y, ForwardContext.of(x))[:, None]
         return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]
     if isinstance(model, MegaByte):  # position t is answered by the place of byte t + 1
         rows, length = trace.inputs.arguments["tokens"].shape

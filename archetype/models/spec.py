@@ -102,6 +102,11 @@ class ModelSpec(Part):
         return False
 
     @property
+    def writes_target(self) -> bool:
+        """Whether it gives logits of the next token of a target, whose source it has read."""
+        return False
+
+    @property
     def fills_masks(self) -> bool:
         """Whether it gives logits of tokens that are masked."""
         return False
@@ -138,8 +143,8 @@ class CausalSpec(ModelSpec):
 
     @property
     def continues_text(self) -> bool:
-        """Unless it has a head for classes."""
-        return not self.head.has_classes
+        """Where its head predicts the next token."""
+        return bool(self.head.predicts_next)
 
 
 AnyModel = Annotated[ModelSpec, ByKind(ModelSpec, default="decoder")]

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from archetype.spec.kinds import ByKind, Part
 
-__all__ = ["DecoderHead", "EncoderHead", "Head", "NextTokenHead", "VisionHead"]
+__all__ = ["DecoderHead", "EncoderHead", "Head", "NextTokenHead", "PairHead", "VisionHead"]
 
 
 class Head(Part):
@@ -41,6 +41,12 @@ class Head(Part):
 
 
 NextTokenHead = Annotated[Head, ByKind(Head, "predicts_next", default="language_model")]
-DecoderHead = Annotated[Head, ByKind(Head, "predicts_next", "classifies", "labels_tokens", default="language_model")]
-EncoderHead = Annotated[Head, ByKind(Head, "predicts_masked", "classifies", "labels_tokens", "is_absent")]
+DecoderHead = Annotated[
+    Head, ByKind(Head, "predicts_next", "classifies", "labels_tokens", "is_absent", default="language_model")
+]
+# One that predicts the next token is of a decoder whose layers were made to see the whole text.
+EncoderHead = Annotated[
+    Head, ByKind(Head, "predicts_masked", "predicts_next", "classifies", "labels_tokens", "is_absent")
+]
+PairHead = Annotated[Head, ByKind(Head, "predicts_next", "classifies", default="language_model")]
 VisionHead = Annotated[Head, ByKind(Head, "classifies", "is_absent")]

@@ -14,7 +14,7 @@ from archetype.tokenizers import special_tokens
 from archetype.tokenizers.definition import FILE, check_definition, pair, try_backend, without_panics
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.stream import TextStream
-from archetype.tokenizers.tokenizer import Tokenizer, check_utf8, readable
+from archetype.tokenizers.tokenizer import EncodedPair, Tokenizer, check_utf8, readable
 from archetype.tokenizers.unobeyed import name_unobeyed, name_unread, said_by_definition
 from archetype.tokenizers.word_cache import WordCache, word_pattern
 
@@ -126,6 +126,12 @@ class HuggingFaceTokenizer(Tokenizer):
         starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
         first = starts[0] if plain and starts else len(whole)
         return whole[:first], whole[first + len(plain) :]
+
+    def encode_pair(self, first: str, second: str) -> EncodedPair:
+        with library_errors("text", "cannot be encoded", INCOMPLETE):
+            row = self.backend.encode(check_utf8(first), check_utf8(second), add_special_tokens=True)
+        places = [place for place, text in enumerate(row.sequence_ids) if text == 1]
+        return EncodedPair(list(row.ids), list(row.type_ids), {place: row.offsets[place] for place in places})
 
     def decode(self, ids: Sequence[int]) -> str:
         known = [id for id in ids if 0 <= id < self._vocab_size]

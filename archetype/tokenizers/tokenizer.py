@@ -4,12 +4,26 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from archetype.errors import DataError
 from archetype.tokenizers.stream import TextStream
 
 SPACE = "▁"  # how SentencePiece writes a space, and how tokens are shown
+
+
+class EncodedPair(NamedTuple):
+    """Two texts as one row.
+
+    Attributes:
+        ids: of all tokens.
+        types: 0 for the tokens of the first text and 1 for the second's, or as the tokenizer's file says.
+        places: of each token of the second text, its place in the row and its characters in the text, from and to.
+    """
+
+    ids: list[int]
+    types: list[int]
+    places: dict[int, tuple[int, int]]
 
 
 class Tokenizer(ABC):
@@ -113,6 +127,15 @@ class Tokenizer(ABC):
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         """The ids of a whole text between the special tokens that its file puts around one, such as [CLS] and [SEP]."""
         return [self.bos, *ids] if self.adds_bos and self.bos is not None else list(ids)
+
+    def encode_pair(self, first: str, second: str) -> EncodedPair:
+        """Two texts as one row, with the special tokens that the tokenizer's file puts around and between them.
+
+        Raises:
+            DataError: its file does not say how.
+        """
+        cause = f"a tokenizer of kind {self.kind} does not say how two texts stand in one row"
+        raise DataError("tokenizer", cause, "use a model with a tokenizer.json")
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:

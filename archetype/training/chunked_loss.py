@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from archetype.data.labelled_words import NO_CLASS
 from archetype.parts.head.module import LanguageModelHead
 from archetype.weights.linear import linear
 from archetype.weights.packed import Weight
 
-IGNORED = -100  # a target that is not predicted
+IGNORED = NO_CLASS  # a target that is not predicted
 CHUNK_BYTES, MIN_ROWS = 2**25, 256  # of a chunk's logits; fewer rows would read the gradient of the matrix too often
 
 

@@ -5,7 +5,8 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from archetype.data.records import LABEL, TEXT_AND_LABEL, Form, held_out, read_records
+from archetype.data.labelled_words import FIELDS, wrong_words
+from archetype.data.records import TEXT_AND_LABEL, Form, held_out, read_records
 from archetype.errors import DataError, SpecError
 from archetype.spec.kinds import part
 from archetype.training.datasets import TokenizedData
@@ -87,18 +88,13 @@ class LabelledTokens(RecordData):
         examples: JSON lines of {"tokens": [...], "labels": [...]}.
     """
 
-    record_fields: ClassVar[dict[str, Form]] = {
-        "tokens": Form("a list of words", (list,), (str,)), "labels": Form("a list of labels", (list,), LABEL),
-    }  # fmt: skip
+    record_fields: ClassVar[dict[str, Form]] = FIELDS
     option: ClassVar[str] = "--labelled-tokens"
     kind: Literal["labelled_tokens"] = "labelled_tokens"
 
     def fault(self, record: dict[str, Any]) -> str:
         """No words, an empty one, or not as many labels."""
-        words = record["tokens"]
-        if not all(words) or not words:
-            return "tokens has no words, or an empty one"
-        return "" if len(record["labels"]) == len(words) else f"{len(words)} tokens need as many labels"
+        return wrong_words(record)
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
         """The words in one text."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from archetype.convert.image_processor import ImageProcessor
+from archetype.families.family import Family
 from archetype.models.build import Model
 from archetype.nn.parameter_names import names_matching, train_only
 from archetype.parts.adapter.module import adapter_parameters
@@ -27,6 +28,7 @@ class Pretrained:
         source: where it was loaded from.
         labels: names of the classes of its head.
         template: its chat template.
+        family: the published family that it was loaded from.
         image_processor: how pictures become its numbers.
         save: writes all that it came with as a run directory, with this model, tokenizer and labels for its own, and
             other contents of preprocessor_config.json where there are some.
@@ -37,6 +39,7 @@ class Pretrained:
     tokenizer: Tokenizer | None
     labels: tuple[str, ...]
     template: ChatTemplate | None
+    family: Family | None
     image_processor: Callable[[], ImageProcessor | None]
     save: Callable[[Path, Model, Tokenizer | None, tuple[str, ...], dict[str, Any] | None], None]
 

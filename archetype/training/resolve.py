@@ -9,7 +9,9 @@ import torch
 
 from archetype.convert.image_processor import ImageProcessor
 from archetype.convert.source import open_spec
-from archetype.errors import DataError, SpecError
+from archetype.errors import CheckpointError, DataError, SpecError
+from archetype.families.family import Family
+from archetype.families.registry import family_for
 from archetype.io import atomic, hub
 from archetype.io.text import read_text
 from archetype.machine.device import resolve_dtype
@@ -89,7 +91,8 @@ def resolve_recipe(
     data = data.prepared_for(spec, pretrained.image_processor if pretrained else lambda: None)
     recipe = recipe.replace(data=data)
     config = resolve_objective(recipe, spec)
-    config, spec = config.resolve(spec, data, texts, pretrained.labels if pretrained else None)
+    config, resolved = config.resolve(spec, data, texts, pretrained.labels if pretrained else None)
+    spec = with_published_head(spec, resolved, pretrained.family if pretrained else None)
     recipe = recipe.replace(objective=config)
     if recipe.add_tokens and pretrained and tokenizer and config.num_ids(tokenizer, 1) > tokenizer.vocab_size:
         cause = f"{config.kind} has ids of its own behind those of the tokenizer, which are trained already"
@@ -108,6 +111,24 @@ def resolve_recipe(
     labels = class_names(recipe.objective, spec, pretrained)
     pictures = _own_image_processor(data, pretrained)
     return ResolvedRecipe(recipe, spec, tokenizer, objective, notes, template, labels, pictures, pretrained)
+
+
+def with_published_head(before: ModelSpec, after: ModelSpec, family: Family | None) -> ModelSpec:
+    """The model that an objective wants; of an encoder, the new head for classes is that of its published family.
+
+    Args:
+        before: the model.
+        after: what the objective made of it.
+        family: that it was loaded from (absent: the first that can express it).
+    """
+    is_encoder = after.embeds_tokens and not after.is_causal
+    if not is_encoder or not after.head.has_classes or after.head == before.head:
+        return after
+    try:
+        family = family or family_for(before)
+        return family.format.with_class_head(before, after.head.num_classes, after.head.labels_tokens)
+    except CheckpointError:  # nothing that is published would have it
+        return after
 
 
 def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:

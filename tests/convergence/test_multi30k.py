@@ -59,5 +59,5 @@ def test_the_whole_recipe_reaches_what_it_promises(name: str, bleu: float, share
     sources, references = (
         read_text(shared / "multi30k" / f"test_2016_flickr.{end}.gz").splitlines() for end in ("de", "en")
     )
-    translations = load(tmp_path / "run").translate(sources, beams=5)
+    translations = load(tmp_path / "run").translate(sources, num_beams=5)
     assert sacrebleu.corpus_bleu(translations, [references], lowercase=True).score >= bleu

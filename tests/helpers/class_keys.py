@@ -145,10 +145,10 @@ def module_reading(file: Path, of_itself: bool) -> Reading:
 
 def types() -> list[str]:
     """The model types of which something is to be known: those that are read, and the parts of them that read text."""
-    outer = {*TYPES, *published()}
+    outer = {*TYPES, *published()} & set(CONFIG_MAPPING.keys())
     sections = (CONFIG_MAPPING[kind].sub_configs_defaults.get("text_config") for kind in outer)
     inner = {section.model_type for section in sections if section is not None}
-    return sorted((outer | inner) & set(CONFIG_MAPPING.keys()))
+    return sorted(outer | (inner & set(CONFIG_MAPPING.keys())))
 
 
 def row(kind: str, every: set[str]) -> list[Any]:

@@ -446,13 +446,13 @@ def disentangled_attentions(
     """Attention whose scores see the distances of a stack's table."""
     directions = st.sampled_from([(True, True), (True, False), (False, True)])
 
-    def of(directions: tuple[bool, bool], own: bool, dropout: float) -> spec.DisentangledAttention:
+    def of(directions: tuple[bool, bool], own: bool, bias: bool, dropout: float) -> spec.DisentangledAttention:
         return spec.DisentangledAttention(
             num_heads=num_heads, vectors=vectors, content_to_position=directions[0], position_to_content=directions[1],
-            own_projections=own, dropout=dropout,
+            own_projections=own, key_bias=bias, dropout=dropout,
         )  # fmt: skip
 
-    return st.builds(of, directions, st.booleans(), probabilities())
+    return st.builds(of, directions, st.booleans(), st.booleans(), probabilities())
 
 
 @st.composite
@@ -638,7 +638,8 @@ def encoder_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
         dense_bias=st.booleans(),
     )  # fmt: skip
     plain = st.builds(spec.MaskedLogitsHead, tied=st.booleans(), bias=st.booleans())
-    return st.one_of(masked, plain, classification_heads(wild), token_class_heads(wild), st.just(spec.NoHead()))
+    of_classes = classification_heads(wild), token_class_heads(wild)
+    return st.one_of(masked, plain, language_model_heads(wild), *of_classes, st.just(spec.NoHead()))
 
 
 @cache

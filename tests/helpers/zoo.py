@@ -85,6 +85,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "type_vocab_size": 0,
         "pooler_hidden_size": 32,
     },
+    "deberta": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "max_relative_positions": 8,
+        "position_biased_input": False,
+        "pooler_hidden_size": 32,
+    },
     "xmod": {"default_language": "en_XX"},
     "prophetnet": {"num_hidden_layers": None},
     "mamba": {"intermediate_size": None},
@@ -175,6 +182,23 @@ def _texts(model: Any) -> Tensor:
     return model(**_padded(model), **target).logits  # type: ignore[no-any-return]
 
 
+# Of two texts the same, each ended by the token by which a pair for classes finds the end.
+ENDED = ROWS.where(torch.arange(20) != COUNTS[:, None] - 1, torch.tensor(SIZES["eos_token_id"]))
+
+
+def _classes(model: Any) -> Tensor:
+    if not model.config.is_encoder_decoder:
+        return _texts(model)
+    texts = _padded(model)
+    return model(**texts | {"input_ids": ENDED.where(IS_TOKEN, texts["input_ids"])}, decoder_input_ids=ROWS).logits  # type: ignore[no-any-return]
+
+
+def _our_classes(model: Any) -> Tensor:
+    if not model.spec.reads_source:
+        return _our_texts(model)
+    return model(ROWS, num_tokens=COUNTS, source=ENDED, source_num_tokens=COUNTS).logits  # type: ignore[no-any-return]
+
+
 def _our_texts(model: Any) -> Tensor:
     if model.spec.reads_source:
         return _our_pairs(model)
@@ -218,7 +242,8 @@ TASKS: dict[str, Task] = {
         lambda model: _texts(model)[IS_TOKEN], lambda model: _our_texts(model)[IS_TOKEN],
     ),
     "texts": _task(
-        "types for classes of texts", transformers.AutoModelForSequenceClassification, _texts, _our_texts, **CLASSES
+        "types for classes of texts", transformers.AutoModelForSequenceClassification, _classes, _our_classes,
+        **CLASSES
     ),
     "tokens": _task(
         "types for classes of tokens", transformers.AutoModelForTokenClassification,

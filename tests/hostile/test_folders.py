@@ -151,7 +151,7 @@ MALFORMED: dict[str, Spoil] = {
        for key in ("rope_theta", "rope_type", "factor", "beta") for value in (-1, "x", [], {})},
     **{f"config model_type = {value!r}": put(CONFIG, "model_type", value=value)
        for value in WRONG if not isinstance(value, str)},
-    "config with a key that its class reads and nobody here does": put(CONFIG, "is_causal", value=False),
+    "config with a key that its class reads and nobody here does": put(CONFIG, "per_layer_config", value={"0": {}}),
     "config of more layers": put(CONFIG, "num_hidden_layers", value=3),
     "config of fewer layers": put(CONFIG, "num_hidden_layers", value=1),
     "config of other heads": put(CONFIG, "num_key_value_heads", value=4),

@@ -1,5 +1,7 @@
 """Decoders with a head for classes: the logits of transformers' *ForSequenceClassification, both ways."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from archetype import spec
 from archetype.errors import CheckpointError, SpecError
 from archetype.language_model import LanguageModel
 from archetype.models.decoder.module import Decoder
+from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import distance, randomize
+from tests.helpers.zoo import SPECIAL, TASKS, write_small
 
 PRESETS = {
     "llama-tiny": "LlamaForSequenceClassification",
@@ -53,3 +57,29 @@ def test_a_format_without_such_a_head_is_refused() -> None:
     mamba: Any = archetype.load_spec("mamba-130m")
     with pytest.raises(CheckpointError, match="head: the mamba format has no head for classes"):
         FAMILIES["mamba"].format.config_for(mamba.replace(head=spec.ClassificationHead(num_classes=2, bias=False)))
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5"])
+def test_a_pair_names_the_class_of_a_text_as_transformers(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its target is the source, one token later; its classes are read where the source ends."""
+
+    class Ended(type(train_tokenizer("bytes", "", None))):  # type: ignore[misc]
+        def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
+            return [*ids, 2]
+
+    monkeypatch.setitem(SPECIAL, kind, {"vocab_size": 300, "decoder_start_token_id": 0})
+    write_small(kind, tmp_path / "theirs", TASKS["texts"])
+    lm = replace(archetype.load(tmp_path / "theirs"), tokenizer=Ended())
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "theirs").eval()
+    for text in ("a few words", "b"):
+        ids = torch.tensor([lm.tokenizer.add_special_tokens(lm.tokenizer.encode(text))])  # type: ignore[union-attr]
+        target = torch.cat((torch.tensor([[0]]), ids[:, :-1]), 1)
+        with torch.no_grad():
+            expected = theirs(input_ids=ids, decoder_input_ids=target).logits.softmax(-1)
+        assert distance(lm.classify(text), expected) < 1e-5
+    with pytest.raises(SpecError, match="an encoder-decoder with a head for classes cannot do this; use classify"):
+        lm.translate("a")
+    with pytest.raises(CheckpointError, match=r"only kind (language_model|rms) can be written here"):
+        archetype.export(lm, tmp_path / "gguf", "t5", format="gguf")

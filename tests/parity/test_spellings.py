@@ -24,13 +24,13 @@ from tests.helpers.published import EXACT, WRONG, Change, lose, same_tensors, sw
 from tests.helpers.weights import distance
 from tests.helpers.zoo import SPECIAL, TASKS, write_small
 
-ENCODERS = ("roberta", "albert", "modernbert", "eurobert", "deberta-v2", *SPELLINGS["encoders"])
+ENCODERS = ("roberta", "albert", "modernbert", "eurobert", "deberta-v2", "deberta", *SPELLINGS["encoders"])
 CASES = [
     *(("masked", kind) for kind in ENCODERS),
     # of each way to pool and to name a head for classes; the others' are in docs/zoo, and tested with it
     *(("texts", kind) for kind in (
         "roberta", "albert", "electra", "roformer", "distilbert", "mpnet", "ernie", "modernbert", "eurobert", "gte",
-        "deberta-v2",
+        "deberta-v2", "deberta", "bart", "mbart", "plbart", "mvp", "t5", "mt5",
     )),
     *(("tokens", kind) for kind in ("roberta", "distilbert", "modernbert", "llama", "gpt2")),
     *(("spans", kind) for kind in ("bert", "modernbert", "llama", "mistral", "gpt2")),
@@ -83,6 +83,8 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("masked", "deberta-v2", {"pos_att_type": "c2p", "position_buckets": -1, "max_relative_positions": -1}),
     ("masked", "deberta-v2", {"pos_att_type": ["p2c"], "norm_rel_ebd": "none", "share_att_key": False,
         "max_relative_positions": 7}),
+    ("masked", "deberta", {"pos_att_type": ["c2p"], "position_biased_input": True, "type_vocab_size": 2}),
+    ("masked", "deberta", {"pos_att_type": ["p2c"], "max_relative_positions": -1}),
     ("masked", "gte", {"type_vocab_size": 0, "hidden_act": "silu", "rope_parameters": ROPE}),
 ]  # fmt: skip
 
@@ -105,8 +107,8 @@ def test_a_type_built_otherwise(
 
 
 BARE = (
-    "roberta", "electra", "modernbert", "eurobert", "gte", "deberta-v2", "distilbert", "mpnet", "bart", "pegasus",
-    "deit", "ijepa",
+    "roberta", "electra", "modernbert", "eurobert", "gte", "deberta-v2", "deberta", "distilbert", "mpnet", "bart",
+    "pegasus", "deit", "ijepa",
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.megabyte.module import MegaByte
 from archetype.models.ngram.module import NGram
-from archetype.models.spec import CausalSpec, ModelSpec
+from archetype.models.spec import ModelSpec
 from archetype.runs.directory import Run
 from archetype.training.loop import take_step
 from archetype.training.objectives.next_token import NextTokenObjective
@@ -149,9 +149,9 @@ def runner(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]
 
 def jobs_of(spec: ModelSpec) -> tuple[Job, ...]:
     """The jobs that a model can be timed on."""
-    if spec.reads_source:
+    if spec.writes_target:
         return ("decode", "prefill")
-    writing: tuple[Job, ...] = ("decode", "prefill", "batch", "train") if isinstance(spec, CausalSpec) else ()
+    writing: tuple[Job, ...] = ("decode", "prefill", "batch", "train") if spec.continues_text else ()
     return (*writing, "embed") if spec.embeds_tokens else writing
 
 

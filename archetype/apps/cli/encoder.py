@@ -101,6 +101,27 @@ def classify(
         print(f"{probability:g}" if is_value else f"{name} {probability:.1%}")
 
 
+def answer(
+    model: Model,
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What is asked.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text that has the answer.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the answer at most.")] = 15,
+    dtype: Dtype = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Answer a question by a span of a text, with its probability."""
+    from archetype.api import load
+
+    lm = load(model, dtype, device)
+    span = lm.answer(question, text, max_tokens)
+    if as_json:
+        print_json({"question": question, "answer": span._asdict()})
+        return
+    print_device(lm.model.device)
+    print(f"{span.text} {span.probability:.1%}")
+
+
 def _print_token_classes(lm: "LanguageModel", texts: list[str], as_json: bool) -> None:
     """A line for each token; an empty one between texts."""
     answers = lm.classify_tokens(texts)

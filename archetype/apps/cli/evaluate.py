@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from archetype.table import Table
 
 DATA_HELP = (
-    "Texts with labels (JSON lines or CSV), images (.npz, or a folder with one for each class), or pairs "
-    "(JSON lines of source and target)."
+    "Texts with labels (JSON lines or CSV), words with labels (JSON lines), images (.npz, or a folder with one for "
+    "each class), or pairs (JSON lines of source and target)."
 )
 BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty")
 NEEDS = {

@@ -48,6 +48,7 @@ VERBS = {
     "fill": ("encoder", "fill", "Predict the masked tokens of a text."),
     "embed": ("encoder", "embed", "Embed texts as vectors; without --json, print how similar each two are."),
     "classify": ("encoder", "classify", "Name the class of each text, token or image, with its probability."),
+    "answer": ("encoder", "answer", "Answer a question by a span of a text, with its probability."),
     "inspect": ("inspect", "inspect", "Show what happens inside a model while it reads a text."),
     "serve": ("serve", "serve", "Serve models over OpenAI's HTTP API."),
     "compare": ("compare", "app", "Compare architectures under control, with seeds, intervals and verdicts."),

@@ -13,7 +13,6 @@ from archetype.apps.serve.worker import Worker
 from archetype.generate import Engine, Sampling
 from archetype.io.text import read_text
 from archetype.language_model import LanguageModel
-from archetype.models.build import GenerativeModel
 from archetype.spec.base import fingerprint
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
@@ -45,7 +44,7 @@ class ServedModel:
     @property
     def generates(self) -> bool:
         """Whether it continues texts, or writes the targets of sources."""
-        return isinstance(self.lm.model, GenerativeModel) and getattr(self.lm.model, "classifier", None) is None
+        return self.lm.spec.continues_text or self.lm.spec.writes_target
 
     @property
     def translates(self) -> bool:

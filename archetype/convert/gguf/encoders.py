@@ -16,7 +16,7 @@ from archetype.models.spec import ModelSpec
 from archetype.parts.activation.spec import GELU, GELUTanh, ReLU
 from archetype.parts.attention.spec import Attention
 from archetype.parts.feedforward.spec import MLP, GatedMLP
-from archetype.parts.head.spec import NoHead
+from archetype.parts.head.spec import LanguageModelHead, NoHead
 from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import RelativeBias
 from archetype.spec.base import Spec
@@ -94,8 +94,8 @@ def check_t5(model: ModelSpec) -> None:
 
 def with_usual_scale(model: EncoderDecoder) -> EncoderDecoder:
     """A tied head reads vectors divided by the root of their width: the norm before it says the rest."""
-    scale = model.d_model**-0.5 if getattr(model.head, "tied", False) else 1.0
-    return model.replace(head=model.head.replace(scale=scale))
+    head = expect_kind(LanguageModelHead, model.head, "head")
+    return model.replace(head=head.replace(scale=model.d_model**-0.5 if head.tied else 1.0))
 
 
 T5: tuple[Row, ...] = (

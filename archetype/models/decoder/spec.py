@@ -24,7 +24,8 @@ __all__ = ["Decoder"]
 
 @part
 class Decoder(EndsWithNorm, CausalSpec):
-    """A stack in which no position sees a later one; it predicts the next token, or a class of the text.
+    """A stack in which no position sees a later one; it predicts the next token, or a class of the text, or
+    gives the vectors themselves.
 
     Attributes:
         vocab_size: tokens of the vocabulary, V.
@@ -72,7 +73,7 @@ class Decoder(EndsWithNorm, CausalSpec):
     @model_validator(mode="after")
     def _further_tokens_fit(self) -> Self:
         if self.further_tokens is not None and (stack := self.further_stack) is not None:
-            if self.head.has_classes:
+            if not self.head.predicts_next:
                 invalid("further_tokens", "the head predicts no tokens", "leave it out, or use kind language_model")
             self.further_tokens.check(stack)
         return self

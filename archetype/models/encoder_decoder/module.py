@@ -11,7 +11,7 @@ from archetype.models.encoder_decoder import spec
 from archetype.models.output import Output, TokenModel
 from archetype.models.stack.module import Stack
 from archetype.nn.cache import State, with_source
-from archetype.nn.context import EncoderOutput, ForwardContext, Lengths, Tokens, last_tokens
+from archetype.nn.context import EncoderOutput, ForwardContext, Lengths, Tokens, Vectors, last_tokens
 from archetype.nn.registry import build_embedding, module_for
 
 
@@ -56,6 +56,11 @@ class EncoderDecoder(TokenModel):
         if self.spec.embedding.is_shared:
             return self.source_embedding.placed(self.embedding.token(source), context)  # type: ignore[no-any-return]
         return self.source_embedding(source, context)  # type: ignore[no-any-return]
+
+    def class_logits(self, hidden: Vectors, context: ForwardContext) -> Float[Tensor, "B Y"]:
+        """Logits of classes, by the vector of each target's last token."""
+        last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
+        return self.classifier(last[:, 0])  # type: ignore[no-any-return]
 
     def new_state(
         self,
@@ -129,7 +134,7 @@ class EncoderDecoder(TokenModel):
         source: Int[Tensor, "B S"] | None = None,
         source_num_tokens: Lengths | None = None,
     ) -> Output:
-        """Logits of the target's token after each position, (B, T, V).
+        """Logits of the target's token after each position, (B, T, V), or with a head for classes theirs, (B, Y).
 
         Whole targets, as in training, are given with their `source`; a target that is being written, with its `state`.
 
@@ -152,5 +157,9 @@ class EncoderDecoder(TokenModel):
             context.aux_losses = source_context.aux_losses
         x = self.decoder.run(self.embedding(target, context), context, layers)
         x = self.decoder.final_norm(last_tokens(x, context)) if last_only else self.decoder.final_norm(x, context)
-        logits = self.lm_head(x, self.token_table) if with_logits else None  # (B, t, V)
+        logits: Tensor | None = None
+        if self.lm_head is not None and with_logits:
+            logits = self.lm_head(x, self.token_table)  # (B, t, V)
+        elif with_logits:
+            logits = self.class_logits(x, context)
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)

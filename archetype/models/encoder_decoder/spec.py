@@ -12,7 +12,7 @@ from archetype.parts.head.spec import LanguageModelHead
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
 from archetype.roles.embedding import AnyPairEmbedding
-from archetype.roles.head import NextTokenHead
+from archetype.roles.head import PairHead
 from archetype.spec.base import Length, Size, Spec, WideSize, invalid
 from archetype.spec.kinds import part
 
@@ -27,7 +27,7 @@ class StateBridge(Spec):
 
 @part
 class EncoderDecoder(ModelSpec):
-    """A target text written with a view of a source text (Sutskever 2014; Vaswani 2017).
+    """A target text written with a view of a source text (Sutskever 2014; Vaswani 2017), or a class of both.
 
     The decoder sees the source through the `cross_attention` of its blocks, through a `state_bridge`, or both.
     `source_vocab_size` is the encoder's where the embeddings are not shared (absent: the same).
@@ -41,7 +41,7 @@ class EncoderDecoder(ModelSpec):
         encoder: the stack that reads the source.
         decoder: the stack that writes the target.
         state_bridge: hands the encoder's last states to the decoder (absent: it does not).
-        head: how vectors become logits.
+        head: how vectors become logits; of classes by the vector of the target's last token (Lewis 2019, section 4.1).
         initialization: how weights are drawn.
     """
 
@@ -56,7 +56,7 @@ class EncoderDecoder(ModelSpec):
     encoder: Stack
     decoder: Stack
     state_bridge: StateBridge | None = None
-    head: NextTokenHead = LanguageModelHead()
+    head: PairHead = LanguageModelHead()
     initialization: Initialization = GPT2Initialization()
 
     @property
@@ -73,6 +73,11 @@ class EncoderDecoder(ModelSpec):
                 residual=decoder.residual, vocab_size=self.vocab_size,
             ),
         )  # fmt: skip
+
+    @property
+    def writes_target(self) -> bool:
+        """Where its head predicts the next token."""
+        return bool(self.head.predicts_next)
 
     @property
     def input_vocab_size(self) -> int:

@@ -35,7 +35,8 @@ class DisentangledAttentionCost(MixerCost):
         self.rows = 2 * symbol("S", part.vectors.num_buckets)
         self.directions = {"position_k": part.content_to_position, "position_q": part.position_to_content}
         own = [name for name, used in self.directions.items() if used and part.own_projections]
-        self.projections = dict.fromkeys(("q", "k", "v", "o", *own), Linear(d, d, True))
+        keys = dict.fromkeys(("k", "position_k"), Linear(d, d, part.key_bias))
+        self.projections = {name: keys.get(name, Linear(d, d, True)) for name in ("q", "k", "v", "o", *own)}
 
     def parameters(self) -> Counts:
         """Projections."""

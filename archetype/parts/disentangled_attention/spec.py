@@ -52,6 +52,7 @@ class DisentangledAttention(Mixer):
         content_to_position: whether queries meet keys of distances.
         position_to_content: whether keys meet queries of distances.
         own_projections: whether distances have projections of their own, and not those of the tokens.
+        key_bias: whether keys, of tokens and of distances, add a bias (He 2021; those of He 2020 do not).
         dropout: of the weights, while training.
     """
 
@@ -64,6 +65,7 @@ class DisentangledAttention(Mixer):
     content_to_position: Flag = True
     position_to_content: Flag = True
     own_projections: Flag = False
+    key_bias: Flag = True
     dropout: Probability = 0.0
 
     @model_validator(mode="after")

@@ -31,7 +31,7 @@ class SequenceToSequence(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder-decoder, and pairs of texts."""
-        return spec.reads_source and isinstance(data, PairData)
+        return spec.writes_target and isinstance(data, PairData)
 
     def build(self, inputs: ObjectiveInputs) -> "SequenceToSequenceObjective":
         """The examples and the loss; pairs with a side that is too long are left out."""

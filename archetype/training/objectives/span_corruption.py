@@ -38,7 +38,7 @@ class SpanCorruption(ObjectiveConfig):
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """An encoder-decoder, and text."""
-        return spec.reads_source and isinstance(data, RunningText)
+        return spec.writes_target and isinstance(data, RunningText)
 
     def num_noise_tokens_and_spans(self, sequence_length: int) -> tuple[int, int]:
         """How many tokens of a row are cut out, and in how many spans."""

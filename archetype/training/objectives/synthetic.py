@@ -33,7 +33,7 @@ class SyntheticTask(ObjectiveConfig):
         """A decoder, or an encoder-decoder where the task has sources."""
         if not isinstance(data, SyntheticData):
             return False
-        return spec.reads_source if data.reads_source else spec.continues_text
+        return spec.writes_target if data.reads_source else spec.continues_text
 
     def build(self, inputs: ObjectiveInputs) -> "SyntheticObjective":
         """The examples and the loss.

@@ -7,16 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archetype.data.batches import Tokens
+from archetype.data.labelled_words import Labelled, labelled_rows
 from archetype.data.pairs import OrderByLength, Pairs, Rows
-from archetype.errors import DataError
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Probability
 from archetype.spec.kinds import part
-from archetype.tokenizers import Tokenizer
-from archetype.tokenizers.special_tokens import start_of_text
 from archetype.training.datasets import Data
-from archetype.training.examples import LabelledTokens, Records
+from archetype.training.examples import LabelledTokens
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
 from archetype.training.objectives.text_class import chosen_labels
 
@@ -91,46 +88,6 @@ class LabelledTokensObjective(Objective):
         """The texts, and the classes of their tokens."""
         tokens, num_tokens, classes = batch
         return {"tokens": tokens, "num_tokens": num_tokens}, classes
-
-
-Labelled = tuple[Tokens, Tokens]  # the tokens of a text, and the class of each, or IGNORED
-
-
-def labelled_rows(records: Records, tokenizer: Tokenizer, longest: int, numbers: dict[str, int]) -> list[Labelled]:
-    """Each record's words as one text between its special tokens, cut to `longest`, and the class of each token.
-
-    Raises:
-        DataError: a text has no token.
-    """
-    rows = []
-    around = len(tokenizer.add_special_tokens([]))
-    for record in records:
-        words = ids_of_words(tokenizer, record["tokens"])
-        ids = [id for word in words for id in word]
-        classes = [
-            numbers[str(label)] if place == 0 else IGNORED
-            for word, label in zip(words, record["labels"], strict=True)
-            for place in range(len(word))
-        ]
-        if not ids:
-            raise DataError("data.examples", f"the text of {record['tokens']!r:.40} has no token", "remove it")
-        ids, classes = ids[: longest - around], classes[: longest - around]
-        row = tokenizer.add_special_tokens(ids)
-        before = start_of_text(row, ids)
-        whole = [IGNORED] * before + classes + [IGNORED] * (len(row) - before - len(ids))
-        rows.append((np.array(row, dtype=np.int32), np.array(whole, dtype=np.int32)))
-    return rows
-
-
-def ids_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
-    """The tokens of each word of a text, which together are those of the text where its tokenizer divides at spaces.
-
-    A tokenizer that puts a space before every text is given each word alone.
-    """
-    spaced = [tokenizer.encode(word if place == 0 else f" {word}") for place, word in enumerate(words)]
-    alone = [tokenizer.encode(word) for word in words]
-    joined = [id for word in alone for id in word]
-    return alone if joined == tokenizer.encode(" ".join(words)) else spaced
 
 
 def _batch(rows: list[Labelled]) -> Batch:

@@ -80,7 +80,7 @@ def test_a_key_that_no_class_reads_is_named_and_passed() -> None:
 
 # Keys that the class reads, and one of a file of a later version.
 UNKNOWN: list[dict[str, Any]] = [
-    {"is_causal": False}, {"quantization_config": {"quant_method": "gptq"}}, {"per_layer_config": {"0": {}}},
+    {"quantization_config": {"quant_method": "gptq"}}, {"per_layer_config": {"0": {}}},
     {"num_towers": 4, "transformers_version": "99.0.1"},
 ]  # fmt: skip
 

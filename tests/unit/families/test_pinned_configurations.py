@@ -12,8 +12,7 @@ from archetype.errors import CheckpointError, UnreadKeys
 # Why a published configuration may be refused, by what the refusal says.
 REASONS = {
     "low bits": r".*: quantization_config: .*",
-    "an encoder made of a decoder": r".*: is_causal: .*",
-    "another class": r".*: architectures: '(BitNet|MistralModel|T5EncoderModel)' is not read here as a model .*",
+    "another class": r".*: architectures: '(BitNet|T5EncoderModel)' is not read here as a model .*",
     "another head": r".*: architectures: the head of \w+(ForQuestionAnswering|ForPreTraining) is not known here; .*",
 }
 

@@ -329,8 +329,8 @@ IN_MODELS = [
      "layers[0].cross_attention: there is no encoder to look at; leave it out, or use kind encoder_decoder"),
     ({"kind": "encoder", "embedding": {"num_token_types": -1}},
      "embedding.num_token_types: -1 is too small; use at least 0"),
-    ({"kind": "encoder", "head": {"kind": "language_model"}},
-     "head: there is no kind 'language_model'; did you mean masked_language_model?"),
+    ({"kind": "encoder", "head": {"kind": "language_models"}},
+     "head: there is no kind 'language_models'; did you mean language_model?"),
     ({"kind": "encoder", "head": {"kind": "classification"}}, "head.num_classes: is missing; give it a value"),
     # encoders with decoders
     ({"kind": "encoder_decoder", "encoder": side(BLOCK, BLOCK | {"cross_attention": ATTENTION})},

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from archetype import loading
 from archetype.apps.cli.encoder import classify
+from archetype.data import labelled_words
 from archetype.errors import ArchetypeError
 from archetype.families import preset
 from archetype.generate import TokenClass
@@ -19,12 +21,16 @@ from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.training.examples import LabelledTokens
 from archetype.training.loop import run
-from archetype.training.objectives import token_class
 from archetype.training.optimizers import AdamW
 from archetype.training.recipe import Recipe
 from archetype.training.setup import start
 
 CPU = torch.device("cpu")
+WRONG = {
+    '{"tokens": ["the"], "labels": ["verb"]}': "'verb' is none of the model's classes, name, word",
+    '{"tokens": ["the"], "labels": []}': "record 1: 1 tokens need as many labels",
+    '{"tokens": "the", "labels": ["word"]}': "record 1: tokens is not a list of words",
+}
 NAMES, WORDS = ("Ada", "Bob"), ("the", "sea")
 
 
@@ -59,6 +65,17 @@ def test_a_new_head_learns_the_class_of_each_word(
         [("the", "word"), ("sea", "word"), ("Bob", "name")], [("Ada", "name")]
     ]  # fmt: skip
     assert all(0.5 < one.probability <= 1 for classes in answers for one in classes)
+    report = lm.evaluate(labelled)
+    counts = Counter(label for line in labelled.read_text().splitlines() for label in json.loads(line)["labels"])
+    assert {name: score.support for name, score in report.classes.items()} == counts
+    assert report.accuracy == 1 and report.loss is not None and report.loss < 0.7
+    (tmp_path / "other.jsonl").write_text('{"tokens": ["the", "Bob"], "labels": ["name", "name"]}')
+    report = lm.evaluate(tmp_path / "other.jsonl")
+    assert report.accuracy == 0.5 and report.classes["name"].f1 == 2 / 3
+    for line, message in WRONG.items():
+        (tmp_path / "other.jsonl").write_text(line)
+        with pytest.raises(ArchetypeError, match=message):
+            lm.evaluate(tmp_path / "other.jsonl")
     classify(tmp_path / "run", texts, as_json=True)
     told = json.loads(capsys.readouterr().out)["texts"]
     assert [row["text"] for row in told] == texts
@@ -78,10 +95,10 @@ def test_the_class_of_a_word_stands_at_its_first_token_between_special_ones() ->
 
     tokenizer = Surrounding()
     record = {"tokens": ["Ada", "sat"], "labels": ["name", "word"]}
-    ((tokens, classes),) = token_class.labelled_rows([record], tokenizer, 7, {"name": 0, "word": 1})
+    ((tokens, classes),) = labelled_words.labelled_rows([record], tokenizer, 7, {"name": 0, "word": 1})
     assert tokens.tolist() == tokenizer.add_special_tokens([*b"Ada s"])
     expected = {ord("A"): 0, ord(" "): 1}
-    ignored = token_class.IGNORED
+    ignored = labelled_words.NO_CLASS
     assert classes.tolist() == [expected.get(token, ignored) for token in tokens.tolist()]
 
 

@@ -51,12 +51,13 @@ def device_options() -> dict[str, Any]:
 @cache
 def model(kind: str) -> LanguageModel:
     """A tiny model of a kind, with a tokenizer."""
-    tokenizer = train_tokenizer("byte_bpe", "the cat sat on the mat", 280) if kind == "translator" else None
+    tokenizer = train_tokenizer("byte_bpe", "the cat sat on the mat", 280) if kind in ("translator", "reader") else None
     sizes: dict[str, Any] = {"num_layers": 1, "d_model": 8, "num_heads": 2, "vocab_size": 260, "context_length": 24}
     specs: dict[str, Callable[[], spec.ModelSpec]] = {
         "decoder": lambda: archetype.load_spec("llama-tiny"),
         "encoder": lambda: bert(**sizes),
         "classifier": lambda: bert(**sizes).replace(head=spec.ClassificationHead(num_classes=2)),
+        "reader": lambda: bert(**sizes | {"vocab_size": 280}, head=spec.SpanHead()),
         "translator": lambda: transformer(**sizes | {"vocab_size": 280, "d_ff": 12}),
     }
     tiny = specs[kind]()
@@ -73,6 +74,7 @@ VERBS = {  # the arguments that each is called with, and the model that it loads
     "fill": ("MODEL a[MASK]", "encoder"),
     "embed": ("MODEL a", "encoder"),
     "classify": ("MODEL a", "classifier"),
+    "answer": ("MODEL the? cat", "reader"),
     "inspect": ("MODEL abc", "decoder"),
     "serve": ("FOLDER --port 0", "decoder"),
     "check": ("full", "decoder"),

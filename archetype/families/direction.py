@@ -1,0 +1,49 @@
+"""Decoders published with `is_causal: false`, whose positions see later ones too: encoders of the same layers."""
+
+from typing import Any
+
+from archetype.families.class_keys import keys_read
+from archetype.families.config import Config
+from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
+from archetype.models.spec import ModelSpec
+from archetype.parts.attention.spec import Attention
+from archetype.parts.pattern.spec import Full
+from archetype.parts.position.spec import NoPosition, Rotary
+
+KEY = "is_causal"
+SHARED = tuple(name for name in Decoder.model_fields if name in Encoder.model_fields and name != "kind")
+
+
+def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
+    """The decoder, or an encoder of its layers where `is_causal` is false and its class in transformers obeys it.
+
+    Raises:
+        CheckpointError: nobody defines what a layer computes in both directions, or the class is the last token's.
+    """
+    read = keys_read(config.values)
+    if (read is not None and KEY not in read) or config.flag(KEY, True):
+        return decoder
+    for index, block in enumerate(decoder.layers):
+        mixer = block.mixer
+        if not (isinstance(mixer, Attention) and isinstance(mixer.pattern, Full)):
+            cause = f"layer {index} is not attention to the whole text, which alone is read in both directions"
+            raise config.error(KEY, cause, "remove the key to read it as a decoder")
+        if not isinstance(mixer.position, Rotary | NoPosition):
+            cause = f"{mixer.position.kind} positions of layer {index} have no keys ahead here"
+            raise config.error(KEY, cause, "remove the key to read it as a decoder")
+    if decoder.head.classifies or decoder.further_tokens is not None:
+        raise config.error(KEY, "the head reads the last token as one that saw the whole text", "remove the key")
+    return Encoder(**{name: getattr(decoder, name) for name in SHARED})
+
+
+def as_decoder(model: ModelSpec) -> ModelSpec:
+    """The decoder that `read_direction` makes this encoder of; a model of another kind, or with a pooler, as it is."""
+    if not isinstance(model, Encoder) or model.pooler or model.head.classifies or model.head.predicts_masked:
+        return model
+    return Decoder(**{name: getattr(model, name) for name in SHARED})
+
+
+def write_direction(model: ModelSpec) -> dict[str, Any]:
+    """The key of an encoder."""
+    return {KEY: False} if isinstance(model, Encoder) else {}

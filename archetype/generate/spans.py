@@ -1,0 +1,68 @@
+"""The answer to a question as a span of a text (extractive question answering)."""
+
+from typing import NamedTuple
+
+import torch
+
+from archetype.errors import DataError, SpecError
+from archetype.generate.finite import check_finite
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder.module import Encoder
+from archetype.tokenizers import Tokenizer
+
+MAX_TOKENS = 15  # of an answer, as in transformers' pipeline
+
+
+class Answer(NamedTuple):
+    """A span of a text.
+
+    Attributes:
+        text: the characters of the span.
+        start: the first of them in the text.
+        end: the next after the last.
+        probability: that the answer begins and ends there, of all places in the text.
+    """
+
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+@torch.inference_mode()
+def answer(
+    model: Encoder | Decoder, tokenizer: Tokenizer, question: str, text: str, max_tokens: int = MAX_TOKENS
+) -> Answer:
+    """The likeliest span of a text that answers a question.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: the model's own, which reads a question and a text as a pair.
+        question: a text.
+        text: that has the answer.
+        max_tokens: of the answer.
+
+    Raises:
+        SpecError: the model's head marks no spans.
+        DataError: both together are longer than the model's context, or the tokenizer reads no pairs.
+    """
+    if not model.spec.head.marks_spans:
+        cause = f"a head of kind {model.spec.head.kind} marks no answer"
+        raise SpecError("head", cause, "use a model with head span, such as a *ForQuestionAnswering")
+    pair = tokenizer.encode_pair(question, text)
+    if len(pair.ids) > model.spec.context_length:
+        cause = f"{len(pair.ids)} tokens with the question, and the model's context holds {model.spec.context_length}"
+        raise DataError("text", cause, "shorten it")
+    if not pair.places:
+        raise DataError("text", "has no token", "give a text that has the answer")
+    tokens, types = (torch.tensor([row], device=model.device) for row in (pair.ids, pair.types))
+    has_types = isinstance(model, Encoder) and getattr(model.spec.embedding, "num_token_types", 0) > 1
+    logits = model(tokens, **({"token_types": types} if has_types else {})).logits[0].float()
+    check_finite(logits, model, lambda: model(tokens))
+    begins, ends = logits[list(pair.places)].softmax(0).unbind(-1)
+    products = (begins[:, None] * ends).triu().tril(max_tokens - 1)
+    first, last = divmod(int(products.argmax()), len(ends))
+    spans = list(pair.places.values())
+    start, end = spans[first][0], spans[last][1]
+    start += len(text[start:end]) - len(text[start:end].lstrip())  # which byte-level tokenizers count to a word
+    return Answer(text[start:end], start, end, float(products[first, last]))
