@@ -93,7 +93,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "parts/head/module.py": [
         ("cap * torch.tanh(logits / cap)", "cap * torch.tanh(logits)"),
         ("x if self.spec.scale == 1.0 else x * self.spec.scale", "x"),
-        ("forward(dropout(x, self.dropout, self.training))", "forward(dropout(x, self.dropout))"),
+        ("self.product(dropout(x, self.dropout, self.training))", "self.product(dropout(x, self.dropout))"),
     ],
     "estimate/memory.py": [
         ('"optimizer": 2 * copy', '"optimizer": copy'),

@@ -117,7 +117,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("turn = permutation(self.documents.cycle, self.seed, cycle, 1)(place)", "turn = place"),
     ],
     "apps/cli/prompt_file.py": [
-        ("**settings | prompt.settings)", "**prompt.settings | settings)"),
+        ("continues=continues, **settings | prompt.settings)", "continues=continues, **prompt.settings | settings)"),
         ('"completion_tokens": len(request.tokens),', '"completion_tokens": len(request.text),'),
         ("prompt.messages is None\n            engine", "True\n            engine"),
     ],
@@ -153,7 +153,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("(n - 1).bit_length() + 1) // 2", "n.bit_length() + 1) // 2"),
     ],
     "data/records.py": [
-        ('return [(reader.line_num, row) for row in reader]', "return list(enumerate(reader, 2))"),
+        ('rows.append((reader.line_num, dict(', "rows.append((len(rows) + 2, dict("),
         ('if row.get(field) is None or row[field] == "":', "if row.get(field) is None:"),
     ],
     "data/pairs.py": [

@@ -83,6 +83,6 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "io/atomic.py": [
         ("temporary.chmod(0o666 & ~_umask())", "pass"),
-        ('            _sync(temporary)\n            temporary.replace', "            temporary.replace"),
+        ('        _sync(temporary)\n        temporary.replace', "        temporary.replace"),
     ],
 }  # fmt: skip
