@@ -251,7 +251,7 @@ class Scheduler:
         logprobs = logprobs_of(logits, tokens, [request.num_logprobs for request in requests])
         events = []
         for request, token, of_token in zip(requests, tokens, logprobs, strict=True):
-            request.error = errors.get(request)
+            request.error = errors.get(request) or request.sampler.error
             events.append(request.choose(token, of_token) if request.error is None else request.finish("error"))
         return events
 
