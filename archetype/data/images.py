@@ -1,6 +1,7 @@
 """Images and their classes, from a .npz file or a folder."""
 
 import hashlib
+import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -137,6 +138,25 @@ def decode_image(file: Path | IO[bytes], num_channels: int, size: int) -> npt.ND
         raise DataError(place, "is not an image", "fix or remove it") from None
     pixels: npt.NDArray[np.float32] = np.asarray(square, dtype=np.float32) / np.float32(255)
     return pixels.reshape(size, size, num_channels).transpose(2, 0, 1)
+
+
+def image_size(file: IO[bytes]) -> tuple[int, int]:
+    """Width and height of an image, as its head says them; nothing is decoded.
+
+    Raises:
+        DataError: it is not an image.
+    """
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(file) as opened:
+                return opened.size
+    except Image.DecompressionBombError:
+        raise DataError("image", "has more pixels than any picture", "make it smaller") from None
+    except (OSError, ValueError, SyntaxError):
+        raise DataError("image", "is not an image", "fix or remove it") from None
 
 
 def read_pictures(file: Path) -> npt.NDArray[np.float32]:

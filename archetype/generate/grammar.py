@@ -143,9 +143,14 @@ class GrammarCompiler:
                     self._vocabulary.check_choices(value)
                 compiled = self._compiled(kind, source)
             self._kept[key] = compiled  # as the newest
-            while sum(one.nbytes for one in self._kept.values()) > MAX_KEPT:
+            while self.nbytes > MAX_KEPT:
                 self._kept.popitem(last=False)
         return Grammar(compiled, compiled.matcher.deep_copy(), self._num_tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the grammars that are kept."""
+        return sum(one.nbytes for one in [*self._kept.values()])  # others may ask while one is added
 
     def _compiled(self, kind: str, source: str) -> Compiled:
         """Compile what another process has followed without harm: a compiler that fails here would end all requests."""

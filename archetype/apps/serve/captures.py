@@ -160,6 +160,7 @@ class Captures:
         self.turn = asyncio.Lock()  # one text is read at a time
         self._captures: dict[str, Capture] = {}
         models.on_unload = self._forget
+        models.memory.others.append(lambda: sum(one.nbytes for one in self.all))
 
     @property
     def all(self) -> list[Capture]:

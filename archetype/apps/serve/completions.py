@@ -179,7 +179,7 @@ async def _stream(
         if pieces:
             write(b"".join(pieces))
 
-    async with exchange.open_stream() as write:
+    async with exchange.open_stream(choices.pause) as write:
         if body.echo or not choices.requests:
             reason = None if choices.requests else "length"
             for index, echo in enumerate(before):

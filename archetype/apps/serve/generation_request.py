@@ -8,8 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.limits import MAX_CHOICES
 
-MAX_CHOICES = 128  # prompts x n
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**20)]
