@@ -23,7 +23,7 @@ MAX_SOURCE = 2**17  # characters of a grammar
 MAX_BYTES = 2**26  # of one that is compiled
 MAX_KEPT = 2**28  # bytes of those that are kept together, for texts that begin later
 MAX_SECONDS = 2.0  # of the processor's time, to compile one and follow it a little
-TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.002  # of the processor's time, to follow one for a whole text, and each token
+TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.001  # of the processor's time, to follow one for a whole text, and each token
 _try_out = Confined("archetype.confined.grammars", 2**29)
 
 
@@ -136,13 +136,14 @@ class GrammarCompiler:
         if len(source) > MAX_SOURCE:
             raise SpecError(kind, f"has {len(source):,} characters, more than {MAX_SOURCE:,}", "give a smaller one")
         key = sha256(f"{kind} {source}".encode(errors="surrogatepass")).digest()
+        compiled = self._kept.get(key)
+        if compiled is None or compiled.is_spent:  # without the lock: texts of other grammars need not wait
+            if kind == "choices":
+                self._vocabulary.check_choices(value)
+            compiled = self._compiled(kind, source)
         with self._lock:
-            compiled = self._kept.pop(key, None)
-            if compiled is None or compiled.is_spent:
-                if kind == "choices":
-                    self._vocabulary.check_choices(value)
-                compiled = self._compiled(kind, source)
-            self._kept[key] = compiled  # as the newest
+            self._kept[key] = compiled
+            self._kept.move_to_end(key)  # as the newest
             while self.nbytes > MAX_KEPT:
                 self._kept.popitem(last=False)
         return Grammar(compiled, compiled.matcher.deep_copy(), self._num_tokens)
