@@ -1,9 +1,9 @@
-"""Requests that are made to harm: `python -m benchmarks.attack FILE [--parallel 4] [--memory GiB] [--only TEXT]`.
+"""Requests that are made to harm: `python -m benchmarks.attack [FILE] [--parallel 4] [--memory GiB] [--only TEXT]`.
 
-FILE is a Python file with a function `cases` that gives a name, a path and a body for each request. Each meets a fresh
-server that may have so much address space, while another client asks for five tokens again and again. A row says how
-the request was answered and after how long, the memory of the process at its peak and a second later above what it had
-before, the longest that the other client waited, and how long the process took to end at SIGTERM.
+FILE is a Python file with a function `cases` that gives a name, a path and a body of each (absent: this one). Each
+meets a fresh server that may have so much address space, while another client asks for five tokens again and again. A
+row says how the request was answered and after how long, the memory of the process at its peak and a second later above
+what it had before, the longest that the other client waited, and how long the process took to end at SIGTERM.
 """
 
 import argparse
@@ -36,6 +36,20 @@ MODELS = {  # by the path of a request: a preset of which one is made, and what 
 OTHERS = ("llama-tiny", ["vocab_size=257", "context_length=2048"])
 SHORT = {"prompt": [5], "max_tokens": 5, "model": "short"}
 STARTED = re.compile(r"API at http://127\.0\.0\.1:(\d+)/")
+
+
+def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Requests that pass the first checks, and take much later."""
+    completions, many = "/v1/completions", {"prompt": [1] * 10, "n": 16, "max_tokens": 1500, "ignore_eos": True}
+    rows = "\n".join(f'r{n}: "a" "b" r{n} | "a" "c" "{n}"' for n in range(200))
+    start = f"start: ({'|'.join(f'r{n}' for n in range(200))})+"
+    yield "an ambiguous grammar, n 16", completions, many | {"guided_grammar": 'start: start start | "a"'}
+    yield "rows of 800 items, n 16", completions, many | {"guided_grammar": f"{start}\n{rows}"}
+    patterns = {f"^[a-z]{{1,{n % 40 + 2}}}[0-9]{{3}}x{n}$": {"type": "string"} for n in range(300)}
+    yield "300 patterns of properties", completions, SHORT | {"guided_json": {"patternProperties": patterns}}
+    yield "128 continuations, 4 log-probabilities", completions, many | {"n": 128, "max_tokens": 200, "logprobs": 4}
+    yield "2,000 texts to embed", "/v1/embeddings", {"input": ["a " * 100] * 2000, "encoding_format": "base64"}
+    yield "a look inside 2,000 tokens", "/api/inspect", {"text": "a" * 2000}
 
 
 @dataclass
@@ -141,7 +155,7 @@ def said(answer: bytes) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, nargs="?", default=Path(__file__))
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--memory", type=float, default=4.0)
     parser.add_argument("--only", default="")
