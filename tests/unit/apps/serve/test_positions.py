@@ -1,5 +1,6 @@
 """What the page is told about positions equals what the modules compute."""
 
+import random
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from archetype import cost_report, families, load_spec, spec
 from archetype.apps.serve.models import ModelOptions, Models
 from archetype.apps.serve.positions import PositionRequest, positions
+from archetype.parts.pattern.blocks import _Others
 from archetype.parts.position.frequencies import relative_bucket, rotary_decay, scaled_frequencies
 from archetype.parts.position.module import RelativeBias, rotary_frequencies
 from archetype.roles.pattern import MaskContext, pattern_rule
@@ -80,3 +82,22 @@ def test_patterns_and_states_of_every_preset() -> None:
             assert [[sign == "1" for sign in row] for row in pattern["rows"]] == cells, (name, layer["path"])
             assert pattern["pairs"] == sum(map(sum, cells)) and pattern["cache_length"] == rule.cache_length(length)
     assert kinds >= {"rotary", "alibi", "relative_bias", None}
+
+
+def test_a_length_of_two_billion_is_a_formula_or_refused() -> None:
+    """In seconds for all presets together; blocks of random patterns are drawn for the rows that are shown alone."""
+    answers = {name: ask(name, 2**31) for name in families.presets() if name.endswith("-tiny")}
+    refused = {name for name, answer in answers.items() if not answer["ok"]}
+    assert "bert-tiny" in refused and "llama-tiny" not in refused
+    assert all("is more than this model's" in answers[name]["problems"][0]["message"] for name in refused)
+    assert all(answers[name]["length"] == 2**31 for name in answers.keys() - refused)
+
+
+def test_rows_of_random_blocks_are_drawn_as_from_a_list() -> None:
+    others = _Others(50, {3, 4, 20, 49, 0})
+    known = [number for number in range(50) if number not in {3, 4, 20, 49, 0}]
+    assert list(others) == known and len(others) == len(known)
+    assert random.Random(7).sample(others, 5) == random.Random(7).sample(known, 5)
+    long = spec.BigBird(block=64)
+    rule, context = pattern_rule(long), MaskContext(causal=False, length=2**31, layer=0)
+    assert rule.allows(2**30, 2**30, context) and rule.allows(2**30, 0, context)
