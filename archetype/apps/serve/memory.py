@@ -40,13 +40,17 @@ class Memory:
 
     @property
     def for_work(self) -> int:
-        """Bytes for requests, beside the weights."""
-        return max(self.total - self.weights(), WORK_BYTES)
+        """Bytes for requests and for what is kept, beside the weights; what is kept never takes all of it."""
+        return max(self.total - self.weights(), self._kept + WORK_BYTES)
 
     @property
     def used(self) -> int:
         """Bytes that requests use now."""
-        return self._held + sum(count() for count in self.others)
+        return self._held + self._kept
+
+    @property
+    def _kept(self) -> int:
+        return sum(count() for count in self.others)
 
     @contextmanager
     def hold(self, nbytes: int, what: str, param: str | None = None) -> Iterator[None]:
