@@ -20,6 +20,7 @@ from archetype.generate import (
     Score,
     TaskScores,
     TokenClass,
+    Translation,
     TranslationScore,
     ValueReport,
 )
@@ -174,9 +175,14 @@ class LanguageModel(LoadedModel):
             ArchetypeError: the model is no encoder-decoder, a setting is out of range, or a source is too long.
         """
         sources = [text] if isinstance(text, str) else text
+        *_, targets = self.translations(sources, **beam)
+        texts = [target.text for target in targets or ()]
+        return texts[0] if isinstance(text, str) else texts
+
+    def translations(self, sources: list[str], **beam: Any) -> Iterator[list[Translation] | None]:
+        """Translate step by step; the last item has the targets. Arguments and errors as of `translate`."""
         model = self._pair()
-        targets = generate.translate(model, self._tokenizer(), sources, self.beam(**beam), self.target_start)
-        return targets[0] if isinstance(text, str) else targets
+        return generate.translations(model, self._tokenizer(), sources, self.beam(**beam), self.target_start)
 
     def fill(self, text: str, top: int = 5) -> list[list[Prediction]]:
         """Predict the token behind every [MASK] of a text, with an encoder.

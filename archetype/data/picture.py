@@ -56,6 +56,25 @@ def decode_picture(
     return pixels.reshape(*pixels.shape[:2], num_channels).transpose(2, 0, 1)
 
 
+def picture_size(data: bytes) -> tuple[int, int]:
+    """Width and height of a picture, as its head says them; nothing is decoded.
+
+    Raises:
+        DataError: it is not a picture.
+    """
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data)) as opened:
+                return opened.size
+    except Image.DecompressionBombError:
+        raise DataError("image", "has more pixels than any picture", "make it smaller") from None
+    except DAMAGE:
+        raise DataError("image", "is not an image", "fix or remove it") from None
+
+
 def _with_8_bits(picture: "Image", place: str) -> "Image":
     """The higher 8 of 16 bits of grey, as PIL itself reads 16 bits of colour; its own conversion makes all white."""
     from PIL import Image

@@ -1,6 +1,6 @@
 """From a model to text: settings, sampling, the engine, beam search, and what encoders answer."""
 
-from archetype.generate.beam import beam_search, translate
+from archetype.generate.beam import Translation, beam_search, translate, translations
 from archetype.generate.class_report import ClassReport, ValueReport
 from archetype.generate.encoder import (
     Pooling,
@@ -27,8 +27,9 @@ from archetype.generate.translation_score import TranslationScore, translation_s
 
 __all__ = [
     "MAX_TOKENS", "Answer", "Beam", "ClassReport", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling", "Prediction",
-    "Request", "Sampler", "Sampling", "Score", "Stats", "TaskScores", "TokenClass", "TranslationScore", "ValueReport",
-    "answer", "beam_search", "classify_pictures", "classify_texts", "classify_tokens", "embed", "embedding_tokens",
-    "evaluate_images", "evaluate_tasks", "evaluate_texts", "evaluate_tokens", "fill", "generation_config", "prefill",
-    "read_generation_config", "sample", "score", "translate", "translation_score",
+    "Request", "Sampler", "Sampling", "Score", "Stats", "TaskScores", "TokenClass", "Translation", "TranslationScore",
+    "ValueReport", "answer", "beam_search", "classify_pictures", "classify_texts", "classify_tokens", "embed",
+    "embedding_tokens", "evaluate_images", "evaluate_tasks", "evaluate_texts", "evaluate_tokens", "fill",
+    "generation_config", "prefill", "read_generation_config", "sample", "score", "translate", "translation_score",
+    "translations",
 ]  # fmt: skip

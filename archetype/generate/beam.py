@@ -1,5 +1,8 @@
 """Beam search: the likeliest target of each source, found among the best few at every length; and translation by it."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -47,12 +50,39 @@ def finished_targets(
 def translate(
     model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str], settings: Beam, start: int | None = None
 ) -> list[str]:
-    """The target of each source text; of an empty one, nothing.
+    """The target of each source text; of an empty one, nothing. Arguments as of `translations`.
+
+    Raises:
+        DataError: a text is longer than the model's context.
+    """
+    *_, targets = translations(model, tokenizer, texts, settings, start)
+    return [target.text for target in targets or ()]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The target of one source.
+
+    Attributes:
+        text: of the target.
+        num_tokens: of it, its end included.
+        is_cut: whether it reached its limit before its end.
+    """
+
+    text: str = ""
+    num_tokens: int = 0
+    is_cut: bool = False
+
+
+def translations(
+    model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str], settings: Beam, start: int | None = None
+) -> Iterator[list[Translation] | None]:
+    """The target of each source text, in the last item; those before it stand for the steps of the search.
 
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
-        texts: the sources.
+        texts: the sources; the target of an empty one is empty.
         settings: of the search.
         start: the token that every target starts with (absent: the one that ends it).
 
@@ -67,9 +97,16 @@ def translate(
             raise DataError(f"text {number + 1}", cause, "cut it into sentences")
     places = [index for index, text in enumerate(texts) if text.strip()]
     start = end if start is None else start
-    outputs = beam_search(model, [sources[index] for index in places], start, end, settings) if places else []
-    targets = dict(zip(places, map(tokenizer.decode, outputs), strict=True))
-    return [targets.get(index, "") for index in range(len(texts))]
+    targets = [Translation()] * len(texts)
+    if places:
+        search = Search(model, [sources[index] for index in places], start, end, settings)
+        for _ in search.steps():
+            yield None
+        for number, (index, finished) in enumerate(zip(places, search.finished, strict=True)):
+            tokens = max(finished)[1]
+            is_cut = len(tokens) == search.limit(number)  # one that ends has room for its end
+            targets[index] = Translation(tokenizer.decode(tokens), len(tokens) + (not is_cut), is_cut)
+    yield targets
 
 
 class Search:
@@ -92,7 +129,7 @@ class Search:
         rows = max_rows(model.dtype) if is_native(model) else BATCH_SIZE * settings.num_beams
         limit = min(max(1, rows // settings.num_beams), len(sources))
         self.slots: Slots[int] = Slots(model, limit, settings.num_beams, self._make_step)
-        self.hypotheses = Hypotheses(limit, self._limit(self.waiting[-1]), start, end, settings)
+        self.hypotheses = Hypotheses(limit, self.limit(self.waiting[-1]), start, end, settings)
         self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in sources]
         self._rules = settings.replace(suppress_tokens=())  # which the steps themselves suppress
         self._rules.check_ids(model.spec.vocab_size)
@@ -104,17 +141,24 @@ class Search:
         self._read_ahead: list[int] = []
         self._next: State | None = None  # of these, in the same order
 
-    @torch.inference_mode()
     def run(self) -> list[list[tuple[float, list[int]]]]:
         """Score and tokens of the targets that each source's search has finished."""
+        for _ in self.steps():
+            pass
+        return self.finished
+
+    @torch.inference_mode()
+    def steps(self) -> Iterator[None]:
+        """Give every target one more token, until all searches have ended."""
         longest = self.waiting[-1]
-        self.slots.reserve(self.slots.limit, self._limit(longest), len(self.sources[longest]))
+        self.slots.reserve(self.slots.limit, self.limit(longest), len(self.sources[longest]))
         self._fill([*range(self.slots.limit)])
         while self.slots.texts:
             self._leave(self._extend())
-        return self.finished
+            yield
 
-    def _limit(self, source: int) -> int:
+    def limit(self, source: int) -> int:
+        """Tokens of a source's target at most, its end included."""
         most = self.model.spec.context_length - 1, len(self.sources[source]) + self.settings.max_extra_tokens
         return min(*most, self.settings.max_new_tokens or most[0])
 
@@ -173,7 +217,7 @@ class Search:
             read = self._next.rows(place * width, (place + count) * width)
             self.slots.put(slots[:count], self._read_ahead[place:], read)
             for slot, source in zip(slots, self._read_ahead[place:], strict=False):
-                self.hypotheses.begin(slot, self._limit(source))
+                self.hypotheses.begin(slot, self.limit(source))
             del self._read_ahead[place:]
             slots = slots[count:]
 

@@ -56,7 +56,7 @@ def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[
         cause = f"{model.spec.vocab_size} ids hold no mask beside the tokenizer's {tokenizer.vocab_size}"
         raise SpecError("vocab_size", cause, "use a model that was trained on masked tokens")
     row = tokenizer.add_special_tokens(_with_masks(tokenizer, text, mask))
-    _check_lengths(model, [row])
+    check_lengths(model, [row])
     tokens, _ = _padded(model, [row])
     logits = model(tokens).logits[0, tokens[0] == mask].float()
     check_finite(logits, model, lambda: model(tokens))
@@ -243,13 +243,19 @@ def batches_by_length(
     Raises:
         DataError: a row is empty, or longer than the model's context.
     """
-    _check_lengths(model, rows)
-    order, start = sorted(range(len(rows)), key=lambda row: len(rows[row])), 0
+    check_lengths(model, rows)
+    for places in of_like_lengths(list(map(len, rows))):
+        yield places, *_padded(model, [rows[row] for row in places])
+
+
+def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:
+    """Places of rows that are read together, by the lengths of all rows: `TOKENS_AT_ONCE` with their padding."""
+    order, start = sorted(range(len(lengths)), key=lengths.__getitem__), 0
     while start < len(order):
         end = start + 1
-        while end < len(order) and (end + 1 - start) * len(rows[order[end]]) <= TOKENS_AT_ONCE:
+        while end < len(order) and (end + 1 - start) * lengths[order[end]] <= TOKENS_AT_ONCE:
             end += 1
-        yield order[start:end], *_padded(model, [rows[row] for row in order[start:end]])
+        yield order[start:end]
         start = end
 
 
@@ -259,7 +265,12 @@ def _padded(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) ->
     return padded.to(model.device), torch.tensor([len(ids) for ids in rows], device=model.device)
 
 
-def _check_lengths(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> None:
+def check_lengths(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> None:
+    """Refuse a row that no pass can read.
+
+    Raises:
+        DataError: there are none, or one is empty or longer than the model's context.
+    """
     if not rows:
         raise DataError("texts", "there are none", "give at least one")
     for number, ids in enumerate(rows, start=1):

@@ -114,6 +114,7 @@ class Engine:
         stop_ids: tuple[int, ...] = (),
         id: object = None,
         continues: bool = True,
+        group: object = None,
         **sampling: Any,
     ) -> Request:
         """Let a prompt wait for its turn.
@@ -126,6 +127,8 @@ class Engine:
             id: of the request (default: a number).
             continues: whether the text goes on from the prompt's, with the space between them; the answer to a message
                 begins anew, as what a grammar describes does.
+            group: of requests that belong together; it leaves a slot to others, and a free slot is theirs first who
+                have the fewest.
             sampling: fields of `Sampling`; what is left out is the model's default.
 
         Raises:
@@ -155,6 +158,7 @@ class Engine:
             if name in self._unfinished:
                 raise SpecError("id", f"{name!r:.80} is another unfinished request", "choose another")
             request = Request(self, name, ids, window, settings, logprobs, stops, stream, sampler, limit, spelled)
+            request.group = group
             self._unfinished[name] = request
             self._scheduler.waiting.append(request)
         return request
@@ -271,6 +275,17 @@ class Engine:
                 guessed_tokens=scheduler.guessed_tokens,
                 accepted_tokens=scheduler.accepted_tokens,
             )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of states and of grammars."""
+        grammars = 0 if self._grammars is None else self._grammars.nbytes
+        return self.state_nbytes + self._scheduler.prefixes.nbytes + grammars
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes of the slots' state."""
+        return self._scheduler.slots.state.nbytes
 
     def occupancy(self) -> Occupancy:
         """The bytes of the slots' state now, and the requests that hold slots."""

@@ -1,7 +1,10 @@
-"""Constrained output: only tokens that a JSON schema, a regular expression or a Lark grammar allows, by llguidance."""
+"""Constrained output: only tokens that a schema, an expression, a grammar or a list allows, by llguidance."""
 
 import threading
+import time
 from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -12,47 +15,91 @@ from archetype.confined.process import Confined, ConfinedError
 from archetype.distribution import install_command
 from archetype.errors import DataError, SpecError
 from archetype.generate.settings import Sampling
+from archetype.generate.vocabulary import Vocabulary, alternatives
 from archetype.tokenizers import Tokenizer
-from archetype.tokenizers.token_bytes import TokenBytes
 
-KINDS = ("json_schema", "regex", "lark")
+KINDS = ("json_schema", "regex", "lark", "choices")
 MAX_SOURCE = 2**17  # characters of a grammar
-MAX_KEPT = 2**19  # of those that are kept compiled together, which take up to 1,000 times as much memory
+MAX_BYTES = 2**26  # of one that is compiled
+MAX_KEPT = 2**28  # bytes of those that are kept together, for texts that begin later
 MAX_SECONDS = 2.0  # of the processor's time, to compile one and follow it a little
+TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.001  # of the processor's time, to follow one for a whole text, and each token
 _try_out = Confined("archetype.confined.grammars", 2**29)
+
+
+@dataclass(eq=False)
+class Compiled:
+    """A grammar that texts share.
+
+    Attributes:
+        kind: the setting that it comes from.
+        matcher: llguidance's, at the start; what it learns of a text's words, all copies share.
+        nbytes: that it takes.
+        is_spent: whether there is no room for more of that: no text can follow it any more.
+    """
+
+    kind: str
+    matcher: Any
+    nbytes: int
+    is_spent: bool = False
 
 
 class Grammar:
     """Where one text stands in its grammar.
 
     Args:
+        compiled: the grammar.
         matcher: llguidance's, after the text so far.
         num_tokens: of the tokenizer; ids beyond them are never allowed.
+        seconds: of the processor's time that the text has left.
     """
 
-    def __init__(self, matcher: Any, num_tokens: int) -> None:
-        self._matcher, self._num_tokens = matcher, num_tokens
+    def __init__(self, compiled: Compiled, matcher: Any, num_tokens: int, seconds: float = TEXT_SECONDS) -> None:
+        self._compiled, self._matcher, self._num_tokens, self._seconds = compiled, matcher, num_tokens, seconds
 
     @property
     def is_complete(self) -> bool:
         """Whether the text can only end here."""
-        return bool(self._matcher.is_stopped())
+        return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
     def forbidden(self, vocab_size: int) -> Tensor:
-        """True for each of the vocabulary's tokens that cannot follow, (V,)."""
+        """True for each of the vocabulary's tokens that cannot follow, (V,).
+
+        Raises:
+            SpecError: the grammar has grown beyond what a text may take, or no token can follow.
+        """
+        started = time.thread_time()
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
+        self._seconds += TOKEN_SECONDS + started - time.thread_time()
+        self._check()
         forbidden = torch.ones(vocab_size, dtype=torch.bool)
         count = min(vocab_size, self._num_tokens)
         forbidden[:count] = torch.from_numpy(bits[:count] == 0)
+        if bool(forbidden.all()):
+            cause = "allows nothing here that this model's tokens can write"
+            raise SpecError(self._compiled.kind, cause, "allow other characters, or use another model")
         return forbidden
 
     def consume(self, token: int) -> None:
         """Go on after a token that was allowed."""
+        started = time.thread_time()
         self._matcher.consume_token(token)
+        self._seconds -= time.thread_time() - started
 
     def fork(self) -> "Grammar":
         """Another one at the same place."""
-        return Grammar(self._matcher.deep_copy(), self._num_tokens)
+        return Grammar(self._compiled, self._matcher.deep_copy(), self._num_tokens, self._seconds)
+
+    def _check(self) -> None:
+        from archetype.confined.grammars import fault_of
+
+        kind, remedy = self._compiled.kind, "give one with fewer ways to read the same text"
+        if (fault := fault_of(self._matcher)) is not None:
+            self._compiled.is_spent = True
+            raise SpecError(kind, f"grows too large in this text: {fault}", remedy)
+        if self._seconds < 0:
+            cause = f"takes more than {TEXT_SECONDS:g} s and {1e3 * TOKEN_SECONDS:g} ms for each token of this text"
+            raise SpecError(kind, cause, remedy)
 
 
 class GrammarCompiler:
@@ -70,11 +117,10 @@ class GrammarCompiler:
         if tokenizer.kind == "words":
             cause = "joins words by spaces that no token holds, so that no grammar can be followed"
             raise DataError("tokenizer", cause, "use a model of bytes, characters or pieces of words")
-        self._library, self._num_tokens = llguidance, tokenizer.vocab_size
-        ends = tokenizer.eos or (tokenizer.vocab_size,)  # without a token that ends texts, one that is never chosen
-        wrapped = llguidance.TokenizerWrapper(_Vocabulary(tokenizer, ends))
-        self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=list(ends))
-        self._kept: OrderedDict[tuple[str, str], Grammar] = OrderedDict()  # at their starts, the newest last
+        self._library, self._num_tokens, self._vocabulary = llguidance, tokenizer.vocab_size, Vocabulary(tokenizer)
+        wrapped = llguidance.TokenizerWrapper(self._vocabulary)
+        self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=list(self._vocabulary.ends))
+        self._kept: OrderedDict[bytes, Compiled] = OrderedDict()  # the newest last
         self._lock = threading.Lock()
 
     def compile(self, sampling: Sampling) -> Grammar:
@@ -83,61 +129,46 @@ class GrammarCompiler:
         Raises:
             SpecError: it is wrong.
         """
-        (kind, source), *others = [(kind, text) for kind in KINDS if (text := getattr(sampling, kind)) is not None]
+        (kind, value), *others = [(kind, value) for kind in KINDS if (value := getattr(sampling, kind)) is not None]
         if others:
             raise SpecError(others[0][0], f"and {kind} cannot both constrain a text", "give one of them")
-        with self._lock:
-            if (grammar := self._kept.pop((kind, source), None)) is None:
-                grammar = self._compiled(kind, source)
-            self._kept[kind, source] = grammar  # as the newest
-            while sum(len(text) for _, text in self._kept) > MAX_KEPT:
-                self._kept.popitem(last=False)
-            return grammar.fork()
-
-    def _compiled(self, kind: str, source: str) -> Grammar:
-        """Compile what another process has followed without harm: a compiler that fails here would end all requests."""
+        source = alternatives(value) if kind == "choices" else value
         if len(source) > MAX_SOURCE:
             raise SpecError(kind, f"has {len(source):,} characters, more than {MAX_SOURCE:,}", "give a smaller one")
+        key = sha256(f"{kind} {source}".encode(errors="surrogatepass")).digest()
+        compiled = self._kept.get(key)
+        if compiled is None or compiled.is_spent:  # without the lock: texts of other grammars need not wait
+            if kind == "choices":
+                self._vocabulary.check_choices(value)
+            compiled = self._compiled(kind, source)
+        with self._lock:
+            self._kept[key] = compiled
+            self._kept.move_to_end(key)  # as the newest
+            while self.nbytes > MAX_KEPT:
+                self._kept.popitem(last=False)
+        return Grammar(compiled, compiled.matcher.deep_copy(), self._num_tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the grammars that are kept."""
+        return sum(one.nbytes for one in [*self._kept.values()])  # others may ask while one is added
+
+    def _compiled(self, kind: str, source: str) -> Compiled:
+        """Compile what another process has followed without harm: a compiler that fails here would end all requests."""
+        from archetype.confined.grammars import fault_of, limits
+
+        language = "regex" if kind == "choices" else kind
         try:
-            fault = _try_out(kind, source, seconds=MAX_SECONDS, max_bytes=MAX_SOURCE)
+            fault, nbytes = _try_out(language, source, seconds=MAX_SECONDS, max_bytes=MAX_SOURCE)
         except ConfinedError as error:
             is_wrong = error.kind == "ValueError"
             raise SpecError(kind, str(error), "fix it" if is_wrong else "give a smaller one") from None
         if fault is not None:
             raise SpecError(kind, fault, "fix it")
-        text = getattr(self._library.LLMatcher, f"grammar_from_{kind}")(source)
-        matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0)
-        if matcher.is_error():
-            raise SpecError(kind, matcher.get_error(), "fix it")
-        return Grammar(matcher, self._num_tokens)
-
-
-class _Vocabulary:
-    """A tokenizer as llguidance asks for it: the bytes of every token, and the tokens of a text."""
-
-    bos_token_id = None
-
-    def __init__(self, tokenizer: Tokenizer, ends: tuple[int, ...]) -> None:
-        self.tokenizer, self.eos_token_id = tokenizer, ends[0]
-        special = {*tokenizer.special_tokens.values(), *ends}
-        self.special_token_ids = sorted(special)
-        bytes_of = TokenBytes(tokenizer)
-        self.tokens = [b"" if id in special else bytes_of(id) for id in range(tokenizer.vocab_size)]
-        self.tokens += [b""] * (max(ends) + 1 - len(self.tokens))
-        self._ids = {token: id for id, token in enumerate(self.tokens) if token}
-        self._longest = max(map(len, self._ids), default=0)
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        """Tokens of exactly these bytes: the tokenizer's own, unless it puts a space before a text, or the longest."""
-        data = text.encode() if isinstance(text, str) else text
-        ids = self.tokenizer.encode(data.decode(errors="ignore"))
-        if b"".join(self.tokens[id] for id in ids) == data:
-            return ids
-        ids = []
-        while data:
-            lengths = range(min(len(data), self._longest), 0, -1)
-            if (token := next((data[:length] for length in lengths if data[:length] in self._ids), b"")) == b"":
-                break  # no token has this byte
-            ids.append(self._ids[token])
-            data = data[len(token) :]
-        return ids
+        if nbytes > MAX_BYTES:
+            raise SpecError(kind, f"takes {nbytes >> 20} MiB, more than {MAX_BYTES >> 20}", "give a smaller one")
+        text = getattr(self._library.LLMatcher, f"grammar_from_{language}")(source)
+        matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=limits())
+        if (fault := fault_of(matcher)) is not None:
+            raise SpecError(kind, fault, "fix it")
+        return Compiled(kind, matcher, nbytes)

@@ -64,6 +64,8 @@ class Request:
         error: why it failed.
         unread: its events so far that nobody has read.
         num_cached: tokens of the prompt that were copied from an earlier text with the same beginning, or source.
+        group: of requests that belong together; None for one that belongs to none.
+        is_paused: whether it gives up its slot, and waits.
     """
 
     def __init__(
@@ -89,7 +91,8 @@ class Request:
         self.sampler = sampler
         self.window = window  # what the decoder sees, the newest token last
         self.left = limit  # tokens that may follow
-        self.is_started = False
+        self.is_started = self.is_paused = False
+        self.group: object = None
         self._engine, self._stop_ids = engine, stop_ids
         self._stream, self._filter = stream, StopStringFilter(sampling.stop)
         self._spelled = spelled  # special tokens that a stop string spells, which are in no text
@@ -150,6 +153,7 @@ class Request:
 
     def cancel(self) -> None:
         """Let it leave before the next step; what has finished stays as it is."""
+        self.is_paused = False
         self._engine._cancelled.append(self)
 
     def choose(self, token: int, logprobs: Logprobs | None) -> Event:

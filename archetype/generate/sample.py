@@ -6,6 +6,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from archetype.errors import ArchetypeError
 from archetype.generate.filters import filtered
 from archetype.generate.grammar import Grammar
 from archetype.generate.logits_processors import LogitsProcessors
@@ -46,6 +47,7 @@ class Sampler:
         limit: int | None = None,
     ) -> None:
         self.sampling, self.grammar = sampling, grammar
+        self.error: ArchetypeError | None = None  # why no token can be chosen
         sampling.check_ids(vocab_size)
         self.processors = LogitsProcessors(
             sampling, prompt, prompt if source is None else source, [id for id in ends if 0 <= id < vocab_size],
@@ -72,7 +74,10 @@ class Sampler:
             logits -= sampling.presence_penalty * (self.counts > 0) + sampling.frequency_penalty * self.counts
         self.processors(logits)
         if self.grammar is not None:
-            logits.masked_fill_(self.grammar.forbidden(len(logits)).to(logits.device), -torch.inf)
+            try:
+                logits.masked_fill_(self.grammar.forbidden(len(logits)).to(logits.device), -torch.inf)
+            except ArchetypeError as error:
+                self.error = error
 
     def consume(self, token: int) -> None:
         """Go on after a token that was chosen."""

@@ -1,6 +1,6 @@
 """Which requests run, and what a step brings to each: slots, prompts in chunks, shared beginnings, guesses."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -89,6 +89,9 @@ class Scheduler:
 
     def decode(self, events: list[Event]) -> None:
         """One token more of every request in a slot, and further ones where they were guessed."""
+        for request in [request for request in self.slots.texts if request.is_paused]:
+            self._leave(request)
+            self.waiting.append(request)
         if not (requests := list(self.slots.texts)):
             return
         longest = max(len(request.window) for request in requests)
@@ -150,9 +153,22 @@ class Scheduler:
 
     def _next(self) -> Prefill | None:
         """The prompt that is being read, or the first that waits where a slot is free."""
-        if self._reading is None and self.waiting and len(self.slots.texts) < self.slots.limit:
-            self._reading = self._begin(self.waiting.popleft())
+        if self._reading is None and (request := self._first()) is not None:
+            self.waiting.remove(request)
+            self._reading = self._begin(request)
         return self._reading
+
+    def _first(self) -> Request | None:
+        """The request that may have the free slot: of those whose groups have the fewest slots, the first to come.
+
+        A group leaves one slot to others, so that a short request need not wait for a long answer to many.
+        """
+        if not self.waiting or len(self.slots.texts) >= self.slots.limit:
+            return None
+        held = Counter(request.group for request in self.slots.texts if request.group is not None)
+        most = max(1, self.slots.limit - 1)
+        able = (one for one in self.waiting if not one.is_paused and held[one.group] < most)
+        return min(able, key=lambda one: held[one.group], default=None)
 
     def _begin(self, request: Request) -> Prefill:
         """Make room for a request, and copy what is known of its text, or of its source."""
@@ -251,7 +267,7 @@ class Scheduler:
         logprobs = logprobs_of(logits, tokens, [request.num_logprobs for request in requests])
         events = []
         for request, token, of_token in zip(requests, tokens, logprobs, strict=True):
-            request.error = errors.get(request)
+            request.error = errors.get(request) or request.sampler.error
             events.append(request.choose(token, of_token) if request.error is None else request.finish("error"))
         return events
 

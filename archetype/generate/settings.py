@@ -92,7 +92,7 @@ class Sampling(LogitsRules):
     """Settings of one generation; temperature 0 is greedy.
 
     Biases and penalties are applied first, then the rules, then temperature and the filters in the order of the fields.
-    With `json_schema`, `regex` or `lark` only tokens of texts that match it as a whole are allowed.
+    With `json_schema`, `regex`, `lark` or `choices` only tokens of texts that match it as a whole are allowed.
 
     Attributes:
         max_new_tokens: tokens at most.
@@ -114,6 +114,7 @@ class Sampling(LogitsRules):
         json_schema: a JSON schema, as a dict or as JSON.
         regex: write what matches a regular expression as a whole.
         lark: a grammar of Lark.
+        choices: write one of these texts, as it is.
     """
 
     max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**20)] = 256
@@ -135,6 +136,7 @@ class Sampling(LogitsRules):
     json_schema: Annotated[str | None, BeforeValidator(_as_json)] = None
     regex: str | None = None
     lark: str | None = None
+    choices: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
     @property
     def greedy(self) -> bool:
@@ -204,6 +206,7 @@ class SamplingFields(TypedDict, total=False):
     json_schema: str | dict[str, Any] | None
     regex: str | None
     lark: str | None
+    choices: Sequence[str] | None
 
 
 class Beam(LogitsRules):

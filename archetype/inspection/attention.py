@@ -247,6 +247,19 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
     return AttentionView(paths, statistics, maps)
 
 
+def attention_by_heads(trace: Trace, path: str) -> Iterator[AttentionView]:
+    """The view of one layer, a head at a time: together as `attention_view` gives it.
+
+    Args:
+        trace: of a text.
+        path: of the attention.
+    """
+    weights = attention_steps(trace, path).weights[0]
+    ids = _ids(trace, path, weights)
+    for one in weights.split(1):
+        yield AttentionView([path], [head_statistics(one, ids)], [_pooled(one.float())])
+
+
 def _pooled(weights: Float[Tensor, "H T S"]) -> Float[Tensor, "H rows columns"]:
     """Maps of at most `POOLED` cells a side, each the maximum of its weights; first over queries, which is quick."""
     rows, columns = (min(POOLED, size) for size in weights.shape[1:])

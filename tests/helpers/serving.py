@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from archetype.apps.serve.app import App, Limits
+from archetype.apps.serve.app import App
+from archetype.apps.serve.limits import Limits
 from archetype.apps.serve.models import ModelOptions, Models, Source
 from archetype.apps.serve.server import Server, listen
 from archetype.language_model import LanguageModel

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pytest
@@ -18,11 +18,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from pydantic import TypeAdapter, ValidationError
 
 import archetype
 from archetype import LanguageModel
 from archetype.apps.serve import page
 from archetype.apps.serve.models import Source
+from archetype.apps.serve.requests import CompletionRequest
 from archetype.convert.image_processor import square_pictures
 from archetype.generate import Sampling
 from archetype.models.build import build
@@ -67,6 +69,10 @@ def models() -> dict[str, LanguageModel]:
         "bert": tiny("bert-tiny", bytes_),
         "classes": tiny("bert-tiny", bytes_, "head={kind: classification, num_classes: 3}", labels=("a", "b", "c")),
         "transformer": tiny("transformer-tiny", bytes_),
+        "ending": replace(
+            tiny("transformer-tiny", bytes_),
+            sampling=Sampling.parse({"exponential_decay_length_penalty": [1, 9.0]}),
+        ),
         "vit": classifier_of_pictures(),
         "mamba": tiny("mamba-tiny", bytes_),
         "five tokens": replace(tiny("llama-tiny", bytes_), sampling=Sampling.parse({"max_new_tokens": 5})),
@@ -534,9 +540,33 @@ def test_a_translator_takes_the_source_as_prompt(server: Served) -> None:
     assert streamed == texts
     beams = server.call("/v1/completions", body | {"use_beam_search": True}).json["choices"]
     assert [choice["text"] for choice in beams] == lm.translate(sources, max_new_tokens=8)
+    for most in (0, 1, 2):
+        whole = server.call("/v1/completions", body | {"use_beam_search": True, "max_tokens": most}).json
+        assert whole["usage"]["completion_tokens"] == 2 * most
+        assert {choice["finish_reason"] for choice in whole["choices"]} == {"length"}
+    ending = {"use_beam_search": True, "max_tokens": 500}
+    whole = server.call("/v1/completions", body | ending | {"model": "ending"}).json
+    assert {choice["finish_reason"] for choice in whole["choices"]} == {"stop"}
+    plain = {"model", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options", "use_beam_search"}
+    for name, field in CompletionRequest.model_fields.items():
+        value = next((v for v in (0.5, 3, True, "a", ["a"], [1], {"1": 1.0}, {"a": 1}) if accepts(field, v)), 2)
+        reply = server.call("/v1/completions", body | {"use_beam_search": True, name: value})
+        if name in CompletionRequest.ignored:
+            assert reply.headers["x-archetype-ignored"] == name
+        elif name not in plain:
+            assert reply.error["param"] == name, (name, value, reply.body)
     for wrong in ({"echo": True}, {"use_beam_search": True, "n": 2}, {"model": "llama", "use_beam_search": True}):
         assert server.call("/v1/completions", body | wrong).error["code"] == "unsupported_parameter"
     assert server.call("/v1/chat/completions", {"model": "transformer", "messages": [{"role": "user"}]}).status == 400
+
+
+def accepts(field: Any, value: Any) -> bool:
+    """Whether a field of a body may have a value."""
+    try:
+        TypeAdapter(Annotated[field.annotation, field], config={"strict": True}).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 FIELDS = [

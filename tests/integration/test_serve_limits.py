@@ -20,7 +20,7 @@ import archetype
 from archetype.apps.cli.serve import sources_of
 from archetype.apps.serve import generation
 from archetype.apps.serve import server as server_module
-from archetype.apps.serve.app import Limits
+from archetype.apps.serve.limits import Limits
 from archetype.apps.serve.models import Source
 from archetype.apps.serve.server import listen
 from archetype.errors import ArchetypeError

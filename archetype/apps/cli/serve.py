@@ -52,7 +52,7 @@ def serve(
         list[str] | None, typer.Option(metavar="ALIAS=NAME", help="Another name of a model; may be repeated.")
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(min=0, help="GiB for the weights of all models.  [default: 9/10 of what is free]")
+        float | None, typer.Option(min=0, help="GiB for all models and requests.  [default: 9/10 of what is free]")
     ] = None,
     chat_template: Annotated[
         Path | None, typer.Option(help="A Jinja file to use in place of the models' own templates.")
@@ -84,7 +84,8 @@ def serve(
     _check_installed()
     from archetype.api import load
     from archetype.apps.serve import page
-    from archetype.apps.serve.app import App, Limits
+    from archetype.apps.serve.app import App
+    from archetype.apps.serve.limits import Limits
     from archetype.apps.serve.models import ModelOptions, Models
     from archetype.apps.serve.server import listen
     from archetype.apps.serve.server import serve as run

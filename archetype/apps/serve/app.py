@@ -7,7 +7,6 @@ import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,9 +18,10 @@ from starlette.types import Message, Receive, Scope, Send
 from archetype.apps.serve import page
 from archetype.apps.serve.errors import ApiError, api_error, event
 from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.limits import Limits
 from archetype.apps.serve.metrics import CONTENT_TYPE, Metrics
 from archetype.apps.serve.models import Models, summary
-from archetype.errors import ArchetypeError, nearest
+from archetype.errors import nearest
 
 log = logging.getLogger(__name__)
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -42,21 +42,6 @@ GET_FROM_MODELS = (
     "/tokenizer_info",
     *(f"/api/inspect/{{id}}/{view}" for view in ("exact", "attention", "heads", "lens", "experts", "recurrent")),
 )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of a request.
-
-    Attributes:
-        body_bytes: of its body.
-        body_seconds: until the body has arrived.
-        seconds: until it is answered.
-    """
-
-    body_bytes: int = 2**20
-    body_seconds: float = 30.0
-    seconds: float = 600.0
 
 
 class App:
@@ -120,7 +105,7 @@ class App:
         except _Disconnected:
             pass
         except Exception as error:
-            await answer.fail(_refusal(error))
+            await answer.fail(_refusal(error, answer.id))
         finally:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.count(path, answer.status)
@@ -322,13 +307,21 @@ class _Answer:
         await self.send({"type": "http.response.body", "body": body})
 
 
-def _refusal(error: Exception) -> ApiError:
-    """An error that a handler raised, as a client sees it; a fault of ours goes to the log, without any contents."""
+def _refusal(error: Exception, id: str) -> ApiError:
+    """An error that a handler raised, as a client sees it; a fault of ours goes to the log, without any contents.
+
+    Args:
+        error: that was raised.
+        id: of the request, by which the log has it.
+    """
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         message = f"this method is not allowed here; use {allowed}"
         return ApiError("method_not_allowed", message, headers={"allow": allowed})
-    if not isinstance(error, ApiError | ArchetypeError):
-        places = (f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(error.__traceback__))
-        log.error("%s at\n  %s", type(error).__name__, "\n  ".join(places))
-    return api_error(error)
+    refusal = api_error(error)
+    if refusal.code == "internal_error":
+        cause = error if refusal.cause is None else refusal.cause
+        places = (f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(cause.__traceback__))
+        log.error("%s: %s at\n  %s", id, type(cause).__name__, "\n  ".join(places))
+        refusal.message = f"{refusal.message} ({id})"
+    return refusal

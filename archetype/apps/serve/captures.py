@@ -21,7 +21,7 @@ from archetype.apps.serve.served_model import ServedModel
 from archetype.apps.serve.worker import Worker
 from archetype.errors import ArchetypeError
 from archetype.inspection import Inspection
-from archetype.inspection.attention import AttentionView, attention_paths
+from archetype.inspection.attention import AttentionView, attention_by_heads, attention_paths
 from archetype.inspection.experts import mixture_paths
 from archetype.inspection.lens import LensView, answering_stack, lens_layers, lens_of_layers, read_out, residual_names
 from archetype.inspection.names import stacks
@@ -72,8 +72,7 @@ class Capture:
         run, trace, inspection = self.model.worker.run, self.trace, self.inspection
         paths = attention_paths(trace)
         norms = {name or "main": await run(partial(inspection.residual, name)) for name in _residual_stacks(trace)}
-        views = [await run(partial(inspection.attention, path)) for path in paths]
-        heads = [view for view in views if isinstance(view, AttentionView)]
+        heads = [_joined(await in_turns(self.model.worker, attention_by_heads(trace, path))) for path in paths]
         self.maps = _pooled([view.maps[0] for view in heads])
         possible = {
             "attention": bool(paths), "lens": self._last is not None, "residual": bool(norms),
@@ -160,6 +159,7 @@ class Captures:
         self.turn = asyncio.Lock()  # one text is read at a time
         self._captures: dict[str, Capture] = {}
         models.on_unload = self._forget
+        models.memory.others.append(lambda: sum(one.nbytes for one in self.all))
 
     @property
     def all(self) -> list[Capture]:
@@ -241,6 +241,12 @@ def _needed(trace: Trace) -> Iterator[str]:
             needed = not path or (last in ("in", "out") and path.rpartition(".")[2].isdecimal())
         if needed:
             yield name
+
+
+def _joined(heads: list[AttentionView]) -> AttentionView:
+    """The heads of a layer as one view."""
+    statistics = {name: torch.cat([head.statistics[0][name] for head in heads]) for name in heads[0].statistics[0]}
+    return AttentionView(heads[0].paths, [statistics], [torch.cat([head.maps[0] for head in heads])])
 
 
 def _pooled(maps: list[Tensor]) -> Tensor:

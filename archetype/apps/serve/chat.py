@@ -142,7 +142,7 @@ async def _stream(
         if pieces:
             write(b"".join(pieces))
 
-    async with exchange.open_stream() as write:
+    async with exchange.open_stream(choices.pause) as write:
         write(b"".join(chunk(index, '{"role":"assistant","content":""}') for index in range(choices.n)))
         if not choices.requests:
             write(b"".join(chunk(index, "{}", reason="length") for index in range(choices.n)))

@@ -11,9 +11,11 @@ from archetype.apps.serve.metrics import Metrics
 from archetype.apps.serve.models import Models
 from archetype.apps.serve.requests import CompletionRequest, Ids
 from archetype.apps.serve.served_model import ServedModel
-from archetype.generate import Event, Logprobs
+from archetype.generate import Event, Logprobs, Translation
 
 DEFAULT_TOKENS = 16
+OF_BEAMS = {"model", "prompt", "use_beam_search", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
+NEUTRAL = {"n": 1, "temperature": 0, "best_of": 1, "length_penalty": 1}  # values that say what a search does anyway
 
 
 @dataclass
@@ -177,7 +179,7 @@ async def _stream(
         if pieces:
             write(b"".join(pieces))
 
-    async with exchange.open_stream() as write:
+    async with exchange.open_stream(choices.pause) as write:
         if body.echo or not choices.requests:
             reason = None if choices.requests else "length"
             for index, echo in enumerate(before):
@@ -203,29 +205,28 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     if not model.translates:
         raise unsupported("use_beam_search", "only a translator searches with beams")
     sources = [source for source in body.prompts() if isinstance(source, str)]
-    settings = body.sampling().keys() - {"temperature", "top_p"}
     if len(sources) < len(body.prompts()):
         raise ApiError("invalid_value", "prompt: a translator reads texts and no token ids; send a text", "prompt")
-    for name in (*settings, *(name for name in ("echo", "logprobs") if getattr(body, name))):
-        raise unsupported(name, "a search with beams has none")
-    if (body.n or 1) > 1 or body.temperature:
-        raise unsupported(
-            "n" if (body.n or 1) > 1 else "temperature", "a search with beams gives the likeliest target alone"
-        )
-    most = body.most_tokens()
-    beam = {} if most is None else {"max_new_tokens": max(1, most)}
-    envelope = Envelope(model, "cmpl", "text_completion")
+    said = (name for name in body.model_fields_set - body.ignored if getattr(body, name) not in (None, False))
+    for name in sorted(said):
+        if name not in OF_BEAMS and not (name in NEUTRAL and getattr(body, name) == NEUTRAL[name]):
+            raise unsupported(name, "a search with beams gives the likeliest target alone; leave it out")
+    most, envelope = body.most_tokens(), Envelope(model, "cmpl", "text_completion")
+    beam = {} if most is None else {"max_new_tokens": most}
+    targets = [Translation(is_cut=True) for _ in sources]
     try:
-        targets = await model.worker.run(lambda: model.lm.translate(sources, **beam))
+        if most != 0:
+            steps = model.lm.translations(sources, **beam)
+            while (step := await model.worker.run(lambda: next(steps))) is None:
+                pass
+            targets = step
+        rows = await model.worker.text(lambda: [encode(model, text) for text in sources])
     except Exception as error:
         raise api_error(error, "prompt") from None
-    encode = model.tokenizer.encode
-    numbers = usage(
-        sum(len(encode(text)) for text in sources),
-        sum(len(model.tokenizer.encode_target(text)) + 1 for text in targets),
-    )
+    numbers = usage(sum(map(len, rows)), sum(target.num_tokens for target in targets))
     items = [
-        {"index": index, "text": text, "logprobs": None, "finish_reason": "stop"} for index, text in enumerate(targets)
+        {"index": index, "text": one.text, "logprobs": None, "finish_reason": "length" if one.is_cut else "stop"}
+        for index, one in enumerate(targets)
     ]
     if not body.stream:
         await exchange.answer(envelope.holding(items, usage=numbers))

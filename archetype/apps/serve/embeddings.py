@@ -2,6 +2,8 @@
 
 import base64
 import binascii
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,13 +13,26 @@ from archetype.apps.serve.answers import Envelope
 from archetype.apps.serve.completions import encode
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.generation import check_answer
+from archetype.apps.serve.limits import (
+    BASE64_BYTES,
+    BYTES_OF_PIXEL,
+    MAX_INPUTS,
+    MEMORY_OF_JSON,
+    NUMBER_BYTES,
+    PICTURE_PIXELS,
+    PICTURES_AT_ONCE,
+)
 from archetype.apps.serve.models import Models
 from archetype.apps.serve.requests import ClassifyRequest, EmbeddingRequest, Ids, ImagePart, as_list
 from archetype.apps.serve.served_model import ServedModel
+from archetype.data.picture import picture_size
 from archetype.errors import ArchetypeError
 from archetype.generate import Pooling
-
-MAX_INPUTS = 2048  # of one request
+from archetype.generate.encoder import check_lengths, of_like_lengths
+from archetype.models.decoder.module import Decoder
+from archetype.models.encoder.module import Encoder
+from archetype.models.encoder_decoder.module import EncoderDecoder
 
 
 async def embeddings(models: Models, exchange: Exchange) -> None:
@@ -27,10 +42,13 @@ async def embeddings(models: Models, exchange: Exchange) -> None:
         model.check("embeddings")
         inputs = _check_inputs(as_list(body.input))
         rows = await model.worker.text(lambda: _rows(model, inputs, body.pooling))
-        try:
-            vectors = await model.worker.run(lambda: model.lm.embed(rows, body.pooling, body.normalize).float().cpu())
-        except Exception as error:
-            raise api_error(error, "input") from None
+        width = getattr(model.lm.spec, "d_model", 0)
+        nbytes = len(rows) * width * (BASE64_BYTES if body.encoding_format == "base64" else NUMBER_BYTES)
+        check_answer(nbytes, f"{len(rows):,} vectors of {width:,} numbers", "input")
+        with model.memory.hold(MEMORY_OF_JSON * nbytes, "the answer", "input"):
+            vectors = await _in_slices(
+                model, rows, lambda places: model.lm.embed([rows[n] for n in places], body.pooling, body.normalize)
+            )
     data = [
         {"object": "embedding", "index": index, "embedding": _vector(vector, body.encoding_format)}
         for index, vector in enumerate(vectors)
@@ -49,25 +67,57 @@ async def classify(models: Models, exchange: Exchange) -> None:
         count = 0
         if model.lm.spec.reads_images:
             urls = [one.image_url.url if isinstance(one, ImagePart) else str(one) for one in inputs]
-            batch: Tensor | list[str] = await model.worker.text(
-                lambda: torch.stack([picture(model, url) for url in urls])
-            )
+            answers = await _classes_of_pictures(model, urls)
         else:
             if not all(isinstance(one, str) for one in inputs):
                 raise ApiError("invalid_value", "input: this model classifies texts; send texts", "input")
-            batch = texts = [str(one) for one in inputs]
-            count = sum(map(len, await model.worker.text(lambda: [_encode_text(model, text) for text in texts])))
-        try:
-            rows = (await model.worker.run(lambda: model.lm.classify(batch).float().cpu())).tolist()
-        except Exception as error:
-            raise api_error(error, "input") from None
+            texts = [str(one) for one in inputs]
+            tokens = await model.worker.text(lambda: [_encode_text(model, text) for text in texts])
+            count = sum(map(len, tokens))
+            answers = await _in_slices(model, tokens, lambda places: model.lm.classify([texts[n] for n in places]))
     envelope = Envelope(model, "classify", "list")
     data = []
-    for index, row in enumerate(rows):
+    for index, row in enumerate(answers.tolist()):
         best = max(range(len(row)), key=row.__getitem__)
         label = model.lm.labels[best] if model.lm.labels else str(best)
         data.append({"index": index, "label": label, "probs": row, "num_classes": len(row)})
     await exchange.answer(envelope.fields | {"data": data, "usage": _usage(count)})
+
+
+async def _in_slices(model: ServedModel, rows: list[list[int]], work: Callable[[list[int]], Tensor]) -> Tensor:
+    """The results of a model for many texts, those of like lengths together, with steps of the engine between them.
+
+    Args:
+        model: that reads them.
+        rows: the tokens of the texts.
+        work: gives the results of the texts at some places.
+
+    Raises:
+        ApiError: a text is wrong.
+    """
+    order, results = list[int](), list[Tensor]()
+    assert isinstance(model.lm.model, Encoder | Decoder | EncoderDecoder)
+    try:
+        check_lengths(model.lm.model, rows)
+        for places in of_like_lengths(list(map(len, rows))):
+            order += places
+            results.append((await model.worker.run(partial(work, places))).float().cpu())
+    except Exception as error:
+        raise api_error(error, "input") from None
+    return torch.cat(results)[torch.tensor(order).argsort()]
+
+
+async def _classes_of_pictures(model: ServedModel, urls: list[str]) -> Tensor:
+    """The probabilities of pictures, few of which are in memory at once."""
+    results = []
+    for start in range(0, len(urls), PICTURES_AT_ONCE):
+        some = urls[start : start + PICTURES_AT_ONCE]
+        batch = await model.worker.text(lambda: torch.stack([picture(model, url) for url in some]))  # noqa: B023
+        try:
+            results.append((await model.worker.run(partial(model.lm.classify, batch))).float().cpu())
+        except Exception as error:
+            raise api_error(error, "input") from None
+    return torch.cat(results)
 
 
 def _check_inputs(inputs: list[Any]) -> list[Any]:
@@ -120,6 +170,11 @@ def picture(model: ServedModel, url: str) -> Tensor:
     except (binascii.Error, ValueError):
         raise ApiError("invalid_value", "input: the image is not base64; encode its file", "input") from None
     try:
-        return model.lm.image(data)
+        width, height = picture_size(data)
+        if width * height > PICTURE_PIXELS:
+            cause = f"a picture of {width:,} x {height:,} has more than {PICTURE_PIXELS:,} pixels"
+            raise ApiError("invalid_value", f"input: {cause}; make it smaller", "input")
+        with model.memory.hold(width * height * BYTES_OF_PIXEL, f"a picture of {width:,} x {height:,}", "input"):
+            return model.lm.image(data)
     except ArchetypeError as error:  # of the picture, or of how the model says that it is prepared
         raise ApiError("invalid_value", str(error), "input") from None

@@ -29,6 +29,7 @@ CODES = {
     "headers_too_large": (431, INVALID),
     "queue_full": (429, LIMIT),
     "internal_error": (500, SERVER),
+    "memory_full": (503, SERVER),
     "model_loading": (503, SERVER),
     "shutting_down": (503, SERVER),
 }
@@ -38,6 +39,7 @@ HEADERS = {
     "request_timeout": NO_RETRY,
     "internal_error": NO_RETRY,
     "queue_full": {"retry-after": "1"},
+    "memory_full": {"retry-after": "1"},
     "model_loading": {"retry-after": "5"},
     "shutting_down": {"retry-after": "5"},
 }
@@ -59,6 +61,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.type = CODES[code]
         self.code, self.message, self.param = code, message, param
+        self.cause: BaseException | None = None  # a fault of ours
         self.headers = HEADERS.get(code, {}) | (headers or {})
 
     @property
@@ -78,11 +81,12 @@ def api_error(error: BaseException, param: str | None = None) -> ApiError:
     """
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, CheckpointError):
-        return ApiError("internal_error", str(error))
-    if isinstance(error, ArchetypeError):
+    if isinstance(error, ArchetypeError) and not isinstance(error, CheckpointError):
         return ApiError("invalid_value", str(error), param or _field(error.place))
-    return ApiError("internal_error", "the server failed on this request; its log says where")
+    message = "the server failed on this request; its log says where"
+    refusal = ApiError("internal_error", str(error) if isinstance(error, CheckpointError) else message)
+    refusal.cause = error
+    return refusal
 
 
 def unsupported(param: str, remedy: str) -> ApiError:

@@ -77,13 +77,21 @@ class Exchange:
                 write(event)
 
     @asynccontextmanager
-    async def open_stream(self) -> AsyncIterator[Callable[[bytes], None]]:
+    async def open_stream(
+        self, pause: Callable[[bool], None] = lambda is_paused: None
+    ) -> AsyncIterator[Callable[[bytes], None]]:
         """A function that sends server-sent events, any number at once; then that there are no more.
 
-        What a client is slow to take waits in memory, until it has taken nothing for `SEND_SECONDS`.
+        Args:
+            pause: is called with true when much waits that the client has not taken, and with false when it has.
         """
         await self._start(200, EVENT_STREAM | self.headers)
-        yield self.scope["state"]["write"]
+        watch = self.scope["state"]["watch"]
+        watch(pause)
+        try:
+            yield self.scope["state"]["write"]
+        finally:
+            watch(None)
         await self._send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:

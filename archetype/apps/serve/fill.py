@@ -8,8 +8,11 @@ from pydantic import Field
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.generation import check_answer
+from archetype.apps.serve.limits import FILLED_BYTES
 from archetype.apps.serve.models import Models
 from archetype.errors import ArchetypeError
+from archetype.generate.encoder import MASK
 
 
 class FillRequest(Body):
@@ -26,6 +29,8 @@ async def fill(models: Models, exchange: Exchange) -> None:
     async with models.use(body.model) as model:
         if model.lm.spec.kind != "encoder":
             raise ApiError("invalid_value", f"model: {model.name} is no encoder, and fills no masks", "model")
+        count = body.text.count(MASK) * body.top
+        check_answer(count * FILLED_BYTES, f"{count:,} predictions", "top")
         try:
             slots = await model.worker.run(lambda: model.lm.fill(body.text, body.top))
         except ArchetypeError as error:

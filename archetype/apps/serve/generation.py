@@ -3,11 +3,13 @@
 import asyncio
 import secrets
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.generation_request import GenerationRequest
+from archetype.apps.serve.limits import ANSWER_BYTES, CHAT_LOGPROB_BYTES, LOGPROB_BYTES, MEMORY_OF_JSON, TOKEN_BYTES
 from archetype.apps.serve.metrics import Clock, Metrics
 from archetype.apps.serve.served_model import ServedModel
 from archetype.apps.serve.worker import Stream
@@ -32,6 +34,7 @@ class Choices:
         requests: of all choices; empty where nothing is generated.
         stream: of their events.
         cancelled: whether nobody waits for it any more.
+        held: memory that the answer needs.
     """
 
     model: ServedModel
@@ -41,6 +44,7 @@ class Choices:
     requests: list[Request] = field(default_factory=list)
     stream: Stream = field(default_factory=Stream)
     cancelled: bool = False
+    held: ExitStack = field(default_factory=ExitStack)
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -55,6 +59,12 @@ class Choices:
         for request in self.requests:
             if request.finish_reason is None:
                 request.cancel()
+        self.pause(False)
+        self.held.close()
+
+    def pause(self, is_paused: bool) -> None:
+        """Make no more of the answer until its client has taken what there is."""
+        self.model.worker.pause(self.requests, is_paused and not self.cancelled)
 
     async def read(self, use: Callable[[list[Event]], None], ping: Callable[[], None] = lambda: None) -> None:
         """Wait until all choices are finished.
@@ -158,18 +168,22 @@ async def begin(
         at_once: whether `encode` has nothing to do; then few choices with plain settings need no other thread.
 
     Raises:
-        ApiError: a prompt does not fit, a setting is wrong, or too many requests wait.
+        ArchetypeError: a grammar is wrong.
+        ApiError: a prompt does not fit, a setting is wrong, the answer is too large, or too many requests wait.
     """
     choices = Choices(model, [], body.n or 1, metrics.clock(model.name))
     settings, most = body.sampling() | {"continues": param == "prompt"}, body.most_tokens()
     stop_ids = tuple(body.stop_token_ids or ())
     seed = secrets.randbits(62) if body.seed is None else body.seed
     count = 0 if most == 0 else num_prompts * choices.n
+    if (grammar := settings.keys() & set(KINDS)) and model.worker.engine is not None:
+        await model.worker.grammar(model.lm.sampling.replace(**{name: settings[name] for name in grammar}))
     model.worker.admit(count)
 
     def submit() -> None:
         choices.prompts = prompts = encode()
         limits = [room(model, prompt, most, default_tokens, param) for prompt in prompts]
+        admit(choices, body, limits, logprobs, param)
         for index in range(count):
             if choices.cancelled:
                 return
@@ -195,6 +209,41 @@ async def begin(
         choices.cancel()
         raise
     return choices
+
+
+def admit(choices: Choices, body: GenerationRequest, limits: list[int], logprobs: int | None, param: str) -> None:
+    """See that an answer is not too large, and that there is memory for it and for the states of its texts.
+
+    Args:
+        choices: of the answer, with their prompts.
+        body: of the request.
+        limits: tokens after each prompt, at most.
+        logprobs: alternatives of each token.
+        param: the field of the body that has the prompts.
+
+    Raises:
+        ApiError: it is, or there is none.
+    """
+    model, numbers = choices.model, 0 if logprobs is None else 1 + logprobs
+    if not body.stream:
+        num_tokens = choices.n * (sum(limits) + (sum(map(len, choices.prompts)) if getattr(body, "echo", None) else 0))
+        nbytes = num_tokens * (TOKEN_BYTES + numbers * (LOGPROB_BYTES if param == "prompt" else CHAT_LOGPROB_BYTES))
+        check_answer(nbytes, f"{num_tokens:,} tokens with {numbers} log-probabilities each", "max_tokens")
+        choices.held.enter_context(model.memory.hold(MEMORY_OF_JSON * nbytes, "the answer", "max_tokens"))
+    if limits:
+        length = max(len(prompt) + limit for prompt, limit in zip(choices.prompts, limits, strict=True))
+        model.check_state(length, max(map(len, choices.prompts)), "max_tokens")
+
+
+def check_answer(nbytes: int, what: str, param: str) -> None:
+    """See that an answer may be sent as a whole.
+
+    Raises:
+        ApiError: it is too large.
+    """
+    if nbytes > ANSWER_BYTES:
+        cause = f"{what} make an answer of {nbytes >> 20:,} MiB, more than {ANSWER_BYTES >> 20}"
+        raise ApiError("invalid_value", f"{param}: {cause}; ask for less at once, or for a stream", param)
 
 
 def room(model: ServedModel, prompt: list[int], most: int | None, default: int | None, param: str) -> int:

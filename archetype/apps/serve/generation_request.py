@@ -8,8 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.limits import MAX_CHOICES
 
-MAX_CHOICES = 128  # prompts x n
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**20)]
@@ -172,7 +172,7 @@ class GenerationRequest(Body):
             settings["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         return settings | self.grammar()
 
-    def grammar(self) -> dict[str, str]:
+    def grammar(self) -> dict[str, Any]:
         """The constraint on the text, as a field of `Sampling`.
 
         Raises:
@@ -182,9 +182,9 @@ class GenerationRequest(Body):
         if len(rules) > 1:
             message = f"{rules[1][0]}: and {rules[0][0]} cannot both constrain a text; give one of them"
             raise ApiError("invalid_value", message, rules[1][0])
-        return {kind: text for _, kind, text in rules}
+        return {kind: value for _, kind, value in rules}
 
-    def _rules(self) -> Iterator[tuple[str, str, str]]:
+    def _rules(self) -> Iterator[tuple[str, str, Any]]:
         """The field of the body, the field of `Sampling`, and its value, of all constraints."""
         if self.response_format is not None and self.response_format.type == "json_object":
             yield "response_format", "json_schema", '{"type": "object"}'
@@ -216,4 +216,4 @@ class GenerationRequest(Body):
                 case _:
                     if not value:
                         raise ApiError("invalid_value", f"{name}: is empty; give it a text to choose", field)
-                    yield field, "lark", f"start: {' | '.join(map(json.dumps, value))}"
+                    yield field, "choices", tuple(value)

@@ -12,6 +12,7 @@ from archetype.apps.serve.embeddings import picture
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.generation import begin
+from archetype.apps.serve.limits import MAX_INSPECTED_TOKENS
 from archetype.apps.serve.metrics import Metrics
 from archetype.apps.serve.requests import CompletionRequest, InspectRequest
 from archetype.apps.serve.served_model import ServedModel
@@ -20,7 +21,6 @@ from archetype.inspection import Inspection
 from archetype.inspection.attention import AttentionHead
 from archetype.inspection.experts import ExpertsView
 
-MAX_TOKENS = 2048  # of a text
 MAX_SIDE = 1024  # of a map, unless the request says otherwise
 TARGET_TOKENS = 64  # that an encoder-decoder writes where none are given
 STAGES = ("scores", "masked", "weights")
@@ -34,22 +34,38 @@ async def inspect(captures: Captures, metrics: Metrics, exchange: Exchange) -> N
         async with captures.turn:
             try:
                 tracer = await model.worker.run(lambda: model.lm.trace(text, target))
-                if len(tracer.inputs.tokens) > MAX_TOKENS or len(tracer.inputs.source_tokens) > MAX_TOKENS:
-                    cause = f"the text has more than {MAX_TOKENS} tokens; inspect a shorter one"
+                length = max(len(tracer.inputs.tokens), len(tracer.inputs.source_tokens))
+                if length > MAX_INSPECTED_TOKENS:
+                    cause = f"the text has more than {MAX_INSPECTED_TOKENS} tokens; inspect a shorter one"
                     raise ApiError("context_length_exceeded", cause)
-                trace = await model.worker.run(tracer.run)
-                capture = Capture(model, Inspection(trace, model.lm.tokenizer, model.lm.labels))
-                await capture.summarize()
+                with model.memory.hold(_bytes_of_trace(model, length), f"a look at {length:,} tokens"):
+                    trace = await model.worker.run(tracer.run)
+                    capture = Capture(model, Inspection(trace, model.lm.tokenizer, model.lm.labels))
+                    await capture.summarize()
             except ArchetypeError as error:
                 raise api_error(error) from None
         captures.put(capture)
     await exchange.answer(capture.summary | {"expires": int(time.time() + SECONDS)})
 
 
+def _bytes_of_trace(model: ServedModel, length: int) -> int:
+    """Bytes of the activations of a pass in float32, of its logits, and of one layer's maps in all their stages."""
+    spec = model.lm.spec
+    heads, width = 0, 0
+    for stack in spec.stacks:
+        width = max(width, stack.d_model)
+        sizes = [
+            mixer.attention_sizes(stack.d_model) for block in stack.layers for _, mixer in block.mixer.named_parts()
+        ]
+        heads = max([heads, *(one.num_heads for one in sizes if one is not None)])
+    numbers = length * (getattr(spec, "vocab_size", 0) + 16 * spec.num_layers * width) + 4 * heads * length**2
+    return 4 * numbers
+
+
 async def attention(captures: Captures, exchange: Exchange) -> None:
     """Answer with a head's scores, masked scores or weights as numbers, by their maxima where there are too many."""
     query = exchange.query
-    stage, limit = query.get("stage", "weights"), _integer(query, "max", MAX_SIDE, 1, MAX_TOKENS)
+    stage, limit = query.get("stage", "weights"), _integer(query, "max", MAX_SIDE, 1, MAX_INSPECTED_TOKENS)
     if stage not in STAGES:
         raise ApiError("invalid_value", f"stage: there is no {stage!r:.40}; use one of {', '.join(STAGES)}", "stage")
     head, layer = _integer(query, "head", 0, 0, 2**16), query.get("layer", "0")

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.memory import Memory
 from archetype.errors import ArchetypeError, SpecError, nearest
 from archetype.io.files import check_regular
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:  # without a model nothing of torch is loaded
     from archetype.language_model import LanguageModel
 
 WEIGHTS = ("*.safetensors", "*.gguf", "pytorch_model*.bin")
-FALLBACK_MEMORY = 2**32  # bytes, where the system does not say how much is free
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Source:
     def nbytes(self) -> int:
         """Bytes of its weights as they are stored; 0 where they are not on this machine."""
         folder = Path(self.place)
+        if folder.is_file():
+            return folder.stat().st_size
         return sum(file.stat().st_size for pattern in WEIGHTS for file in folder.glob(pattern))
 
 
@@ -52,7 +54,7 @@ class ModelOptions:
         slots: requests of one model that are decoded together.
         max_queue: further ones that may wait.
         prefix_bytes: memory for the states of texts that later prompts may begin with.
-        memory_bytes: for the weights of all models together; None for nine tenths of what is free at first.
+        memory_bytes: for all models and requests together; None for nine tenths of what is free at first.
         load_seconds: a request waits so long for its model.
         own_sampling: whether what a request leaves out is what the model's generation_config.json says.
         chat_template: a file to use in place of the model's own template.
@@ -102,17 +104,9 @@ class Models:
             check_regular(options.chat_template)
         self._turn = asyncio.Lock()  # one is loaded at a time
         self.on_unload: Callable[[ServedModel], None] = lambda model: None
-
-    @cached_property
-    def budget(self) -> int:
-        """Bytes for the weights of all models together, fixed before the first is loaded."""
-        if self.options.memory_bytes is not None:
-            return self.options.memory_bytes
-        import torch
-
-        from archetype.machine.memory import free_memory
-
-        return (free_memory(torch.device("cpu")) or FALLBACK_MEMORY) * 9 // 10
+        self.memory = Memory(options.memory_bytes)
+        self.memory.weights = lambda: sum(model.nbytes for model in self.loaded)
+        self.memory.others.append(lambda: sum(model.worker.nbytes for model in self.loaded))
 
     @property
     def sources(self) -> list[Source]:
@@ -193,7 +187,8 @@ class Models:
         except TimeoutError:
             raise ApiError("model_loading", f"{entry.source.name} is still being loaded; try again later") from None
         except ArchetypeError as error:
-            raise ApiError("internal_error", f"{entry.source.name} cannot be loaded: {error}") from None
+            message = f"model: {entry.source.name} cannot be loaded: {error}"
+            raise ApiError("invalid_value", message, "model") from None
 
     async def _start(self, entry: _Entry) -> "ServedModel":
         from archetype.apps.serve.served_model import ServedModel
@@ -202,17 +197,20 @@ class Models:
             if entry.model is None:
                 self._make_room(entry)
                 lm = await _in_own_thread(partial(self.options.open, entry.source.place))
-                entry.model = ServedModel(entry.source, lm, self.options)
+                entry.model = ServedModel(entry.source, lm, self.options, self.memory)
             return entry.model
 
     def _make_room(self, entry: _Entry) -> None:
         """Let models leave until this one fits.
 
         Raises:
-            ApiError: those that are in use need the memory.
+            ApiError: it never does, or those that are in use need the memory.
         """
         others = [one for one in self._entries.values() if one.model is not None]
-        needed, budget = entry.nbytes, self.budget
+        needed, budget = entry.nbytes, self.memory.total - self.memory.used
+        if others and needed > self.memory.total:
+            cause = f"{entry.source.name} takes {needed >> 20:,} MiB, and there are {self.memory.total >> 20:,}"
+            raise ApiError("invalid_value", f"model: {cause} for all; start the server with more --memory", "model")
         for other in sorted(others, key=lambda one: one.last_used):
             if sum(one.nbytes for one in others) + needed <= budget:
                 return
@@ -225,7 +223,9 @@ class Models:
         gc.collect()
         if (used := sum(one.nbytes for one in others)) and used + needed > budget:
             names = ", ".join(one.source.name for one in others)
-            raise ApiError("model_loading", f"{entry.source.name} waits for the memory of {names}; try again later")
+            cause = f"{entry.source.name} takes {needed >> 20:,} of {self.memory.total >> 20:,} MiB"
+            message = f"{cause}: it fits alone, but not beside {names}, in use now; try again later"
+            raise ApiError("model_loading", message, "model")
 
 
 async def _in_own_thread(work: "Callable[[], LanguageModel]") -> "LanguageModel":

@@ -43,12 +43,14 @@ def positions(models: Models, body: PositionRequest) -> dict[str, Any]:
     try:
         model = read(models, body)
         memory = MemoryCost(model, body.dtype)
+        length, most = body.length or model.context_length, memory.cost.max_length
+        if most is not None and length > most:
+            raise SpecError("length", f"{length:,} is more than this model's {most:,} positions", "ask for fewer")
     except SpecError as error:
         return {"ok": False, "problems": list(problems(error, body.source or ""))}
-    length = body.length or model.context_length
     return {
         "ok": True, "problems": [], "name": model.name or model.kind, "kind": model.kind, "length": length,
-        "context_length": model.context_length, "most": memory.cost.max_length,
+        "context_length": model.context_length, "most": most,
         "embedding": _embedding(model, length), "layers": _layers(model, length), "state": _state(memory, length),
     }  # fmt: skip
 

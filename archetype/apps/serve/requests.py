@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError, unsupported
-from archetype.apps.serve.generation_request import MAX_CHOICES, GenerationRequest
+from archetype.apps.serve.generation_request import GenerationRequest
+from archetype.apps.serve.limits import MAX_CHOICES
 from archetype.tokenizers.chat_template import ChatTemplate
 
 Ids = list[int]

@@ -8,8 +8,10 @@ from functools import cached_property
 
 from archetype import __version__
 from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.memory import Memory
 from archetype.apps.serve.models import ModelOptions, Source
 from archetype.apps.serve.worker import Worker
+from archetype.estimate.state import state_parts
 from archetype.generate import Engine, Sampling
 from archetype.io.text import read_text
 from archetype.language_model import LanguageModel
@@ -27,9 +29,12 @@ class ServedModel:
         source: its name.
         lm: the model.
         options: how it is run.
+        memory: of the process.
     """
 
-    def __init__(self, source: Source, lm: LanguageModel, options: ModelOptions) -> None:
+    def __init__(self, source: Source, lm: LanguageModel, options: ModelOptions, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
+        self._state_bytes: dict[tuple[int, int], int] = {}  # of a text, by its length and that of its source
         if not options.own_sampling:
             lm = replace(lm, sampling=Sampling())
         if options.chat_template is not None:
@@ -89,6 +94,30 @@ class ServedModel:
         if self.lm.tokenizer is None or token >= self.lm.tokenizer.vocab_size:
             return f"token_id:{token}".encode()
         return self.token_bytes(token) or self.lm.tokenizer.token(token).encode()
+
+    def check_state(self, length: int, source_length: int, param: str) -> None:
+        """See that there is memory for the state of one more text.
+
+        Args:
+            length: of the text; of a target, where there is a source.
+            source_length: of the source.
+            param: the field of the body that decides it.
+
+        Raises:
+            ApiError: there is none.
+        """
+        engine, context = self.worker.engine, self.context_length or 1
+        assert engine is not None
+        length = min(1 << max(length - 1, 0).bit_length(), context)  # as a state grows
+        source = min(1 << max(source_length - 1, 0).bit_length(), context) if self.translates else 0
+        if (length, source) not in self._state_bytes:
+            itemsize = self.lm.model.dtype.itemsize
+            parts = state_parts(self.lm.spec, length, source or None)
+            self._state_bytes[length, source] = sum(part.nbytes(itemsize) for part in parts)
+        alone = self._state_bytes[length, source]
+        rows = min(engine.slots, 1 << max(self.worker.num_unfinished - 1, 0).bit_length())
+        if rows * alone > engine.state_nbytes:
+            self.memory.check(rows * alone, f"the state of a text of {length:,} tokens", param, alone)
 
     def check(self, task: str) -> None:
         """See that the model is of the kind for a task.

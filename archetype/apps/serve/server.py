@@ -5,6 +5,7 @@ import gc
 import logging
 import socket
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -15,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from archetype.apps.serve.app import HEADER_BYTES, App, request_id
 from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.limits import ALL_WAITING_BYTES, WAITING_BYTES
 from archetype.errors import DataError
 
 HEADER_SECONDS = 10.0  # in which the head of a request has to arrive
@@ -28,11 +30,16 @@ class Protocol(H11Protocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _send_timer: asyncio.TimerHandle | None = None
+    _written = 0  # bytes of streams
+    _since = 0.0  # when much began to wait, and what had been taken by then
+    _taken_before = 0
+    _watcher: Callable[[bool], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
-        self.app_state = self.app_state | {"write": self.write}
+        transport.set_write_buffer_limits(high=WAITING_BYTES)
+        self.app_state = self.app_state | {"write": self.write, "watch": self.watch}
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
@@ -59,18 +66,53 @@ class Protocol(H11Protocol):
         """Send a piece of an answer whose head is sent, as h11 would, without a task that has to wake up for it."""
         if not self.transport.is_closing():
             is_chunked = self.scope["http_version"] == "1.1"
+            self._written += len(data)
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if is_chunked else data)
 
+    def watch(self, watcher: Callable[[bool], None] | None) -> None:
+        """Tell somebody when much begins to wait for the client, and when it has taken that."""
+        self._watcher = watcher
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the client has not taken."""
+        return self.transport.get_write_buffer_size()
+
+    @property
+    def speed(self) -> float:
+        """Bytes a second that the client takes, of what waits for it."""
+        return (self._taken - self._taken_before) / max(self.loop.time() - self._since, 1e-3)
+
+    @property
+    def _taken(self) -> int:
+        return self._written - self.waiting
+
     def pause_writing(self) -> None:
-        """Wait for a client that does not read."""
+        """Much waits for the client: make no more for it, and see that all that waits does not take too much memory."""
         super().pause_writing()
-        self._send_timer = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+        self._since, self._taken_before = self.loop.time(), self._taken
+        self._send_timer = self.loop.call_later(SEND_SECONDS, self._look, self._taken)
+        if self._watcher is not None:
+            self._watcher(True)
+        slow = sorted((one for one in self.connections if isinstance(one, Protocol)), key=lambda one: one.speed)
+        slow = [one for one in slow if one.waiting > WAITING_BYTES // 2]
+        while slow and sum(one.waiting for one in slow) > ALL_WAITING_BYTES:
+            slow.pop(0).transport.abort()
 
     def resume_writing(self) -> None:
         """Go on, for the client reads again."""
         if self._send_timer is not None:
             self._send_timer.cancel()
         super().resume_writing()
+        if self._watcher is not None:
+            self._watcher(False)
+
+    def _look(self, taken: int) -> None:
+        """Go on waiting for a client that has taken something."""
+        if self._taken == taken:
+            self.transport.abort()
+        else:
+            self._send_timer = self.loop.call_later(SEND_SECONDS, self._look, self._taken)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, or has too large a head."""
@@ -116,6 +158,8 @@ class Server(uvicorn.Server):
         )  # fmt: skip
         super().__init__(config)
         self.app, self.grace_seconds = app, grace_seconds
+        connections = self.server_state.connections
+        app.models.memory.others.append(lambda: sum(getattr(one, "waiting", 0) for one in [*connections]))
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # its lines may hold what was sent
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import torch
 
 from archetype.apps.serve.errors import ApiError
-from archetype.generate import Engine, Event, Request
+from archetype.apps.serve.limits import GRAMMARS_WAITING
+from archetype.generate import Engine, Event, Request, Sampling
 from archetype.language_model import LanguageModel
 
 T = TypeVar("T")
@@ -75,12 +76,14 @@ class Worker:
         self.limit = max_queue + (1 if engine is None else engine.slots)
         self.num_unfinished = 0  # requests and jobs, as the event loop counts them
         self._loop = asyncio.get_running_loop()
-        self._num_generating = 0
+        self._generating: set[Request] = set()
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._stopped = False
         # without helpers of their own: `_in_own_thread` says why
         self._texts = ThreadPoolExecutor(TEXT_THREADS, "archetype-texts", compute_with, (1,))
+        self._compiling = ThreadPoolExecutor(1, "archetype-grammars", compute_with, (1,))
+        self._num_compiling = 0
         counted = threading.Event()
         thread = threading.Thread(
             target=self._work, args=(torch.get_num_threads(), counted), name="archetype-model", daemon=True
@@ -92,25 +95,45 @@ class Worker:
         """Do something to a text in another thread, for a limited time.
 
         Args:
-            work: what is to be done; a thread cannot be cancelled, so that it may go on after the time is over.
+            work: what is to be done; what has not begun when the time is over, or the client has gone, never does.
             then: is called in the event loop when it has really ended.
 
         Raises:
             ApiError: it takes too long.
         """
+        return await self._elsewhere(self._texts, work, then)
 
-        def ended(future: asyncio.Future[T]) -> None:
-            if not future.cancelled():
-                future.exception()  # which nobody may be waiting for any more
-            then()
+    async def grammar(self, settings: Sampling) -> None:
+        """Compile a grammar in a thread of its own, so that texts without one do not wait; the engine keeps it.
 
-        future = self._loop.run_in_executor(self._texts, work)
-        future.add_done_callback(ended)
+        Raises:
+            ArchetypeError: it is wrong.
+            ApiError: too many are waiting, or it takes too long.
+        """
+        engine = self.engine
+        assert engine is not None
+        if self._num_compiling >= GRAMMARS_WAITING:
+            raise ApiError("queue_full", f"{GRAMMARS_WAITING} grammars are being compiled; try again later")
+        self._num_compiling += 1
+
+        def ended() -> None:
+            self._num_compiling -= 1
+
+        await self._elsewhere(self._compiling, lambda: engine.grammar(settings), ended)
+
+    async def _elsewhere(self, pool: ThreadPoolExecutor, work: Callable[[], T], then: Callable[[], None]) -> T:
+        future = pool.submit(work)
+        future.add_done_callback(lambda _: self._call(then))
         try:
-            return await asyncio.wait_for(asyncio.shield(future), TEXT_SECONDS)
+            return await asyncio.wait_for(asyncio.wrap_future(future), TEXT_SECONDS)
         except TimeoutError:
             message = f"the text needs more than {TEXT_SECONDS:g} s to be read; give a shorter one"
             raise ApiError("request_timeout", message) from None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the engine's states and grammars."""
+        return 0 if self.engine is None else self.engine.nbytes
 
     def admit(self, count: int) -> None:
         """Count requests that begin; `done` counts each as it ends.
@@ -138,11 +161,18 @@ class Worker:
             settings: as `Engine.submit` takes them.
         """
         assert self.engine is not None
-        request = self.engine.submit(prompt, id=Choice(stream, index), logprobs=logprobs, **settings)
+        request = self.engine.submit(prompt, id=Choice(stream, index), logprobs=logprobs, group=stream, **settings)
         with self._changed:
-            self._num_generating += 1
+            self._generating.add(request)
             self._changed.notify()
         return request
+
+    def pause(self, requests: list[Request], is_paused: bool) -> None:
+        """Let requests give up their slots until they go on; what they have read and written stays."""
+        with self._changed:
+            for request in requests:
+                request.is_paused = is_paused
+            self._changed.notify()
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run something in the model's thread, between two steps; what is cancelled before its turn never runs.
@@ -176,23 +206,31 @@ class Worker:
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        self._texts.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._texts, self._compiling):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, num_threads: int, counted: threading.Event) -> None:
         compute_with(num_threads)
         counted.set()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._num_generating > 0 or self._jobs or self._stopped)
+                self._changed.wait_for(lambda: self._is_generating or self._jobs or self._stopped)
                 if self._stopped:
                     return
                 job = self._jobs.popleft() if self._jobs else None
             if job is not None:
                 job()
-            if self._num_generating > 0 and self.engine is not None and (events := self.engine.step()):
+            if self._is_generating and self.engine is not None and (events := self.engine.step()):
                 with self._changed:
-                    self._num_generating -= sum(event.finish_reason is not None for event in events)
+                    self._generating.difference_update(one.request for one in events if one.finish_reason is not None)
+                for event in events:
+                    event.request.unread.clear()  # the stream has them
                 self._call(self._deliver, events)
+
+    @property
+    def _is_generating(self) -> bool:
+        """Whether a request can go on, or leave."""
+        return any(not request.is_paused for request in [*self._generating])
 
     def _deliver(self, events: list[Event]) -> None:
         """Hand over what one step brought."""

@@ -1,6 +1,7 @@
 """Patterns of strides and blocks: chunks, Sparse Transformers and BigBird."""
 
 import random
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -124,10 +125,10 @@ class BigBirdRule(PatternRule[spec.BigBird]):
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
         """Whether the query's row of blocks has the key's block."""
-        rows = self.rows(context)
         row, column = i // self.spec.block, j // self.spec.block
         if isinstance(row, int):
-            return column in rows[row]
+            return column in _big_bird_row(self.spec, -(-context.length // self.spec.block), context.layer, row)
+        rows = self.rows(context)
         table = [[column in row for column in range(len(rows))] for row in map(set, rows)]
         return row.new_tensor(table, dtype=(row == row).dtype)[row, column]
 
@@ -185,18 +186,41 @@ class BigBirdRule(PatternRule[spec.BigBird]):
 
 @lru_cache(maxsize=64)
 def _big_bird_rows(pattern: spec.BigBird, count: int, layer: int) -> tuple[tuple[int, ...], ...]:
-    if count <= pattern.dense_up_to_blocks:
-        return (tuple(range(count)),) * count
+    return tuple(tuple(_big_bird_row(pattern, count, layer, row)) for row in range(count))
+
+
+@lru_cache(maxsize=4096)
+def _big_bird_row(pattern: spec.BigBird, count: int, layer: int, row: int) -> Sequence[int]:
+    """The blocks of keys of one block of queries; none but these are listed, for a text may have millions."""
     first = -(-pattern.global_blocks // 2)
-    everyone = {c for c in range(count) if c < first or c >= count - (pattern.global_blocks - first)}
-    rows = []
-    for row in range(count):
-        if row in everyone:
-            rows.append(tuple(range(count)))
-            continue
-        side = pattern.window_blocks // 2
-        seen = everyone | {c for c in range(row - side, row + side + 1) if 0 <= c < count}
-        others = [c for c in range(count) if c not in seen]
-        draw = random.Random(f"{pattern.seed}:{layer}:{count}:{row}")
-        rows.append(tuple(sorted(seen | set(draw.sample(others, min(pattern.random_blocks, len(others)))))))
-    return tuple(rows)
+    last = count - (pattern.global_blocks - first)
+    if count <= pattern.dense_up_to_blocks or row < first or row >= last:
+        return range(count)
+    side = pattern.window_blocks // 2
+    seen = {
+        *range(min(first, count)),
+        *range(max(last, 0), count),
+        *range(max(0, row - side), min(count, row + side + 1)),
+    }
+    others = _Others(count, seen)
+    draw = random.Random(f"{pattern.seed}:{layer}:{count}:{row}")
+    return tuple(sorted(seen | set(draw.sample(others, min(pattern.random_blocks, len(others))))))
+
+
+class _Others(Sequence[int]):
+    """The numbers below a count without some, in order."""
+
+    def __init__(self, count: int, without: set[int]) -> None:
+        self._without, self._length = sorted(without), count - len(without)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, place: Any) -> Any:
+        if place >= self._length:
+            raise IndexError(place)
+        for one in self._without:
+            if one > place:
+                break
+            place += 1
+        return place

@@ -1,22 +1,29 @@
 """Constrained output: whatever the model says, the text is of the schema, the expression or the grammar."""
 
 import json
+import random
 import re
+import resource
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
 from archetype import Engine, LanguageModel
-from archetype.errors import ArchetypeError
+from archetype.errors import ArchetypeError, SpecError
 from archetype.families.llama import llama
 from archetype.generate import grammar
 from archetype.generate.settings import Sampling
 from archetype.models.build import build
 from archetype.tokenizers import Tokenizer, train_tokenizer
+from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
+from tests.helpers.sentencepieces import trained
 from tests.helpers.weights import randomize
 
 pytest.importorskip("llguidance", reason="needs llguidance (pip install 'archetype-lm[grammar]')")
@@ -178,13 +185,103 @@ def test_a_harmful_grammar_harms_another_process(name: str, monkeypatch: pytest.
     assert request.text == "xxx"
 
 
+def late(draw: random.Random) -> tuple[str, str, Callable[[int], str]]:
+    """A grammar whose states are few at first: a prefix, then ways to read the same letters that multiply."""
+    length = draw.randint(0, 20)
+    start = f'start: "{"x" * length}" ' if length else "start: "
+    letters = [f"a{{{draw.randint(30, 60)}}}(a|b)*a(a|b){{{draw.randint(18, 30)}}}" for _ in range(3)]
+    return draw.choice([
+        ("lark", f'{start}s\ns: {"s " * draw.randint(2, 4)}| "a"', lambda place: "x" if place < length else "a"),
+        ("lark", f'{start}s\ns: s s | t t | "a"\nt: s t | "a"', lambda place: "x" if place < length else "a"),
+        ("regex", "|".join(letters), lambda place: "a" if place < 60 else draw.choice("ab")),
+    ])  # fmt: skip
+
+
+def followed(one: grammar.Grammar, sign: Callable[[int], str]) -> int:
+    """Tokens of 2,000 for which a grammar was followed."""
+    for place in range(2000):
+        try:
+            one.forbidden(257)
+        except SpecError as error:
+            assert "grows too large" in str(error) or "takes more than" in str(error)
+            return place
+        one.consume(ord(sign(place)))
+    return 2000
+
+
+def test_a_grammar_that_grows_later_ends_that_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a time and a memory; the same grammar can be followed again, and another text goes on."""
+    monkeypatch.setattr(grammar, "TOKEN_SECONDS", 0.0)
+    draw, ended = random.Random(5), 0
+    engine = Engine(loaded("bytes", ends=False))
+    for kind, source, sign in [late(draw) for _ in range(5)]:
+        before, started = memory(), time.thread_time()
+        places = [followed(engine.grammar(Sampling.parse({kind: source})), sign) for _ in range(2)]
+        assert min(places) > 60 and time.thread_time() - started < 2 and memory() - before < 2**27
+        ended += max(places) < 2000
+    assert ended > 1
+    good = engine.submit("a", regex="a{300}", max_new_tokens=400)
+    bad = engine.submit("a", lark='start: start start | "a"', max_new_tokens=2000)
+    assert good.result() == "a" * 300
+    with pytest.raises(SpecError, match="lark: "):
+        bad.result()
+    assert bad.finish_reason == "error" and len(bad.tokens) > 64
+
+
+def memory() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def spelling(kind: str) -> LanguageModel:
+    """A model whose tokens are of a kind, and that can end a text."""
+    if kind == "sentencepiece":
+        tokenizer: Tokenizer = SentencePieceTokenizer(trained({"model_type": "bpe", "byte_fallback": True}))
+    else:
+        tokenizer = train_tokenizer(kind, [TEXT, "".join(ODD)], 300 if "bpe" in kind else None)  # type: ignore[arg-type]
+        tokenizer.eos = (0,)
+    spec = llama(num_layers=1, d_model=16, num_heads=2, d_ff=24, vocab_size=tokenizer.vocab_size, context_length=256)
+    return LanguageModel(spec, randomize(build(spec), seed=3), tokenizer)  # type: ignore[arg-type]
+
+
+ODD = (  # texts that a tokenizer, a regular expression or JSON may take for something else
+    "", "a", "ab", " a", "a ", "a  b", "\n", "\r\n", "\t", "\0", "a\0b", "\x7f", "\x1b[0m", "\u2028", "\ufeff",
+    "\u200d", "é", "e\u0301", "ﬁ", "Å", "①", "漢字", "😀", "👩\u200d👩\u200d👧", "\U0010ffff", "\\d", "a.b*c", "[a]",
+    "{2}", "(?i)a", "$^", "#x", "a&&b", "a--b", "~", '"', "'", "\\u0041", "<s>", "▁a", "##a", "<0x41>", "Ġa",
+    "true", "A",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["bytes", "byte_bpe", "characters", "bpe", "sentencepiece"])
+def test_a_choice_is_written_or_refused(kind: str) -> None:
+    """Each odd text as the only choice, and some together: the answer is one of them as it is."""
+    lm, draw = spelling(kind), random.Random(3)
+    engine, written = Engine(lm, slots=8), 0
+    for choices in [*((text,) for text in ODD), *(tuple(draw.sample(ODD, 3)) for _ in range(12))]:
+        try:
+            request = engine.submit("a", choices=choices, max_new_tokens=99, temperature=1.0)
+        except SpecError as error:
+            assert error.place == "choices" and "leave it out, or write it otherwise" in str(error)
+            continue
+        assert request.result() in choices and request.finish_reason == "stop", (kind, choices)
+        written += 1
+    assert written > 9
+
+
+def test_thousands_of_choices() -> None:
+    choices = tuple(f"choice {number}" for number in range(8000))
+    assert Engine(loaded("bytes")).submit("a", choices=choices, max_new_tokens=20).result() in choices
+    with pytest.raises(SpecError, match=r"choices: has [\d,]+ characters, more than 131,072; give a smaller one"):
+        Engine(loaded("bytes")).submit("a", choices=[f"choice {number}" for number in range(50_000)])
+
+
 def test_compiled_grammars_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(loaded("bytes"))
     compiled: list[str] = []
     compile = grammar.GrammarCompiler._compiled
     monkeypatch.setattr(
         grammar.GrammarCompiler, "_compiled",
-        lambda self, kind, source: (compiled.append(source), compile(self, kind, source))[1],
+        lambda self, kind, source: (compiled.append(source), replace(compile(self, kind, source), nbytes=1))[1],
     )  # fmt: skip
     for regex in ("a", "b", "a", "b", "c"):
         assert engine.grammar(Sampling(regex=regex)) is not engine.grammar(Sampling(regex=regex))

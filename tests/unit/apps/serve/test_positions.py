@@ -1,5 +1,6 @@
 """What the page is told about positions equals what the modules compute."""
 
+import random
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from archetype import cost_report, families, load_spec, spec
 from archetype.apps.serve.models import ModelOptions, Models
 from archetype.apps.serve.positions import PositionRequest, positions
+from archetype.parts.pattern.blocks import _Others
 from archetype.parts.position.frequencies import relative_bucket, rotary_decay, scaled_frequencies
 from archetype.parts.position.module import RelativeBias, rotary_frequencies
 from archetype.roles.pattern import MaskContext, pattern_rule
@@ -102,3 +104,22 @@ def test_long_texts_are_shown_at_places_that_are_evenly_spread() -> None:
             rule = pattern_rule(load_spec(name).stacks[0].layers[layer["layers"][0]].mixer.pattern)
             rows = ["".join("01"[bool(rule.allows(i, j, context))] for j in places) for i in places]
             assert pattern["rows"] == rows, (name, layer["path"])
+
+
+def test_a_length_of_two_billion_is_a_formula_or_refused() -> None:
+    """In seconds for all presets together; blocks of random patterns are drawn for the rows that are shown alone."""
+    answers = {name: ask(name, 2**31) for name in families.presets() if name.endswith("-tiny")}
+    refused = {name for name, answer in answers.items() if not answer["ok"]}
+    assert "bert-tiny" in refused and "llama-tiny" not in refused
+    assert all("is more than this model's" in answers[name]["problems"][0]["message"] for name in refused)
+    assert all(answers[name]["length"] == 2**31 for name in answers.keys() - refused)
+
+
+def test_rows_of_random_blocks_are_drawn_as_from_a_list() -> None:
+    others = _Others(50, {3, 4, 20, 49, 0})
+    known = [number for number in range(50) if number not in {3, 4, 20, 49, 0}]
+    assert list(others) == known and len(others) == len(known)
+    assert random.Random(7).sample(others, 5) == random.Random(7).sample(known, 5)
+    long = spec.BigBird(block=64)
+    rule, context = pattern_rule(long), MaskContext(causal=False, length=2**31, layer=0)
+    assert rule.allows(2**30, 2**30, context) and rule.allows(2**30, 0, context)

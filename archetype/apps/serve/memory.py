@@ -1,0 +1,99 @@
+"""One budget of memory for the whole process: weights, states, answers, pictures, grammars."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from threading import Lock
+
+from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.limits import COUNTED_BYTES, WORK_BYTES
+
+FALLBACK_MEMORY = 2**32  # bytes, where the system does not say how much is free
+
+
+class Memory:
+    """What is in use, and whether more fits.
+
+    Args:
+        total: bytes of all together; None for nine tenths of what is free at first.
+
+    Attributes:
+        weights: bytes of the models that are in memory; others may leave for a model, but not for a request.
+        others: functions that give the bytes of what grows by itself.
+    """
+
+    def __init__(self, total: int | None = None) -> None:
+        self._total, self._held, self._lock = total, 0, Lock()
+        self.weights: Callable[[], int] = lambda: 0
+        self.others: list[Callable[[], int]] = []
+
+    @cached_property
+    def total(self) -> int:
+        """Bytes of all together, fixed before the first model is loaded."""
+        if self._total is not None:
+            return self._total
+        import torch
+
+        from archetype.machine.memory import free_memory
+
+        return (free_memory(torch.device("cpu")) or FALLBACK_MEMORY) * 9 // 10
+
+    @property
+    def for_work(self) -> int:
+        """Bytes for requests and for what is kept, beside the weights; what is kept never takes all of it."""
+        return max(self.total - self.weights(), self._kept + WORK_BYTES)
+
+    @property
+    def used(self) -> int:
+        """Bytes that requests use now."""
+        return self._held + self._kept
+
+    @property
+    def _kept(self) -> int:
+        return sum(count() for count in self.others)
+
+    @contextmanager
+    def hold(self, nbytes: int, what: str, param: str | None = None) -> Iterator[None]:
+        """Count what a request needs, as long as this lasts.
+
+        Args:
+            nbytes: that it needs.
+            what: needs them, as the first words of a refusal.
+            param: the field of the body that decides it.
+
+        Raises:
+            ApiError: it does not fit now (503), or never does (400).
+        """
+        with self._lock:
+            self.check(nbytes, what, param)
+            self._held += nbytes
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held -= nbytes
+
+    def check(self, nbytes: int, what: str, param: str | None = None, alone: int | None = None) -> None:
+        """The same, without counting it: for what `others` will count.
+
+        Args:
+            nbytes: that all need together.
+            what: needs them.
+            param: the field of the body that decides it.
+            alone: bytes that this request would need if there were no others (absent: all).
+
+        Raises:
+            ApiError: as `hold`.
+        """
+        if nbytes <= COUNTED_BYTES:
+            return
+        alone, limit = nbytes if alone is None else alone, self.for_work
+        needs = f"{what} takes {max(alone, COUNTED_BYTES) >> 20:,} MiB of memory"
+        if alone > limit:
+            message = (
+                f"{needs}, more than the {limit >> 20:,} MiB for requests; ask for less, or start with more --memory"
+            )
+            raise ApiError("invalid_value", message if param is None else f"{param}: {message}", param)
+        if nbytes + self.used > limit:
+            message = f"{needs}, and other requests use {self.used >> 20:,} of {limit >> 20:,} MiB; try again later"
+            raise ApiError("memory_full", message, param)

@@ -1,0 +1,92 @@
+"""A tokenizer as llguidance asks for it, and which texts its tokens can write."""
+
+from collections.abc import Sequence
+
+from archetype.errors import ArchetypeError, SpecError
+from archetype.tokenizers import Tokenizer
+from archetype.tokenizers.token_bytes import TokenBytes
+
+META = frozenset(r"\.+*?()|[]{}^$#&-~")  # characters that a regular expression does not take as they are
+
+
+class Vocabulary:
+    """The bytes of every token, and the tokens of a text.
+
+    Args:
+        tokenizer: any, but one whose tokens are words.
+
+    Attributes:
+        ends: tokens that end a text; where the tokenizer has none, one that is never chosen.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.ends = tokenizer, tuple(tokenizer.eos) or (tokenizer.vocab_size,)
+        self.eos_token_id = self.ends[0]
+        special = {*tokenizer.special_tokens.values(), *self.ends}
+        self.special_token_ids = sorted(special)
+        bytes_of = TokenBytes(tokenizer)
+        self.tokens = [b"" if id in special else bytes_of(id) for id in range(tokenizer.vocab_size)]
+        self.tokens += [b""] * (max(self.ends) + 1 - len(self.tokens))
+        self._ids = {token: id for id, token in enumerate(self.tokens) if token}
+        self._longest = max(map(len, self._ids), default=0)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Tokens of exactly these bytes: the tokenizer's own, unless it puts a space before a text, or the longest."""
+        data = text.encode() if isinstance(text, str) else text
+        try:
+            ids = self.tokenizer.encode(data.decode(errors="ignore"))
+        except ArchetypeError:  # a character that it does not have
+            ids = []
+        if b"".join(self.tokens[id] for id in ids) == data:
+            return ids
+        ids = []
+        while data:
+            lengths = range(min(len(data), self._longest), 0, -1)
+            if (token := next((data[:length] for length in lengths if data[:length] in self._ids), b"")) == b"":
+                break  # no token has this byte
+            ids.append(self._ids[token])
+            data = data[len(token) :]
+        return ids
+
+    def check_choices(self, choices: Sequence[str]) -> None:
+        """Refuse a text that no answer could be, whatever the model says.
+
+        Raises:
+            SpecError: names the first.
+        """
+        known = set(choices)
+        for text in choices:
+            if (ids := self._spelled(text.encode())) is None:
+                cause = "cannot be written with this tokenizer's tokens"
+            elif (written := self.tokenizer.decode(ids)) != text:
+                cause = f"would be {written!r:.80} in this tokenizer's tokens"
+            elif not self.tokenizer.eos and any(other != text and other.startswith(text) for other in known):
+                cause = "begins another one, and the tokenizer has no token that ends a text"
+            elif not self.tokenizer.eos and not text:
+                cause = "is empty, and the tokenizer has no token that ends a text"
+            else:
+                continue
+            raise SpecError("choices", f"{text!r:.80} {cause}", "leave it out, or write it otherwise")
+
+    def _spelled(self, data: bytes) -> list[int] | None:
+        """Tokens of exactly these bytes; None where there are none."""
+        ids = self(data)
+        if b"".join(self.tokens[id] for id in ids) == data:
+            return ids
+        last: list[int | None] = [-1, *[None] * len(data)]  # by place: the token that ends there
+        for end in range(1, len(data) + 1):
+            pieces = (data[start:end] for start in range(max(0, end - self._longest), end) if last[start] is not None)
+            last[end] = next((self._ids[piece] for piece in pieces if piece in self._ids), None)
+        ids, end = [], len(data)
+        while end and (id := last[end]) is not None:
+            ids.insert(0, id)
+            end -= len(self.tokens[id])
+        return None if end else ids
+
+
+def alternatives(choices: Sequence[str]) -> str:
+    """A regular expression of some texts, each as it is."""
+    texts = ("".join(f"\\{sign}" if sign in META else sign for sign in text) for text in choices)
+    return f"(?:{'|'.join(texts)})"
