@@ -314,6 +314,16 @@ class LanguageModel:
         pack_model(self.model, weights)
         return self
 
+    def make_deterministic(self) -> "LanguageModel":
+        """Have a text's logits the same bits alone and in company, as `load(..., deterministic=True)`; returns this.
+
+        Raises:
+            SpecError: the model does not continue texts, or cannot do so with these kernels.
+        """
+        model = self.model if isinstance(self.model, EncoderDecoder) else self._causal_model()
+        generate.make_deterministic(model)
+        return self
+
     def save(self, folder: str | Path) -> None:
         """Write a run directory, with all that the folder said which the model was loaded from.
 

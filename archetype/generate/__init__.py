@@ -14,6 +14,7 @@ from archetype.generate.encoder import (
 from archetype.generate.engine import Engine
 from archetype.generate.examples import evaluate_images, evaluate_texts
 from archetype.generate.generation_config import generation_config, read_generation_config
+from archetype.generate.reader import make_deterministic
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler, sample
 from archetype.generate.score import Score, score
@@ -28,6 +29,6 @@ __all__ = [
     "Beam", "ClassReport", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling", "Prediction", "Request", "Sampler",
     "Sampling", "Score", "Stats", "TaskScores", "TokenClass", "TranslationScore", "ValueReport", "beam_search",
     "classify_pictures", "classify_texts", "classify_tokens", "embed", "embedding_tokens", "evaluate_images",
-    "evaluate_tasks", "evaluate_texts", "fill", "generation_config", "prefill", "read_generation_config", "sample",
-    "score", "translate", "translation_score",
+    "evaluate_tasks", "evaluate_texts", "fill", "generation_config", "make_deterministic", "prefill",
+    "read_generation_config", "sample", "score", "translate", "translation_score",
 ]  # fmt: skip

@@ -81,6 +81,14 @@ class LayerState:
         }
         return replace(self, **views)
 
+    def shared(self: S, count: int) -> S:
+        """A view of one row as so many rows in the same memory, which write to places of their own."""
+        views = {
+            name: value.shared(count) if isinstance(value, LayerState) else value.expand(count, *value.shape[1:])
+            for name, value in self._values()
+        }
+        return replace(self, **views)
+
     def tensors(self) -> Iterator[tuple["LayerState", str, Tensor]]:
         """Each tensor, with the state and the field that hold it."""
         for name, value in self._values():
@@ -338,6 +346,11 @@ class State:
     def rows(self, start: int, stop: int) -> "State":
         """A view of the rows from `start` up to `stop`; writes go to the same memory."""
         return State(self.lengths[start:stop], [layer.rows(start, stop) for layer in self.layers], self.capacity)
+
+    def shared(self, count: int) -> "State":
+        """A view of one row, which `can_shorten`, as rows for its next tokens: one for each."""
+        lengths = self.lengths + torch.arange(count, device=self.lengths.device)
+        return State(lengths, [layer.shared(count) for layer in self.layers], self.capacity)
 
     @property
     def targets(self) -> "State":
