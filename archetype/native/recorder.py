@@ -32,6 +32,7 @@ UNREPEATABLE = {
 IGNORED = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.detach_.default}
 # Operations of torch that move numbers and compute none, so that the shape of their inputs changes no bit.
 MOVING = {aten.full_like.default, aten.gather.default, aten.scatter.value}
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class NotRecordable(Exception):
@@ -156,7 +157,7 @@ class Recorder(TorchDispatchMode):
         if function._can_decompose():
             super().__enter__()  # type: ignore[no-untyped-call]
             try:
-                return function.decompose(*args, **kwargs)
+                return _decomposed(function, *args, **kwargs)
             finally:
                 super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         return self._torch_call(function, args, kwargs)
@@ -240,6 +241,13 @@ class Immediate:
         """Compute a native operation; as `Recorder.emit`."""
         if not arguments.is_empty:
             self.library.run(arguments.entry(serial), 1, 1 if serial else torch.get_num_threads())
+
+
+def _decomposed(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """By torch's own lines in C++, where it has them: those in Python load sympy, for seconds."""
+    if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), COMPOSITE):
+        return function._op_dk(COMPOSITE, *args, **kwargs)
+    return function.decompose(*args, **kwargs)
 
 
 def _computing_module() -> str:
