@@ -31,7 +31,10 @@ UNREPEATABLE = {
 }  # fmt: skip
 IGNORED = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.detach_.default}
 # Operations of torch that move numbers and compute none, so that the shape of their inputs changes no bit.
-MOVING = {aten.full_like.default, aten.gather.default, aten.scatter.value}
+MOVING = {
+    aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_zeros.default,
+    aten.gather.default, aten.scatter.value,
+}  # fmt: skip
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
@@ -157,7 +160,9 @@ class Recorder(TorchDispatchMode):
         if function._can_decompose():
             super().__enter__()  # type: ignore[no-untyped-call]
             try:
-                return _decomposed(function, *args, **kwargs)
+                if function is aten.matmul.default:  # whose lines in Python load sympy, for seconds
+                    return function._op_dk(COMPOSITE, *args, **kwargs)
+                return function.decompose(*args, **kwargs)
             finally:
                 super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         return self._torch_call(function, args, kwargs)
@@ -241,13 +246,6 @@ class Immediate:
         """Compute a native operation; as `Recorder.emit`."""
         if not arguments.is_empty:
             self.library.run(arguments.entry(serial), 1, 1 if serial else torch.get_num_threads())
-
-
-def _decomposed(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """By torch's own lines in C++, where it has them: those in Python load sympy, for seconds."""
-    if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), COMPOSITE):
-        return function._op_dk(COMPOSITE, *args, **kwargs)
-    return function.decompose(*args, **kwargs)
 
 
 def _computing_module() -> str:
