@@ -3,7 +3,7 @@
 A deterministic model computes nothing but recorded steps. Their native operations compute each row by itself, in one
 order, so that its bits depend neither on the other rows nor on how many there are. Of several tokens of one text each
 is a row of a step: all write to places of their own in one cache, and none sees a later one. A state that cannot share
-its memory like this, that of a ring or a recurrence, is read token by token.
+its memory like this, that of a recurrence or of a window that is full, is read token by token.
 """
 
 import torch
@@ -44,11 +44,10 @@ class TextReader:
 
 
 class StepReader(TextReader):
-    """Reads texts by steps of one row's memory, which are recorded once: 1, 2, 4, 8, ... tokens in each, or one."""
+    """Reads texts by steps of 1, 2, 4, 8, ... tokens in one row's memory, each of which is recorded once."""
 
     def __init__(self, model: GenerativeModel, state: State, num_read: int = 0) -> None:
         super().__init__(model, state, num_read)
-        self._most = max_rows(model.dtype) if state.can_shorten else 1
         self._steps: dict[tuple[int, bool], DecodeStep] = {}
 
     @torch.inference_mode()
@@ -59,14 +58,14 @@ class StepReader(TextReader):
 
     @torch.inference_mode()
     def __call__(self, tokens: list[int], last_only: bool = False) -> Float[Tensor, "t V"]:
-        logits = []
-        for start in range(0, len(tokens), self._most):
-            piece = tokens[start : start + self._most]
-            is_wanted = not last_only or start + self._most >= len(tokens)
-            read = self._step(piece, is_wanted)
+        logits, end = [], self.num_read + len(tokens)
+        while (left := end - self.num_read) > 0:
+            count = min(left, max_rows(self.model.dtype), self.state.num_shared(self.num_read))
+            is_wanted = not last_only or count == left
+            read = self._step(tokens[-left:][:count], is_wanted)
             if is_wanted:
                 logits.append((read[-1:] if last_only else read).clone())
-            self.num_read += len(piece)
+            self.num_read += count
         self.state.lengths.fill_(self.num_read)
         return torch.cat(logits)
 
@@ -75,8 +74,8 @@ class StepReader(TextReader):
         count = len(piece)
         rows = 1 << (count - 1).bit_length()
         if (step := self._steps.get((rows, with_logits))) is None:
-            state = self.state if self._most == 1 else self.state.shared(rows)
-            step = self._steps[rows, with_logits] = DecodeStep(self.model, state, with_logits=with_logits)
+            step = DecodeStep(self.model, self.state.shared(rows), with_logits=with_logits)
+            self._steps[rows, with_logits] = step
         places = torch.arange(rows).clamp(max=count - 1)
         step.state.lengths.copy_(self.num_read + places)
         return step(torch.tensor(piece)[places, None])[:count]
