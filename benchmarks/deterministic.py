@@ -2,8 +2,8 @@
 
     python -m benchmarks.deterministic --shape 110M --rows 1 8
 
-The model has Llama's form (`benchmarks.shapes`) and random weights. Prefill is the time until every row has its first
-token, decoding that of all further ones.
+The model is one of `benchmarks.shapes`, or of its other architectures (`--shape Mamba`), with random weights. Prefill
+is the time until every row has its first token, decoding that of all further ones.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.weights.packing import TYPES
 from benchmarks.machine import heading
-from benchmarks.shapes import shape
+from benchmarks.shapes import ARCHITECTURES, shape
 
 FORMATS = ("float32", "bfloat16", "int8", "int4", "lossless")
 
@@ -27,6 +27,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="110M")
+    parser.add_argument("--weights", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--prompt", type=int, default=128, help="tokens that each row reads")
     parser.add_argument("--new", type=int, default=32, help="tokens that each row writes")
@@ -38,7 +39,7 @@ def main() -> None:
     print(heading(f"python -m benchmarks.deterministic {options} --rounds {chosen.rounds}"))
     print("| weights | rows | prefill tokens/s | deterministic | ratio | decoding tokens/s | deterministic | ratio |")
     print("|---|---|---|---|---|---|---|---|")
-    for format, rows in product(FORMATS, chosen.rows):
+    for format, rows in product(chosen.weights, chosen.rows):
         print(f"| {format} | {rows} | {' | '.join(measured(chosen, format, rows))} |", flush=True)
 
 
@@ -63,7 +64,8 @@ def measured(chosen: argparse.Namespace, format: str, rows: int) -> list[str]:
 def engine(chosen: argparse.Namespace, format: str, rows: int, deterministic: bool) -> Engine:
     """An engine that reads all prompts before the first step."""
     dtype = torch.float32 if format == "float32" else torch.bfloat16
-    model = build(shape(chosen.shape), dtype=dtype).eval()
+    own = ARCHITECTURES[chosen.shape]() if chosen.shape in ARCHITECTURES else shape(chosen.shape)
+    model = build(own, dtype=dtype).eval()
     lm = LanguageModel(model.spec, model)
     if format in TYPES:
         lm.pack(format)

@@ -56,13 +56,13 @@ def test_the_address_of_the_web_ui_comes_first_then_the_apis() -> None:
 
 def test_models_are_loaded_as_the_options_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kernels("native")
-    made = list[ModelOptions]()
-    monkeypatch.setattr(models, "Models", lambda sources, options: [made.append(options), Models(sources, options)][1])
+    options = list[ModelOptions]()
+    monkeypatch.setattr(models, "Models", lambda sources, one: [options.append(one), Models(sources, one)][1])
     model = archetype.build("llama-tiny").eval()
     LanguageModel(model.spec, model).save(tmp_path / "model")
     for flags in ((), ("--deterministic", "--dtype", "bfloat16", "--weights", "int8")):
         lines(*flags)
-        opened = made[-1].open(str(tmp_path / "model")).model
+        opened = options[-1].open(str(tmp_path / "model")).model
         assert isinstance(opened, Decoder)
         assert opened.is_deterministic == is_packed(opened) == bool(flags)
 
