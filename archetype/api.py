@@ -158,6 +158,7 @@ def load(
     overrides: Sequence[str] = (),
     weights: str | None = None,
     further_tokens: bool = False,
+    deterministic: bool = False,
 ) -> LanguageModel:
     """Load a model with its tokenizer.
 
@@ -173,6 +174,9 @@ def load(
             "lossless" for those of bfloat16 in 12 bits, the same numbers.
         further_tokens: read the layers of a Hugging Face folder that predict tokens after the next, by which the model
             is its own draft; they are left out otherwise.
+        deterministic: have the logits of each text that is continued or scored depend on that text alone, to the bit,
+            and not on other texts at the same time, the pieces in which it is read, or a draft; prompts are then read
+            more slowly.
 
     Raises:
         ArchetypeError: names the file and what is wrong with it.
@@ -183,7 +187,10 @@ def load(
     from archetype.io.tensors import dtype_of
     from archetype.loading import load
 
-    return load(folder, dtype_of(dtype), device, allow_pickle, overrides, weights, further_tokens=further_tokens)
+    return load(
+        folder, dtype_of(dtype), device, allow_pickle, overrides, weights, further_tokens=further_tokens,
+        deterministic=deterministic,
+    )  # fmt: skip
 
 
 def tokenizer(folder: str | Path) -> Tokenizer:

@@ -249,6 +249,16 @@ class LanguageModel(LoadedModel):
         self._tokenizer()
         return generate.evaluate_tasks(self, tasks, num_fewshot, limit)
 
+    def make_deterministic(self) -> "LanguageModel":
+        """Have a text's logits the same bits alone and in company, as `load(..., deterministic=True)`; returns this.
+
+        Raises:
+            SpecError: the model does not continue texts, or cannot do so with these kernels.
+        """
+        model = self.model if isinstance(self.model, EncoderDecoder) else self._causal_model()
+        generate.make_deterministic(model)
+        return self
+
     def embed(
         self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None, normalized: bool | None = None
     ) -> Tensor:

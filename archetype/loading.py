@@ -54,6 +54,7 @@ def load(
     weights: str | None = None,
     mapped: bool = False,
     further_tokens: bool = False,
+    deterministic: bool = False,
 ) -> LanguageModel:
     """Load the model and tokenizer of a run directory, a Hugging Face folder, a GGUF file, or one of huggingface.co.
 
@@ -71,6 +72,7 @@ def load(
         mapped: whether weights may stay in their file, mapped into memory, as what reads them once alone needs.
         further_tokens: read the layers of a Hugging Face folder that predict tokens after the next, which are left out
             otherwise; those of a run are read as its specification says.
+        deterministic: have the logits of each text that is continued or scored depend on that text alone, to the bit.
 
     Raises:
         ArchetypeError: names the file and what is wrong with it.
@@ -106,6 +108,8 @@ def load(
     if not mapped:
         unpack_without_kernels(lm.model)
         move_to_huge_pages(lm.model)
+    if deterministic:
+        lm.make_deterministic()
     log.info("loaded %s: %r", folder, lm)
     return lm
 

@@ -14,6 +14,7 @@ from archetype.generate.encoder import (
 from archetype.generate.engine import Engine
 from archetype.generate.examples import evaluate_images, evaluate_texts, evaluate_tokens
 from archetype.generate.generation_config import generation_config, read_generation_config
+from archetype.generate.reader import make_deterministic
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler, sample
 from archetype.generate.score import Score, score
@@ -30,6 +31,6 @@ __all__ = [
     "Request", "Sampler", "Sampling", "Score", "Stats", "TaskScores", "TokenClass", "Translation", "TranslationScore",
     "ValueReport", "answer", "beam_search", "classify_pictures", "classify_texts", "classify_tokens", "embed",
     "embedding_tokens", "evaluate_images", "evaluate_tasks", "evaluate_texts", "evaluate_tokens", "fill",
-    "generation_config", "prefill", "read_generation_config", "sample", "score", "translate", "translation_score",
-    "translations",
+    "generation_config", "make_deterministic", "prefill", "read_generation_config", "sample", "score", "translate",
+    "translation_score", "translations",
 ]  # fmt: skip

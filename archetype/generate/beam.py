@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype.data.pairs import end_of_text
-from archetype.errors import DataError
+from archetype.errors import DataError, SpecError
 from archetype.generate.beam_step import BeamStep
 from archetype.generate.finite import check_finite
 from archetype.generate.hypotheses import Candidates, Hypotheses
@@ -124,6 +124,9 @@ class Search:
     """
 
     def __init__(self, model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam) -> None:
+        if model.is_deterministic:
+            cause = "a search with beams reads sources together, whose bits depend on each other"
+            raise SpecError("deterministic", cause, "load the model without it, or write without beams")
         self.model, self.sources, self.settings = model, sources, settings
         self.waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # from the end
         rows = max_rows(model.dtype) if is_native(model) else BATCH_SIZE * settings.num_beams

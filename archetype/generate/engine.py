@@ -15,6 +15,7 @@ from archetype.errors import DataError, SpecError
 from archetype.generate.generation_config import never_written
 from archetype.generate.grammar import KINDS, Grammar, GrammarCompiler
 from archetype.generate.prompts import PromptEncoder
+from archetype.generate.reader import StepReader, TextReader, num_places, reads_by_steps
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler
 from archetype.generate.scheduler import Scheduler, chunk_size, logprobs_of
@@ -247,12 +248,12 @@ class Engine:
         for number, text in enumerate(texts, start=1):
             ids = self.prompts.encode(text, f"text {number}" if len(texts) > 1 else "text")
             with self._turn():
-                state, size = self.model.new_state(1, len(ids)), chunk_size(self.model, ids)
+                state, size = self.model.new_state(1, num_places(self.model, len(ids))), chunk_size(self.model, ids)
+                read = (StepReader if reads_by_steps(self.model) else TextReader)(self.model, state)
                 rows: list[Logprobs | None] = [None]
                 for start in range(0, len(ids), size):
-                    output = self.model(torch.tensor([ids[start : start + size]], device=self.model.device), state)
-                    state, targets = output.state, ids[start + 1 : start + 1 + size]
-                    rows += logprobs_of(output.logits[0, : len(targets)], targets, [logprobs] * len(targets))
+                    logits, targets = read(ids[start : start + size]), ids[start + 1 : start + 1 + size]
+                    rows += logprobs_of(logits[: len(targets)], targets, [logprobs] * len(targets))
             scores.append(rows)
         return scores
 
@@ -317,10 +318,7 @@ class Engine:
         try:
             self._remove_cancelled(events)
             self._scheduler.decode(events)
-            for piece, state in self._scheduler.pieces(self.prefill_tokens):
-                tokens = torch.tensor([piece], device=self.model.device)
-                output = self.model(tokens, state, last_only=True)
-                self._scheduler.after_piece(output.logits[:, 0], output.state, events)
+            self._scheduler.read(self.prefill_tokens, events)
         except BaseException as error:
             events += self._fail_all(error, {event.request for event in events if event.finish_reason})
             if not isinstance(error, Exception):

@@ -1,7 +1,6 @@
 """Which requests run, and what a step brings to each: slots, prompts in chunks, shared beginnings, guesses."""
 
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -11,9 +10,10 @@ from torch import Tensor
 
 from archetype.errors import ArchetypeError
 from archetype.generate.finite import check_finite
+from archetype.generate.reader import StepReader, TextReader, reads_by_steps
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import sample
-from archetype.generate.slots import MIN_SHARED, PrefixCache, Slots, shared_length
+from archetype.generate.slots import MIN_SHARED, PrefixCache, Slots, copy_rows, shared_length
 from archetype.generate.speculate import Speculator
 from archetype.generate.step import PREFILL_CHUNK
 from archetype.models.build import GenerativeModel
@@ -25,11 +25,10 @@ AHEAD = 512  # tokens for which a request's row has room at first
 
 @dataclass
 class Prefill:
-    """The request whose prompt is being read, and how far; without a state its source is yet to be read."""
+    """The request whose prompt is being read, and what reads it; nothing does before its source was read."""
 
     request: Request
-    state: State | None
-    num_read: int
+    reader: TextReader | None
 
 
 class Scheduler:
@@ -60,6 +59,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.prompt_tokens = self.cached_tokens = self.guessed_tokens = self.accepted_tokens = 0
         self._reading: Prefill | None = None
+        self._row: tuple[StepReader, tuple[int, int]] | None = None  # of a deterministic model, and its row's sizes
         self._has_source = model.spec.reads_source
         self._suppressed = torch.tensor(suppressed, dtype=torch.long, device=model.device)
 
@@ -133,23 +133,26 @@ class Scheduler:
         self.accepted_tokens += sum(lengths) - sum(started)
         return [last[row] for row in range(len(requests))]
 
-    def pieces(self, limit: int) -> Iterator[tuple[list[int], State]]:
-        """Pieces of the prompts that wait, and the state before each; `after_piece` must be called between two.
+    def read(self, limit: int, events: list[Event]) -> None:
+        """Read pieces of the prompts that wait.
 
         Args:
             limit: tokens of all pieces, sources included; but there is one piece at least.
+            events: what the step has brought so far; the first token of each prompt that is read to its end is added.
         """
         num_read = 0
         while (reading := self._next()) is not None:
-            request, start = reading.request, reading.num_read
+            request, start = reading.request, 0 if reading.reader is None else reading.reader.num_read
             piece = request.window[start : start + chunk_size(self.model, request.window)]
-            size = len(piece) + (len(request.prompt) if reading.state is None else 0)
+            size = len(piece) + (len(request.prompt) if reading.reader is None else 0)
             if num_read and num_read + size > limit:
                 return
             num_read += size
-            reading.num_read += len(piece)
-            state = reading.state or self._read_source(request)
-            yield piece, state.narrow(reading.num_read)  # nothing is written beyond, nor looked at
+            reading.reader = reading.reader or self._read_source(request)
+            logits = reading.reader(piece, last_only=True)
+            if reading.reader.num_read == len(request.window):
+                self._reading = None
+                self._start(request, logits, reading.reader.state, events)
 
     def _next(self) -> Prefill | None:
         """The prompt that is being read, or the first that waits where a slot is free."""
@@ -183,22 +186,29 @@ class Scheduler:
             request.is_started, request.num_cached = True, num_cached
             self.prompt_tokens += len(request.prompt)
             self.cached_tokens += num_cached
-        return Prefill(request, None if self._has_source and prefix is None else self._state(request, prefix), num_read)
+        is_unread = self._has_source and prefix is None
+        return Prefill(request, None if is_unread else self._reader(request, prefix, num_read))
 
-    def _state(self, request: Request, prefix: State | None) -> State:
-        """A row with room for a request's text, after what is known of it."""
+    def _reader(self, request: Request, prefix: State | None, num_read: int = 0) -> TextReader:
+        """What reads a request's text in a row with room for it, after what is known of it."""
+        if reads_by_steps(self.model):
+            if self._row is None or self._row[1] != self.slots.sizes:
+                row = self.slots.empty_state(1, self.slots.state.capacity)
+                self._row = StepReader(self.model, row), self.slots.sizes
+            self._row[0].begin(self.slots.empty_state(1, 1) if prefix is None else prefix, num_read)
+            return self._row[0]
         length = len(request.window)
         state = self.slots.empty_state(1, length if prefix is None else max(length, prefix.capacity))
         if prefix is not None:
             state.insert(torch.tensor([0], device=self.model.device), prefix)
-        return state
+        return TextReader(self.model, state, num_read)
 
-    def _read_source(self, request: Request) -> State:
-        """A row with room for a request's target, whose source was read."""
+    def _read_source(self, request: Request) -> TextReader:
+        """What reads a request's target, whose source was read."""
         assert isinstance(self.model, EncoderDecoder)
         source = self.model.new_state(torch.tensor([request.prompt], device=self.model.device), capacity=1)
         self.prefixes.put(request.prompt, source)
-        return self._state(request, source)
+        return self._reader(request, source)
 
     def _prefix(self, tokens: list[int]) -> tuple[int, State | None]:
         """How many tokens of a text are known, in a slot or among the states that are remembered, and their state."""
@@ -211,22 +221,22 @@ class Scheduler:
                     length, state = shared, self.slots.copy(row, shared)
         return length, state if state is None or not state.can_shorten else state.shorten(length)
 
-    def after_piece(self, logits: Tensor, state: State, events: list[Event]) -> None:
-        """Where a prompt is read to its end, choose the first token, and give the request a slot.
+    def _start(self, request: Request, logits: Tensor, state: State, events: list[Event]) -> None:
+        """Choose the first token of a prompt that was read to its end, and give the request a slot.
 
         Args:
-            logits: after the piece, (1, V).
+            request: whose prompt it is.
+            logits: after the prompt, (1, V).
             state: likewise.
             events: what the step has brought so far; that of the first token is added.
         """
-        assert self._reading is not None
-        self._reading.state, request = state, self._reading.request
-        if self._reading.num_read < len(request.window):
-            return
-        self._reading = None
         if not request.tokens and self._remembers_texts:
-            self.prefixes.put(request.window, state)
+            is_own = self._row is None or state is not self._row[0].state
+            first = torch.tensor([0], device=self.model.device)
+            self.prefixes.put(request.window, state if is_own else copy_rows(state, first, len(request.window)))
         [event] = self._choose(logits, [request])
+        if request.error is not None:
+            self._row = None  # what is masked is multiplied by zero, which leaves what is no number
         events.append(event)
         if event.finish_reason is None and not self._evict_oldest(request):
             self.slots.join(request, state)

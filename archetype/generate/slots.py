@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from archetype.generate.reader import StepReader, num_places
 from archetype.generate.step import DecodeStep, verify
 from archetype.models.build import GenerativeModel
 from archetype.models.causal import CausalModel
@@ -47,12 +48,19 @@ class Slots(Generic[T]):
         self._source_length = 1
         self.state = self.empty_state(1, 1)
         self._steps: dict[int, DecodeStep] = {}
+        self._readers: dict[int, StepReader] = {}
 
     def empty_state(self, texts: int, capacity: int) -> State:
         """Rows for some texts that are yet to be read."""
+        capacity = num_places(self.model, capacity)
         if isinstance(self.model, EncoderDecoder):
             return self.model.empty_state(texts, capacity, self._source_length, self.num_beams)
         return (self._new_state or self.model.new_state)(texts, capacity)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The tokens of a row, and of its source, for which there is room."""
+        return self.state.capacity, self._source_length
 
     @torch.inference_mode()
     def reserve(self, texts: int, capacity: int, source_length: int = 1) -> None:
@@ -64,8 +72,8 @@ class Slots(Generic[T]):
         if capacity > state.capacity:
             capacity = max(capacity, min(2 * state.capacity, context))
         if source_length > known:
-            self._source_length = max(source_length, min(2 * known, context))
-        self.state, self._steps = self.empty_state(texts, max(capacity, state.capacity)), {}
+            self._source_length = num_places(self.model, max(source_length, min(2 * known, context)))
+        self.state, self._steps, self._readers = self.empty_state(texts, max(capacity, state.capacity)), {}, {}
         if count := len(self.texts):
             self.state.insert(self._rows(range(count)), state.rows(0, count * self.num_beams))
 
@@ -98,10 +106,7 @@ class Slots(Generic[T]):
     def copy(self, slot: int, length: int | None = None) -> State:
         """The state of a slot's rows, or of its first tokens, as a state of its own."""
         length = int(self.state.lengths[slot * self.num_beams]) if length is None else length
-        state = self.state.narrow(length).select(self._rows([slot]))
-        if not state.can_shorten:
-            state.capacity = self.state.capacity  # which decides what kind of buffer a window has
-        return state
+        return copy_rows(self.state, self._rows([slot]), length)
 
     @torch.inference_mode()
     def current_step(self) -> DecodeStep:
@@ -123,7 +128,15 @@ class Slots(Generic[T]):
     def verify(self, tokens: list[list[int]]) -> Tensor:
         """Logits after each text's newest token and after each of the tokens guessed to follow, (rows in use, T, V)."""
         assert isinstance(self.model, CausalModel)
-        return verify(self.model, tokens, self.state.rows(0, len(tokens)))
+        if not self.model.is_deterministic:
+            return verify(self.model, tokens, self.state.rows(0, len(tokens)))
+        logits = []
+        for slot, row in enumerate(tokens):
+            if slot not in self._readers:
+                self._readers[slot] = StepReader(self.model, self.state.rows(slot, slot + 1))
+            self._readers[slot].num_read = int(self.state.lengths[slot])
+            logits.append(self._readers[slot](row))
+        return torch.nn.utils.rnn.pad_sequence(logits, batch_first=True)
 
     @torch.inference_mode()
     def shorten(self, lengths: list[int]) -> None:
@@ -138,6 +151,14 @@ class Slots(Generic[T]):
     def _bucket(self, count: int) -> int:
         """The number of slots of a step for so many texts."""
         return min(self.limit, 1 << max(count - 1, 0).bit_length())
+
+
+def copy_rows(state: State, rows: Tensor, length: int) -> State:
+    """Some rows, or the first tokens of them, as a state of its own."""
+    copied = state.narrow(length).select(rows)
+    if not copied.can_shorten:
+        copied.capacity = state.capacity  # which decides what kind of buffer a window has
+    return copied
 
 
 class PrefixCache:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from archetype.errors import SpecError
 from archetype.models.build import GenerativeModel
 from archetype.models.causal import CausalModel
 from archetype.models.output import Output
@@ -26,22 +27,25 @@ class DecodeStep:
 
     The state goes on in place: its buffers and `lengths` stay the same tensors. On CPU the first step is recorded as a
     list of native operations, which later steps replay; one that cannot be recorded or is observed, or of many rows,
-    stays with torch.
+    stays with torch; of a deterministic model each is recorded, and has native operations alone.
 
     Args:
         model: in evaluation mode.
         state: of the rows; `state.insert` puts another text in the place of one.
         inputs: further tensors that change between steps, of one that computes more than logits.
+        with_logits: whether logits are computed, and not only the state.
 
     Attributes:
         replay: the recorded step; None before the first, and where it is not recorded.
     """
 
-    def __init__(self, model: GenerativeModel, state: State, inputs: Sequence[Tensor] = ()) -> None:
-        self.model, self.state, self.inputs = model, state, inputs
+    def __init__(
+        self, model: GenerativeModel, state: State, inputs: Sequence[Tensor] = (), with_logits: bool = True
+    ) -> None:
+        self.model, self.state, self.inputs, self.with_logits = model, state, inputs, with_logits
         self._buffers = [place for layer in state.layers for place in layer.tensors()]
-        is_small = is_native(model) and len(state.lengths) <= max_rows(model.dtype)
-        self._library = library() if is_small and not observer() else None
+        is_small = len(state.lengths) <= max_rows(model.dtype) or model.is_deterministic
+        self._library = library() if is_native(model) and is_small and not observer() else None
         self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)
         self.replay: Replay | None = None
         self._result: Tensor | None = None
@@ -57,28 +61,33 @@ class DecodeStep:
             try:
                 return self._record(tokens, self._library)
             except NotRecordable as error:
+                if self.model.is_deterministic:
+                    raise _not_deterministic(str(error)) from None
                 log.info("decoding is not recorded: %s", error)
                 self._library = None
+        if self.model.is_deterministic:
+            raise _not_deterministic("somebody who looks on, or no kernels")
         longest = int(self.state.lengths.max()) + 1
         return self._compute(tokens, self.state.narrow(longest))
 
     def _compute(self, tokens: Tensor, state: State) -> Tensor:
-        output = self.model(tokens, state, last_only=True)
+        output = self.model(tokens, state, last_only=True, with_logits=self.with_logits)
         self._commit(output)
-        logits: Tensor = output.logits[:, 0]
-        return logits
+        return output.logits[:, 0] if self.with_logits else self.state.lengths
 
     def _record(self, tokens: Tensor, kernels: Library) -> Tensor:
         self._tokens.copy_(tokens)
         inputs = [self._tokens, self.state.lengths, *self.inputs, *(buffer for _, _, buffer in self._buffers)]
         try:
-            with Recorder(kernels, inputs, torch.get_num_threads()) as recorder:
+            with Recorder(kernels, inputs, torch.get_num_threads(), self.model.is_deterministic) as recorder:
                 result = self._compute(self._tokens, self.state)
         except NotRecordable:  # what was written stands where this step writes again
             for layer, name, buffer in self._buffers:
                 setattr(layer, name, buffer)
             raise
         self.replay, self._result = recorder.finish([result]), result
+        if self.model.is_deterministic and (foreign := self.replay.foreign):
+            raise _not_deterministic(foreign[0])
         return result
 
     def _commit(self, output: Output) -> None:
@@ -89,6 +98,11 @@ class DecodeStep:
                 setattr(layer, name, buffer)
         assert output.state is not None
         self.state.lengths.copy_(output.state.lengths)
+
+
+def _not_deterministic(operation: str) -> SpecError:
+    cause = f"a step of this model has {operation}, so that bits may depend on the other rows"
+    return SpecError("deterministic", cause, "load the model without it")
 
 
 def is_native(model: GenerativeModel) -> bool:

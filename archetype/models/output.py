@@ -69,9 +69,15 @@ class BaseModel(nn.Module):
 
 
 class TokenModel(BaseModel):
-    """Base of models that read tokens."""
+    """Base of models that read tokens.
+
+    Attributes:
+        is_deterministic: whether the logits after a token have the same bits alone and in company, while texts are
+            continued: `generate.make_deterministic` says so.
+    """
 
     embedding: Any  # a module, whose `token` is a table
+    is_deterministic = False
 
     @property
     def token_table(self) -> Weight:

@@ -9,7 +9,7 @@ from archetype.native.arguments import FLOATS, TYPES
 from archetype.native.dispatch import recording
 from archetype.native.library import library
 from archetype.native.operations import Append, Attend, CopyPlaces
-from archetype.native.products import max_rows
+from archetype.native.products import too_many
 from archetype.native.recorder import Immediate
 from archetype.native.translations import SERIAL
 
@@ -100,7 +100,7 @@ def attend(
     caches = [keys, values, *([] if second is None else [second[1]])]
     floats = [tensor for tensor in (slopes, sinks) if tensor is not None]
     others = [*caches, q, *([] if second is None else [second[0]]), *floats]
-    if batch * length > max_rows(q.dtype) or any(cache.dtype != keys.dtype for cache in caches):
+    if too_many(recorder, batch * length, q.dtype) or any(cache.dtype != keys.dtype for cache in caches):
         return None
     if not {q.dtype, keys.dtype} <= set(FLOATS) or any(tensor.stride(-1) != 1 for tensor in others):
         return None

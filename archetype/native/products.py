@@ -53,6 +53,11 @@ def max_rows(dtype: torch.dtype) -> int:
     return MAX_TILED_ROWS if dtype == torch.bfloat16 and kernels is not None and kernels.has_tiles else MAX_ROWS
 
 
+def too_many(recorder: "Recorder | Immediate", rows: int, dtype: torch.dtype) -> bool:
+    """Whether torch's own operation is to compute so many rows."""
+    return rows > max_rows(dtype) and not recorder.any_rows
+
+
 @translates(aten.linear.default)
 def _linear(
     recorder: "Recorder", function: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None
@@ -84,7 +89,7 @@ def product(
         indices: of each vector, the matrices that it is multiplied by: (number of vectors, k).
     """
     rows = x.numel() // x.shape[-1] * (1 if indices is None else indices.shape[1])
-    if rows > max_rows(x.dtype):
+    if too_many(recorder, rows, x.dtype):
         return None
     if isinstance(weight, LosslessRows):
         return _product(recorder, x, _lossless(weight), bias, indices)
@@ -202,7 +207,7 @@ def _bmm(recorder: "Recorder", function: Any, x: Tensor, other: Tensor) -> Tenso
     if other.shape[-1] == 1 and x.shape[-2] > 1:  # a matrix times a vector
         y = _bmm(recorder, function, other.transpose(-1, -2), x.transpose(-1, -2))
         return None if y is None else y.transpose(-1, -2)
-    if x.shape[-2] > max_rows(x.dtype):
+    if too_many(recorder, x.shape[-2], x.dtype):
         return None
     y = torch.empty(*x.shape[:-1], other.shape[-1], dtype=x.dtype)
     batch = x.shape[0] if x.dim() == 3 else 1
@@ -225,14 +230,14 @@ def _depthwise(
     plain = [value if isinstance(value, int) else value[0] for value in (stride, padding, dilation)] == [1, 0, 1]
     if not plain or x.dim() != 3 or groups != x.shape[1] or weight.shape[0] != groups or x.shape[2] != weight.shape[2]:
         return None
-    if x.dtype != torch.float32:
-        return None
-    products = pointwise(recorder, "mul", torch.empty_like(x), x, weight[:, 0])
+    products = pointwise(recorder, "mul", torch.empty(x.shape), x, weight[:, 0])
     if products is None or (y := reduced(recorder, "sum", products)) is None:
         return None
     if bias is not None and pointwise(recorder, "add", y, y, bias) is None:
         return None
-    return y[..., None]
+    if x.dtype != y.dtype:  # sums of float32 are rounded once
+        y = pointwise(recorder, "copy", torch.empty(y.shape, dtype=x.dtype), y)
+    return None if y is None else y[..., None]
 
 
 @translates(aten.sum.dim_IntList, aten.mean.dim)

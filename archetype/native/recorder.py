@@ -8,12 +8,13 @@ numbers, cannot be recorded.
 """
 
 import ctypes
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -29,6 +30,12 @@ UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 }  # fmt: skip
 IGNORED = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.detach_.default}
+# Operations of torch that move numbers and compute none, so that the shape of their inputs changes no bit.
+MOVING = {
+    aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_zeros.default,
+    aten.gather.default, aten.scatter.value,
+}  # fmt: skip
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class NotRecordable(Exception):
@@ -51,6 +58,7 @@ class TorchCall:
     One that works in place has no outputs.
     """
 
+    module: str
     function: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -77,6 +85,12 @@ class Replay:
     segments: list["ctypes.Array[Entry] | TorchCall"]
     memory: list[Any] = field(repr=False)  # tensors and arguments, which must stay where they are
 
+    @property
+    def foreign(self) -> list[str]:
+        """Operations of torch that compute numbers: their bits may depend on how many rows the step has."""
+        calls = [segment for segment in self.segments if isinstance(segment, TorchCall)]
+        return [f"{call.function} in {call.module}" for call in calls if call.function not in MOVING]
+
     @torch.inference_mode()
     def __call__(self, threads: int) -> None:
         """Compute the step.
@@ -96,7 +110,7 @@ class _HostReads(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in HOST_READS:
-            raise NotRecordable(f"{function.__name__} on the host")
+            raise NotRecordable(f"{function.__name__} on the host in {_computing_module()}")
         return function(*args, **(kwargs or {}))
 
 
@@ -107,11 +121,12 @@ class Recorder(TorchDispatchMode):
         library: the compiled kernels.
         inputs: the tensors whose contents change between replays.
         threads: by which the recorded step itself is computed.
+        any_rows: record products of many rows, too, of which torch's own may be faster.
     """
 
-    def __init__(self, library: Library, inputs: Sequence[Tensor], threads: int = 1) -> None:
+    def __init__(self, library: Library, inputs: Sequence[Tensor], threads: int = 1, any_rows: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.library, self.threads = library, threads
+        self.library, self.threads, self.any_rows = library, threads, any_rows
         self.calls: list[Call] = []
         self.memory: list[Any] = [*inputs]
         self._inputs = {_memory(tensor) for tensor in inputs}
@@ -137,7 +152,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if function._schema.is_mutable and function not in IGNORED and _memory(args[0]) not in self._own:
-            raise NotRecordable(f"{function} changes what the step did not make")
+            raise NotRecordable(f"{function} in {_computing_module()}, which changes what the step did not make")
         if (translation := translation_of(function)) is not None:
             result = translation(self, function, *args, **kwargs)
             if result is not None:
@@ -145,6 +160,8 @@ class Recorder(TorchDispatchMode):
         if function._can_decompose():
             super().__enter__()  # type: ignore[no-untyped-call]
             try:
+                if function is aten.matmul.default:  # whose lines in Python load sympy, for seconds
+                    return function._op_dk(COMPOSITE, *args, **kwargs)
                 return function.decompose(*args, **kwargs)
             finally:
                 super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -152,18 +169,18 @@ class Recorder(TorchDispatchMode):
 
     def _torch_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if UNREPEATABLE & set(function.tags):
-            raise NotRecordable(str(function))
+            raise NotRecordable(f"{function} in {_computing_module()}")
         result = function(*args, **kwargs)
         outputs = tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         reads = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
         self.memory.extend(outputs)
         read_memory = {_memory(tensor) for tensor in reads}
         if function._schema.is_mutable and function not in IGNORED:
-            self.calls.append(TorchCall(function, args, kwargs, (), reads, outputs or reads))
+            self.calls.append(TorchCall(_computing_module(), function, args, kwargs, (), reads, outputs or reads))
         elif any(_memory(output) not in read_memory for output in outputs):
             self._own |= {_memory(output) for output in outputs} - read_memory
             if function not in IGNORED:
-                self.calls.append(TorchCall(function, args, kwargs, outputs, reads, outputs))
+                self.calls.append(TorchCall(_computing_module(), function, args, kwargs, outputs, reads, outputs))
         return result
 
     def emit(self, arguments: Arguments, serial: bool = False) -> None:
@@ -220,6 +237,8 @@ class Recorder(TorchDispatchMode):
 class Immediate:
     """Computes native operations at once and keeps nothing: for what is no decoding step."""
 
+    any_rows = False
+
     def __init__(self, library: Library) -> None:
         self.library = library
 
@@ -227,6 +246,17 @@ class Immediate:
         """Compute a native operation; as `Recorder.emit`."""
         if not arguments.is_empty:
             self.library.run(arguments.entry(serial), 1, 1 if serial else torch.get_num_threads())
+
+
+def _computing_module() -> str:
+    """The class of the innermost module whose lines run."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        module = frame.f_locals.get("self")
+        if isinstance(module, nn.Module):
+            return type(module).__name__
+        frame = frame.f_back
+    return "no module"
 
 
 def _memory(tensor: Tensor) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from archetype.native.arguments import FLOATS
 from archetype.native.operations import Embedding, Gather, QuantizedEmbedding, Rows, Topk
-from archetype.native.translations import SERIAL, aten, collapsed, translates
+from archetype.native.translations import SERIAL, aten, collapsed, pointwise, translates
 
 if TYPE_CHECKING:
     from archetype.native.recorder import Immediate, Recorder
@@ -50,8 +50,13 @@ def normalized(
 def _softmax(recorder: "Recorder", function: Any, x: Tensor, dim: int, dtype: Any = None) -> Tensor | None:
     if dim % x.dim() != x.dim() - 1 or dtype not in (None, False, x.dtype) or x.dtype not in FLOATS:
         return None
-    stride = row_stride(x)
     kind = "softmax" if function in (aten.softmax.int, aten._softmax.default) else "log_softmax"
+    if row_stride(x) is None:  # such as what is turned round
+        copied = pointwise(recorder, "copy", torch.empty(x.shape, dtype=x.dtype), x)
+        if copied is None:
+            return None
+        x = copied
+    stride = row_stride(x)
     return None if stride is None else emit_rows(recorder, kind, torch.empty(x.shape, dtype=x.dtype), x, stride)
 
 

@@ -184,11 +184,10 @@ def _clamp(
 
 @translates(aten.masked_fill.Scalar)
 def _masked_fill(recorder: "Recorder", function: Any, x: Tensor, mask: Tensor, value: float) -> Tensor | None:
-    return (
-        pointwise(recorder, "where", torch.empty_like(x), mask, value, x)
-        if torch.broadcast_shapes(x.shape, mask.shape) == x.shape
-        else None
-    )
+    sizes = zip(reversed(mask.shape), reversed(x.shape), strict=False)  # torch.broadcast_shapes would load sympy
+    if mask.dim() > x.dim() or any(size not in (1, of_x) for size, of_x in sizes):
+        return None
+    return pointwise(recorder, "where", torch.empty_like(x), mask, value, x)
 
 
 @translates(aten._to_copy.default, aten.clone.default)

@@ -81,6 +81,21 @@ class LayerState:
         }
         return replace(self, **views)
 
+    def num_shared(self, length: int) -> int:
+        """How many tokens after the first `length` can be read as rows that share this one's memory: at least one."""
+        inner = [value for _, value in self._values() if isinstance(value, LayerState)]
+        if len(inner) < len([*self._values()]):
+            return EMPTY_SLOT if self.can_shorten else 1
+        return min((value.num_shared(length) for value in inner), default=EMPTY_SLOT)
+
+    def shared(self: S, count: int) -> S:
+        """A view of one row as so many rows in the same memory, which write to places of their own."""
+        views = {
+            name: value.shared(count) if isinstance(value, LayerState) else value.expand(count, *value.shape[1:])
+            for name, value in self._values()
+        }
+        return replace(self, **views)
+
     def tensors(self) -> Iterator[tuple["LayerState", str, Tensor]]:
         """Each tensor, with the state and the field that hold it."""
         for name, value in self._values():
@@ -170,7 +185,10 @@ class RingKVCache(KVCache):
         """Return what was in the window and the new positions, with the position of each; then keep the newest."""
         starts, ends = context.positions[:, 0], context.ends
         if keys.shape[2] == 1:  # the place that is overwritten has left the window: nothing to join
-            self._write(keys, values, starts, ends)
+            if context.num_tokens is None and fused.append(keys, self.keys, context.positions) is not None:
+                fused.append(values, self.values, context.positions)
+            else:
+                self._write(keys, values, starts, ends)
             return self.keys, self.values, self.positions(ends)
         visible = (
             torch.cat((self.keys, keys.to(self.keys.dtype)), dim=2),
@@ -179,6 +197,10 @@ class RingKVCache(KVCache):
         )
         self._write(keys, values, starts, ends)
         return visible
+
+    def num_shared(self, length: int) -> int:
+        """Those for which there are places yet: later ones overwrite what the first of them are still to see."""
+        return max(1, self.keys.shape[2] - length)
 
     def narrow(self, slots: int) -> "RingKVCache":
         """Itself: where a position stands depends on the whole size."""
@@ -214,6 +236,10 @@ class CrossKVCache(LayerState):
     keys: Float[Tensor, "B K S P"]
     values: Float[Tensor, "B K S P"]
     num_tokens: Lengths
+
+    def num_shared(self, length: int) -> int:
+        """Any: no pass writes here."""
+        return EMPTY_SLOT
 
     @classmethod
     def empty(
@@ -338,6 +364,15 @@ class State:
     def rows(self, start: int, stop: int) -> "State":
         """A view of the rows from `start` up to `stop`; writes go to the same memory."""
         return State(self.lengths[start:stop], [layer.rows(start, stop) for layer in self.layers], self.capacity)
+
+    def num_shared(self, length: int) -> int:
+        """How many tokens after the first `length` can be read as rows that share one row's memory: at least one."""
+        return min((layer.num_shared(length) for layer in self.layers), default=EMPTY_SLOT)
+
+    def shared(self, count: int) -> "State":
+        """A view of one row as rows for so many of its next tokens."""
+        lengths = self.lengths + torch.arange(count, device=self.lengths.device)
+        return State(lengths, [layer.shared(count) for layer in self.layers], self.capacity)
 
     @property
     def targets(self) -> "State":

@@ -111,7 +111,7 @@ def test_a_run_directory_is_a_model(archetype: Command, run_directory: Path, tmp
 def test_guesses_change_no_text(archetype: Command, run_directory: Path) -> None:
     command = ["generate", run_directory, "The the ", "--max-new-tokens", "20", "--temperature", "0.8", "--seed", "3"]
     plain = archetype(*command).stdout
-    for guess in (["--lookup"], ["--draft", run_directory]):
+    for guess in (["--lookup"], ["--draft", run_directory], ["--lookup", "--deterministic"]):
         done = archetype(*command, *guess)
         assert (done.returncode, done.stdout) == (0, plain), done.stderr
     both = archetype(*command, "--lookup", "--draft", run_directory)

@@ -13,8 +13,9 @@ import torch
 from archetype.data.corpus import Corpus
 from archetype.errors import SpecError
 from archetype.generate import DecodeStep, Engine, Request, prefill
+from archetype.generate.step import PREFILL_CHUNK
 from archetype.language_model import LanguageModel
-from archetype.models.build import Model
+from archetype.models.build import GenerativeModel, Model
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
@@ -139,10 +140,12 @@ def runner(model: Model, workload: Workload, dtype: str) -> Callable[[], Timing]
     """
     if workload.job == "train":
         return _trainer(model, workload, dtype)
+    if isinstance(model, GenerativeModel) and (workload.job == "batch" or model.is_deterministic):
+        return _requests(model, workload)
     if isinstance(model, EncoderDecoder):
         return _translating(model, workload)
     if isinstance(model, CausalModel) and workload.job != "embed":
-        return _requests(model, workload) if workload.job == "batch" else _decoding(model, workload)
+        return _decoding(model, workload)
     assert isinstance(model, Encoder | Decoder)
     return lambda: embed(model, workload)
 
@@ -176,9 +179,11 @@ def _decoding(model: CausalModel, workload: Workload) -> Callable[[], Timing]:
     return run
 
 
-def _requests(model: Decoder | NGram | MegaByte, workload: Workload) -> Callable[[], Timing]:
+def _requests(model: Decoder | NGram | MegaByte | EncoderDecoder, workload: Workload) -> Callable[[], Timing]:
     """All rows as requests to an engine that has a slot for each and remembers no prompt."""
-    engine = Engine(LanguageModel(model.spec, model), slots=len(workload.prompts), prefix_bytes=0)
+    lm = LanguageModel(model.spec, model, special={"decoder_start_token_id": START})
+    at_once = PREFILL_CHUNK if workload.job == "batch" else sum(map(len, workload.prompts))
+    engine = Engine(lm, slots=len(workload.prompts), prefix_bytes=0, prefill_tokens=at_once)
 
     def run() -> Timing:
         started = time.perf_counter()

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from archetype.apps.cli.options import Device, Exported, Json
+from archetype.apps.cli.options import Deterministic, Device, Exported, Json
 from archetype.apps.cli.output import console, print_device, print_json, show_warnings
 
 DTYPE = typer.Option(help="Type to compute in.  [default: as stored; float32 of a preset]")
@@ -28,6 +28,7 @@ def bench(
     batch: Annotated[int | None, BATCH] = None,
     prompt: Annotated[int | None, PROMPT] = None,
     new: Annotated[int | None, NEW] = None,
+    deterministic: Deterministic = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the processor.  [default: one for each core]")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Repetitions; their median counts.")] = 5,
     peer: Annotated[bool, typer.Option("--peer", help="Let transformers and llama.cpp take turns with us.")] = False,
@@ -57,6 +58,8 @@ def bench(
     show_warnings()
     if peer and resolve_device(device).type != "cpu":
         raise SpecError("--peer", "peers are timed on the processor", "add --device cpu")
+    if deterministic and job in ("train", "embed"):
+        raise SpecError("--deterministic", f"is of texts that are continued, and {job} continues none", "leave it out")
     if threads is not None:
         torch.set_num_threads(threads)
     if job == "train":
@@ -71,10 +74,12 @@ def bench(
                 lm.pack(weights)
                 unpack_without_kernels(lm.model)
                 move_to_huge_pages(lm.model)
+            if deterministic:
+                lm.make_deterministic()
             measured = measure(lm, workload, dtype, weights, repeat, peers)
     rows, prompt, new = workload.sizes
     settings = {"job": job, "model": model, "dtype": dtype, "weights": weights or dtype, "batch": rows,
-                "prompt": prompt, "new": new, "repeat": repeat}  # fmt: skip
+                "prompt": prompt, "new": new, "deterministic": deterministic, "repeat": repeat}  # fmt: skip
     where = {
         "machine": environment.description(lm.model.device),
         "versions": environment.versions(),
@@ -99,7 +104,7 @@ def _print(result: dict[str, Any]) -> None:
 
     peers = result.get("peers", [])
     title = "{job} {model}, {dtype}, {batch} x {prompt} tokens read".format(**result)
-    title += f", {result['new']} written" * bool(result["new"])
+    title += f", {result['new']} written" * bool(result["new"]) + ", deterministic" * result["deterministic"]
     table = Table(box=None, show_header=bool(peers))
     table.add_column("")
     table.add_column("archetype")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from archetype.apps.cli.fields import fields, takes, values_of
-from archetype.apps.cli.options import Device, Dtype, Json, Model, Weights
+from archetype.apps.cli.options import Deterministic, Device, Dtype, Json, Model, Weights
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def generate(
     slots: Annotated[int, typer.Option(min=1, help="With --input: prompts that are decoded together.")] = 32,
     dtype: Dtype = None,
     weights: Weights = None,
+    deterministic: Deterministic = False,
     device: Device = "auto",
     as_json: Json = False,
     **options: Any,
@@ -82,12 +83,12 @@ def generate(
         from archetype.apps.cli.prompt_file import read_prompts
 
         lines = read_prompts(input)  # wrong lines are refused before a large model is read
-        lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF)
+        lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF, deterministic=deterministic)
         engine = Engine(lm, slots, draft=_draft(draft, dtype, device), lookup=lookup)
         _generate_file(lm, engine, lines, output, settings, as_json)
         return
     texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
-    lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF)
+    lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF, deterministic=deterministic)
     if chat:
         _print_answers(lm, [_conversation(system, text) for text in texts], settings, as_json)
         return

@@ -51,6 +51,12 @@ Weights = Annotated[
         help="int8, int4: matrices of 8 or 4 bits, in groups of 32; lossless: bfloat16 in 12.  [default: as stored]"
     ),
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic", help="Each text alone decides its logits, to the bit; prompts are read more slowly."
+    ),
+]
 Device = Annotated[
     str, typer.Option(help="auto (a GPU where there is one), cpu, cuda, cuda:N or mps.", callback=_check_device)
 ]

@@ -23,8 +23,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "apps/serve/completions.py": [
         ('"text": echo.text + texts[index],', '"text": texts[index],'),
         ('"prompt_token_ids": choices.prompts[index // choices.n]}', '"prompt_token_ids": choices.prompts[0]}'),
-        ("sum(len(model.tokenizer.encode_target(text)) + 1 for text in targets),",
-         "sum(len(model.tokenizer.encode_target(text)) for text in targets),"),
+        ("usage(sum(map(len, rows)), sum(target.num_tokens for target in targets))",
+         "usage(sum(map(len, rows)), sum(target.num_tokens - 1 for target in targets))"),
         ("elif add_special_tokens and tokenizer.bos is not None and (tokenizer.adds_bos or not ids):",
          "elif add_special_tokens and tokenizer.bos is not None:"),
         ("pieces[-1] += stream.finish()", "pass"),

@@ -29,6 +29,7 @@ from archetype.native.library import library
 from archetype.runs import machine
 from archetype.runs.machine import Peak
 from tests.helpers.cases import case
+from tests.helpers.kernels import kernels
 from tests.helpers.specs import ALL
 from tests.helpers.weights import randomize
 
@@ -36,7 +37,7 @@ FIELDS = {
     "job", "model", "dtype", "weights", "batch", "prompt", "new", "repeat", "prefill_ms", "decode_tokens_per_s",
     "tokens_per_s", "tokens_per_s_range", "seconds", "tokens", "read_gb_per_s", "flops_per_s",
     "peak_bandwidth_gb_per_s", "peak_bandwidth_path", "peak_flops_per_s", "peak_flops_path", "fraction_of_limit",
-    "bound", "page_bytes", "machine", "versions", "date",
+    "bound", "page_bytes", "machine", "versions", "date", "deterministic",
 }  # fmt: skip
 PEAKS = Peaks(bandwidth=Peak(1e9, "torch.sum"), flops=Peak(1e11, "torch.mm"), page_bytes=4096)
 
@@ -111,6 +112,13 @@ def test_a_folder_is_timed_with_its_own_weights(tmp_path: Path) -> None:
     from_folder = bench("decode", str(tmp_path / "model"), "--prompt", "4", "--new", "6")
     timing = runner(lm.model.eval(), Workload.of("decode", lm.spec, 1, 4, 6), "float32")()
     assert from_folder["tokens"] == list(timing.tokens) and len(timing.tokens) == 6
+
+
+def test_a_deterministic_model_is_timed_as_an_engine_runs_it() -> None:
+    kernels("native")
+    for arguments in (("decode", "t5-tiny", "--new", "5"), ("prefill", "llama-tiny", "--weights", "int8")):
+        alone, together = (bench(*arguments, "--prompt", "9", "--batch", rows, "--deterministic") for rows in "13")
+        assert alone["deterministic"] and alone["tokens"] == together["tokens"] and alone["tokens_per_s"] > 0
 
 
 def test_the_table_says_what_the_object_says() -> None:
@@ -261,6 +269,9 @@ REFUSED = {
     ("train", "llama-tiny", "--dtype", "float16"): "dtype: ",
     ("decode", "llama-tiny", "--prompt", "100", "--new", "29"):
         "--prompt, --new: 100 tokens to read and 29 to write do not fit into the context of 128; read at least 1",
+    ("train", "llama-tiny", "--deterministic"):
+        "--deterministic: is of texts that are continued, and train continues none; leave it out",
+    ("decode", "lstm-tiny", "--deterministic"): "deterministic: a step of this model has aten.mkldnn_rnn_layer",
     ("prefill", "llama-tiny", "--new", "4"): "--new: prefill writes no more than the first token; leave it out",
     ("decode", "llama-tiny", "--peer-python", "python"):
         "--peer-python: has no effect without --peer; add it, or leave this out",

@@ -7,10 +7,16 @@ from threading import Event
 import pytest
 from typer.testing import CliRunner
 
+import archetype
 from archetype.apps.cli.main import app
 from archetype.apps.cli.serve import addresses, open_browser
-from archetype.apps.serve import page, server
+from archetype.apps.serve import models, page, server
+from archetype.apps.serve.models import ModelOptions, Models
 from archetype.errors import ArchetypeError
+from archetype.language_model import LanguageModel
+from archetype.models.decoder.module import Decoder
+from archetype.weights.packed import is_packed
+from tests.helpers.kernels import kernels
 
 HOW = "run `make page` in a checkout (wheels have it)"
 
@@ -46,6 +52,19 @@ def test_the_address_of_the_web_ui_comes_first_then_the_apis() -> None:
     everywhere = ["archetype: no model; web UI at http://127.0.0.1:P/", "archetype: API at http://0.0.0.0:P/v1"]
     assert lines("--host", "0.0.0.0") == [warning, *everywhere]
     assert lines("--host", "0.0.0.0", "--api-key", "k") == everywhere
+
+
+def test_models_are_loaded_as_the_options_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kernels("native")
+    options = list[ModelOptions]()
+    monkeypatch.setattr(models, "Models", lambda sources, one: [options.append(one), Models(sources, one)][1])
+    model = archetype.build("llama-tiny").eval()
+    LanguageModel(model.spec, model).save(tmp_path / "model")
+    for flags in ((), ("--deterministic", "--dtype", "bfloat16", "--weights", "int8")):
+        lines(*flags)
+        opened = options[-1].open(str(tmp_path / "model")).model
+        assert isinstance(opened, Decoder)
+        assert opened.is_deterministic == is_packed(opened) == bool(flags)
 
 
 def test_addresses_of_ipv6_are_in_brackets_and_a_browser_gets_one_that_it_can_open() -> None:
