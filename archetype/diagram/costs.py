@@ -65,7 +65,7 @@ class LayerCosts:
 
     def __init__(self, costs: ReportCosts, stack: StackCost, layers: tuple[int, ...]) -> None:
         self.costs, self.stack, self.layers = costs, stack, layers
-        chosen = set(layers)
+        self.chosen = chosen = set(layers)
         self.groups: list[tuple[LayerGroup, int]] = [
             (group, number) for group in stack.groups if (number := len(chosen.intersection(group.layers)))
         ]
@@ -88,7 +88,7 @@ class LayerCosts:
     def _owners(self, group: LayerGroup) -> int:
         """How many of these layers have weights of their own."""
         blocks = self.stack.stack.layers
-        return sum(blocks[layer].weights_of is None for layer in group.layers if layer in self.layers)
+        return sum(blocks[layer].weights_of is None for layer in group.layers if layer in self.chosen)
 
     def take_all(self) -> Cost:
         """The cost of all modules of the block."""

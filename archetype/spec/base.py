@@ -161,13 +161,16 @@ def inside(place: str) -> Iterator[None]:
 def explain(error: ValidationError, every: bool = True) -> SpecError:
     """Errors of pydantic as place, cause and remedy: one mistake, or all, those of repeated layers in the first."""
     details: list[ErrorDetails] = []
+    unions: list[int] = []  # their places in `details`
     for detail in error.errors(include_url=False):
         keys = _keys(detail)
-        other = next((d for d in details if _is_of_union(d) and _keys(d) == keys[: len(_keys(d))]), None)
-        if other is None:
+        others = (at for at in unions if (above := _keys(details[at])) == keys[: len(above)])
+        if (other := next(others, None)) is None:
+            unions += [len(details)] if _is_of_union(detail) else []
             details.append(detail)
-        elif isinstance(other["input"], dict):  # a plain value or a mapping may stand there, and this one read it
-            details[details.index(other)] = detail
+        elif isinstance(details[other]["input"], dict):  # a plain value or a mapping may stand there: this one read it
+            details[other] = detail
+            unions = [at for at in unions if at != other or _is_of_union(detail)]
     mistakes: dict[tuple[str, str, str], SpecError] = {}
     for detail in details:
         if detail["type"] == "too_short" and any(_is_within(other, detail) for other in details):
@@ -197,7 +200,9 @@ def with_known_keys(error: ValidationError, cls: type[Spec]) -> ValidationError:
     """The same error of reading `cls`, with the remedy for each key that is not known."""
     lines: list[InitErrorDetails] = []
     misspelt: set[tuple[Any, ...]] = set()
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    lacking = [other["loc"] for other in details if other["type"] == "missing"]
+    for detail in details:
         kind: Any = detail["type"]
         loc, words = detail["loc"], detail.get("ctx", {})
         if kind in ("extra_forbidden", "invalid_key"):
@@ -205,9 +210,10 @@ def with_known_keys(error: ValidationError, cls: type[Spec]) -> ValidationError:
             owner, loc = _class_at(cls, above), tuple(above)
             meant = owner.renamed.get(str(key))
             cause, remedy = f"is now called {meant}", f"write {meant}"
-            if meant is None:
-                others = (other["loc"] for other in error.errors() if other["type"] == "missing")
-                missing = [name for *place, name in others if place == above]
+            if meant is None and len(misspelt) > 2 * MAX_MISTAKES:  # of so many no others are shown
+                cause, remedy = "is not a known key", ""
+            elif meant is None:
+                missing = [name for *place, name in lacking if place == above]
                 close = difflib.get_close_matches(str(key), owner.model_fields, n=1, cutoff=0.7)
                 one = missing[0] if len(missing) == 1 and not close else None
                 cause = "is not a known key"

@@ -183,32 +183,31 @@ def problems(error: SpecError, text: str) -> Iterator[dict[str, Any]]:
         error: one mistake, or several.
         text: YAML.
     """
-    for one in error.errors if isinstance(error, SpecErrors) else [error]:
-        match = re.fullmatch(rf"{EDITOR}:(\d+):(\d+)", one.place)
-        line, column = map(int, match.groups()) if match else position_of(one.place, text)
-        place = "" if match else one.place
-        yield {"path": place, "line": line, "column": column, "message": one.cause, "remedy": one.remedy}
-
-
-def position_of(path: str, text: str) -> tuple[int, int]:
-    """Line and column, counted from 1, of the deepest part of a path that stands in a YAML text."""
     import yaml
 
     try:
         node = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError):
-        return 1, 1
+        node = None
+    for one in error.errors if isinstance(error, SpecErrors) else [error]:
+        match = re.fullmatch(rf"{EDITOR}:(\d+):(\d+)", one.place)
+        line, column = map(int, match.groups()) if match else position_of(one.place, node)
+        place = "" if match else one.place
+        yield {"path": place, "line": line, "column": column, "message": one.cause, "remedy": one.remedy}
+
+
+def position_of(path: str, node: Any) -> tuple[int, int]:
+    """Line and column, counted from 1, of the deepest part of a path that stands in a YAML tree."""
     mark = getattr(node, "start_mark", None)
     for key in re.findall(r"[^.\[\]]+", path):
         for wrapper in ("block", "blocks"):  # of layers that repeat
             if (inner := dict(_fields(node)).get(wrapper)) is not None and key != wrapper:
                 node = inner[1]
-        items = _fields(node) if isinstance(node, yaml.MappingNode) else _items(node)
-        entry = dict(items).get(key)
+        entry = dict((*_fields(node), *_items(node))).get(key)
         if entry is None:
             break
         mark, node = entry
-    return (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    return (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
 
 
 def _fields(node: Any) -> Iterable[tuple[str, tuple[Any, Any]]]:

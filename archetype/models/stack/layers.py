@@ -1,6 +1,6 @@
 """A stack of layers: in memory an explicit tuple of blocks, in a file as short as its pattern allows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo
@@ -80,15 +80,18 @@ def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]
         return [block.model_dump(mode="json", context=info.context) for block in layers]
     items: list[Any] = []
     start = 0
+    users: dict[int | None, int] = {}  # of each layer the first that uses its weights
+    for index, block in enumerate(layers):
+        users.setdefault(block.weights_of, index)
     while start < len(layers):
-        size, times = _shared(layers, start)
+        size, times = _shared(layers, start, users)
         if times > 1:
             again = layers[start + size]
             words = {"shared": True} | ({"reinject": True} if again.reinject else {})
             items.append(_item(times, layers[start : start + size], info, words))
             start += size * times
             continue
-        end = next((at for at in range(start + 1, len(layers)) if _shared(layers, at)[1] > 1), len(layers))
+        end = next((at for at in range(start + 1, len(layers)) if _shared(layers, at, users)[1] > 1), len(layers))
         for times, group in runs(layers[start:end]):
             items += [_item(times, group, info, {})] if times > 1 else [_item(1, [block], info, {}) for block in group]
         start = end
@@ -103,9 +106,9 @@ def _item(times: int, group: Sequence[Block], info: SerializationInfo, words: di
     return {"repeat": times} | words | ({"block": blocks[0]} if len(blocks) == 1 else {"blocks": blocks})
 
 
-def _shared(layers: Sequence[Block], start: int) -> tuple[int, int]:
+def _shared(layers: Sequence[Block], start: int, users: Mapping[int | None, int]) -> tuple[int, int]:
     """Size and number of repetitions of the group at `start` whose weights the layers after it use."""
-    size = next((at - start for at in range(start + 1, len(layers)) if layers[at].weights_of == start), 0)
+    size = users.get(start, start) - start
     if not size or any(block.weights_of is not None for block in layers[start : start + size]):
         return 1, 1
     again = layers[start + size].reinject
