@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from archetype.families import published
 from archetype.io.yaml import with_schema_line, yaml_value
 from archetype.spec import parse, to_yaml
 from tests.helpers import forked
@@ -132,3 +133,11 @@ def test_documents_use_the_names_as_they_are() -> None:
             old[document.name] = RENAMED.keys() & set(re.findall(r"(?<![-\w])\w+", code))  # no words of options
     assert len(old) >= 10
     assert {name: names for name, names in old.items() if names} == {}
+
+
+def test_the_counts_of_the_readme_are_those_of_the_registry_and_of_the_zoo() -> None:
+    readme, zoo = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/zoo.md"))
+    counted = re.search(r"Of (\d+) types, (\d+) are read", zoo)
+    said = re.search(r"Of the (\d+) causal model types of transformers [\d.]+, (\d+) load", readme.replace("\n", " "))
+    assert counted is not None and said is not None and counted.groups() == said.groups()
+    assert f"Weights of {len(published())} model types" in readme.replace("\n", " ")
