@@ -47,7 +47,7 @@ def test_a_model_of_few_bits_is_read_by_every_verb(
     monkeypatch.setattr(sys, "argv", ["archetype"])
     Path("text.txt").write_text("hello there, this is a text. " * 40)
     spec, done = preset(name), set()
-    tokenizer = None if spec.reads_images else train_tokenizer("bytes", "", 257)
+    tokenizer = None if spec.reads_images else train_tokenizer("bytes", "", None)
     for weights in ("int8", "int4"):
         lm = LanguageModel(spec, randomize(build(spec)), tokenizer)
         try:

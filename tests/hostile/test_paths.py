@@ -160,7 +160,7 @@ def setup(place: Path) -> Path:
     lm.save(place / "run")
     export(lm, place / "hf")
     pair = preset("t5-tiny")
-    LanguageModel(pair, randomize(build(pair)), train_tokenizer("bytes", "", 257)).save(place / "pair")
+    LanguageModel(pair, randomize(build(pair)), train_tokenizer("bytes", "", None)).save(place / "pair")
     pictures = vit(num_layers=1, d_model=8, num_heads=2, patch_size=2, image_size=4, num_classes=3)
     LanguageModel(pictures, randomize(build(pictures))).save(place / "vit")
     (place / "spec.yaml").write_text(archetype.spec.to_yaml(spec))

@@ -145,5 +145,5 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
         "or preferences or recall or distant_recall or facts"
     )
     message = refused(archetype, "train", *pairs, folder / "b.txt", "--text", folder / "a.txt", *to)
-    assert message.startswith("data.text: is not a known key; ")
+    assert message == "--source: cannot be combined with --text; give one of them"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.npz", "short.txt"]

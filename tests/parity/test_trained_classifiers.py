@@ -42,10 +42,9 @@ def test_transformers_reads_it_with_equal_logits(
     replace(lm, tokenizer=train_tokenizer("bytes", "", None)).save(tmp_path / "encoder")
     records, data = LABELLED[task]
     (tmp_path / "examples.jsonl").write_text("\n".join(map(json.dumps, records)))
-    fields: dict[str, Any] = {}
-    pretrained = loading.open_pretrained(tmp_path / "encoder", fields)
-    examples = data(examples=(str(tmp_path / "examples.jsonl"),), tokenizer=fields["data.tokenizer"])
-    recipe = Recipe(spec=fields["spec"], data=examples, batch_size=8, steps=2, dtype="float32")
+    pretrained = loading.open_pretrained(tmp_path / "encoder")
+    examples = data(examples=(str(tmp_path / "examples.jsonl"),), tokenizer=str(tmp_path / "encoder"))
+    recipe = Recipe(spec=pretrained.model.spec.dump(), data=examples, batch_size=8, steps=2, dtype="float32")
     run(start(tmp_path / "run", recipe, CPU, pretrained=pretrained), lambda event: None)
     trained = archetype.load(tmp_path / "run")
     with torch.no_grad():

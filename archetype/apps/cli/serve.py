@@ -22,7 +22,18 @@ SECTIONS = {
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
 }
 NEEDS = dict.fromkeys(
-    ("alias", "memory", "dtype", "weights", "chat_template", "generation_config", "slots", "max_queue", "prefix_cache"),
+    (
+        "alias",
+        "memory",
+        "dtype",
+        "weights",
+        "deterministic",
+        "chat_template",
+        "generation_config",
+        "slots",
+        "max_queue",
+        "prefix_cache",
+    ),
     ("models",),
 )
 KEY = "ARCHETYPE_API_KEY"

@@ -143,7 +143,12 @@ def test_a_right_mixer_fails_nothing() -> None:
         (Forgets, SumCost, "in chunks as whole", "in the state differ by "),
         (ReadsPadding, SumCost, "padding leaves states alone", "beside a row of another length it differs by "),
         (SeesOtherRows, SumCost, "a batch as single rows", "row 0 of 4 differs from the same row alone by "),
-        (SumModule, CountsABias, "parameters as counted", "blocks.0.mixer.o counts 600 parameters and it has 576"),
+        (
+            SumModule,
+            CountsABias,
+            "parameters as counted",
+            "blocks.0.mixer: its cost counts 600 parameters, and its module has 576",
+        ),
         (SumModule, CountsTwoStates, "state bytes as counted", "counts 768 bytes and the state has 384"),
     ],
 )

@@ -77,7 +77,7 @@ def test_several_devices_share_the_work() -> None:
     for alone, together in zip(one, eight, strict=True):
         assert together["seconds"] == pytest.approx(alone["seconds"] / 8) and together["bound"] == alone["bound"]
     assert "8 x H100-SXM" in run("gpt2", "--device", "h100-sxm", "--devices", "8")
-    with pytest.raises(SpecError, match="--devices: says how many of a device there are, and there is none"):
+    with pytest.raises(SpecError, match="--devices: has no effect without --device or --fit"):
         run("gpt2", "--devices", "8")
 
 

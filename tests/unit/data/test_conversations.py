@@ -83,7 +83,7 @@ def drawn_talk(draw: random.Random, length: int) -> list[dict[str, str]]:
 def test_tokens_are_those_of_the_whole_text_however_long_the_conversation(kind: str) -> None:
     draw = random.Random(kind)
     text = "Hello! how How are you? user assistant 12345 é世界🙂 a\n\n\u2028\r\n's <|im_start|> <|im_end|> " * 3
-    tokenizer = train_tokenizer(kind, text, 300)
+    tokenizer = train_tokenizer(kind, text, 300 if kind in ("byte_bpe", "bpe") else None)
     if kind in ("byte_bpe", "bpe"):
         tokenizer = add_tokens(tokenizer, ["<|im_start|>", "<|im_end|>"])
     template, whole = ChatTemplate(CHATML, {}), 0

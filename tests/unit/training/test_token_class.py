@@ -28,8 +28,8 @@ from archetype.training.setup import start
 CPU = torch.device("cpu")
 WRONG = {
     '{"tokens": ["the"], "labels": ["verb"]}': "'verb' is none of the model's classes, name, word",
-    '{"tokens": ["the"], "labels": []}': "record 1: 1 tokens need as many labels",
-    '{"tokens": "the", "labels": ["word"]}': "record 1: tokens is not a list of words",
+    '{"tokens": ["the"], "labels": []}': "line 1: 1 tokens need as many labels",
+    '{"tokens": "the", "labels": ["word"]}': "line 1: tokens: 'the' is not a list of words",
 }
 NAMES, WORDS = ("Ada", "Bob"), ("the", "sea")
 

@@ -61,7 +61,7 @@ def test_models_are_loaded_as_the_options_say(monkeypatch: pytest.MonkeyPatch, t
     model = archetype.build("llama-tiny").eval()
     LanguageModel(model.spec, model).save(tmp_path / "model")
     for flags in ((), ("--deterministic", "--dtype", "bfloat16", "--weights", "int8")):
-        lines(*flags)
+        lines(str(tmp_path / "model"), *flags)
         opened = options[-1].open(str(tmp_path / "model")).model
         assert isinstance(opened, Decoder)
         assert opened.is_deterministic == is_packed(opened) == bool(flags)
