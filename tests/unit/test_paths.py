@@ -63,7 +63,8 @@ def test_from_generate_to_the_softmax(run: Path, stack: list[str], monkeypatch: 
     assert len(frames) == 16, "\n".join(frames)
     assert files(frames) == {
         "apps/cli/main.py", "apps/cli/generate.py", "generate/engine.py", "generate/scheduler.py", "generate/reader.py",
-        "models/decoder/module.py", "models/stack/module.py", "models/block/module.py", "parts/attention/module.py", "parts/attention/core.py",
+        "models/decoder/module.py", "models/stack/module.py", "models/block/module.py", "parts/attention/module.py",
+        "parts/attention/core.py",
     }  # fmt: skip
 
 
