@@ -12,7 +12,7 @@ from archetype.models.initialization import OwnTensor, initialize_tensor
 from archetype.models.spec import ModelSpec
 from archetype.training.block_execution import recompute_blocks
 
-REFUSED = ("inputs_embeds", "decoder_inputs_embeds", "output_attentions")
+HARMLESS = ("return_dict",)  # what is returned is always an object
 
 
 class ArchetypePreTrainedModel(PreTrainedModel):
@@ -104,13 +104,13 @@ class ArchetypePreTrainedModel(PreTrainedModel):
 
 
 def refuse(arguments: dict[str, Any]) -> None:
-    """Refuse arguments that transformers' models take and this one cannot obey.
+    """Refuse arguments that other models of transformers take and this one cannot obey.
 
     Raises:
-        SpecError: names the argument.
+        SpecError: names the first that asks for something.
     """
-    for name in REFUSED:
-        if arguments.get(name) is not None and arguments[name] is not False:
+    for name, value in arguments.items():
+        if name not in HARMLESS and value is not None and value is not False:
             raise SpecError(name, "is no input of a model of type archetype", "leave it out")
 
 

@@ -7,10 +7,12 @@ from transformers import GenerationConfig, GenerationMixin
 from transformers.generation.utils import GenerationMode
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from archetype.hf.base import ArchetypePreTrainedModel, check_kind
+from archetype.hf.base import ArchetypePreTrainedModel, check_kind, refuse
 from archetype.hf.cache import ArchetypeCache
 from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.model import ArchetypeModel
+
+OF_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")  # arguments of the loss alone
 
 
 class ArchetypeForCausalLM(ArchetypePreTrainedModel, GenerationMixin):
@@ -41,7 +43,7 @@ class ArchetypeForCausalLM(ArchetypePreTrainedModel, GenerationMixin):
         token_type_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
-        **loss_arguments: Any,
+        **others: Any,
     ) -> CausalLMOutputWithPast:
         """Logits after each token, (B, T, V), and with labels the mean loss of the tokens after each.
 
@@ -57,22 +59,24 @@ class ArchetypeForCausalLM(ArchetypePreTrainedModel, GenerationMixin):
             token_type_ids: zeros alone.
             inputs_embeds: cannot be given.
             output_attentions: cannot be asked for.
-            loss_arguments: such as `num_items_in_batch`, by which the loss is divided.
+            others: of the loss, such as `num_items_in_batch`, by which it is divided.
 
         Raises:
             SpecError: an argument cannot be obeyed.
         """
+        of_loss = {name: others.pop(name) for name in OF_LOSS if name in others}
+        refuse(others | {"inputs_embeds": inputs_embeds, "output_attentions": output_attentions})
         cached = self.config.use_cache if use_cache is None else use_cache
         result = self.model.run(
             input_ids, attention_mask, position_ids, token_type_ids, past_key_values, cached and labels is None,
-            output_hidden_states, inputs_embeds=inputs_embeds, output_attentions=output_attentions,
+            output_hidden_states,
         )  # fmt: skip
         hidden = result.hidden
         places = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, places], self.model.network.token_table)
         loss: Tensor | None = None
         if labels is not None:
-            loss = self.loss_function(logits, labels, vocab_size=logits.shape[-1], **loss_arguments)
+            loss = self.loss_function(logits, labels, vocab_size=logits.shape[-1], **of_loss)
             if result.output.aux_loss is not None and self.training:
                 loss = loss + result.output.aux_loss
         return CausalLMOutputWithPast(

@@ -167,6 +167,7 @@ def test_texts_of_one_row_do_not_see_each_other_where_positions_begin_anew() -> 
     [
         ({"inputs_embeds": torch.zeros(1, 3, 64)}, "inputs_embeds: is no input"),
         ({"output_attentions": True}, "output_attentions: is no input"),
+        ({"cross_attn_head_mask": torch.ones(2)}, "cross_attn_head_mask: is no input"),
         ({"position_ids": torch.tensor([[0, 2, 1]])}, "position_ids: differ"),
         ({"token_type_ids": torch.tensor([[0, 1, 1]])}, "token_type_ids: are read by no model that writes"),
         ({"attention_mask": torch.ones(1, 2)}, "attention_mask: has shape"),
