@@ -54,7 +54,7 @@ def of(server: Served, name: str) -> tuple[dict[str, str], Inspection]:
     server.call("/api/inspect", {"model": name, "ids": [1]})  # which loads it
     lm = next(model.lm for model in server.app.models.loaded if model.name == name)
     if isinstance(lm.model, VisionEncoder):
-        body, image = image_of(lm.model)
+        body, image = image_of(lm)
         return {"model": name} | body, lm.inspect(image)
     target = {"target": "un chat"} if name == "t5-tiny" else {}
     return {"model": name, "text": TEXT} | target, lm.inspect(TEXT, target.get("target"))

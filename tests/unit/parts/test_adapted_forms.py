@@ -10,7 +10,7 @@ from archetype import spec
 from archetype.parts.adapter.module import adapter_parameters, install, merge
 from tests.helpers.weights import distance, randomize
 
-EXACT, WRONG = 1e-5, 1e-3
+EXACT, WRONG = 1e-9, 1e-3
 
 
 def with_position(position: Any) -> spec.ModelSpec:
@@ -30,7 +30,7 @@ MODELS = {
 @pytest.mark.parametrize("kind", [spec.LoRA, spec.DoRA])
 @torch.no_grad()
 def test_an_adapter_is_obeyed_in_every_form_of_a_pass(described: spec.ModelSpec, kind: Any) -> None:
-    model = randomize(archetype.build(described)).eval().requires_grad_(False)
+    model = randomize(archetype.build(described, dtype=torch.float64)).eval().requires_grad_(False)
     tokens = torch.arange(1, 13)[None]
     before = model(tokens).logits
     install(model, kind(rank=3, alpha=6, targets=("*",)))
