@@ -205,8 +205,10 @@ def fault(place: Path, name: str, kind: str) -> str | None:
 
 
 # a text may have gigabytes, and is read bit by bit
-CASES = [(name, kind) for name in PLACES for kind in (*KINDS, *STRANGE)
-    if (kind in KINDS or not name.endswith(WRITES)) and not (name.startswith("train text") and "sparse" in kind)]  # fmt: skip
+CASES = [
+    (name, kind) for name in PLACES for kind in (*KINDS, *STRANGE)
+    if (kind in KINDS or not name.endswith(WRITES)) and not (name.startswith("train text") and "sparse" in kind)
+]  # fmt: skip
 
 
 def test_some_of_what_is_no_file_is_refused(place: Path) -> None:
