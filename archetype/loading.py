@@ -171,19 +171,9 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     family = origin.open_family()
     labels, pictures = origin.labels, origin.image_processor
     return LanguageModel(
-        model.spec,
-        model,
-        tokenizer,
-        sampling,
-        special,
-        family,
-        labels,
-        template,
-        left_out,
-        pictures,
-        sentence,
+        model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence,
         generation,
-    )
+    )  # fmt: skip
 
 
 def _load_gguf(path: Path, dtype: torch.dtype | None, device: torch.device, overrides: Sequence[str]) -> LanguageModel:
@@ -246,19 +236,9 @@ def _load_hf(
     pictures = read_processor_contents(folder) if model.spec.reads_images else None
     sentence = read_files(folder, allow_pickle)
     return LanguageModel(
-        model.spec,
-        model,
-        tokenizer,
-        sampling,
-        special,
-        family,
-        labels,
-        template,
-        left_out,
-        pictures,
-        sentence,
+        model.spec, model, tokenizer, sampling, special, family, labels, template, left_out, pictures, sentence,
         generation,
-    )
+    )  # fmt: skip
 
 
 def _open_tokenizer(folder: Path) -> Tokenizer | None:

@@ -3,19 +3,18 @@
 from typing import Any
 
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin
-from transformers.generation.utils import GenerationMode
+from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from archetype.hf.base import ArchetypePreTrainedModel, check_kind, refuse
-from archetype.hf.cache import ArchetypeCache
 from archetype.hf.configuration import ArchetypeConfig
+from archetype.hf.generating import Generating
 from archetype.hf.model import ArchetypeModel
 
 OF_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")  # arguments of the loss alone
 
 
-class ArchetypeForCausalLM(ArchetypePreTrainedModel, GenerationMixin):
+class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin):
     """Logits of the next token, of every kind of model that goes on with a text.
 
     Attributes:
@@ -82,15 +81,3 @@ class ArchetypeForCausalLM(ArchetypePreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=result.cache, hidden_states=result.hidden_states
         )
-
-    def _prepare_cache_for_generation(
-        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], generation_mode: GenerationMode,
-        batch_size: int, max_cache_length: int,
-    ) -> None:  # fmt: skip
-        """Room for the whole text at once, where it is not given from outside; transformers asks for it."""
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = ArchetypeCache(max_cache_length + 1)
-
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False

@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, GenerationMixin
-from transformers.generation.utils import GenerationMode
+from transformers import GenerationMixin
 from transformers.modeling_outputs import ModelOutput, Seq2SeqLMOutput
 
 from archetype.errors import SpecError
 from archetype.hf.base import ArchetypePreTrainedModel, check_kind, refuse
 from archetype.hf.cache import ArchetypeCache, cache_of
 from archetype.hf.configuration import ArchetypeConfig
+from archetype.hf.generating import Generating
 from archetype.hf.model import ArchetypeModel
 from archetype.hf.rows import Rows
 from archetype.models.encoder_decoder.module import EncoderDecoder
@@ -50,7 +50,7 @@ class SourceEncoder(nn.Module):
         return SourceOutput(last_hidden_state=rows.restored(vectors), bridge=numbers)
 
 
-class ArchetypeForSeq2SeqLM(ArchetypePreTrainedModel, GenerationMixin):
+class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixin):
     """Logits of a target's next token; attributes as of `ArchetypeForCausalLM`."""
 
     def __init__(self, config: ArchetypeConfig) -> None:
@@ -160,18 +160,6 @@ class ArchetypeForSeq2SeqLM(ArchetypePreTrainedModel, GenerationMixin):
         source = EncoderOutput(rows.moved(vectors), rows.num_tokens)
         state: State = network.state_of(source, bridge, room)
         return state
-
-    def _prepare_cache_for_generation(
-        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], generation_mode: GenerationMode,
-        batch_size: int, max_cache_length: int,
-    ) -> None:  # fmt: skip
-        """Room for the whole target at once; transformers asks for it."""
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = ArchetypeCache(max_cache_length + 1)
-
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False
 
 
 def tensors(layers: list[LayerState]) -> list[Tensor]:
