@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from archetype.errors import SpecError
@@ -32,16 +32,20 @@ class ArchetypePreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draw the tensors of one module that no file gave, each from a generator of its own name."""
+        """Draw the tensors of one module that no file gave."""
+        tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+        for name, tensor in tensors.items():
+            if not getattr(tensor, "_is_hf_initialized", False):
+                self._draw(module, name, tensor)
+
+    def _draw(self, module: nn.Module, name: str, tensor: Tensor) -> None:
+        """Draw one tensor in place, from a generator of its own name."""
         if "_places" not in self.__dict__:
             self.__dict__["_places"] = {one: name.removeprefix("network.") for name, one in self.named_modules()}
             self.__dict__["_seed"] = int(torch.randint(2**31, ()))
         spec, place = self.architecture, self.__dict__["_places"].get(module, "")
-        tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-        for name, tensor in tensors.items():
-            if not getattr(tensor, "_is_hf_initialized", False):
-                own = OwnTensor(module, name, f"{place}.{name}" if place else name, tensor)
-                initialize_tensor(own, getattr(spec, "initialization"), spec.num_layers, self.__dict__["_seed"])  # noqa: B009
+        own = OwnTensor(module, name, f"{place}.{name}" if place else name, tensor)
+        initialize_tensor(own, getattr(spec, "initialization"), spec.num_layers, self.__dict__["_seed"])  # noqa: B009
 
     @torch.no_grad()
     def resize_token_embeddings(
@@ -68,7 +72,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
             if mean_resizing:
                 new[:] = old.mean(0)
             else:
-                self._init_weights(module)
+                self._draw(module, own, new)
             new[:rows] = old[:rows]
             if isinstance(module, nn.Embedding):
                 module.num_embeddings = len(shaped)

@@ -24,11 +24,12 @@ class _Classifier(ArchetypePreTrainedModel):
         classifier: gives the logits of one vector.
     """
 
-    of_tokens = False
+    of_tokens = of_images = False
 
     def __init__(self, config: ArchetypeConfig) -> None:
         super().__init__(config)
         spec, head = config.architecture, config.architecture.head
+        check_kind(self, spec.reads_images == self.of_images, f"read {'pictures' if self.of_images else 'texts'}")
         fits = head.has_classes and head.labels_tokens == self.of_tokens
         if not fits or getattr(head, "num_classes") != config.num_labels:  # noqa: B009
             config.describe(spec.with_class_head(config.num_labels, self.of_tokens))
@@ -88,11 +89,7 @@ class ArchetypeForImageClassification(_Classifier):
     """Logits of the classes of each picture."""
 
     main_input_name = "pixel_values"
-
-    def __init__(self, config: ArchetypeConfig) -> None:
-        check_images = config.architecture.reads_images
-        super().__init__(config)
-        check_kind(self, check_images, "read pictures")
+    of_images = True
 
     def forward(
         self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **arguments: Any

@@ -180,19 +180,25 @@ def test_what_cannot_be_obeyed_is_refused(argument: dict[str, Any], cause: str) 
 
 
 def test_a_class_that_does_not_fit_is_refused_in_a_line() -> None:
-    for cls, name in ((hf.ArchetypeForCausalLM, "bert-tiny"), (hf.ArchetypeForMaskedLM, "llama-tiny")):
+    wrong = (
+        (hf.ArchetypeForCausalLM, "bert-tiny"), (hf.ArchetypeForMaskedLM, "llama-tiny"),
+        (hf.ArchetypeForImageClassification, "bert-tiny"), (hf.ArchetypeForSequenceClassification, "vit-tiny"),
+    )  # fmt: skip
+    for cls, name in wrong:
         with pytest.raises(SpecError, match=rf"{cls.__name__}: a model of kind .* does not"):
             cls(hf.ArchetypeConfig(spec=name))
     with pytest.raises(SpecError, match="spec: is missing"):
         hf.ArchetypeModel(hf.ArchetypeConfig())
 
 
+@pytest.mark.parametrize("mean", [True, False])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_vocabulary_is_resized_in_the_specification_too(tied: bool, tmp_path: Path) -> None:
-    described = hybrid(head={"kind": "language_model", "tied": tied})
+def test_a_vocabulary_is_resized_in_the_specification_too(tied: bool, mean: bool, tmp_path: Path) -> None:
+    """Every row that was there stays, those of a bias too."""
+    described = hybrid(head={"kind": "language_model", "tied": tied, "bias": True})
     model, tokens = model_of(described), inputs_of(described)["input_ids"]
     before = answer(model, input_ids=tokens)
-    model.resize_token_embeddings(described.input_vocab_size + 3, pad_to_multiple_of=8)
+    model.resize_token_embeddings(described.input_vocab_size + 3, pad_to_multiple_of=8, mean_resizing=mean)
     after = answer(model, input_ids=tokens)
     assert model.config.vocab_size == after.shape[-1] == 264 and distance(after[..., :256], before) < EXACT
     model.save_pretrained(tmp_path)
