@@ -1,8 +1,8 @@
 """Which tests call a function of the package: recorded once for each test file, and kept in `build/mutants`.
 
 As a plugin of pytest (`-p tests.mutants.calls`) it writes to the file that `VARIABLE` names. Only the beginnings of
-functions are traced, which costs a fraction of what the coverage of lines does. What a test has other processes do is
-not seen.
+functions are traced, which costs a fraction of what the coverage of lines does. Processes that a test starts write
+what they call to a file (`tests/mutants/traced`).
 """
 
 import json
@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 
+from tests.mutants.traced.sitecustomize import VARIABLE as PROCESSES
+
 VARIABLE = "ARCHETYPE_RECORD_CALLS"
+TRACED = Path(__file__).with_name("traced")  # on the path of processes that are recorded
 MOST = 12  # tests of one file that are kept for one function
 
 
@@ -26,10 +29,12 @@ class Recorder:
 
     Args:
         folder: of the package.
+        others: the file to which other processes write.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, others: Path) -> None:
         self.folder = folder
+        self.others = others
         self.called: set[CodeType] = set()
         self.calls: dict[str, set[tuple[str, str]]] = {}
         self.seconds: Counter[str] = Counter()
@@ -43,6 +48,7 @@ class Recorder:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Record one test with all that is set up for it."""
         self.called.clear()
+        self.others.write_text("")
         threading.settrace(self.trace)
         sys.settrace(self.trace)
         try:
@@ -51,9 +57,9 @@ class Recorder:
             sys.settrace(None)
             threading.settrace(None)  # type: ignore[arg-type]
             places = ((code.co_filename, code.co_qualname) for code in self.called)
-            self.calls[item.nodeid] = {
-                (file[len(self.folder) :], name) for file, name in places if file.startswith(self.folder)
-            }
+            calls = {(file[len(self.folder) :], name) for file, name in places if file.startswith(self.folder)}
+            elsewhere = [line.split("\t") for line in self.others.read_text().splitlines()]
+            self.calls[item.nodeid] = calls | {(file, name) for file, name in elsewhere}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note how long a test takes, and whether it passes."""
@@ -89,5 +95,9 @@ def quickest(seconds: dict[str, float]) -> list[str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Record where this is asked for."""
-    if os.environ.get(VARIABLE):
-        config.pluginmanager.register(Recorder(f"{config.rootpath}/archetype/"))
+    if not os.environ.get(VARIABLE):
+        return
+    package, others = f"{config.rootpath}/archetype/", Path(os.environ[VARIABLE]).with_suffix(".others")
+    os.environ[PROCESSES] = os.pathsep.join([str(others), package])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(TRACED), os.environ.get("PYTHONPATH", "")])
+    config.pluginmanager.register(Recorder(package, others))

@@ -1,14 +1,20 @@
 """The bugs of `make mutants` can be planted: what each replaces is in its file, and what is drawn is drawn again."""
 
 import ast
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 from tests.helpers.cases import case
 from tests.mutants.__main__ import bugs, folders
-from tests.mutants.bug import PACKAGE, Bug, source
+from tests.mutants.bug import PACKAGE, ROOT, Bug, source
+from tests.mutants.calls import TRACED
 from tests.mutants.drawn import Places, draw, sites
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.planted import BUGS
+from tests.mutants.traced.sitecustomize import VARIABLE as PROCESSES
 
 
 def test_every_bug_made_by_hand_replaces_what_is_there_once() -> None:
@@ -79,3 +85,16 @@ def test_what_is_equivalent_is_drawn() -> None:
         with case(file, change):
             before, _ = change.split(" -> ", 1)
             assert before in " ".join(source(file).split()) and reason
+
+
+def test_what_other_processes_of_a_test_call_is_recorded(tmp_path: Path) -> None:
+    log, package = tmp_path / "called", f"{PACKAGE}/"
+    code = (
+        "import os\nfrom archetype.table import Table, quantity\nquantity(1.0)\n"
+        "if not os.fork():\n    quantity(1.0), str(Table(['a'], [['b']]))\n    os._exit(9)\nos.wait()"
+    )
+    variables = {"PYTHONPATH": os.pathsep.join([str(TRACED), str(ROOT)]), PROCESSES: f"{log}{os.pathsep}{package}"}
+    subprocess.run([sys.executable, "-c", code], env=os.environ | variables, check=True)
+    called = [line.split("\t") for line in log.read_text().splitlines()]
+    assert called.count(["table.py", "quantity"]) == 2  # by both processes, for either may belong to another test
+    assert called.count(["table.py", "Table.__str__"]) == 1
