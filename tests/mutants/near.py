@@ -3,6 +3,8 @@
 import ast
 import hashlib
 import json
+import math
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -18,6 +20,7 @@ FAR = ("clients", "page", "convergence", "claims", "mutants")  # folders that ta
 # of how kernels are built, which fail with any change of their sources
 BUILDING = ("tests/unit/native/test_compiler.py", "tests/unit/native/test_library.py")
 BUDGET = 45.0  # seconds of tests for one bug
+SPEAKING = 12  # tests that come first because of their words
 BATCH = 8  # test files that are recorded in one process
 HOUR = 3600.0
 
@@ -70,9 +73,9 @@ def failing() -> list[str]:
 def near(bug: Bug) -> tuple[str, ...]:
     """Names of tests for a bug, those of one file behind each other.
 
-    They are those that call its function; outside of functions any of its file, or of files that import it. Those of
-    the folder that mirrors the bug's come first. Further ones of the same test files come last, for what is computed
-    once is recorded for the first test that asks for it.
+    They are those that call its function; outside of functions any of its file, or of files that import it. First come
+    those that speak of what its line does, and those of the folder that mirrors the bug's. Further ones of the same
+    test files come last, for what is computed once is recorded for the first test that asks for it.
     """
     calling = _calling({bug.file}, bug.function) or _calling({bug.file, *_importing(bug.file)}, None)
     if bug.file.endswith(KERNELS):
@@ -83,12 +86,45 @@ def near(bug: Bug) -> tuple[str, ...]:
         others |= records()[file]["seconds"]
     left, names = BUDGET, list[str]()
     own = {test: seconds for test, seconds in calling.items() if test.startswith(f"tests/unit/{bug.folder}/")}
-    for test in dict.fromkeys([*quickest(own), *quickest(calling), *quickest(others)]):
+    for test in dict.fromkeys([*speaking(bug, others), *quickest(own), *quickest(calling), *quickest(others)]):
         if others[test] <= left:
             left -= others[test]
             names.append(test)
     order = {file: place for place, file in enumerate(dict.fromkeys(name.split("::")[0] for name in names))}
     return tuple(sorted(names, key=lambda name: order[name.split("::")[0]]))
+
+
+def speaking(bug: Bug, tests: Iterable[str]) -> list[str]:
+    """The tests whose code shares most words with a bug's line and function, one case of each.
+
+    A word counts less the more tests have it.
+    """
+    all_words = _words_of_tests()
+    said = _words(bug.change.split(" -> ")[0]) | _words(bug.function or "")
+    weight = {
+        word: math.log(len(all_words) / (1 + sum(word in words for words in all_words.values()))) for word in said
+    }
+    cases = {test.split("[")[0]: test for test in tests}
+    score = {name: sum(weight[word] for word in said & all_words.get(name, frozenset())) for name in cases}
+    return [cases[name] for name in sorted(score, key=lambda name: -score[name])[:SPEAKING] if score[name] > 0]
+
+
+@cache
+def _words_of_tests() -> dict[str, frozenset[str]]:
+    """The words of every test."""
+    words = {}
+    for file in test_files():
+        text = (ROOT / file).read_text(encoding="utf-8")
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                parts = [ast.get_source_segment(text, part) or "" for part in (node, *node.decorator_list)]
+                words[f"{file}::{node.name}"] = _words(" ".join(parts))
+    return words
+
+
+def _words(code: str) -> frozenset[str]:
+    """The words in code, those within names too."""
+    return frozenset(word.lower() for word in re.findall(r"[A-Za-z][a-z]{2,}|[A-Z]{3,}", code))
 
 
 def _calling(files: Iterable[str], function: str | None) -> dict[str, float]:
