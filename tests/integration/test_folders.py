@@ -1,9 +1,12 @@
 """Folders that go to other programs and come from them, on the command line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from archetype import spec
 from archetype.convert.source import open_spec
@@ -64,6 +67,17 @@ def test_a_base_model_is_told_to_be_one(archetype: Command, exported: Path) -> N
     assert refused(archetype, "generate", exported, "Hello", "--system", "x") == (
         "--system: has no effect without --chat; add it, or leave this out"
     )
+
+
+def test_a_pickle_is_imported_only_where_that_is_asked_for(archetype: Command, exported: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pickled"
+    shutil.copytree(exported, folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    said = refused(archetype, "import", folder, "--to", tmp_path / "run")
+    assert "pytorch_model.bin is a pickle: `archetype import --allow-pickle` reads one" in said
+    done = archetype("import", folder, "--to", tmp_path / "run", "--allow-pickle")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_file_for_llama_cpp(archetype: Command, run_directory: Path, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def test_every_prompt_has_its_text(archetype: Command, run_directory: Path, prom
         assert record["text"] == lm.generate(str(prompt["prompt"]), **sampling)
         assert record["finish_reason"] in ("stop", "length")
         assert record["prompt_tokens"] == len(str(prompt["prompt"])) and record["completion_tokens"] >= 1
+    assert summary["tokens"] == sum(record["completion_tokens"] for record in records.values())  # cut text included
     again = archetype("generate", run_directory, "--input", prompts, "--output", output, "--temperature", "0")
     assert again.returncode == 0 and "0 texts now, 40 before; 0 tokens" in again.stderr
 

@@ -33,7 +33,7 @@ def run(folder: str, arguments: list[str], environment: dict[str, str], timeout:
     """Run pytest in a copy of this process; returns its exit code, None after the time limit, and what it printed."""
     with tempfile.TemporaryFile() as output:
         if not (process := os.fork()):
-            os.setsid()
+            os.setpgid(0, 0)
             for stream in (1, 2):
                 os.dup2(output.fileno(), stream)
             os.chdir(folder)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import archetype
 from archetype import spec
-from archetype.apps.bench import measure, peers
+from archetype.apps.bench import jobs, measure, peers
 from archetype.apps.bench.jobs import SIZES, Job, Timing, Workload, jobs_of, runner
 from archetype.apps.bench.measure import Peaks, against_limit, rates, take_turns
 from archetype.apps.cli.main import app
@@ -22,6 +22,7 @@ from archetype.errors import ArchetypeError, DataError
 from archetype.estimate.report import cost_report
 from archetype.estimate.roofline import weights_read
 from archetype.families.t5 import t5
+from archetype.generate import Engine
 from archetype.language_model import LanguageModel
 from archetype.machine import environment
 from archetype.models.build import build
@@ -112,6 +113,15 @@ def test_a_folder_is_timed_with_its_own_weights(tmp_path: Path) -> None:
     from_folder = bench("decode", str(tmp_path / "model"), "--prompt", "4", "--new", "6")
     timing = runner(lm.model.eval(), Workload.of("decode", lm.spec, 1, 4, 6), "float32")()
     assert from_folder["tokens"] == list(timing.tokens) and len(timing.tokens) == 6
+
+
+def test_requests_read_their_prompts_in_every_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = list[Engine]()
+    monkeypatch.setattr(jobs, "Engine", lambda *args, **options: engines.append(Engine(*args, **options)) or engines[0])
+    model = build(archetype.load_spec("llama-tiny")).eval()
+    run = runner(model, Workload.of("batch", model.spec, 2, 40, 3), "float32")
+    assert run().tokens == run().tokens
+    assert engines[0].stats().cached_tokens == 0 and engines[0].stats().finished == 4
 
 
 def test_a_deterministic_model_is_timed_as_an_engine_runs_it() -> None:
