@@ -32,6 +32,7 @@ DRAWN = 5  # bugs for each folder
 RESULTS = KEPT / "results.json"
 STARTING = 180  # seconds for a process, the kernels that it compiles included
 TIMEOUT = STARTING + 6 * BUDGET  # a bug that makes tests hang is noticed, too
+ALONE: dict[str, bool] = {}  # whether a test passes alone
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -112,13 +113,28 @@ def workers() -> int:
 
 
 def noticed(copy: Checkout, bug: Bug) -> tuple[Bug, str | None]:
-    """A bug, and the test that fails with it."""
+    """A bug, and the test that fails with it; not one that needs what others before it have done, and fails alone."""
     tests = list(near(bug))
-    copy.plant(bug)
-    try:
-        return bug, copy.run(tests, "-x", timeout=TIMEOUT) if tests else None
-    finally:
-        copy.repair(bug)
+    while tests:
+        copy.plant(bug)
+        try:
+            failure = copy.run(tests, "-x", timeout=TIMEOUT)
+        finally:
+            copy.repair(bug)
+        test = (failure or "").partition(" ")[2]
+        if test not in tests or passes_alone(copy, test):
+            return bug, failure
+        tests.remove(test)
+    return bug, None
+
+
+def passes_alone(copy: Checkout, test: str) -> bool:
+    """Whether a test passes without any bug, and without those that run before it."""
+    if test not in ALONE:
+        ALONE[test] = copy.run([test], timeout=TIMEOUT) is None
+        if not ALONE[test]:
+            print(f"fails alone: {test}", flush=True)
+    return ALONE[test]
 
 
 def key(bug: Bug) -> str:
