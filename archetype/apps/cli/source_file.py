@@ -35,7 +35,7 @@ def read_sources(file: Path) -> list[Source]:
     if file.suffix in JSON_LINES:
         return read_records_with_ids(file, _source, '{"source": "Hello."}')
     text = read_text(file).replace("\r\n", "\n").removesuffix("\n")
-    return [Source(f"{file}: line {n}", n, line) for n, line in enumerate(text.split("\n"), start=1)] if text else []
+    return [Source(f"{file}: line {n}", n, line) for n, line in enumerate(text.split("\n"), start=1)]
 
 
 def _source(data: dict[str, Any], id: int | str, place: str) -> Source:
