@@ -374,6 +374,7 @@ def test_tokens_and_health(server: Served) -> None:
     counted = server.call("/tokenize", {"messages": [{"role": "user", "content": "x"}]}).json["count"]
     assert counted == len("user: x\nassistant: ")
     assert server.call("/health").json == {"status": "ok"}
+    assert server.call("/v1/completions", {"model": "llama", "prompt": "a", "max_tokens": 2}).status == 200
     metrics = server.call("/metrics").body.decode()
     assert 'archetype_requests_total{path="/tokenize",status="200"}' in metrics
     assert 'archetype_generated_tokens_total{model="llama"}' in metrics

@@ -95,12 +95,13 @@ def near(bug: Bug) -> tuple[str, ...]:
 
 
 def speaking(bug: Bug, tests: Iterable[str]) -> list[str]:
-    """The tests whose code shares most words with a bug's line and function, one case of each.
+    """The tests whose code shares most words with a bug's lines and function, one case of each.
 
     A word counts less the more tests have it.
     """
     all_words = _words_of_tests()
-    said = _words(bug.change.split(" -> ")[0]) | _words(bug.function or "")
+    around = source(bug.file).split("\n")[max(bug.line - 2, 0) : bug.line + 1]
+    said = _words(" ".join(around)) | _words(bug.function or "")
     weight = {
         word: math.log(len(all_words) / (1 + sum(word in words for words in all_words.values()))) for word in said
     }
