@@ -170,6 +170,7 @@ def quantities(arm: Arm) -> dict[str, float]:
         "non_embedding": parameters["total"] - parameters["embedding"],
         "active": parameters["active"],
         "flops_per_token": report.flops["forward"] / length,
+        "training_flops_per_token": report.flops["train"] / length,
         "state_bytes": 0 if isinstance(arm.spec, EncoderDecoder) else report.state["bytes"],
         "tokens": arm.tokens,
     }

@@ -227,7 +227,7 @@ class TrainedPart(Spec):
         seeds: how many pairs.
         metric: what is measured.
         decide: the rule.
-        between: the control and the arm that are compared (absent: the first two).
+        between: the control and the one arm that is compared with it (absent: every arm with the first).
         expect: what was expected before.
         modes: what is spent.
         limits: what the outcome does not say.
@@ -256,9 +256,13 @@ class TrainedPart(Spec):
         if len(self.arms) < 2:
             invalid("arms", "there is one arm", "give a control and another, as NAME: {PATH: VALUE}")
         check_recipe(self.recipe, *(["steps"] if self.modes.full.tokens else []))
-        for name in (*(self.between or ()), *(self.match.free if isinstance(self.match.free, dict) else ())):
-            if name not in self.arms:
-                invalid("between" if self.between else "match.free", f"{cut(name)} is no arm", nearest(name, self.arms))
+        free = self.match.free if isinstance(self.match.free, dict) else {}
+        for place, names in (("between", self.between or ()), ("match.free", free)):
+            for name in names:
+                if name not in self.arms:
+                    invalid(place, f"{cut(name)} is no arm", nearest(name, self.arms))
+        if self.between is not None and self.between[0] == self.between[1]:
+            invalid("between", f"{cut(self.between[0])} is named twice", "name the control and another arm")
         check_number_of_runs("seeds", len(self.arms), self.seeds)
         if self.tune:
             values = map(len, self.tune.grid.values())
@@ -268,10 +272,12 @@ class TrainedPart(Spec):
         return self
 
     @property
-    def compared(self) -> tuple[str, str]:
-        """The control and the arm that the decision is about."""
-        first, second, *_ = self.arms
-        return self.between or (first, second)
+    def compared(self) -> tuple[str, tuple[str, ...]]:
+        """The control, and the arms that are tested against it: one where all arms together make one test."""
+        if self.between is not None:
+            return self.between[0], self.between[1:]
+        control, *others = self.arms
+        return control, tuple(others[:1] if self.decide.takes_all_arms else others)
 
 
 class ScalingLawPart(Spec):

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from archetype.studies import decisions
 from archetype.studies.arms import Arm, quantities
 from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration
 from archetype.studies.corpora import absolute_data
-from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, UNCALIBRATED, Verdict, study_verdicts
+from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, study_verdicts
 from archetype.studies.execute import one_thread
 from archetype.studies.experiment import CheckPart, Experiment, ScalingLawPart, TrainedPart
 from archetype.studies.scaling import ScalingLawStudy
@@ -28,6 +28,7 @@ from archetype.studies.store import CODE, RunRequest, Store, heartbeat, state_of
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
 from archetype.studies.trained import TrainedStudy
 from archetype.studies.trained_outcome import trained_outcome
+from archetype.studies.verdicts import announced, whole_verdict
 from archetype.training.loop import take_step
 from archetype.training.resolve import resolve_recipe
 from archetype.training.state import TrainState
@@ -122,12 +123,13 @@ class Study:
         calibration = read_calibration(self.store)
         is_calibrated = experiment.is_calibration or bool(calibration and calibration["passed"])
         compared = {name: study.comparisons() for name, study in self.trained.items()}
-        evidences = {name: self.trained[name].evidence(t, c[0]) for name, (t, c) in compared.items()}
-        verdicts = dict(
-            zip(
-                evidences, study_verdicts([(self.trained[n].part.decide, e) for n, e in evidences.items()]), strict=True
-            )
-        )
+        evidences = {
+            (name, arm): evidence
+            for name, (trials, comparisons) in compared.items()
+            for arm, evidence in self.trained[name].evidence(trials, comparisons[0]).items()
+        }
+        judged = study_verdicts([(self.trained[name].part.decide, one) for (name, _), one in evidences.items()])
+        verdicts = dict(zip(evidences, judged, strict=True))
         parts: list[dict[str, Any]] = []
         for part in self.parts:
             if isinstance(part, CheckPart):
@@ -137,42 +139,22 @@ class Study:
             elif isinstance(part, ScalingLawPart):
                 parts.append(self.laws[part.id].outcome(quick, is_calibrated))
             else:
-                trials, comparisons = compared[part.id]
-                shown = _announced(verdicts[part.id], quick, is_calibrated)
-                parts.append(trained_outcome(self.trained[part.id], trials, comparisons, verdicts[part.id], shown))
+                own = {
+                    arm: replace(verdict, verdict=announced(verdict, quick, is_calibrated))
+                    for (name, arm), verdict in verdicts.items()
+                    if name == part.id
+                }
+                parts.append(trained_outcome(self.trained[part.id], *compared[part.id], own))
         if experiment.is_calibration and not quick:
-            same = verdicts["same"]
-            share = (same.deviation or 0.0) / abs(statistics.mean(evidences["same"].control))
-            write_calibration(self.store, experiment, {n: v.verdict for n, v in verdicts.items()}, share)
+            same = next(key for key in verdicts if key[0] == "same")
+            share = (verdicts[same].deviation or 0.0) / abs(statistics.mean(evidences[same].control))
+            write_calibration(self.store, experiment, {part["id"]: part["verdict"] for part in parts}, share)
         return {
             "version": 1, "claim": experiment.claim, "title": experiment.title, "sentence": experiment.sentence,
             "headline": experiment.headline, "mode": self.mode, "hash": experiment.hash, "code": CODE,
             "date": now(), "environment": environment(), "calibration": calibration,
             "verdict": whole_verdict(parts), "parts": parts, "experiment": experiment.dump(),
         }  # fmt: skip
-
-
-def whole_verdict(parts: list[dict[str, Any]]) -> str:
-    """The verdict of a claim from those of its parts."""
-    settled = [part for part in parts if part["verdict"] != NOT_RUN]
-    verdicts, supported = {part["verdict"] for part in settled}, sum(part["is_supported"] for part in settled)
-    if not settled:
-        return NOT_RUN
-    if len(verdicts) == 1:
-        verdict = str(next(iter(verdicts)))
-    elif supported == len(settled):
-        verdict = decisions.SHOWN
-    else:
-        verdict = f"shown in part: only {supported} of {len(settled)} parts" if supported else NOT_SHOWN
-    left = len(parts) - len(settled)
-    return f"{verdict}; {left} of {len(parts)} parts not run" if left else verdict
-
-
-def _announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:
-    """The verdict as a report may say it."""
-    if quick:
-        return DIRECTION
-    return verdict.verdict if is_calibrated else UNCALIBRATED
 
 
 def _not_run(part: TrainedPart | ScalingLawPart, claim: int | None) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Comparison:
 
     Attributes:
         name: of the corpus, and of the size where it is another.
+        data_sha256: of what is learned from and measured.
         arms: as they were run.
         seeds: of the runs.
         values: of each arm, seed by seed.
@@ -53,6 +54,7 @@ class Comparison:
     """
 
     name: str
+    data_sha256: str
     arms: dict[str, Arm]
     seeds: tuple[int, ...]
     values: dict[str, list[float]]
@@ -232,19 +234,20 @@ class TrainedStudy:
             taken = [self.store.result(self._request(arm, seed)) for seed in seeds]
             results[arm.name] = [result for result in taken if result is not None]
             values[arm.name] = [result.values[fingerprint(arm.metric)] for result in results[arm.name]]
-        return Comparison(name, arms, seeds, values, results)
+        return Comparison(name, next(iter(arms.values())).data.sha256, arms, seeds, values, results)
 
-    def evidence(self, trials: Trials, comparison: Comparison) -> Evidence:
-        """The values that decide, and whether the runs can be trusted."""
-        control, other = self.part.compared
+    def evidence(self, trials: Trials, comparison: Comparison) -> dict[str, Evidence]:
+        """By the arm that is tested the values that decide, and whether the runs can be trusted."""
+        control, others = self.part.compared
         arm = comparison.arms[control]
         bad = sum(learned_nothing(result, arm) for result in comparison.results[control])
         failed = f"{bad} of {len(comparison.seeds)} runs of {control} learned no more than a guess" if bad else ""
-        metric = arm.metric
-        return Evidence(
-            tuple(comparison.values[control]), tuple(comparison.values[other]), metric.better == "lower",
-            trials.is_interior, failed, {name: tuple(values) for name, values in comparison.values.items()},
-        )  # fmt: skip
+        values = {name: tuple(many) for name, many in comparison.values.items()}
+        is_lower = arm.metric.better == "lower"
+        return {
+            other: Evidence(values[control], values[other], is_lower, trials.is_interior, failed, values)
+            for other in others
+        }
 
 
 def learned_nothing(result: RunResult, arm: Arm) -> bool:

@@ -21,7 +21,8 @@ def test_a_claim_without_training_is_settled_and_reported(tmp_path: Path) -> Non
     outcome = json.loads(run("claim", "13", "--quick", "--json", *places))
     assert outcome["verdict"] == "shown" and [part["id"] for part in outcome["parts"]] == ["blocks"]
     assert sorted(file.name for file in (tmp_path / "reports").iterdir()) == [
-        "claim-13-quick-blocks-1.svg", "claim-13-quick.json", "claim-13-quick.md", "overview.json", "overview.md",
+        "claim-13-quick-blocks-1.svg", "claim-13-quick.html", "claim-13-quick.json", "claim-13-quick.md",
+        "overview.json", "overview.md",
     ]  # fmt: skip
     assert "claim 13" in run("claim", "13", "--quick", *places)
 
