@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from archetype.errors import DataError
+from archetype.errors import DataError, SpecError
 from archetype.machine.environment import environment, now
 from archetype.models.build import build
 from archetype.runs.directory import Run
@@ -30,6 +30,7 @@ from archetype.studies.trained import TrainedStudy
 from archetype.studies.trained_outcome import trained_outcome
 from archetype.studies.verdicts import announced, whole_verdict
 from archetype.training.loop import take_step
+from archetype.training.memory import check_memory
 from archetype.training.resolve import resolve_recipe
 from archetype.training.state import TrainState
 
@@ -185,11 +186,19 @@ def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
 
 
 def seconds_of_step(arm: Arm, store: Store) -> float:
-    """The median time of a step on one thread, of 20 with a model that is thrown away."""
+    """The median time of a step on one thread, of 20 with a model that is thrown away.
+
+    Raises:
+        SpecError: the memory does not hold a step of this arm.
+    """
     recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder))
     device = torch.device("cpu")
     with one_thread():
-        resolved = resolve_recipe(Path("probe"), recipe, device)
+        resolved = resolve_recipe(Path("probe"), recipe, device, force=True)
+        try:
+            check_memory(resolved.recipe, resolved.spec, resolved.objective, device, "micro_batch_size {}", "")
+        except SpecError as error:
+            raise error.at("recipe").at(f"arms.{arm.name}") from None
         state = TrainState.build(Run(Path()), resolved.recipe, None, resolved.objective, build(resolved.spec))
         times = []
         for _ in range(PROBE_STEPS):

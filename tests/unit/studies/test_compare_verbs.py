@@ -1,6 +1,7 @@
 """`archetype compare` as it is typed; docs/guide/studies.md runs the others."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,12 @@ from typer.testing import CliRunner
 from archetype.apps.cli.main import app
 from archetype.errors import ArchetypeError
 from archetype.io.yaml import mapping_to_yaml
-from tests.unit.studies.small import experiment
+from archetype.studies import study as studies
+from archetype.training import memory
+from tests.helpers.options import verbs
+from tests.helpers.registered import registries_as_before
+from tests.unit.studies.small import RECIPE, experiment, trained
+from tests.unit.studies.test_matching import EXTENSION, MIXER
 
 
 def run(*arguments: str) -> str:
@@ -41,6 +47,47 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(ArchetypeError) as error:
             run(*arguments)
         assert message in str(error.value)
+
+
+def test_an_extension_is_loaded_behind_every_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those within a group are called as those without."""
+    monkeypatch.setattr(studies, "PROBE_STEPS", 2)
+    (tmp_path / "scaled.py").write_text(EXTENSION)
+    part = trained(arms={"plain": {}, "scaled": {"layers[*].mixer": MIXER}})
+    (file := tmp_path / "file.yaml").write_text(mapping_to_yaml({"title": "Scaled", "parts": [part]}))
+    with registries_as_before():
+        planned = run("plan", str(file), "--store", str(tmp_path / "store"), "--json", "--extension",
+                      str(tmp_path / "scaled.py"))  # fmt: skip
+    assert json.loads(planned)["parts"]["width"]["arms"].keys() == {"plain", "scaled"}
+    for name, command in verbs():
+        assert {"extension", "verbose"} <= {one.name for one in command.params}, name
+
+
+def test_a_plan_that_the_memory_does_not_hold_says_what_the_file_can_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`compare plan` has no --force and no --micro-batch-size; what it offers works."""
+    store = ["--store", str(tmp_path / "store")]
+
+    def planned(**recipe: int) -> str:
+        part = trained(recipe=RECIPE | {"batch_size": 64} | recipe, match={})
+        (file := tmp_path / "file.yaml").write_text(mapping_to_yaml({"title": "Width", "parts": [part]}))
+        return run("plan", str(file), *store)
+
+    monkeypatch.setattr(memory, "free_memory", lambda device: 2**18)
+    with pytest.raises(ArchetypeError) as error:
+        planned()
+    said = r"arms\.a: recipe: batch_size: a step on 64 rows of 8 tokens takes .* are free; use at most \d+"
+    offer = re.fullmatch(
+        rf"{said}, or micro_batch_size (\d+), which accumulates gradients over the rows", str(error.value)
+    )
+    assert offer, error.value
+    with pytest.raises(ArchetypeError, match=r"arms\.wide: recipe: micro_batch_size: .*; use at most \d+$") as error:
+        planned(micro_batch_size=int(offer[1]))
+    assert "\nwidth: 4 runs" in planned(micro_batch_size=int(str(error.value).split()[-1]))
+    monkeypatch.setattr(memory, "free_memory", lambda device: 2**10)
+    with pytest.raises(ArchetypeError, match=r"too few for one row; use a smaller model or shorter rows$"):
+        planned()
 
 
 def test_the_schema_is_one_object() -> None:

@@ -95,8 +95,7 @@ def test_another_corpus_is_asked_of_every_arm(tmp_path: Path) -> None:
 def test_the_slope_over_sizes_is_that_of_a_fit_in_logarithms(tmp_path: Path) -> None:
     sizes = [BASE | {"layers": BASE["layers"] * count} for count in (2, 4)]
     modes = {"full": {"tokens": 192}, "extended": {"sizes": sizes}}
-    store = pretended(tmp_path, "full", *calibrating(), is_calibration=True)[1]
-    one, store = pretended(tmp_path, "extended", trained(seeds=6, modes=modes))
+    one, _ = pretended(tmp_path, "extended", trained(seeds=6, modes=modes))
     (part,) = one.outcome()["parts"]
     assert len(part["comparisons"]) == 3
     for arm, (slope, low, high) in part["slopes"].items():
