@@ -62,6 +62,12 @@ def check_number_of_runs(place: str, *factors: int, most: int = MAX_RUNS) -> Non
         invalid(place, f"are more than {most:,} runs together", "give fewer")
 
 
+def check_no_effect(expect: "Expectation") -> None:
+    """Refuse, inside a validator, the expected effect of a part that has none."""
+    if expect.effect:
+        invalid("expect.effect", "is of trained parts", "leave it out")
+
+
 def check_recipe(recipe: Source, *others: str) -> None:
     """Refuse, inside a validator, a recipe in place whose keys something else decides.
 
@@ -92,6 +98,12 @@ class Match(Spec):
     state: Share | None = None
     free: str | dict[str, str] | None = None
     solve: Literal["parameters", "active", "flops", "state"] = "parameters"
+
+    @model_validator(mode="after")
+    def _check(self) -> "Match":
+        if "solve" in self.model_fields_set and self.free is None:
+            invalid("solve", "has no effect without free", "name a size that is solved for, or leave it out")
+        return self
 
 
 class Metric(Spec):
@@ -142,13 +154,19 @@ class Expectation(Spec):
 
     Attributes:
         verdict: of the part.
-        effect: between which numbers the effect is expected, as a share of the control where the margin is one.
+        effect: between which shares of the control the effect of a trained part is expected.
         source: where that comes from.
     """
 
     verdict: Literal["shown", "no difference shown", "not shown", "open"] = "open"
     effect: tuple[Effect, ...] = ()
     source: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Expectation":
+        if self.effect and (len(self.effect) != 2 or self.effect[0] > self.effect[1]):
+            invalid("effect", "is not two shares, the lower first", "write it as [-3%, -1%]")
+        return self
 
 
 class Mode(Spec):
@@ -161,7 +179,7 @@ class Mode(Spec):
         base: another size of model (absent: the part's).
         data: other data (absent: the part's first).
         sizes: further models on which the tuned arms run with a few seeds.
-        device: cpu or cuda.
+        device: cpu or cuda (absent: cuda in gpu, else cpu).
     """
 
     tokens: Count | None = None
@@ -170,7 +188,7 @@ class Mode(Spec):
     base: Source | None = None
     data: Corpora | None = None
     sizes: tuple[Source, ...] = ()
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Literal["cpu", "cuda"] | None = None
 
 
 class Modes(Spec):
@@ -206,6 +224,11 @@ class CheckPart(Spec):
     says: str
     check: str
     expect: Expectation = Expectation()
+
+    @model_validator(mode="after")
+    def _check(self) -> "CheckPart":
+        check_no_effect(self.expect)
+        return self
 
 
 class TrainedPart(Spec):
@@ -319,6 +342,11 @@ class ScalingLawPart(Spec):
     @model_validator(mode="after")
     def _check(self) -> "ScalingLawPart":
         check_recipe(self.recipe, "steps", "patience")
+        check_no_effect(self.expect)
+        if len(self.data) != 1:
+            invalid("data", "is not one corpus", "give the one that the law is fitted on")
+        if self.tune and "extend" in self.tune.model_fields_set:
+            invalid("tune.extend", "is of trained parts: the grid of a law stays as it is", "leave it out")
         if (len(self.sizes) - 1) * len(self.tokens) < 5:
             invalid("sizes", "there are fewer than 5 runs to fit 5 numbers to", "give more sizes or more tokens")
         values = map(len, self.tune.grid.values()) if self.tune else ()

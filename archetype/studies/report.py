@@ -83,10 +83,11 @@ def plan_text(plan: dict[str, Any], workers: int) -> str:
     """Runs, tokens, minutes and matched quantities, for a terminal."""
     lines = [f"hash {plan['hash']}, mode {plan['mode']}"]
     for name, part in plan["parts"].items():
-        minutes = part["minutes"] / workers
+        time = "no time measured, for they are on a GPU"
+        if part["minutes"] is not None:
+            time = f"{part['minutes'] / workers:.1f} minutes with {workers} {'worker' if workers == 1 else 'workers'}"
         lines.append(
-            f"\n{name}: {part['runs']} runs ({part['trials']} of them trials), {quantity(part['tokens'])}tokens, "
-            f"{minutes:.1f} minutes with {workers} {'worker' if workers == 1 else 'workers'}"
+            f"\n{name}: {part['runs']} runs ({part['trials']} of them trials), {quantity(part['tokens'])}tokens, {time}"
         )
         lines.append(matched_table(part["arms"]))
         if part["detectable"]:
@@ -124,10 +125,17 @@ def markdown(outcome: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _expected(part: dict[str, Any]) -> str:
+    """What was predicted of a part: shown, by -3.0% to -1.0% (a paper)"""
+    expect = part["expect"]
+    effect = ", by {:+.1%} to {:+.1%}".format(*expect["effect"]) if expect.get("effect") else ""
+    return f"{expect.get('verdict', 'open')}{effect}{f' ({source})' if (source := expect.get('source')) else ''}"
+
+
 def _part_lines(part: dict[str, Any]) -> list[str]:
     lines = [f"## {part['id']}", "", part["says"] + ".", "", f"**{part['verdict']}**: {part['reason']}.", ""]
-    if part["expect"].get("source"):
-        lines += [f"Expected: {part['expect'].get('verdict', 'open')} ({part['expect']['source']}).", ""]
+    if part["expect"].get("source") or part["expect"].get("effect"):
+        lines += [f"Expected: {_expected(part)}.", ""]
     if part.get("values"):
         lines += [markdown_table(("value", ""), [(name, f"{value:.6g}") for name, value in part["values"].items()]), ""]
     for control in part.get("controls", ()):

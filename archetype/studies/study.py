@@ -19,6 +19,7 @@ from archetype.studies.corpora import absolute_data
 from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, study_verdicts
 from archetype.studies.execute import one_thread
 from archetype.studies.experiment import CheckPart, Experiment, ScalingLawPart, TrainedPart
+from archetype.studies.registry import find, run
 from archetype.studies.scaling import ScalingLawStudy
 from archetype.studies.statistics import (
     minimal_detectable_effect,
@@ -53,6 +54,9 @@ class Study:
         scipy_package("special")  # it is needed at the end: whoever lacks it learns so before the first run
         self.experiment, self.mode, self.store = experiment, mode, store
         self.parts = experiment.parts
+        for part in self.parts:
+            if isinstance(part, CheckPart):
+                check_type(part)
         self.trained: dict[str, TrainedStudy] = {}
         self.laws: dict[str, ScalingLawStudy] = {}
         if exact and not (store.folder / "runs").is_dir():
@@ -73,15 +77,20 @@ class Study:
             check_is_calibration(experiment)
 
     def plan(self) -> dict[str, Any]:
-        """Runs, tokens, minutes on one core by a few steps, matched quantities, and what the pairs can see."""
+        """Runs, tokens, minutes on one core by a few steps, matched quantities, and what the pairs can see.
+
+        Minutes are null where the runs are on a GPU.
+        """
         calibration, parts = read_calibration(self.store), {}
         deviation = calibration["deviation"] if calibration else USUAL_DEVIATION
         for name, study in self.trained.items():
-            seconds = {arm.name: seconds_of_step(arm, self.store) for arm in study.arms.values()}
+            is_timed = study.device == "cpu"
+            seconds = {arm.name: seconds_of_step(arm, self.store) for arm in study.arms.values() if is_timed}
+            of_arms = sum(one * study.arms[arm].recipe.steps for arm, one in seconds.items())
             counted = study.count()
             per_arm = counted["runs"] / len(study.arms)
             parts[name] = counted | {
-                "minutes": sum(s * study.arms[arm].recipe.steps for arm, s in seconds.items()) * per_arm / 60,
+                "minutes": of_arms * per_arm / 60 if is_timed else None,
                 "arms": {arm.name: quantities(arm) | {"solved": arm.solved} for arm in study.arms.values()},
                 "seconds_per_step": seconds,
                 "detectable": minimal_detectable_effect(deviation, study.num_seeds) if study.num_seeds > 1 else None,
@@ -167,10 +176,19 @@ def _not_run(part: TrainedPart | ScalingLawPart, claim: int | None) -> dict[str,
     }  # fmt: skip
 
 
+def check_type(part: CheckPart) -> None:
+    """Refuse a part whose type is not that of its check.
+
+    Raises:
+        SpecError: names both, or there is no such check.
+    """
+    if (kind := find(part.check).kind) != part.type:
+        cause = f"{part.type} is not what {part.check} is"
+        raise SpecError(f"parts.{part.id}.type", cause, f"write {kind}")
+
+
 def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
     """The outcome of a part that needs no training."""
-    from archetype.studies.registry import run
-
     started = time.perf_counter()
     with one_thread():
         result = run(part.check, quick=quick)

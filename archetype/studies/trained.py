@@ -87,6 +87,7 @@ class TrainedStudy:
             mode = mode.replace(tokens=max(1, full.tokens // 12))
         self.mode = mode.replace(tokens=mode.tokens or full.tokens)
         self.is_quick = mode_name == "quick"
+        self.device = self.mode.device or ("cuda" if mode_name == "gpu" and own else "cpu")
         self.num_seeds = self.mode.seeds or (2 if self.is_quick else part.seeds)
         none = self.mode.tune == "none" or (self.is_quick and self.mode.tune is None)
         self.tune = None if none else (self.mode.tune if isinstance(self.mode.tune, Tune) else part.tune)
@@ -141,7 +142,7 @@ class TrainedStudy:
     def _request(self, arm: Arm, seed: int, is_trial: bool = False) -> RunRequest:
         recipe = arm.recipe.replace(seed=seed + arm.seed_offset)
         metrics = () if is_trial else (arm.metric,)
-        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.mode.device, arm.data.baseline)
+        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device, arm.data.baseline)
 
     def trials(self) -> tuple[Trials, list[RunRequest]]:
         """The trials as far as they are there, and the runs that they take: grids grow for all arms alike."""
