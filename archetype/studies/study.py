@@ -25,7 +25,7 @@ from archetype.studies.statistics import (
     minimal_detectable_effect,
     scipy_package,
 )
-from archetype.studies.store import CODE, RunRequest, Store, heartbeat, state_of
+from archetype.studies.store import CODE, RunRequest, Store, heartbeat, seconds_since_beat, state_of
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
 from archetype.studies.trained import TrainedStudy
 from archetype.studies.trained_outcome import trained_outcome
@@ -115,13 +115,13 @@ class Study:
         keys = list(dict.fromkeys(request.key for request in self.needed()))
         states = [state_of(self.store.run_folder(key)) or "not asked for" for key in keys]
         running = {
-            key: heartbeat(self.store.run_folder(key))
+            key: (heartbeat(folder := self.store.run_folder(key)), seconds_since_beat(folder))
             for key, state in zip(keys, states, strict=True)
             if state == "running"
         }
         return {
             "left": len(keys), "states": {state: states.count(state) for state in dict.fromkeys(states)},
-            "running": {key: about | {"seconds_ago": round(ago)} for key, (about, ago) in running.items()},
+            "running": {key: about | {"seconds_ago": ago} for key, (about, ago) in running.items()},
         }  # fmt: skip
 
     def outcome(self) -> dict[str, Any]:
