@@ -65,9 +65,11 @@ def choose_experiment(
         store: of the runs.
 
     Raises:
-        ArchetypeError: a model does not continue text, or the minutes are too few.
+        ArchetypeError: there is one model, one does not continue text, or the minutes are too few.
     """
     specs = {name: _comparable(source) for name, source in zip(_names(sources), sources, strict=True)}
+    if len(specs) < 2:
+        raise SpecError("MODEL...", "is one model, and nothing to compare it with", "name another")
     data = str(Path(data).absolute()) if Path(data).exists() else data
     study = TrainedStudy(_part(specs, data, TOKENS_PER_STEP), "full", data_folder, store)
     settings = f"{fingerprint(study.part)} {study.data[0].sha256} {minutes:g} {workers}"

@@ -17,6 +17,7 @@ from archetype.errors import ArchetypeError, CheckpointError, DataError, one_lin
 from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.io.lock import locked
+from archetype.machine.device import resolve_device
 from archetype.machine.environment import environment
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run
@@ -74,7 +75,7 @@ def _is_made_elsewhere(store: Store, key: str) -> bool:
 
 def _train_and_measure(store: Store, folder: Path, parent: int | None) -> None:
     request = read_json(folder / "request.json")
-    device = torch.device(request["device"])
+    device = resolve_device(request["device"])
     run = Run(folder / "run")
     with Heartbeat(folder) as beats:
         if state_of(folder) != "done":

@@ -85,14 +85,12 @@ class Study:
         deviation = calibration["deviation"] if calibration else USUAL_DEVIATION
         for name, study in self.trained.items():
             is_timed = study.device == "cpu"
-            seconds = {arm.name: seconds_of_step(arm, self.store) for arm in study.arms.values() if is_timed}
-            of_arms = sum(one * study.arms[arm].recipe.steps for arm, one in seconds.items())
-            counted = study.count()
-            per_arm = counted["runs"] / len(study.arms)
-            parts[name] = counted | {
-                "minutes": of_arms * per_arm / 60 if is_timed else None,
+            timed = [(arm, runs, seconds_of_step(arm, self.store)) for arm, runs in study.planned_arms() if is_timed]
+            total = sum(arm.recipe.steps * runs * seconds for arm, runs, seconds in timed)
+            parts[name] = study.count() | {
+                "minutes": total / 60 if is_timed else None,
                 "arms": {arm.name: quantities(arm) | {"solved": arm.solved} for arm in study.arms.values()},
-                "seconds_per_step": seconds,
+                "seconds_per_step": {arm.name: seconds for arm, _, seconds in timed[: len(study.arms)]},
                 "detectable": minimal_detectable_effect(deviation, study.num_seeds) if study.num_seeds > 1 else None,
                 "deviation": deviation,
             }

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,22 @@ class TrainedStudy:
         runs = len({request.key for request in trials}) + len(keys) + others
         return {"trials": len(trials), "pairs": pairs + others, "runs": runs, "tokens": runs * tokens}
 
+    def planned_arms(self) -> list[tuple[Arm, float]]:
+        """Every arm on every corpus and size, with how many runs of it there are if no grid is extended."""
+        counted, few = self.count(), len(self.arms) * FEW_SEEDS
+        first = counted["runs"] - (len(self.sources) - 1 + len(self.mode.sizes)) * few
+        planned = [(arm, first / len(self.arms)) for arm in self.arms.values()]
+        for arms in self._other_arms():
+            planned += [(arm, FEW_SEEDS) for arm in arms.values()]
+        return planned
+
+    def _other_arms(self) -> Iterator[dict[str, Arm]]:
+        """The arms on the further corpora, then those of the further sizes, not tuned."""
+        for data in self.data[1:]:
+            yield self._arms(self.mode.base or self.part.base, data)
+        for base in self.mode.sizes:
+            yield self._arms(base, self.data[0])
+
     def _first_trials(self) -> list[RunRequest]:
         if self.tune is None:
             return []
@@ -192,12 +208,11 @@ class TrainedStudy:
     def _groups(self, trials: Trials) -> list[tuple[str, dict[str, Arm], tuple[int, ...]]]:
         """(name, tuned arms, seeds) of the corpus and the size that decide, then of the others."""
         groups = [(self.data[0].name, self.arms, tuple(range(self.num_seeds)))]
-        few = tuple(range(FEW_SEEDS))
-        groups += [(d.name, self._arms(self.mode.base or self.part.base, d), few) for d in self.data[1:]]
-        for base in self.mode.sizes:
-            arms = self._arms(base, self.data[0])
-            size = arms_module.quantities(next(iter(arms.values())))["non_embedding"]
-            groups.append((f"{self.data[0].name}, {size:,.0f} parameters", arms, few))
+        for number, arms in enumerate(self._other_arms(), 1):
+            first = next(iter(arms.values()))
+            is_size = number >= len(self.data)
+            size = f", {arms_module.quantities(first)['non_embedding']:,.0f} parameters" if is_size else ""
+            groups.append((f"{first.data.name}{size}", arms, tuple(range(FEW_SEEDS))))
         return [
             (name, {arm.name: self._tuned(arm, trials) for arm in arms.values()}, seeds) for name, arms, seeds in groups
         ]

@@ -75,12 +75,9 @@ def models(
     to: To = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Compare models as they are with the first; tokens, rates, seeds and margin are chosen, and printed with why."""
-    from archetype.errors import SpecError
     from archetype.studies.chosen import choose_experiment
     from archetype.studies.sweep import engine as open_engine
 
-    if len(sources) < 2:
-        raise SpecError("MODEL...", "is one model, and nothing to compare it with", "name another")
     open_engine(engine, workers)
     chosen = choose_experiment(sources, data, minutes, workers, _data_folder(data_dir), _store(store))
     _say(str(chosen))

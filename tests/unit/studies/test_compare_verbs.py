@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from archetype.apps.cli.main import app
@@ -14,7 +15,7 @@ from archetype.studies import study as studies
 from archetype.training import memory
 from tests.helpers.options import verbs
 from tests.helpers.registered import registries_as_before
-from tests.unit.studies.small import RECIPE, experiment, trained
+from tests.unit.studies.small import BASE, DATA, RECIPE, experiment, study, trained
 from tests.unit.studies.test_matching import EXTENSION, MIXER
 
 
@@ -33,13 +34,19 @@ def test_a_claim_without_training_is_settled_and_reported(tmp_path: Path) -> Non
     assert "claim 13" in run("claim", "13", "--quick", *places)
 
 
-def test_mistakes_are_one_line(tmp_path: Path) -> None:
+def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, store = tmp_path / "file.yaml", ["--store", str(tmp_path / "store")]
-    file.write_text(mapping_to_yaml(experiment().dump()))
+    modes = {"full": {"tokens": 192}, "gpu": {"tokens": 96}}
+    file.write_text(mapping_to_yaml(experiment(trained(modes=modes)).dump()))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for arguments, message in [
         (["claim", "26"], "claim: there is no claim 26; use one of 1, 2"),
         (["plan", str(file), "--quick", "--gpu"], "--quick: cannot be combined with --gpu; give one of them"),
         (["run", str(file), "--engine", "ra", *store], "--engine: there is no engine 'ra'; use here, ray, slurm"),
+        (
+            ["run", str(file), "--gpu", *store],
+            "4 of 4 runs failed, the first: device: this machine has no cuda;",
+        ),
         (["run", str(file), "--workers", "0", *store], "--workers: 0 is too small; use 1 or more"),
         (["report", str(file), *store], "4 runs are left; make them with `archetype compare run"),
         (["claim", "5", "--data-dir", str(tmp_path), *store], "tinyshakespeare: there is no such corpus in"),
@@ -88,6 +95,19 @@ def test_a_plan_that_the_memory_does_not_hold_says_what_the_file_can_say(
     monkeypatch.setattr(memory, "free_memory", lambda device: 2**10)
     with pytest.raises(ArchetypeError, match=r"too few for one row; use a smaller model or shorter rows$"):
         planned()
+
+
+def test_a_plan_counts_the_time_of_further_sizes_and_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a deeper model is counted as such, not as one of the model that decides."""
+    monkeypatch.setattr(studies, "seconds_of_step", lambda arm, store: 60.0 * len(arm.spec.layers))
+    deep = BASE | {"layers": [*BASE["layers"]] * 3}
+    modes = {"full": {"tokens": 192}, "extended": {"sizes": [deep]}}
+    part = trained(data=[DATA, DATA | {"symbols": 10}], modes=modes, seeds=2, tune={"grid": {"batch_size": [2, 4]}})
+    planned = study(tmp_path, "extended", part).plan()["parts"]["width"]
+    runs, other_runs, steps = 2 * (2 + 2), 2 * 4, 6  # trials and pairs; of the other corpus, of the other size
+    assert planned["runs"] == runs + 2 * other_runs
+    assert planned["minutes"] == pytest.approx(steps * (runs + other_runs + 3 * other_runs))
+    assert planned["seconds_per_step"] == {"a": 60.0, "wide": 60.0}
 
 
 def test_the_schema_is_one_object() -> None:
