@@ -135,9 +135,10 @@ def report(
     """Print the outcome of an experiment whose runs are there; --to writes Markdown, JSON and pictures."""
     from archetype.errors import DataError
 
-    study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
+    study = _study(file, mode := _mode(quick, full, extended, gpu), store, data_dir)
     if left := study.status()["left"]:
-        raise DataError(file, f"{left} runs are left", f"make them with `archetype compare run {file}`")
+        command = f"archetype compare run {file}{'' if mode == 'full' else f' --{mode}'}"
+        raise DataError(file, f"{left} runs are left", f"make them with `{command}`")
     _report(study, to, as_json)
 
 

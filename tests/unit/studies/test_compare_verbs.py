@@ -48,7 +48,8 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             "4 of 4 runs failed, the first: device: this machine has no cuda;",
         ),
         (["run", str(file), "--workers", "0", *store], "--workers: 0 is too small; use 1 or more"),
-        (["report", str(file), *store], "4 runs are left; make them with `archetype compare run"),
+        (["report", str(file), *store], f"4 runs are left; make them with `archetype compare run {file}`"),
+        (["report", str(file), "--quick", *store], f"make them with `archetype compare run {file} --quick`"),
         (["claim", "5", "--data-dir", str(tmp_path), *store], "tinyshakespeare: there is no such corpus in"),
     ]:
         with pytest.raises(ArchetypeError) as error:
