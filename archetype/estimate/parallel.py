@@ -313,20 +313,30 @@ class Planner:
         return [rows for rows in _divisors(own) if rows <= most]
 
 
-def best_steps(planner: Planner, most: int = 12) -> list[Step]:
-    """The fastest layouts that fit, the best first.
+def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list[Step]:
+    """The layouts that fit, the fastest first.
+
+    Args:
+        planner: of a model on a cluster.
+        sizes: by the name of a size of the layout, what it must be (absent: any).
 
     Raises:
-        SpecError: none fits.
+        SpecError: none fits, or none has these sizes.
     """
     steps = [*planner.steps()]
+    if sizes:
+        steps = [step for step in steps if sizes.items() <= step.layout._asdict().items()]
+        if not steps:
+            said = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            cause = f"no layout of {planner.cluster.devices} devices for this model and batch has {said}"
+            raise SpecError("parallel", cause, "leave a size out, and the plan chooses it")
     fitting = sorted((step for step in steps if planner.fits(step)), key=lambda step: step.seconds)
     if not fitting:
         least = min(steps, key=lambda step: step.memory, default=None)
         needs = "" if least is None else f"; the least is {size(least.memory)} a device, by {least.layout}"
         cause = f"no layout of {planner.cluster.devices} x {planner.cluster.device.name} fits{needs}"
         raise SpecError("--plan", cause, "take more devices, a smaller batch or shorter rows")
-    return fitting[:most]
+    return fitting
 
 
 def plan_table(planner: Planner, steps: list[Step]) -> Table:

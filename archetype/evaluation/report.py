@@ -8,6 +8,7 @@ from typing import Any
 
 from archetype.errors import DataError, one_line
 from archetype.estimate.report import CostReport, cost_report
+from archetype.evaluation.sentences import sentences
 from archetype.io import atomic
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run, read_run_spec
@@ -65,7 +66,9 @@ def _page(run: Run) -> str:
     cost = cost_report(spec, recipe.batch_size, length, recipe.dtype.replace("auto", "float32"))
     samples = [(f"{line['step']:,}", line["sample"]) for line in lines if "sample" in line]
     environment = provenance.environment if provenance else {}
+    told = sentences(recipe, spec, cost.parameters["total"], lines)
     sections = [
+        ("", "".join(f"<p>{html.escape(sentence)}</p>" for sentence in told)),
         ("", _summary(recipe, cost, steps, lines)),
         ("Loss", _loss_picture(lines)),
         ("Held-out examples", _evaluations(lines)),

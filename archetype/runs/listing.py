@@ -13,6 +13,7 @@ from pydantic_core import from_json
 
 from archetype.errors import DataError
 from archetype.io.files import MAX_TEXT_BYTES, check_regular
+from archetype.spec.edit import ABSENT, changes_of
 
 Axis = Literal["step", "tokens", "seconds"]
 AXES: tuple[Axis, ...] = ("step", "tokens", "seconds")
@@ -34,23 +35,18 @@ def run_folders(folder: Path) -> dict[str, Path]:
 
 
 def differences_of_runs(recipes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each run the fields in which it differs from another; a model whose name is its own is told by it.
+    """For each run its values at the paths where the runs differ; a path that a run does not have is left out.
 
     Args:
-        recipes: every value by path, that of the model's specification after `spec.`.
+        recipes: as plain data with every default, and `spec` as the model's specification with each layer.
     """
-    names = [recipe.get("spec.name") for recipe in recipes]
-    told = [
-        {"spec": name} | {path: value for path, value in recipe.items() if not path.startswith("spec.")}
-        if len(names) > 1 and names.count(name) == 1
-        else recipe
-        for name, recipe in zip(names, recipes, strict=True)
-    ]
+    specs = [recipe["spec"] for recipe in recipes]
+    others = [{key: value for key, value in recipe.items() if key != "spec"} for recipe in recipes]
+    changes = [*changes_of(others), *((f"spec.{path}", values) for path, values in changes_of(specs))]
     return [
-        {path: value for path, value in recipe.items()
-         if not path.startswith(UNTOLD) and any(other.get(path) != value for other in told if other is not recipe)}
-        for recipe in told
-    ]  # fmt: skip
+        {path: values[number] for path, values in changes if not path.startswith(UNTOLD) and values[number] != ABSENT}
+        for number in range(len(recipes))
+    ]
 
 
 def is_training(folder: Path) -> bool:

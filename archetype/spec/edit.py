@@ -10,7 +10,7 @@ from archetype.io.yaml import yaml_value
 from archetype.spec.base import Spec
 from archetype.spec.repeats import MAX_LAYERS, cycle, restacked
 
-__all__ = ["assign", "differences", "leaves", "value_at"]
+__all__ = ["ABSENT", "assign", "changes_of", "differences", "leaves", "value_at"]
 
 S = TypeVar("S", bound=Spec)
 Change = tuple[str, Any, Any]
@@ -61,7 +61,8 @@ def differences(a: Spec, b: Spec) -> list[Change]:
     Layers that change alike are one entry: `layers[*]` for all, `layers[1::2]` for every second. Of a part whose kind
     differs the kinds are all that is said; layers beyond the shorter stack are compared with its pattern.
     """
-    return list(_compare(a.dump(full=True, each_layer=True), b.dump(full=True, each_layer=True), ""))
+    dumps = [spec.dump(full=True, each_layer=True) for spec in (a, b)]
+    return [(path, old, new) for path, (old, new) in changes_of(dumps)]
 
 
 def value_at(spec: Spec, target: str) -> Any:
@@ -91,26 +92,30 @@ def _layers_at(data: Any, keys: Sequence[Key]) -> list[Any] | None:
     return data.get("layers") if isinstance(data, dict) else None
 
 
-def _compare(a: Any, b: Any, place: str) -> Iterator[Change]:
-    """The changes between two values at one place of two dumps."""
-    match a, b:
-        case dict(), dict():
-            if a.get("kind") != b.get("kind"):
-                yield f"{place}.kind".lstrip("."), a.get("kind", ABSENT), b.get("kind", ABSENT)
-                if place:
-                    return
-            for key in dict.fromkeys(key for key in (*a, *b) if key != "kind"):
-                if key == "layers" and all(isinstance(side.get(key), list) and side[key] for side in (a, b)):
-                    yield from _compare_layers(a[key], b[key], place)
-                else:
-                    inner = f"{place}.{key}" if place else str(key)
-                    yield from _compare(a.get(key, ABSENT), b.get(key, ABSENT), inner)
-        case list(), list():
-            for index in range(max(len(a), len(b))):
-                old, new = (values[index] if index < len(values) else ABSENT for values in (a, b))
-                yield from _compare(old, new, f"{place}[{index}]")
-        case _ if a != b:
-            yield place, _shown(a), _shown(b)
+def changes_of(values: Sequence[Any], place: str = "") -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Every path at which several dumps with each layer differ, with the value of each there; as `differences`."""
+    if all(isinstance(value, dict) for value in values):
+        kinds = tuple(value.get("kind", ABSENT) for value in values)
+        if _differ(kinds):
+            yield f"{place}.kind".lstrip("."), kinds
+            if place:
+                return
+        for key in dict.fromkeys(key for value in values for key in value if key != "kind"):
+            inside = [value.get(key, ABSENT) for value in values]
+            if key == "layers" and all(isinstance(layers, list) and layers for layers in inside):
+                yield from _changes_of_layers(inside, place)
+            else:
+                yield from changes_of(inside, f"{place}.{key}" if place else str(key))
+    elif all(isinstance(value, list) for value in values):
+        for index in range(max(map(len, values))):
+            items = [value[index] if index < len(value) else ABSENT for value in values]
+            yield from changes_of(items, f"{place}[{index}]")
+    elif _differ(values):
+        yield place, tuple(map(_shown, values))
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    return any(value != values[0] for value in values[1:])
 
 
 def _shown(value: Any) -> Any:
@@ -118,18 +123,19 @@ def _shown(value: Any) -> Any:
     return value.get("kind", value) if isinstance(value, dict) else value
 
 
-def _compare_layers(a: list[Any], b: list[Any], place: str) -> Iterator[Change]:
-    """The changes of a stack, those that several layers share as one."""
-    prefix, count = f"{place}." if place else "", max(len(a), len(b))
-    if len(a) != len(b):
-        yield f"{prefix}num_layers", len(a), len(b)
-    shared: dict[str, tuple[list[int], Change]] = {}
-    one, other = (restacked(layers, count) or cycle(count, *layers) for layers in (a, b))
+def _changes_of_layers(stacks: Sequence[list[Any]], place: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The changes of stacks, those that several layers share as one."""
+    prefix, depths = f"{place}." if place else "", tuple(map(len, stacks))
+    if _differ(depths):
+        yield f"{prefix}num_layers", depths
+    count = max(depths)
+    shared: dict[str, tuple[list[int], tuple[str, tuple[Any, ...]]]] = {}
+    restacks = [restacked(layers, count) or cycle(count, *layers) for layers in stacks]
     for index in range(count):
-        for change in _compare(one[index], other[index], ""):
+        for change in changes_of([layers[index] for layers in restacks]):
             shared.setdefault(repr(change), ([], change))[0].append(index)
-    for indices, (path, old, new) in shared.values():
-        yield f"{prefix}layers[{index_text(indices, count)}].{path}", old, new
+    for indices, (path, values) in shared.values():
+        yield f"{prefix}layers[{index_text(indices, count)}].{path}", values
 
 
 def index_text(indices: list[int], count: int) -> str:

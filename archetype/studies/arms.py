@@ -139,7 +139,24 @@ def _arm(
         settings["schedule"] = schedule.replace(warmup_steps=round(steps * WARMUP_SHARE))
     changed = metric.dump()
     put(changed, _assignments(parts["metric."]))
-    return Arm(name, spec, rows.replace(**settings), Metric.parse(changed), data, int(others["seed_offset"]))
+    metric = Metric.parse(changed)
+    _check_metric(metric, is_text=bool(data.test))
+    return Arm(name, spec, rows.replace(**settings), metric, data, int(others["seed_offset"]))
+
+
+def _check_metric(metric: Metric, is_text: bool) -> None:
+    """Refuse what a metric says of windows where examples are drawn, and of examples where a text is read.
+
+    Raises:
+        SpecError: names it.
+    """
+    of_windows = [name for name in ("length", "positions", "skip") if getattr(metric, name)]
+    if not is_text and of_windows:
+        raise SpecError(f"metric.{of_windows[0]}", "is of a text, and these examples are drawn", "leave it out")
+    if is_text and metric.data:
+        raise SpecError("metric.data", "is of drawn examples, and this is a text", "leave it out")
+    if of_windows == ["skip"]:
+        raise SpecError("metric.skip", "has no effect without positions or length", "add one, or leave it out")
 
 
 def _assignments(values: Mapping[str, Any]) -> list[str]:
@@ -170,6 +187,7 @@ def quantities(arm: Arm) -> dict[str, float]:
         "non_embedding": parameters["total"] - parameters["embedding"],
         "active": parameters["active"],
         "flops_per_token": report.flops["forward"] / length,
+        "training_flops_per_token": report.flops["train"] / length,
         "state_bytes": 0 if isinstance(arm.spec, EncoderDecoder) else report.state["bytes"],
         "tokens": arm.tokens,
     }

@@ -19,19 +19,19 @@ Curve = list[tuple[float, float]]  # (what was spent, held-out loss)
 
 
 def equal_budgets(
-    arms: Mapping[str, Arm], results: Mapping[str, Sequence[RunResult]], control: str, other: str
+    arms: Mapping[str, Arm], results: Mapping[str, Sequence[RunResult]], control: str, others: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The held-out loss of all arms at equal tokens, forward FLOPs and seconds of training.
 
     Args:
         arms: by name, as they were run.
         results: of each arm, seed by seed.
-        control: the arm that the other is compared with.
-        other: the arm whose difference is given.
+        control: the arm that the others are compared with.
+        others: the arms whose differences are given.
 
     Returns:
-        Of each budget its name, amount, losses by arm (means over seeds) and the paired difference with its interval
-        of 95 %; no row where the arms have no such budget in common, or a run diverged.
+        Of each budget its name, amount, losses by arm (means over seeds) and the paired differences with their
+        intervals of 95 %; no row where the arms have no such budget in common, or a run diverged.
     """
     if any(result.has_diverged for many in results.values() for result in many):
         return []
@@ -47,20 +47,24 @@ def equal_budgets(
         if amount < max(curve[0][0] for curve in runs):
             continue
         losses = {name: [_at(curve, amount) for curve in many] for name, many in curves.items()}
-        differences = [b - a for a, b in zip(losses[control], losses[other], strict=True)]
         means = {name: statistics.mean(many) for name, many in losses.items()}
-        difference = list(paired_interval(differences))
-        rows.append({"budget": budget, "amount": amount, "losses": means, "difference": difference})
+        differences = {
+            other: list(paired_interval([b - a for a, b in zip(losses[control], losses[other], strict=True)]))
+            for other in others
+        }
+        rows.append({"budget": budget, "amount": amount, "losses": means, "differences": differences})
     return rows
 
 
-def budget_rows(comparison: Mapping[str, Any]) -> list[list[str]]:
-    """The losses of all arms at equal tokens, FLOPs and seconds, and the difference with its interval."""
-    return [
-        [f"{quantity(row['amount'])}{row['budget']}", *(f"{row['losses'][arm]:.4f}" for arm in comparison["values"]),
-         "{:+.4f} [{:+.4f}, {:+.4f}]".format(*row["difference"])]
-        for row in comparison["budgets"]
-    ]  # fmt: skip
+def budget_rows(comparison: Mapping[str, Any], others: Sequence[str]) -> list[list[str]]:
+    """The losses of all arms at equal tokens, FLOPs and seconds, and the differences with their intervals."""
+    rows = []
+    for row in comparison["budgets"]:
+        differences = row.get("differences") or {others[0]: row["difference"]}  # of reports that tested one arm only
+        losses = [f"{row['losses'][arm]:.4f}" for arm in comparison["values"]]
+        against = ["{:+.4f} [{:+.4f}, {:+.4f}]".format(*differences[other]) for other in others]
+        rows.append([f"{quantity(row['amount'])}{row['budget']}", *losses, *against])
+    return rows
 
 
 def _cost_of_step(arm: Arm, results: Sequence[RunResult], budget: str) -> float:

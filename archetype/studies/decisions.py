@@ -4,7 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -100,8 +100,13 @@ class Verdict:
 
 
 class Decision(Part):
-    """Base of all rules."""
+    """Base of all rules.
 
+    Attributes:
+        takes_all_arms: whether one test is about all arms together; otherwise each arm is tested against the control.
+    """
+
+    takes_all_arms: ClassVar[bool] = False
     kind: str
 
     @abstractmethod
@@ -293,6 +298,7 @@ class SlopeBetween(Decision):
         high: at most.
     """
 
+    takes_all_arms: ClassVar[bool] = True
     kind: Literal["slope"] = "slope"
     x: dict[str, Annotated[float, Field(gt=0)]]
     low: float

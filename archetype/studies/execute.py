@@ -5,7 +5,7 @@ import math
 import os
 import shutil
 import signal
-import time
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,20 +17,20 @@ from archetype.errors import ArchetypeError, CheckpointError, DataError, one_lin
 from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.io.lock import locked
+from archetype.machine.device import resolve_device
 from archetype.machine.environment import environment
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run
 from archetype.studies.corpora import absolute_data
 from archetype.studies.experiment import Metric
 from archetype.studies.measure import Measured, measure
-from archetype.studies.store import Store, beat, heartbeat, missing_metrics, set_state, state_of
+from archetype.studies.store import Heartbeat, Store, heartbeat, missing_metrics, set_state, state_of
 from archetype.training import loop, metrics, setup
 from archetype.training.metrics import Event, Interrupted, Step
 from archetype.training.recipe import Recipe
 
 LOCK = ".worker"
-SECONDS_BETWEEN_BEATS = 2.0
-SECONDS_WITHOUT_BEAT = 300.0  # after which a run of another machine counts as left, where locks do not tell
+SECONDS_OF_SILENCE = 120.0  # after which a run of another machine counts as left: file systems show a beat late
 MAX_ATTEMPTS = 5  # that end at the same step before a run counts as failed
 DIVERGED = "the loss or its gradient was not finite"
 
@@ -51,7 +51,7 @@ def execute(store: Store, key: str, parent: int | None = None) -> str:
         Stopped: a signal came.
     """
     folder = store.run_folder(key)
-    if store.is_complete(key) or _is_trained_elsewhere(folder):
+    if store.is_complete(key) or _is_made_elsewhere(store, key):
         return state_of(folder) or "pending"
     try:
         with locked(folder, LOCK, "training this run"), one_thread():
@@ -65,45 +65,45 @@ def execute(store: Store, key: str, parent: int | None = None) -> str:
     return state_of(folder) or "pending"
 
 
-def _is_trained_elsewhere(folder: Path) -> bool:
-    """Whether another machine, whose lock this one may not see, has said lately that it trains this run."""
-    about, seconds = heartbeat(folder)
-    other = bool(about) and about.get("host") != os.uname().nodename
-    return state_of(folder) == "running" and other and seconds < SECONDS_WITHOUT_BEAT
+def _is_made_elsewhere(store: Store, key: str) -> bool:
+    """Whether another machine, whose lock this one may not see, still says that it makes this run."""
+    folder = store.run_folder(key)
+    host = heartbeat(folder).get("host")
+    is_other = host is not None and host != socket.gethostname()
+    return state_of(folder) == "running" and is_other and store.seconds_of_silence(key) < SECONDS_OF_SILENCE
 
 
 def _train_and_measure(store: Store, folder: Path, parent: int | None) -> None:
     request = read_json(folder / "request.json")
-    device = torch.device(request["device"])
+    device = resolve_device(request["device"])
     run = Run(folder / "run")
-    if state_of(folder) != "done":
-        about = _train(store, folder, run, request, device, parent)
-        _measure_all(store, folder, run, request, device, about["has_diverged"])
-        set_state(folder, "done", about)
-        _drop_what_is_not_needed(run)
-    else:
-        _measure_all(store, folder, run, request, device, read_json(folder / "state.done")["has_diverged"])
+    with Heartbeat(folder) as beats:
+        if state_of(folder) != "done":
+            about = _train(store, folder, run, request, device, parent, beats)
+            _measure_all(store, folder, run, request, device, about["has_diverged"])
+            set_state(folder, "done", about)
+            _drop_what_is_not_needed(run)
+        else:
+            _measure_all(store, folder, run, request, device, read_json(folder / "state.done")["has_diverged"])
 
 
 def _train(
-    store: Store, folder: Path, run: Run, request: dict[str, Any], device: torch.device, parent: int | None
-) -> dict[str, Any]:
+    store: Store, folder: Path, run: Run, request: dict[str, Any], device: torch.device, parent: int | None,
+    beats: Heartbeat,
+) -> dict[str, Any]:  # fmt: skip
     """Train to the end from where the run was left; what is known of it then."""
     recipe = Recipe.parse(request["recipe"])
     recipe = recipe.replace(data=absolute_data(recipe.data, store.folder))
     atomic.remove_unfinished(folder)
     _count_attempt(folder, run)
-    last_beat = 0.0
+    beats.steps = recipe.steps
 
     def on_event(event: Event) -> None:
-        nonlocal last_beat
         if parent is not None and os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGTERM)  # which saves the run
-        if isinstance(event, Step) and (now := time.monotonic()) - last_beat > SECONDS_BETWEEN_BEATS:
-            beat(folder, event.step, recipe.steps)
-            last_beat = now
+        if isinstance(event, Step):
+            beats.step = event.step
 
-    beat(folder, 0, recipe.steps)
     has_diverged, interrupted = False, None
     if not run.weights_file.is_file():
         try:

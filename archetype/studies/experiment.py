@@ -62,6 +62,12 @@ def check_number_of_runs(place: str, *factors: int, most: int = MAX_RUNS) -> Non
         invalid(place, f"are more than {most:,} runs together", "give fewer")
 
 
+def check_no_effect(expect: "Expectation") -> None:
+    """Refuse, inside a validator, the expected effect of a part that has none."""
+    if expect.effect:
+        invalid("expect.effect", "is of trained parts", "leave it out")
+
+
 def check_recipe(recipe: Source, *others: str) -> None:
     """Refuse, inside a validator, a recipe in place whose keys something else decides.
 
@@ -92,6 +98,12 @@ class Match(Spec):
     state: Share | None = None
     free: str | dict[str, str] | None = None
     solve: Literal["parameters", "active", "flops", "state"] = "parameters"
+
+    @model_validator(mode="after")
+    def _check(self) -> "Match":
+        if "solve" in self.model_fields_set and self.free is None:
+            invalid("solve", "has no effect without free", "name a size that is solved for, or leave it out")
+        return self
 
 
 class Metric(Spec):
@@ -142,13 +154,19 @@ class Expectation(Spec):
 
     Attributes:
         verdict: of the part.
-        effect: between which numbers the effect is expected, as a share of the control where the margin is one.
+        effect: between which shares of the control the effect of a trained part is expected.
         source: where that comes from.
     """
 
     verdict: Literal["shown", "no difference shown", "not shown", "open"] = "open"
     effect: tuple[Effect, ...] = ()
     source: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Expectation":
+        if self.effect and (len(self.effect) != 2 or self.effect[0] > self.effect[1]):
+            invalid("effect", "is not two shares, the lower first", "write it as [-3%, -1%]")
+        return self
 
 
 class Mode(Spec):
@@ -161,7 +179,7 @@ class Mode(Spec):
         base: another size of model (absent: the part's).
         data: other data (absent: the part's first).
         sizes: further models on which the tuned arms run with a few seeds.
-        device: cpu or cuda.
+        device: cpu or cuda (absent: cuda in gpu, else cpu).
     """
 
     tokens: Count | None = None
@@ -170,7 +188,7 @@ class Mode(Spec):
     base: Source | None = None
     data: Corpora | None = None
     sizes: tuple[Source, ...] = ()
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Literal["cpu", "cuda"] | None = None
 
 
 class Modes(Spec):
@@ -207,6 +225,11 @@ class CheckPart(Spec):
     check: str
     expect: Expectation = Expectation()
 
+    @model_validator(mode="after")
+    def _check(self) -> "CheckPart":
+        check_no_effect(self.expect)
+        return self
+
 
 class TrainedPart(Spec):
     """A part that is settled by training arms that differ in one thing, seed by seed.
@@ -227,7 +250,7 @@ class TrainedPart(Spec):
         seeds: how many pairs.
         metric: what is measured.
         decide: the rule.
-        between: the control and the arm that are compared (absent: the first two).
+        between: the control and the one arm that is compared with it (absent: every arm with the first).
         expect: what was expected before.
         modes: what is spent.
         limits: what the outcome does not say.
@@ -256,9 +279,13 @@ class TrainedPart(Spec):
         if len(self.arms) < 2:
             invalid("arms", "there is one arm", "give a control and another, as NAME: {PATH: VALUE}")
         check_recipe(self.recipe, *(["steps"] if self.modes.full.tokens else []))
-        for name in (*(self.between or ()), *(self.match.free if isinstance(self.match.free, dict) else ())):
-            if name not in self.arms:
-                invalid("between" if self.between else "match.free", f"{cut(name)} is no arm", nearest(name, self.arms))
+        free = self.match.free if isinstance(self.match.free, dict) else {}
+        for place, names in (("between", self.between or ()), ("match.free", free)):
+            for name in names:
+                if name not in self.arms:
+                    invalid(place, f"{cut(name)} is no arm", nearest(name, self.arms))
+        if self.between is not None and self.between[0] == self.between[1]:
+            invalid("between", f"{cut(self.between[0])} is named twice", "name the control and another arm")
         check_number_of_runs("seeds", len(self.arms), self.seeds)
         if self.tune:
             values = map(len, self.tune.grid.values())
@@ -268,10 +295,12 @@ class TrainedPart(Spec):
         return self
 
     @property
-    def compared(self) -> tuple[str, str]:
-        """The control and the arm that the decision is about."""
-        first, second, *_ = self.arms
-        return self.between or (first, second)
+    def compared(self) -> tuple[str, tuple[str, ...]]:
+        """The control, and the arms that are tested against it: one where all arms together make one test."""
+        if self.between is not None:
+            return self.between[0], self.between[1:]
+        control, *others = self.arms
+        return control, tuple(others[:1] if self.decide.takes_all_arms else others)
 
 
 class ScalingLawPart(Spec):
@@ -313,6 +342,11 @@ class ScalingLawPart(Spec):
     @model_validator(mode="after")
     def _check(self) -> "ScalingLawPart":
         check_recipe(self.recipe, "steps", "patience")
+        check_no_effect(self.expect)
+        if len(self.data) != 1:
+            invalid("data", "is not one corpus", "give the one that the law is fitted on")
+        if self.tune and "extend" in self.tune.model_fields_set:
+            invalid("tune.extend", "is of trained parts: the grid of a law stays as it is", "leave it out")
         if (len(self.sizes) - 1) * len(self.tokens) < 5:
             invalid("sizes", "there are fewer than 5 runs to fit 5 numbers to", "give more sizes or more tokens")
         values = map(len, self.tune.grid.values()) if self.tune else ()

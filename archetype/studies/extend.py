@@ -14,10 +14,10 @@ from archetype.studies.calibration import read_calibration
 from archetype.studies.decisions import NOT_SHOWN
 from archetype.studies.experiment import Experiment, TrainedPart
 from archetype.studies.store import CODE, RunRequest, Store
-from archetype.studies.study import whole_verdict
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
 from archetype.studies.trained import Comparison, TrainedStudy, Trials, confirmed, is_near_guess
-from archetype.studies.trained_outcome import comparison_data, cost, machines, one_corpus
+from archetype.studies.trained_outcome import comparison_data, cost, findings, machines, one_corpus
+from archetype.studies.verdicts import verdict_of_arms, whole_verdict
 
 WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"
 
@@ -59,6 +59,15 @@ class Effect(BaseModel):
     effect: tuple[float, float, float]
 
 
+class ReportedTest(BaseModel):
+    """One arm against the control."""
+
+    arm: str
+    verdict: str
+    reason: str
+    effect: Effect
+
+
 class Band(BaseModel):
     """The greatest of all seeds' losses on validation, step by step."""
 
@@ -87,6 +96,8 @@ class ReportedPart(AnyPart):
     claimed: str
     effect: Effect
     control: str
+    arm: str
+    tests: list[ReportedTest] = []
     comparisons: list[ReportedComparison] = Field(min_length=1)
     tuning: Tuning
     limits: list[str]
@@ -102,6 +113,11 @@ class ReportedPart(AnyPart):
     def others(self) -> set[str]:
         """The corpora and sizes of the further comparisons."""
         return {comparison.name for comparison in self.comparisons[1:]}
+
+    def each_test(self) -> list[ReportedTest]:
+        """The tests of all arms; of a report that tested one arm only, that one."""
+        of_part = ReportedTest(arm=self.arm, verdict=self.verdict, reason=self.reason, effect=self.effect)
+        return self.tests or [of_part]
 
     def trials(self) -> Trials | None:
         """The trials as a study has them; None where nothing was tuned."""
@@ -162,31 +178,37 @@ class ReportExtension:
 
     def outcome(self) -> dict[str, Any]:
         """The report with the comparisons on other corpora and sizes; a part that one of them denies is not shown."""
-        parts = [part | self._extended(part["id"], part["comparisons"]) if part["id"] in self.studies else part
-                 for part in self.report["parts"]]  # fmt: skip
+        parts = [part | self._extended(part) if part["id"] in self.studies else part for part in self.report["parts"]]
         return self.report | {"mode": "extended", "verdict": whole_verdict(parts), "parts": parts}
 
-    def _extended(self, name: str, comparisons: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _extended(self, part: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a part that change with the comparisons that it lacks."""
+        name = part["id"]
         study, trials, reported = self.studies[name], self.trials[name], self.reported[name]
-        others = study.others(trials, reported.others)
+        others, first = study.others(trials, reported.others), reported.decided_on
         evidence = [(comparison.name, study.evidence(trials, comparison)) for comparison in others]
-        effect, first = reported.effect.effect[0], reported.decided_on
-        verdict, reason = reported.verdict, reported.reason
-        if verdict != NOT_SHOWN and self._has_learned_nothing(study, reported):  # by a rule newer than the report
-            verdict, reason = NOT_SHOWN, f"control failed: {reported.control} learned no more than a guess"
-        verdict, reason = confirmed(study.part, verdict, reason, effect, first, evidence)
+        has_failed, tests = self._has_learned_nothing(study, reported), []
+        for test, before in zip(reported.each_test(), part.get("tests") or [{"effect": part["effect"]}], strict=True):
+            verdict, reason = test.verdict, test.reason
+            if verdict != NOT_SHOWN and has_failed:  # by a rule newer than the report
+                verdict, reason = NOT_SHOWN, f"control failed: {reported.control} learned no more than a guess"
+            of_arm = [(other, values[test.arm]) for other, values in evidence]
+            verdict, reason = confirmed(study.part, verdict, reason, test.effect.effect[0], first, of_arm)
+            is_supported = verdict == reported.claimed
+            tests.append({"arm": test.arm, "verdict": verdict, "reason": reason, "is_supported": is_supported,
+                          "effect": before["effect"]})  # fmt: skip
         results = [result for comparison in others for result in comparison.all_results()]
         added = cost(results)
         late = [name for name in self.corpora if name in {comparison.name for comparison in others}]
         limits = [limit for limit in reported.limits if limit != one_corpus(first)]
-        return {
-            "verdict": verdict, "reason": reason, "is_supported": verdict == reported.claimed,
-            "comparisons": [*comparisons, *(self._added(study.part, one) for one in others)],
+        changed = {
+            **verdict_of_arms(reported.control, tests), "tests": tests,
+            "comparisons": [*part["comparisons"], *(self._added(study.part, one) for one in others)],
             "limits": limits + [f"{name} was added after the verdict on {first}" for name in late],
             "cost": {name: number + added[name] for name, number in reported.cost},
             "machines": sorted({*reported.machines, *machines(results)}),
         }  # fmt: skip
+        return changed | findings({**part, **changed})
 
     def _has_learned_nothing(self, study: TrainedStudy, reported: ReportedPart) -> bool:
         """Whether a run of the control ended near a guess."""

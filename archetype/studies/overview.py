@@ -7,7 +7,8 @@ from typing import Any
 
 from archetype.errors import one_line
 from archetype.io import atomic
-from archetype.studies.report import SURPRISE, file_name, markdown_table, slug, surprise
+from archetype.studies.markdown import markdown_table
+from archetype.studies.report import SURPRISE, file_name, slug, surprise
 from archetype.table import Table
 
 OVERVIEW = "overview"

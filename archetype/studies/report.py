@@ -2,19 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from archetype.io import atomic
-from archetype.studies.budgets import budget_rows
 from archetype.studies.decisions import NOT_RUN
+from archetype.studies.markdown import html_page, markdown_table
 from archetype.studies.pictures import pictures_of
-from archetype.studies.statistics import paired_interval
 from archetype.studies.store import Store
+from archetype.studies.trained_report import matched_table, trained_lines, trained_text
 from archetype.table import Table, quantity
 
-MATCHED = ("parameters", "non_embedding", "active", "flops_per_token", "state_bytes", "tokens")
 SURPRISE, EXPECTED, OPEN = "surprise", "as expected", ""
 
 
@@ -38,7 +36,7 @@ def keep_outcome(outcome: dict[str, Any], store: Store) -> Path:
 
 
 def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
-    """Write NAME.md and NAME.json into a folder, and NAME-PART-*.svg for each picture.
+    """Write NAME.md, NAME.html and NAME.json into a folder, and NAME-PART-*.svg for each picture.
 
     Args:
         outcome: of a study.
@@ -46,9 +44,14 @@ def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
     """
     atomic.make_folder(folder)
     name = slug(outcome)
-    texts = {f"{name}.md": markdown(outcome), f"{name}.json": json.dumps(outcome, indent=2) + "\n"}
-    for part in outcome["parts"]:
-        texts |= {f"{name}-{part['id']}-{picture}.svg": svg for picture, svg in pictures_of(part).items()}
+    text = markdown(outcome)
+    pictures = {
+        f"{name}-{part['id']}-{picture}.svg": svg
+        for part in outcome["parts"]
+        for picture, svg in pictures_of(part).items()
+    }
+    texts = {f"{name}.md": text, f"{name}.json": json.dumps(outcome, indent=2) + "\n"} | pictures
+    texts[f"{name}.html"] = html_page(outcome["title"], text, pictures)
     for file, text in texts.items():
         atomic.write_bytes(folder / file, text.encode())
     return [folder / file for file in texts]
@@ -61,7 +64,8 @@ def surprise(part: dict[str, Any]) -> str:
         part["verdict"].startswith(word) for word in ("shown", "no difference", "not shown")
     ):
         return OPEN
-    return EXPECTED if part["verdict"].startswith(expected) else SURPRISE
+    is_partial = part["verdict"].startswith("shown in part")
+    return EXPECTED if part["verdict"].startswith(expected) and not is_partial else SURPRISE
 
 
 def summary_text(outcome: dict[str, Any]) -> str:
@@ -71,21 +75,21 @@ def summary_text(outcome: dict[str, Any]) -> str:
     lines = [f"{name}{outcome['title']}: {outcome['verdict']}", str(Table(("part", "verdict", ""), rows, 3))]
     for part in outcome["parts"]:
         if part.get("effect"):
-            lines.append(f"{part['id']}: {_effect(part)}")
-            lines += [f"{part['id']} on {one['name']}: {difference_text(part, one)}" for one in part["comparisons"][1:]]
-    return "\n".join([*lines, f"hash {outcome['hash']}, mode {outcome['mode']}"])
+            lines += ["", f"{part['id']}:", trained_text(part)]
+    return "\n".join([*lines, "", f"hash {outcome['hash']}, mode {outcome['mode']}"])
 
 
 def plan_text(plan: dict[str, Any], workers: int) -> str:
     """Runs, tokens, minutes and matched quantities, for a terminal."""
     lines = [f"hash {plan['hash']}, mode {plan['mode']}"]
     for name, part in plan["parts"].items():
-        minutes = part["minutes"] / workers
+        time = "no time measured, for they are on a GPU"
+        if part["minutes"] is not None:
+            time = f"{part['minutes'] / workers:.1f} minutes with {workers} {'worker' if workers == 1 else 'workers'}"
         lines.append(
-            f"\n{name}: {part['runs']} runs ({part['trials']} of them trials), {quantity(part['tokens'])}tokens, "
-            f"{minutes:.1f} minutes with {workers} {'worker' if workers == 1 else 'workers'}"
+            f"\n{name}: {part['runs']} runs ({part['trials']} of them trials), {quantity(part['tokens'])}tokens, {time}"
         )
-        lines.append(_matched_table(part["arms"]))
+        lines.append(matched_table(part["arms"]))
         if part["detectable"]:
             lines.append(
                 f"sees differences from {part['detectable']:.2%} on, at a deviation of {part['deviation']:.2%}"
@@ -121,10 +125,17 @@ def markdown(outcome: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _expected(part: dict[str, Any]) -> str:
+    """What was predicted of a part: shown, by -3.0% to -1.0% (a paper)"""
+    expect = part["expect"]
+    effect = ", by {:+.1%} to {:+.1%}".format(*expect["effect"]) if expect.get("effect") else ""
+    return f"{expect.get('verdict', 'open')}{effect}{f' ({source})' if (source := expect.get('source')) else ''}"
+
+
 def _part_lines(part: dict[str, Any]) -> list[str]:
     lines = [f"## {part['id']}", "", part["says"] + ".", "", f"**{part['verdict']}**: {part['reason']}.", ""]
-    if part["expect"].get("source"):
-        lines += [f"Expected: {part['expect'].get('verdict', 'open')} ({part['expect']['source']}).", ""]
+    if part["expect"].get("source") or part["expect"].get("effect"):
+        lines += [f"Expected: {_expected(part)}.", ""]
     if part.get("values"):
         lines += [markdown_table(("value", ""), [(name, f"{value:.6g}") for name, value in part["values"].items()]), ""]
     for control in part.get("controls", ()):
@@ -132,7 +143,7 @@ def _part_lines(part: dict[str, Any]) -> list[str]:
     if part["verdict"] == NOT_RUN:
         return lines
     if part["type"] == "trained":
-        lines += _trained_lines(part)
+        lines += trained_lines(part)
     if part["type"] == "scaling_law":
         rows = [
             (p["size"], f"{p['parameters']:,.0f}", f"{p['tokens']:,.0f}", f"{p['loss']:.4f}") for p in part["fitted"]
@@ -156,116 +167,3 @@ def _part_lines(part: dict[str, Any]) -> list[str]:
     if part.get("limits"):
         lines += [f"Limits: {'; '.join(part['limits'])}. In this code, at this scale.", ""]
     return lines
-
-
-def _trained_lines(part: dict[str, Any]) -> list[str]:
-    effect = part["effect"]
-    lines = [f"{part['arm']} against {part['control']}: {_effect(part)}", ""]
-    lines += [markdown_table(("", ""), effect_rows(part)), ""]
-    lines += [_matched_markdown(part["arms"]), ""]
-    for comparison in part["comparisons"]:
-        arms = list(comparison["values"])
-        rows = [
-            (seed, *(_with_mark(comparison, arm, number) for arm in arms))
-            for number, seed in enumerate(comparison["seeds"])
-        ]
-        lines += [
-            f"{part['metric']['name']} on {comparison['name']}{added_text(comparison)} (* diverged):",
-            "",
-            markdown_table(("seed", *arms), rows),
-            "",
-            f"{part['arm']} less {part['control']}: {difference_text(part, comparison)}.",
-            "",
-        ]
-        if comparison["budgets"]:
-            lines += ["Held-out loss at equal budgets, before the learning rate falls:", ""]
-            headings = ("budget", *arms, f"{part['arm']} less {part['control']}")
-            lines += [markdown_table(headings, budget_rows(comparison)), ""]
-    if part["tuning"]["arms"]:
-        rows = [
-            (
-                arm,
-                *("" if one is None else f"{one:.4f}" for one in (trial["loss"],)),
-                ", ".join(map(str, trial["values"])),
-            )
-            for arm, about in part["tuning"]["arms"].items()
-            for trial in about["trials"]
-        ]
-        headings = ("arm", "validation loss", ", ".join(part["tuning"]["paths"]))
-        lines += ["Trials:", "", markdown_table(headings, rows), "", _sensitivity_markdown(part["tuning"]["arms"]), ""]
-    lines += [f"What would have changed this verdict: {effect['would_change']}.", ""] if effect["would_change"] else []
-    return lines
-
-
-def _with_mark(comparison: dict[str, Any], arm: str, number: int) -> str:
-    return f"{comparison['values'][arm][number]:.5g}{'*' if comparison['diverged'][arm][number] else ''}"
-
-
-def _effect(part: dict[str, Any]) -> str:
-    """-0.031 [-0.042, -0.020], 1.9 % of the control"""
-    effect = part["effect"]
-    mean, low, high = (("without end" if value is None else f"{value:+.4g}") for value in effect["effect"])
-    share = (
-        ""
-        if effect.get("share") is None or part["decide"]["kind"] in ("slope", "within")
-        else f", {effect['share']:+.2%} of the control"
-    )
-    return f"{mean} [{low}, {high}]{share}"
-
-
-def _matched_rows(arms: dict[str, Any]) -> list[list[str]]:
-    return [[arm, *(f"{values[name]:,.0f}" for name in MATCHED)] for arm, values in arms.items()]
-
-
-def _matched_table(arms: dict[str, Any]) -> str:
-    return str(Table(("arm", *(name.replace("_", " ") for name in MATCHED)), _matched_rows(arms)))
-
-
-def _matched_markdown(arms: dict[str, Any]) -> str:
-    rows = [[*row, values["solved"]] for row, values in zip(_matched_rows(arms), arms.values(), strict=True)]
-    return markdown_table(("arm", *(name.replace("_", " ") for name in MATCHED), "solved"), rows)
-
-
-def _sensitivity_markdown(arms: dict[str, Any]) -> str:
-    rows = [
-        (arm, *("" if about[name] is None else f"{about[name]:.4f}" for name in ("at_control", "sensitivity")),
-         "{} of {} [{:.0%}, {:.0%}]".format(about["failed"], about["total"], *about["failed_interval"]))
-        for arm, about in arms.items()
-    ]  # fmt: skip
-    return markdown_table(("arm", "at the control's best", "sensitivity", "ended near a guess"), rows)
-
-
-def effect_rows(part: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name and number of each figure of a trained part's effect."""
-    effect = part["effect"]
-    facts = {
-        "margin": effect["margin"], "p": effect["p"], "p of sign flips": effect["sign_flip_p"],
-        "p after Holm": effect["adjusted_p"], "smallest detectable difference": effect["detectable"],
-        "deviation of the differences": effect["deviation"],
-        f"chance that {part['arm']} is better": effect["better_share"],
-    }  # fmt: skip
-    rows = [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]
-    if effect["over_examples"]:
-        rows.append(("interval over seeds and test examples", "[{1:+.4g}, {2:+.4g}]".format(*effect["over_examples"])))
-    return rows
-
-
-def difference_text(part: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
-    """The mean difference of a part's two arms on one corpus and size: -0.031 [-0.042, -0.020], 4 pairs."""
-    pairs = zip(*(comparison["values"][arm] for arm in (part["control"], part["arm"])), strict=True)
-    mean, low, high = paired_interval(differences := [treated - control for control, treated in pairs])
-    return f"{mean:+.4g} [{low:+.4g}, {high:+.4g}], {len(differences)} pairs"
-
-
-def added_text(comparison: Mapping[str, Any]) -> str:
-    """Where and when a corpus or size was added to the report; empty where it is one of the first."""
-    added = comparison.get("added")
-    if not added:
-        return ""
-    return f", added {added['date'][:10]} on {', '.join(added['machines'])} with the code `{added['code']}`"
-
-
-def markdown_table(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of Markdown."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)

@@ -214,17 +214,19 @@ class ScalingLawStudy:
     def plan(self, seconds_of_step: Callable[[Arm], float]) -> dict[str, Any]:
         """Runs, tokens and minutes."""
         first = self.arms[self.tokens[0]]
-        seconds = {size: seconds_of_step(arm) for size, arm in first.items()}
+        is_timed = self.device == "cpu"
+        seconds = {size: seconds_of_step(arm) if is_timed else 0.0 for size, arm in first.items()}
         trials = [request for size in first for _, request in self._trials(size)]
         total = sum(seconds[size] * arm.recipe.steps for arms in self.arms.values() for size, arm in arms.items())
         per_size = len(trials) // len(first)
         total = total * self.part.seeds + sum(per_size * seconds[size] * first[size].recipe.steps for size in first)
         runs = len(first) * len(self.tokens) * self.part.seeds
         return {
-            "trials": len(trials), "pairs": runs, "runs": runs + len(trials), "minutes": total / 60,
+            "trials": len(trials), "pairs": runs, "runs": runs + len(trials),
+            "minutes": total / 60 if is_timed else None,
             "tokens": sum(self.tokens) * len(first) * self.part.seeds + len(trials) * self.tokens[0],
             "arms": {size: quantities(arm) | {"solved": ""} for size, arm in first.items()},
-            "seconds_per_step": seconds, "detectable": None, "deviation": None,
+            "seconds_per_step": seconds if is_timed else {}, "detectable": None, "deviation": None,
         }  # fmt: skip
 
     def outcome(self, quick: bool, is_calibrated: bool) -> dict[str, Any]:

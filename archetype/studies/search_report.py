@@ -6,7 +6,8 @@ from typing import Any
 
 from archetype.io import atomic
 from archetype.studies.chart import Chart
-from archetype.studies.report import file_name, markdown_table
+from archetype.studies.markdown import markdown_table
+from archetype.studies.report import file_name
 from archetype.table import Table
 
 

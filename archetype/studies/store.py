@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from archetype.studies.experiment import Metric
 from archetype.training.numerics import NUMERICS
 from archetype.training.recipe import Recipe
 
+SECONDS_BETWEEN_BEATS = 5.0
 STATES = ("done", "failed", "running", "pending")
 CODE = f"numerics {NUMERICS}"  # of the code, all that a run's numbers depend on
 SETTING = "ARCHETYPE_STUDIES"  # the folder of the store, where --store does not name it
@@ -107,6 +109,7 @@ class Store:
     def __init__(self, folder: Path | None = None) -> None:
         usual = Path(os.environ[SETTING]) if os.environ.get(SETTING) else cache_folder() / "studies"
         self.folder = (folder or usual).expanduser().absolute()
+        self._heard: dict[str, tuple[dict[str, Any], float]] = {}
 
     def run_folder(self, key: str) -> Path:
         """The folder of a run."""
@@ -148,6 +151,18 @@ class Store:
             {name: (one["correct"], one["answers"]) for name, one in measured.items() if "answers" in one},
         )  # fmt: skip
 
+    def seconds_of_silence(self, key: str) -> float:
+        """How long this process has seen no other heartbeat of a run, by its own clock, which never goes backwards.
+
+        The times of files are those of another machine's clock, or of one that was set meanwhile.
+        """
+        about, now = heartbeat(self.run_folder(key)), time.monotonic()
+        before, since = self._heard.get(key, ({}, now))
+        if about != before:
+            since = now
+        self._heard[key] = about, since
+        return now - since
+
     def failure(self, key: str) -> str:
         """Why a run failed; empty where it has not."""
         folder = self.run_folder(key)
@@ -180,17 +195,55 @@ def missing_metrics(folder: Path) -> list[Path]:
     ]
 
 
-def beat(folder: Path, step: int, steps: int) -> None:
-    """Say who trains a run, and how far it is."""
-    line = json.dumps({"host": socket.gethostname(), "process": os.getpid(), "step": step, "steps": steps})
-    temporary = folder / f".heartbeat.{os.getpid()}"
-    temporary.write_text(line)
-    temporary.replace(folder / "heartbeat")
-
-
-def heartbeat(folder: Path) -> tuple[dict[str, Any], float]:
-    """The last one of a run, and how many seconds ago it was; empty where there is none."""
+def heartbeat(folder: Path) -> dict[str, Any]:
+    """Who makes a run, how far it is, and how often that was said; empty where nobody does."""
     with suppress(OSError, ValueError):
-        file = folder / "heartbeat"
-        return json.loads(file.read_text()), time.time() - file.stat().st_mtime
-    return {}, float("inf")
+        return dict(json.loads((folder / "heartbeat").read_text()))
+    return {}
+
+
+def seconds_since_beat(folder: Path) -> int:
+    """Age of a heartbeat for a reader: as right as the clocks of this machine and of the file system are equal."""
+    with suppress(OSError):
+        return max(0, round(time.time() - (folder / "heartbeat").stat().st_mtime))
+    return 0
+
+
+class Heartbeat:
+    """Says every few seconds, while a run is made, who makes it and how far it is; trained or measured alike.
+
+    Args:
+        folder: of the run.
+        seconds: between two beats.
+
+    Attributes:
+        step: that the run has reached.
+        steps: of the whole run.
+    """
+
+    def __init__(self, folder: Path, seconds: float = SECONDS_BETWEEN_BEATS) -> None:
+        self.folder, self.seconds = folder, seconds
+        self.step = self.steps = self._count = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat_on, daemon=True)
+
+    def __enter__(self) -> "Heartbeat":
+        self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _beat_on(self) -> None:
+        while not self._ended.wait(self.seconds):
+            with suppress(OSError):  # a disk that is full for a moment; the run itself meets one that stays so
+                self._beat()
+
+    def _beat(self) -> None:
+        self._count += 1
+        about = {"host": socket.gethostname(), "process": os.getpid(), "step": self.step, "steps": self.steps}
+        temporary = self.folder / f".heartbeat.{os.getpid()}"
+        temporary.write_text(json.dumps(about | {"beat": self._count}))
+        temporary.replace(self.folder / "heartbeat")

@@ -2,13 +2,13 @@
 
 import statistics
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from archetype.errors import DataError
+from archetype.errors import DataError, SpecError
 from archetype.machine.environment import environment, now
 from archetype.models.build import build
 from archetype.runs.directory import Run
@@ -16,19 +16,22 @@ from archetype.studies import decisions
 from archetype.studies.arms import Arm, quantities
 from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration
 from archetype.studies.corpora import absolute_data
-from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, UNCALIBRATED, Verdict, study_verdicts
+from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, study_verdicts
 from archetype.studies.execute import one_thread
 from archetype.studies.experiment import CheckPart, Experiment, ScalingLawPart, TrainedPart
+from archetype.studies.registry import find, run
 from archetype.studies.scaling import ScalingLawStudy
 from archetype.studies.statistics import (
     minimal_detectable_effect,
     scipy_package,
 )
-from archetype.studies.store import CODE, RunRequest, Store, heartbeat, state_of
+from archetype.studies.store import CODE, RunRequest, Store, heartbeat, seconds_since_beat, state_of
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
 from archetype.studies.trained import TrainedStudy
 from archetype.studies.trained_outcome import trained_outcome
+from archetype.studies.verdicts import announced, whole_verdict
 from archetype.training.loop import take_step
+from archetype.training.memory import check_memory
 from archetype.training.resolve import resolve_recipe
 from archetype.training.state import TrainState
 
@@ -51,6 +54,9 @@ class Study:
         scipy_package("special")  # it is needed at the end: whoever lacks it learns so before the first run
         self.experiment, self.mode, self.store = experiment, mode, store
         self.parts = experiment.parts
+        for part in self.parts:
+            if isinstance(part, CheckPart):
+                check_type(part)
         self.trained: dict[str, TrainedStudy] = {}
         self.laws: dict[str, ScalingLawStudy] = {}
         if exact and not (store.folder / "runs").is_dir():
@@ -71,17 +77,20 @@ class Study:
             check_is_calibration(experiment)
 
     def plan(self) -> dict[str, Any]:
-        """Runs, tokens, minutes on one core by a few steps, matched quantities, and what the pairs can see."""
+        """Runs, tokens, minutes on one core by a few steps, matched quantities, and what the pairs can see.
+
+        Minutes are null where the runs are on a GPU.
+        """
         calibration, parts = read_calibration(self.store), {}
         deviation = calibration["deviation"] if calibration else USUAL_DEVIATION
         for name, study in self.trained.items():
-            seconds = {arm.name: seconds_of_step(arm, self.store) for arm in study.arms.values()}
-            counted = study.count()
-            per_arm = counted["runs"] / len(study.arms)
-            parts[name] = counted | {
-                "minutes": sum(s * study.arms[arm].recipe.steps for arm, s in seconds.items()) * per_arm / 60,
+            is_timed = study.device == "cpu"
+            timed = [(arm, runs, seconds_of_step(arm, self.store)) for arm, runs in study.planned_arms() if is_timed]
+            total = sum(arm.recipe.steps * runs * seconds for arm, runs, seconds in timed)
+            parts[name] = study.count() | {
+                "minutes": total / 60 if is_timed else None,
                 "arms": {arm.name: quantities(arm) | {"solved": arm.solved} for arm in study.arms.values()},
-                "seconds_per_step": seconds,
+                "seconds_per_step": {arm.name: seconds for arm, _, seconds in timed[: len(study.arms)]},
                 "detectable": minimal_detectable_effect(deviation, study.num_seeds) if study.num_seeds > 1 else None,
                 "deviation": deviation,
             }
@@ -104,13 +113,13 @@ class Study:
         keys = list(dict.fromkeys(request.key for request in self.needed()))
         states = [state_of(self.store.run_folder(key)) or "not asked for" for key in keys]
         running = {
-            key: heartbeat(self.store.run_folder(key))
+            key: (heartbeat(folder := self.store.run_folder(key)), seconds_since_beat(folder))
             for key, state in zip(keys, states, strict=True)
             if state == "running"
         }
         return {
             "left": len(keys), "states": {state: states.count(state) for state in dict.fromkeys(states)},
-            "running": {key: about | {"seconds_ago": round(ago)} for key, (about, ago) in running.items()},
+            "running": {key: about | {"seconds_ago": ago} for key, (about, ago) in running.items()},
         }  # fmt: skip
 
     def outcome(self) -> dict[str, Any]:
@@ -122,12 +131,13 @@ class Study:
         calibration = read_calibration(self.store)
         is_calibrated = experiment.is_calibration or bool(calibration and calibration["passed"])
         compared = {name: study.comparisons() for name, study in self.trained.items()}
-        evidences = {name: self.trained[name].evidence(t, c[0]) for name, (t, c) in compared.items()}
-        verdicts = dict(
-            zip(
-                evidences, study_verdicts([(self.trained[n].part.decide, e) for n, e in evidences.items()]), strict=True
-            )
-        )
+        evidences = {
+            (name, arm): evidence
+            for name, (trials, comparisons) in compared.items()
+            for arm, evidence in self.trained[name].evidence(trials, comparisons[0]).items()
+        }
+        judged = study_verdicts([(self.trained[name].part.decide, one) for (name, _), one in evidences.items()])
+        verdicts = dict(zip(evidences, judged, strict=True))
         parts: list[dict[str, Any]] = []
         for part in self.parts:
             if isinstance(part, CheckPart):
@@ -137,42 +147,22 @@ class Study:
             elif isinstance(part, ScalingLawPart):
                 parts.append(self.laws[part.id].outcome(quick, is_calibrated))
             else:
-                trials, comparisons = compared[part.id]
-                shown = _announced(verdicts[part.id], quick, is_calibrated)
-                parts.append(trained_outcome(self.trained[part.id], trials, comparisons, verdicts[part.id], shown))
+                own = {
+                    arm: replace(verdict, verdict=announced(verdict, quick, is_calibrated))
+                    for (name, arm), verdict in verdicts.items()
+                    if name == part.id
+                }
+                parts.append(trained_outcome(self.trained[part.id], *compared[part.id], own))
         if experiment.is_calibration and not quick:
-            same = verdicts["same"]
-            share = (same.deviation or 0.0) / abs(statistics.mean(evidences["same"].control))
-            write_calibration(self.store, experiment, {n: v.verdict for n, v in verdicts.items()}, share)
+            same = next(key for key in verdicts if key[0] == "same")
+            share = (verdicts[same].deviation or 0.0) / abs(statistics.mean(evidences[same].control))
+            write_calibration(self.store, experiment, {part["id"]: part["verdict"] for part in parts}, share)
         return {
             "version": 1, "claim": experiment.claim, "title": experiment.title, "sentence": experiment.sentence,
             "headline": experiment.headline, "mode": self.mode, "hash": experiment.hash, "code": CODE,
             "date": now(), "environment": environment(), "calibration": calibration,
             "verdict": whole_verdict(parts), "parts": parts, "experiment": experiment.dump(),
         }  # fmt: skip
-
-
-def whole_verdict(parts: list[dict[str, Any]]) -> str:
-    """The verdict of a claim from those of its parts."""
-    settled = [part for part in parts if part["verdict"] != NOT_RUN]
-    verdicts, supported = {part["verdict"] for part in settled}, sum(part["is_supported"] for part in settled)
-    if not settled:
-        return NOT_RUN
-    if len(verdicts) == 1:
-        verdict = str(next(iter(verdicts)))
-    elif supported == len(settled):
-        verdict = decisions.SHOWN
-    else:
-        verdict = f"shown in part: only {supported} of {len(settled)} parts" if supported else NOT_SHOWN
-    left = len(parts) - len(settled)
-    return f"{verdict}; {left} of {len(parts)} parts not run" if left else verdict
-
-
-def _announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:
-    """The verdict as a report may say it."""
-    if quick:
-        return DIRECTION
-    return verdict.verdict if is_calibrated else UNCALIBRATED
 
 
 def _not_run(part: TrainedPart | ScalingLawPart, claim: int | None) -> dict[str, Any]:
@@ -184,10 +174,19 @@ def _not_run(part: TrainedPart | ScalingLawPart, claim: int | None) -> dict[str,
     }  # fmt: skip
 
 
+def check_type(part: CheckPart) -> None:
+    """Refuse a part whose type is not that of its check.
+
+    Raises:
+        SpecError: names both, or there is no such check.
+    """
+    if (kind := find(part.check).kind) != part.type:
+        cause = f"{part.type} is not what {part.check} is"
+        raise SpecError(f"parts.{part.id}.type", cause, f"write {kind}")
+
+
 def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
     """The outcome of a part that needs no training."""
-    from archetype.studies.registry import run
-
     started = time.perf_counter()
     with one_thread():
         result = run(part.check, quick=quick)
@@ -203,11 +202,19 @@ def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
 
 
 def seconds_of_step(arm: Arm, store: Store) -> float:
-    """The median time of a step on one thread, of 20 with a model that is thrown away."""
+    """The median time of a step on one thread, of 20 with a model that is thrown away.
+
+    Raises:
+        SpecError: the memory does not hold a step of this arm.
+    """
     recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder))
     device = torch.device("cpu")
     with one_thread():
-        resolved = resolve_recipe(Path("probe"), recipe, device)
+        resolved = resolve_recipe(Path("probe"), recipe, device, force=True)
+        try:
+            check_memory(resolved.recipe, resolved.spec, resolved.objective, device, "micro_batch_size {}", "")
+        except SpecError as error:
+            raise error.at("recipe").at(f"arms.{arm.name}") from None
         state = TrainState.build(Run(Path()), resolved.recipe, None, resolved.objective, build(resolved.spec))
         times = []
         for _ in range(PROBE_STEPS):

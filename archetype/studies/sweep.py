@@ -214,9 +214,9 @@ def _extensions() -> list[str]:
     return [file for module in modules if (file := getattr(module, "__file__", None))]
 
 
-def _make_one(folder: str, key: str) -> str:
-    """One run in a process of a cluster; asked to stop, it fails and is started again."""
-    return execute(Store(Path(folder)), key)
+def _make_one(folder: str, key: str) -> None:
+    """One run in a process of a cluster, once nobody else makes it; asked to stop, it fails and is started again."""
+    work_through(Store(Path(folder)), [key])
 
 
 def _package(name: str, extra: str) -> Any:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class Comparison:
 
     Attributes:
         name: of the corpus, and of the size where it is another.
+        data_sha256: of what is learned from and measured.
         arms: as they were run.
         seeds: of the runs.
         values: of each arm, seed by seed.
@@ -53,6 +54,7 @@ class Comparison:
     """
 
     name: str
+    data_sha256: str
     arms: dict[str, Arm]
     seeds: tuple[int, ...]
     values: dict[str, list[float]]
@@ -85,6 +87,7 @@ class TrainedStudy:
             mode = mode.replace(tokens=max(1, full.tokens // 12))
         self.mode = mode.replace(tokens=mode.tokens or full.tokens)
         self.is_quick = mode_name == "quick"
+        self.device = self.mode.device or ("cuda" if mode_name == "gpu" and own else "cpu")
         self.num_seeds = self.mode.seeds or (2 if self.is_quick else part.seeds)
         none = self.mode.tune == "none" or (self.is_quick and self.mode.tune is None)
         self.tune = None if none else (self.mode.tune if isinstance(self.mode.tune, Tune) else part.tune)
@@ -121,6 +124,22 @@ class TrainedStudy:
         runs = len({request.key for request in trials}) + len(keys) + others
         return {"trials": len(trials), "pairs": pairs + others, "runs": runs, "tokens": runs * tokens}
 
+    def planned_arms(self) -> list[tuple[Arm, float]]:
+        """Every arm on every corpus and size, with how many runs of it there are if no grid is extended."""
+        counted, few = self.count(), len(self.arms) * FEW_SEEDS
+        first = counted["runs"] - (len(self.sources) - 1 + len(self.mode.sizes)) * few
+        planned = [(arm, first / len(self.arms)) for arm in self.arms.values()]
+        for arms in self._other_arms():
+            planned += [(arm, FEW_SEEDS) for arm in arms.values()]
+        return planned
+
+    def _other_arms(self) -> Iterator[dict[str, Arm]]:
+        """The arms on the further corpora, then those of the further sizes, not tuned."""
+        for data in self.data[1:]:
+            yield self._arms(self.mode.base or self.part.base, data)
+        for base in self.mode.sizes:
+            yield self._arms(base, self.data[0])
+
     def _first_trials(self) -> list[RunRequest]:
         if self.tune is None:
             return []
@@ -139,7 +158,7 @@ class TrainedStudy:
     def _request(self, arm: Arm, seed: int, is_trial: bool = False) -> RunRequest:
         recipe = arm.recipe.replace(seed=seed + arm.seed_offset)
         metrics = () if is_trial else (arm.metric,)
-        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.mode.device, arm.data.baseline)
+        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device, arm.data.baseline)
 
     def trials(self) -> tuple[Trials, list[RunRequest]]:
         """The trials as far as they are there, and the runs that they take: grids grow for all arms alike."""
@@ -189,12 +208,11 @@ class TrainedStudy:
     def _groups(self, trials: Trials) -> list[tuple[str, dict[str, Arm], tuple[int, ...]]]:
         """(name, tuned arms, seeds) of the corpus and the size that decide, then of the others."""
         groups = [(self.data[0].name, self.arms, tuple(range(self.num_seeds)))]
-        few = tuple(range(FEW_SEEDS))
-        groups += [(d.name, self._arms(self.mode.base or self.part.base, d), few) for d in self.data[1:]]
-        for base in self.mode.sizes:
-            arms = self._arms(base, self.data[0])
-            size = arms_module.quantities(next(iter(arms.values())))["non_embedding"]
-            groups.append((f"{self.data[0].name}, {size:,.0f} parameters", arms, few))
+        for number, arms in enumerate(self._other_arms(), 1):
+            first = next(iter(arms.values()))
+            is_size = number >= len(self.data)
+            size = f", {arms_module.quantities(first)['non_embedding']:,.0f} parameters" if is_size else ""
+            groups.append((f"{first.data.name}{size}", arms, tuple(range(FEW_SEEDS))))
         return [
             (name, {arm.name: self._tuned(arm, trials) for arm in arms.values()}, seeds) for name, arms, seeds in groups
         ]
@@ -232,19 +250,20 @@ class TrainedStudy:
             taken = [self.store.result(self._request(arm, seed)) for seed in seeds]
             results[arm.name] = [result for result in taken if result is not None]
             values[arm.name] = [result.values[fingerprint(arm.metric)] for result in results[arm.name]]
-        return Comparison(name, arms, seeds, values, results)
+        return Comparison(name, next(iter(arms.values())).data.sha256, arms, seeds, values, results)
 
-    def evidence(self, trials: Trials, comparison: Comparison) -> Evidence:
-        """The values that decide, and whether the runs can be trusted."""
-        control, other = self.part.compared
+    def evidence(self, trials: Trials, comparison: Comparison) -> dict[str, Evidence]:
+        """By the arm that is tested the values that decide, and whether the runs can be trusted."""
+        control, others = self.part.compared
         arm = comparison.arms[control]
         bad = sum(learned_nothing(result, arm) for result in comparison.results[control])
         failed = f"{bad} of {len(comparison.seeds)} runs of {control} learned no more than a guess" if bad else ""
-        metric = arm.metric
-        return Evidence(
-            tuple(comparison.values[control]), tuple(comparison.values[other]), metric.better == "lower",
-            trials.is_interior, failed, {name: tuple(values) for name, values in comparison.values.items()},
-        )  # fmt: skip
+        values = {name: tuple(many) for name, many in comparison.values.items()}
+        is_lower = arm.metric.better == "lower"
+        return {
+            other: Evidence(values[control], values[other], is_lower, trials.is_interior, failed, values)
+            for other in others
+        }
 
 
 def learned_nothing(result: RunResult, arm: Arm) -> bool:

@@ -7,39 +7,51 @@ from typing import Any
 
 from archetype.spec.base import fingerprint
 from archetype.studies import decisions
-from archetype.studies.arms import Arm, quantities
+from archetype.studies.arms import Arm, quantities, row_length
 from archetype.studies.budgets import equal_budgets
 from archetype.studies.decisions import Verdict
 from archetype.studies.experiment import TrainedPart
-from archetype.studies.statistics import example_interval, probability_lower, wilson
+from archetype.studies.sentences import sentences
+from archetype.studies.statistics import example_interval, log_slope, probability_lower, wilson
 from archetype.studies.store import RunResult
 from archetype.studies.trained import Comparison, TrainedStudy, Trials, confirmed
+from archetype.studies.verdicts import verdict_of_arms
+from archetype.training.memory import StepMemoryCost
 
 
 def trained_outcome(
-    study: TrainedStudy, trials: Trials, comparisons: list[Comparison], verdict: Verdict, announced: str
+    study: TrainedStudy, trials: Trials, comparisons: list[Comparison], verdicts: Mapping[str, Verdict]
 ) -> dict[str, Any]:
-    """The outcome of a trained part."""
+    """The outcome of a trained part.
+
+    Args:
+        study: of the part.
+        trials: by which the arms were tuned.
+        comparisons: on every corpus and size; the first decides.
+        verdicts: of each arm that is tested against the control, as a report may say them.
+    """
     part, first = study.part, comparisons[0]
-    control, other = part.compared
-    evidence = study.evidence(trials, first)
+    control, _ = part.compared
     others = [(comparison.name, study.evidence(trials, comparison)) for comparison in comparisons[1:]]
-    announced, reason = confirmed(part, announced, verdict.reason, verdict.effect.mean, first.name, others)
     limits = [*part.limits, *([] if others else [one_corpus(first.name)])]
-    claimed = decisions.NO_DIFFERENCE if part.decide.kind == "equivalence" else decisions.SHOWN
     results = [result for comparison in comparisons for result in comparison.all_results()]
-    mean = statistics.mean(evidence.control)
-    return {
-        "id": part.id, "type": part.type, "says": part.says, "verdict": announced, "reason": reason,
-        "is_supported": announced == claimed, "claimed": claimed,
-        "direction": "lower" if verdict.effect.mean < 0 else "higher" if verdict.effect.mean > 0 else "equal",
-        "metric": part.metric.dump(full=True), "decide": part.decide.dump(), "control": control, "arm": other,
-        "effect": _numbers(
-            asdict(verdict)
-            | {"share": verdict.effect.mean / abs(mean) if mean else None, "over_examples": _over_examples(first, part)}
-        ),
+    tests: list[dict[str, Any]] = []
+    for arm, verdict in verdicts.items():
+        agreeing = [(name, evidence[arm]) for name, evidence in others]
+        result, reason = confirmed(part, verdict.verdict, verdict.reason, verdict.effect.mean, first.name, agreeing)
+        tests.append(
+            {"arm": arm, "verdict": result, "reason": reason, "is_supported": result == claimed(part),
+             "effect": _effect(verdict, first, part, arm)}
+        )  # fmt: skip
+    mean = tests[0]["effect"]["effect"][0]
+    outcome = {
+        "id": part.id, "type": part.type, "says": part.says, **verdict_of_arms(control, tests),
+        "claimed": claimed(part), "direction": "lower" if mean < 0 else "higher" if mean > 0 else "equal",
+        "metric": part.metric.dump(full=True), "decide": part.decide.dump(), "control": control,
+        "arm": tests[0]["arm"], "effect": tests[0]["effect"], "tests": tests,
         "arms": {
-            name: quantities(arm) | {"tokens": tokens_seen(arm, first.results[name]), "solved": arm.solved}
+            name: quantities(arm)
+            | {"tokens": tokens_seen(arm, first.results[name]), "solved": arm.solved, "step_bytes": step_bytes(arm)}
             for name, arm in first.arms.items()
         },
         "comparisons": [comparison_data(part, comparison) for comparison in comparisons],
@@ -52,6 +64,64 @@ def trained_outcome(
         "cost": cost(results), "machines": machines(results),
         "runs": {name: [r.folder.name for r in many] for name, many in first.results.items()},
     }  # fmt: skip
+    return outcome | findings(outcome)
+
+
+def findings(part: Mapping[str, Any]) -> dict[str, Any]:
+    """What all comparisons of a part say together: slopes over sizes, and sentences."""
+    by_arm = {"slopes": slopes(part["comparisons"])}
+    return by_arm | {"sentences": sentences({**part, **by_arm})}
+
+
+def slopes(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return by arm the slope of the logarithm of the metric over that of the compute, over the sizes of one corpus.
+
+    Args:
+        comparisons: of an outcome, the deciding one first.
+
+    Returns:
+        Slope and ends of its interval of 95 % by drawing seeds again; none where there is one size, a value is not
+        positive, or a report is too old to say its compute.
+    """
+    digest = comparisons[0].get("data_sha256")
+    sizes = [one for one in comparisons if digest is not None and one.get("data_sha256") == digest]
+    values = [value for one in sizes for many in one["values"].values() for value in many]
+    if len(sizes) < 2 or min(values) <= 0:
+        return {}
+    num_seeds = min(len(one["seeds"]) for one in sizes)  # further sizes run with the first seeds of the deciding one
+    by_arm = {}
+    for arm in comparisons[0]["values"]:
+        flops = [one["training_flops"][arm] for one in sizes]
+        losses = [[one["values"][arm][seed] for one in sizes] for seed in range(num_seeds)]
+        if len(set(flops)) > 1:
+            by_arm[arm] = list(log_slope(flops, losses)[:3])
+    return by_arm
+
+
+def claimed(part: TrainedPart) -> str:
+    """The verdict that supports what a part says."""
+    return decisions.NO_DIFFERENCE if part.decide.kind == "equivalence" else decisions.SHOWN
+
+
+def step_bytes(arm: Arm) -> int:
+    """Bytes of memory that a step of training takes at its peak."""
+    rows = arm.recipe.micro_batch_size or arm.recipe.batch_size
+    step = StepMemoryCost(arm.recipe, arm.spec).step(
+        rows, row_length(arm.recipe, arm.spec), rows < arm.recipe.batch_size
+    )
+    return step.peak
+
+
+def _effect(verdict: Verdict, first: Comparison, part: TrainedPart, arm: str) -> dict[str, Any]:
+    """The figures of one test, with null in place of infinity."""
+    mean = statistics.mean(first.values[part.compared[0]])
+    return _numbers(
+        asdict(verdict)
+        | {
+            "share": verdict.effect.mean / abs(mean) if mean else None,
+            "over_examples": _over_examples(first, part, arm),
+        }
+    )
 
 
 def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]:
@@ -62,7 +132,8 @@ def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]
         "diverged": {name: [r.has_diverged for r in many] for name, many in results.items()},
         "seconds": {name: [r.about["seconds"] for r in many] for name, many in results.items()},
         "curves": {name: _band(many) for name, many in results.items()},
-        "budgets": equal_budgets(comparison.arms, results, *part.compared),
+        "budgets": equal_budgets(comparison.arms, results, *part.compared), "data_sha256": comparison.data_sha256,
+        "training_flops": {name: training_flops(arm, results[name]) for name, arm in comparison.arms.items()},
     }  # fmt: skip
 
 
@@ -89,10 +160,15 @@ def one_corpus(name: str) -> str:
     return f"one corpus, {name}, and one size"
 
 
-def _over_examples(comparison: Comparison, part: TrainedPart) -> tuple[float, ...] | None:
+def training_flops(arm: Arm, results: Sequence[RunResult]) -> float:
+    """FLOPs of a run of an arm, forward and backward."""
+    return quantities(arm)["training_flops_per_token"] * tokens_seen(arm, results)
+
+
+def _over_examples(comparison: Comparison, part: TrainedPart, arm: str) -> tuple[float, ...] | None:
     """The effect's interval over seeds and test examples, where the answers to each example were counted."""
     pair = []
-    for name in part.compared:
+    for name in (part.compared[0], arm):
         metric = fingerprint(comparison.arms[name].metric)
         pair.append([result.examples[metric] for result in comparison.results[name] if metric in result.examples])
     control, other = pair

@@ -138,8 +138,19 @@ class StepMemoryCost:
         return (self.num_blocks - first) / max(1, self.num_blocks)
 
 
-def check_memory(recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> None:
+def check_memory(
+    recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device,
+    fewer_at_once: str = "--micro-batch-size {}", override: str = "--force",
+) -> None:  # fmt: skip
     """Refuse a step that takes more memory than is free.
+
+    Args:
+        recipe: of the run.
+        spec: of its model.
+        objective: that has its batches.
+        device: where it is trained.
+        fewer_at_once: how whoever asks says that fewer rows are computed at once.
+        override: how they say that it is trained all the same; empty where they cannot.
 
     Raises:
         SpecError: names the largest batch that fits.
@@ -160,9 +171,10 @@ def check_memory(recipe: Recipe, spec: ModelSpec, objective: Objective, device: 
     tokens = f" of {num_tokens:,} tokens" if length else ""
     field = "batch_size" if rows == batch else "micro_batch_size"
     cause = f"a step on {rows:,} rows{tokens} takes {size(needed)}, and {size(free)} are free"
+    otherwise = f", or {override}" if override else ""
     if not (most if rows == batch else most_at_once):
-        raise SpecError(field, f"{cause}, too few for one row", "use a smaller model or shorter rows, or --force")
+        raise SpecError(field, f"{cause}, too few for one row", f"use a smaller model or shorter rows{otherwise}")
     if rows < batch:
-        raise SpecError(field, cause, f"use at most {most_at_once:,}, or --force")
-    offer = f", or --micro-batch-size {most_at_once}, which accumulates gradients over the rows" if most_at_once else ""
-    raise SpecError(field, cause, f"use at most {most:,}{offer}, or --force")
+        raise SpecError(field, cause, f"use at most {most_at_once:,}{otherwise}")
+    at_once = f", or {fewer_at_once.format(most_at_once)}, which accumulates gradients over the rows"
+    raise SpecError(field, cause, f"use at most {most:,}{at_once if most_at_once else ''}{otherwise}")

@@ -146,7 +146,7 @@ def resume(
     recipe = recipe.replace(steps=steps or recipe.steps, parallel=recipe.parallel.resized(sizes))
     processes.check(recipe, spec)
     if processes.is_alone and not force:
-        check_memory(recipe, spec, objective, device)
+        check_memory(recipe, spec, objective, device, "--allow-changes with micro_batch_size: {} in its recipe.yaml")
     if damages and processes.is_main:
         with locked(folder):
             checkpoints.set_aside(run.checkpoints, step)

@@ -141,7 +141,8 @@ NOWHERE = {  # what changes nothing that can be observed here, and why
     "--engine": "the other engines need Ray or Slurm", "--data-dir": "these experiments draw their data",
     **{f"{verb} {option}": "rounding changes no word of so few; `evaluate` shows it"
        for verb in ("generate", "translate") for option in ("--dtype", "--weights")},
-    "--full": "it is the default", "compare report --quick": "other runs, which `compare run --quick` makes",
+    "--full": "it is the default", "compare run --gpu": "needs a GPU",
+    **{f"compare report --{mode}": "other runs, which `compare run` makes" for mode in ("quick", "extended", "gpu")},
     "generate --json": "the same text as an object", "generate --ignore-eos": "no model here has an end token",
     "evaluate --tasks": "needs lm-eval's data", "evaluate --num-fewshot": "belongs to --tasks",
     "evaluate --limit": "belongs to --tasks", "translate --output": "belongs to --input",
@@ -156,6 +157,7 @@ UNTRIED = {  # verbs that are not walked, and why
     "parity": "tests/parity",
     "fill": "tests/unit/generate: needs a model with a mask",
     "answer": "tests/unit/generate/test_spans.py: needs a head for spans",
+    "compare models": "tests/unit/studies/test_chosen.py: it trains for minutes",
     "compare extend": "needs a report in full mode",
     "compare calibrate": "takes minutes",
     "compare claim": "is `compare run` of a file by its number",

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from archetype.apps.cli.options import Json
+from archetype.apps.cli.options import SPEC_HELP, Json
 from archetype.apps.cli.output import print_json
 from archetype.apps.cli.verb import Verb
 
@@ -19,9 +20,29 @@ if TYPE_CHECKING:
 
 MODES = ("quick", "full", "extended", "gpu")
 EXCLUDES = {mode: MODES[:number] for number, mode in enumerate(MODES)} | {"exact": ("workers", "engine")}
+
+
+class Comparisons(TyperGroup):
+    """The verbs of comparing; models in the place of a verb are compared as they are."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `models` before arguments that begin with a model, or with an option of `models`."""
+        is_option = args[:1] and args[0].startswith("-") and not set(args) & {*self.commands, "-h", "--help"}
+        if args and args[0] not in self.commands and (is_option or _is_model(args[0])):
+            args = ["models", *args]
+        return super().parse_args(ctx, args)
+
+
+def _is_model(word: str) -> bool:
+    from archetype.families.index import preset_facts
+
+    return Path(word).exists() or word in preset_facts()
+
+
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None,
+    cls=Comparisons, add_completion=False, no_args_is_help=True, rich_markup_mode=None,
     help="Compare architectures under control, with seeds, intervals and verdicts.",
+    epilog="`archetype compare A B --data FILE` compares two models, and is short for `archetype compare models`.",
 )  # fmt: skip
 File = Annotated[str, typer.Argument(metavar="FILE", help="An experiment file, or the number of a claim.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Seconds or a minute; a direction, no verdict of trained parts.")]
@@ -41,6 +62,28 @@ ClaimsFolder = Annotated[
 Workers = Annotated[int, typer.Option(help="Processes at once, of one thread each.")]
 EngineName = Annotated[str, typer.Option("--engine", help="here, ray or slurm.")]
 To = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="The folder that gets the reports.")]
+
+
+@app.command(cls=Verb)
+def models(
+    sources: Annotated[list[str], typer.Argument(metavar="MODEL...", help=f"Two or more. {SPEC_HELP}")],
+    data: Annotated[
+        str, typer.Option(help="A text file, a folder of them, or the name of a corpus.  [default: this Python's docs]")
+    ] = "pystdlib",
+    minutes: Annotated[float, typer.Option(help="How long all runs may take together.")] = 10,
+    store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
+    to: To = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Compare models as they are with the first; tokens, rates, seeds and margin are chosen, and printed with why."""
+    from archetype.studies.chosen import choose_experiment
+    from archetype.studies.sweep import engine as open_engine
+
+    open_engine(engine, workers)
+    chosen = choose_experiment(sources, data, minutes, workers, _data_folder(data_dir), _store(store))
+    _say(str(chosen))
+    study = _study(str(chosen.file), "full", store, data_dir)
+    _run(study, workers, engine)
+    _report(study, to, as_json)
 
 
 @app.command(cls=Verb)
@@ -92,9 +135,10 @@ def report(
     """Print the outcome of an experiment whose runs are there; --to writes Markdown, JSON and pictures."""
     from archetype.errors import DataError
 
-    study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
+    study = _study(file, mode := _mode(quick, full, extended, gpu), store, data_dir)
     if left := study.status()["left"]:
-        raise DataError(file, f"{left} runs are left", f"make them with `archetype compare run {file}`")
+        command = f"archetype compare run {file}{'' if mode == 'full' else f' --{mode}'}"
+        raise DataError(file, f"{left} runs are left", f"make them with `{command}`")
     _report(study, to, as_json)
 
 

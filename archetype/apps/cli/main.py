@@ -35,7 +35,11 @@ VERBS = {
     "draw": ("draw", "draw", "Draw an architecture as SVG or PNG, with shapes and costs; of two what differs."),
     "tokenizer": ("tokenizer", "app", "Train, show and encode with a tokenizer."),
     "train": ("train", "train", "Train a model on text, pairs of texts or images; writes a run directory."),
-    "runs": ("runs", "runs", "List runs with their size, what their recipes change, and their best held-out loss."),
+    "runs": (
+        "runs",
+        "runs",
+        "List runs with their size and best held-out loss, and a column for each setting that differs.",
+    ),
     "plot": ("runs", "plot", "Draw the loss curves of several runs over each other."),
     "report": ("runs", "report", "Write report.html of a run: curves, cost, recipe, samples and environment."),
     "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
@@ -93,7 +97,9 @@ class Verbs(TyperGroup):
             one.optional_values = getattr(source, "OPTIONAL_VALUES", {})
             one.needs, one.excludes = getattr(source, "NEEDS", {}), getattr(source, "EXCLUDES", {})
             one.reads_texts, one.ends_soon = module in READERS, module in QUICK
-        command.params += _common_options()
+            one.params += _common_options()
+        if command is not one:
+            command.params += _common_options()
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -149,7 +155,7 @@ def options(version: Annotated[bool, VERSION] = False, verbose: Annotated[bool, 
 
 
 def _common_options() -> list[Any]:
-    """Options that stand after every verb."""
+    """Options of every verb, and of every verb within a group of them."""
 
     def common(
         extension: Annotated[list[Path] | None, EXTENSION] = None, verbose: Annotated[bool, VERBOSE] = False

@@ -8,15 +8,18 @@ import torch
 from archetype.apps.cli.output import print_device, print_json
 from archetype.convert.source import open_spec
 from archetype.errors import SpecError
-from archetype.estimate.parallel import Cluster, Planner, Step, best_steps, plan_table
+from archetype.estimate.parallel import Cluster, Layout, Planner, Step, best_steps, plan_table
 from archetype.machine.hardware import device
-from archetype.models.spec import leaves_vocabulary_open
+from archetype.models.spec import ModelSpec, leaves_vocabulary_open
+from archetype.spec.edit import put
 from archetype.training.budget import Budget
 from archetype.training.plan import duration, plan
 from archetype.training.plot import draw_in_terminal
 from archetype.training.rate_finder import find_rate
 from archetype.training.recipe import Recipe
 from archetype.training.resolve import ResolvedRecipe
+
+MOST = 12  # layouts that are shown
 
 
 def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: bool) -> None:
@@ -30,10 +33,14 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
         as_json: print one JSON object.
 
     Raises:
-        SpecError: no layout fits, the recipe leaves the vocabulary to a tokenizer, or the budget is one of time.
+        SpecError: no layout fits or has the sizes that the recipe says, the recipe says what a plan chooses or leaves
+            the vocabulary to a tokenizer, or the budget is one of time.
     """
     if budget.minutes is not None:
         raise SpecError("--minutes", "is measured on this machine, not on a cluster", "give --tokens or --flops")
+    if recipe.micro_batch_size is not None or recipe.recompute != "none":
+        name = "recompute" if recipe.micro_batch_size is None else "micro_batch_size"
+        raise SpecError(name, "is what a plan for a cluster chooses", "leave it out")
     source = recipe.spec
     if leaves_vocabulary_open(source):
         raise SpecError("spec.vocab_size", "is missing, and a plan reads no text", "add --set spec.vocab_size=N")
@@ -41,22 +48,46 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
     dtype = "float32" if recipe.dtype == "float32" else "bfloat16"
     length = recipe.sequence_length or model.context_length
     planner = Planner(model, Cluster.parse(cluster, device(gpu)), recipe.batch_size, length, dtype)
-    steps, count = best_steps(planner), budget.steps(recipe, model, length) if budget else recipe.steps
+    sizes = {name: size for name in Layout._fields if name in recipe.parallel.model_fields_set
+             and (size := getattr(recipe.parallel, name))}  # fmt: skip
+    steps, count = best_steps(planner, sizes), budget.steps(recipe, model, length) if budget else recipe.steps
+    chosen, why = _choose(steps, recipe, model)
     if as_json:
-        layouts = [_data(step) | {"seconds_of_run": count * step.seconds} for step in steps]
-        print_json({"cluster": cluster, "device": gpu, "num_steps": count, "steps": layouts, "recipe": recipe.dump()})
+        layouts = [_data(step) | {"seconds_of_run": count * step.seconds} for step in steps[:MOST]]
+        options = {"chosen": chosen and _fields(chosen), "why": why}
+        print_json({"cluster": cluster, "device": gpu, "num_steps": count, "steps": layouts, "recipe": recipe.dump()}
+                   | options)  # fmt: skip
         return
     print(f"{recipe.batch_size} rows of {length:,} tokens a step, in {dtype}, on {cluster} {gpu}")
-    print(plan_table(planner, steps))
-    print(f"{count:,} steps take {duration(count * steps[0].seconds)} with the first")
-    best = next((step for step in steps if step.layout.pipeline == 1), None)  # what `train` does
-    if best is not None:
-        print(f"recommended: {' '.join(f'--set {field}' for field in _fields(best))}")
+    print(plan_table(planner, steps[:MOST]))
+    if chosen is None:
+        print(f"chosen: none, {why}")
+        return
+    again = ", activations computed again" if chosen.recomputes else ""
+    print(f"chosen: {chosen.layout}, {chosen.rows} {'row' if chosen.rows == 1 else 'rows'} at once{again}: {why}; "
+          f"{count:,} steps take {duration(count * chosen.seconds)}")  # fmt: skip
+    print(f"as options: {' '.join(f'--set {field}' for field in _fields(chosen))}")
+
+
+def _choose(steps: list[Step], recipe: Recipe, model: ModelSpec) -> tuple[Step | None, str]:
+    """The fastest layout that `train` accepts, and why that one."""
+    refused = ""
+    for step in steps:
+        data = recipe.dump()
+        put(data, _fields(step))
+        changed = Recipe.parse(data)
+        try:
+            changed.parallel.check(model, changed)
+        except SpecError as error:
+            refused = refused or f"{step.layout} is not trained: {error.place}: {error.cause}"
+            continue
+        return step, f"the fastest of {len(steps)} layouts that fit{refused and f' and are trained ({refused})'}"
+    return None, refused
 
 
 def _fields(step: Step) -> list[str]:
     sizes = [f"parallel.{name}={number}" for name, number in step.layout._asdict().items() if number > 1]
-    return [*sizes, f"micro_batch_size={step.rows}"]
+    return [*sizes, f"micro_batch_size={step.rows}", *(["recompute=blocks"] if step.recomputes else [])]
 
 
 def _data(step: Step) -> dict[str, object]:

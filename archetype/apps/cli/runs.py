@@ -1,5 +1,6 @@
 """Verbs on runs: a list of them, and their curves in one picture."""
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -7,11 +8,14 @@ import typer
 
 from archetype.apps.cli.options import Json, OptionalOutput
 from archetype.apps.cli.output import console, print_json
+from archetype.errors import one_line
 
 if TYPE_CHECKING:
     from archetype.runs.directory import Run
+    from archetype.table import Table
     from archetype.training.plot import Axis, Curves
 
+MAX_CELL = 40  # characters of a value, such as the layers of an encoder where another model has none
 UNITS = {"steps": "step", "tokens": "tokens", "flops": "FLOPs", "seconds": "seconds"}
 
 
@@ -19,38 +23,64 @@ def runs(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the runs are.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List runs with their size, what their recipes change, and their best held-out loss."""
-    from archetype.errors import DataError
+    """List runs with their size and best held-out loss, and a column for each setting that differs."""
+    from archetype.errors import ArchetypeError, DataError, Notice
     from archetype.runs.directory import Run
     from archetype.runs.listing import differences_of_runs
 
     folders = sorted({file.parent for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}recipe.yaml")})
-    rows = [_row(Run(path)) for path in folders if path.name != "best" and Run(path).exists]
+    rows, problems = [], []
+    for run in (Run(path) for path in folders if path.name != "best" and Run(path).exists):
+        try:
+            rows.append(_row(run))
+        except (ArchetypeError, OSError) as error:
+            problems.append(one_line(str(error)))
+    if problems:
+        others = f", and {len(problems) - 1} others" if len(problems) > 1 else ""
+        warnings.warn(f"left out what cannot be read: {problems[0]}{others}", Notice, stacklevel=1)
     if not rows:
         raise DataError(str(folder), "holds no run directories", "name the folder that has them")
     recipes = [row.pop("recipe") for row in rows]
     for row, changes in zip(rows, differences_of_runs(recipes), strict=True):
         row["changes"] = changes
-    if as_json:
-        print_json({"runs": rows})
-        return
+    print_json({"runs": rows}) if as_json else print(_table(rows))
+
+
+def _table(rows: list[dict[str, Any]]) -> "Table":
+    """Each run with a column for every field in which the runs differ."""
     from archetype.table import Table
 
-    cells = []
-    for row in rows:
-        values = ((path.rpartition(".")[2], value) for path, value in row["changes"].items() if value is not None)
-        differs = ", ".join(f"{field} {value}" for field, value in values)
-        loss = "" if row["best_validation_loss"] is None else f"{row['best_validation_loss']:.4f}"
-        steps = f"{row['step']:,}/{row['steps']:,}"
-        cells.append([row["run"], differs[:300], f"{row['parameters']:,}", steps, loss])
-    print(Table(("run", "differs in", "parameters", "steps", "best held-out loss"), cells, text_columns=2))
+    paths = [*dict.fromkeys(path for row in rows for path in row["changes"])]
+    cells = [
+        [row["run"], f"{row['parameters']:,}", f"{row['step']:,}/{row['steps']:,}",
+         "" if row["best_validation_loss"] is None else f"{row['best_validation_loss']:.4f}",
+         *(_cell(row["changes"].get(path)) for path in paths)]
+        for row in rows
+    ]  # fmt: skip
+    return Table(("run", "parameters", "steps", "best held-out loss", *shortest_names(paths)), cells)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else one_line(str(value), MAX_CELL)
+
+
+def shortest_names(paths: list[str]) -> list[str]:
+    """The shortest end of each path that no other path has."""
+    ends = {path: [path.split(".", count)[-1] for count in range(path.count("."), -1, -1)] for path in paths}
+    return [
+        next((end for end in ends[path] if not any(end in ends[other] for other in paths if other != path)), path)
+        for path in paths
+    ]
 
 
 def _row(run: "Run") -> dict[str, Any]:
-    """One run: its size, steps and best held-out loss, and its recipe by path."""
+    """One run: its size, steps and best held-out loss, and its recipe with its specification.
+
+    Raises:
+        ArchetypeError: it cannot be read.
+    """
     from archetype.estimate.report import total_parameters
     from archetype.runs.directory import read_run_spec
-    from archetype.spec.edit import leaves
     from archetype.training import metrics
     from archetype.training.recipe import read_recipe
 
@@ -63,7 +93,7 @@ def _row(run: "Run") -> dict[str, Any]:
         "step": lines[-1]["step"] if lines else 0,
         "steps": recipe.steps,
         "best_validation_loss": min(losses, default=None),
-        "recipe": dict(leaves({"spec": {}} | recipe.dump(full=True) | {"spec": spec.dump(full=True)})),
+        "recipe": recipe.dump(full=True) | {"spec": spec.dump(full=True, each_layer=True)},
     }
 
 

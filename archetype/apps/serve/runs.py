@@ -14,7 +14,6 @@ from archetype.io.yaml import read_mapping
 from archetype.models.file import read
 from archetype.runs.extensions import check_extensions
 from archetype.runs.listing import AXES, MetricsFile, differences_of_runs, downsampled, is_training, run_folders
-from archetype.spec.edit import leaves
 
 MAX_POINTS = 10_000  # of a curve
 MAX_SAMPLES = 200  # of an answer
@@ -102,7 +101,7 @@ class Runs:
             "spec": known["name"], "kind": known["kind"], "parameters": known["parameters"],
             "step": metrics.step, "steps": recipe.get("steps"), "loss": metrics.last("loss"),
             "best_validation_loss": metrics.best("validation_loss"), "per_second": metrics.last("per_second"),
-            "values": dict(leaves({"spec": {}} | recipe | {"spec": known["values"]})),
+            "values": recipe | {"spec": known["values"]},
         }  # fmt: skip
 
     def _read(self, folder: Path) -> MetricsFile:
@@ -138,7 +137,8 @@ def _architecture(folder: Path, changed: float) -> dict[str, Any]:
     check_extensions(folder)
     spec = read(folder / "spec.yaml")
     return {
-        "name": spec.name, "kind": spec.kind, "parameters": total_parameters(spec), "values": spec.dump(full=True)
+        "name": spec.name, "kind": spec.kind, "parameters": total_parameters(spec),
+        "values": spec.dump(full=True, each_layer=True),
     }  # fmt: skip
 
 

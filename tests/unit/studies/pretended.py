@@ -18,11 +18,12 @@ class Pretended(Store):
     Args:
         folder: of the store.
         losses: of a learning rate.
-        gain: by which a wider model is better.
+        gain: by which a wider model is better, or by the width.
         spread: of the seeds.
     """
 
-    def __init__(self, folder: Path, losses: dict[float, float], gain: float = 0.05, spread: float = 0.003) -> None:
+    def __init__(self, folder: Path, losses: dict[float, float], gain: float | dict[int, float] = 0.05,
+                 spread: float = 0.003) -> None:  # fmt: skip
         super().__init__(folder)
         self.losses, self.gain, self.spread = losses, gain, spread
         self.asked: list[RunRequest] = []
@@ -34,7 +35,8 @@ class Pretended(Store):
         recipe = request.recipe
         rate, seed = recipe.optimizer.learning_rate, recipe.seed
         width = recipe.spec["d_model"] if isinstance(recipe.spec, dict) else 8
-        loss = self.losses.get(rate, 1.5) - self.gain * (width > 8) + self.spread * ((7 * seed + width) % 11 - 5)
+        gain = self.gain[width] if isinstance(self.gain, dict) else self.gain * (width > 8)
+        loss = self.losses.get(rate, 1.5) - gain + self.spread * ((7 * seed + width) % 11 - 5)
         about = {"seconds": 1.0, "predictions": 192, "environment": {"processor": "none"}}
         names = [fingerprint(metric) for metric in request.metrics]
         return RunResult(dict.fromkeys(names, loss), False, about, [(2, 2.0), (6, loss)], loss, 0.5, self.folder)

@@ -7,7 +7,7 @@ from archetype.studies.experiment import Experiment
 from archetype.studies.store import Store
 from archetype.studies.study import Study
 
-BASE = {
+BASE: dict[str, Any] = {
     "version": 1, "vocab_size": 20, "context_length": 8, "d_model": 8, "final_norm": "rms",
     "layers": [{
         "wiring": {"kind": "pre_norm", "norm": "rms"},

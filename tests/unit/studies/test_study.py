@@ -204,7 +204,7 @@ def test_runs_are_read_at_equal_budgets_before_the_learning_rate_falls(tmp_path:
         ]
 
     results = {"a": runs(0.1, 20.0), "wide": runs(0.12, 40.0)}
-    tokens, flops, seconds = equal_budgets(arms, results, "a", "wide")
+    tokens, flops, seconds = equal_budgets(arms, results, "a", ("wide",))
     ratio, mean = costs["wide"] / costs["a"], 4.5
     assert ratio > 1.5
     for row, factor, amount in (
@@ -214,14 +214,14 @@ def test_runs_are_read_at_equal_budgets_before_the_learning_rate_falls(tmp_path:
             amount
         )  # the last evaluation before the decay, of the arm that spends less
         assert row["losses"] == pytest.approx({"a": mean - 1.6, "wide": mean - 0.12 * 16 / factor})
-        assert row["difference"] == pytest.approx([1.6 - 0.12 * 16 / factor] * 3)
+        assert row["differences"]["wide"] == pytest.approx([1.6 - 0.12 * 16 / factor] * 3)
     diverged = results | {"wide": [replace(run, has_diverged=True) for run in results["wide"]]}
-    assert equal_budgets(arms, diverged, "a", "wide") == []
+    assert equal_budgets(arms, diverged, "a", ("wide",)) == []
     assert (
-        equal_budgets(arms, {"a": runs(0.1, 1.0), "wide": runs(0.1, 99.0)}, "a", "wide")[2:] == []
+        equal_budgets(arms, {"a": runs(0.1, 1.0), "wide": runs(0.1, 99.0)}, "a", ("wide",))[2:] == []
     )  # no time in common
     cosine = {name: replace(arm, recipe=arm.recipe.replace(schedule=Cosine())) for name, arm in arms.items()}
-    assert equal_budgets(cosine, results, "a", "wide") == []
+    assert equal_budgets(cosine, results, "a", ("wide",)) == []
 
 
 def test_reports_are_whole_and_say_what_was_predicted(tmp_path: Path) -> None:
@@ -233,15 +233,15 @@ def test_reports_are_whole_and_say_what_was_predicted(tmp_path: Path) -> None:
     assert json.loads(json.dumps(outcome, allow_nan=False)) == outcome
     files = write_reports(outcome, tmp_path / "reports")
     assert [file.name for file in files] == [
-        "claim-05.md", "claim-05.json", "claim-05-width-loss-1.svg", "claim-05-width-trials.svg",
+        "claim-05.md", "claim-05.json", "claim-05-width-loss-1.svg", "claim-05-width-trials.svg", "claim-05.html",
     ]  # fmt: skip
-    text, _, losses, trials = (file.read_text() for file in files)
+    text, _, losses, trials, _ = (file.read_text() for file in files)
     for shown in (
         "surprise",
         "a paper",
         "What would have changed this verdict",
         outcome["hash"],
-        "wide against a",
+        "wide is better than a in test loss",
         "Trials",
     ):
         assert shown in text

@@ -1,6 +1,7 @@
 """Runs are made once, whoever is killed: the same answers as one process gives that nobody disturbs."""
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -97,6 +98,49 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_were_not(tmp_path: P
         os.waitpid(child, 0)
     assert answers(disturbed, keys) == answers(store, keys)
     assert kills == 4
+
+
+@pytest.mark.parametrize("years", [-10, 10])
+def test_a_run_of_another_machine_is_left_alone_until_its_heartbeat_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, years: int
+) -> None:
+    """By this process's own clock: whatever the times of files say, and whether or not its lock is seen here."""
+    store, (key, *_) = keys_of(tmp_path)
+    folder, clock = store.run_folder(key), [1000.0]
+    monkeypatch.setattr(stores.time, "monotonic", lambda: clock[0])
+    stores.set_state(folder, "running", {})
+
+    def beat(count: int) -> None:
+        (folder / "heartbeat").write_text(json.dumps({"host": "another", "step": 1, "steps": 6, "beat": count}))
+        os.utime(folder / "heartbeat", (at := time.time() + years * 3e7, at))
+
+    for count in range(3):
+        beat(count)
+        for _ in range(2):
+            assert execute(store, key) == "running"
+            clock[0] += execution.SECONDS_OF_SILENCE - 1
+            beat(count := count + 10)
+    clock[0] += 1
+    assert execute(store, key) == "running"  # the last beat is new to it
+    clock[0] += execution.SECONDS_OF_SILENCE - 1
+    assert execute(store, key) == "running"
+    clock[0] += 1
+    assert execute(store, key) == "done"
+    assert stores.heartbeat(folder)["host"] != "another"
+
+
+def test_a_heart_beats_while_no_step_ends(tmp_path: Path) -> None:
+    """Evaluations, tokenizers and measurements may take longer than any step."""
+    with stores.Heartbeat(tmp_path, 0.01) as beats:
+        beats.step, beats.steps = 3, 6
+        first = stores.heartbeat(tmp_path)
+        deadline = time.monotonic() + 20
+        while stores.heartbeat(tmp_path).get("beat", 0) < first["beat"] + 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    last = stores.heartbeat(tmp_path)
+    assert last["beat"] >= first["beat"] + 3 and (last["step"], last["steps"]) == (3, 6)
+    time.sleep(0.05)
+    assert stores.heartbeat(tmp_path) == last and [file.name for file in tmp_path.iterdir()] == ["heartbeat"]
 
 
 def test_a_run_that_diverges_counts_as_a_guess(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from archetype import families, spec
 from archetype.apps.cli.main import app
+from archetype.apps.cli.runs import shortest_names
+from archetype.errors import DataError, Notice
 from archetype.estimate.report import cost_report
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run, write_run_spec
@@ -54,19 +56,43 @@ def test_runs_are_listed_with_what_each_changes_and_its_best_loss(folder: Path) 
     assert [row["best_validation_loss"] for row in rows] == [3.6, 4.35]
     assert all((row["step"], row["steps"], row["parameters"]) == (3, 9, rows[0]["parameters"]) for row in rows)
     heading, fast, slow = printed("runs", folder).splitlines()
-    assert heading.split() == ["run", "differs", "in", "parameters", "steps", "best", "held-out", "loss"]
-    assert fast.split()[1:] == ["learning_rate", "0.01", f"{rows[0]['parameters']:,}", "3/9", "3.6000"]
-    assert slow.split()[1:3] == ["learning_rate", "0.001"] and slow.split()[-1] == "4.3500"
+    assert heading.split() == ["run", "parameters", "steps", "best", "held-out", "loss", "learning_rate"]
+    assert fast.split()[1:] == [f"{rows[0]['parameters']:,}", "3/9", "3.6000", "0.01"]
+    assert slow.split()[-2:] == ["4.3500", "0.001"]
 
 
-def test_a_model_of_its_own_name_is_listed_by_it_and_one_of_a_shared_name_by_its_fields(folder: Path) -> None:
-    other = spec.assign(TINY, ["layers[*].mixer.num_kv_heads=1"])
-    write_run_spec(Run(folder / "slow"), other)
-    changes = {row["run"]: row["changes"] for row in json.loads(printed("runs", folder, "--json"))["runs"]}
-    assert [value for path, value in changes[str(folder / "slow")].items() if path.endswith("num_kv_heads")] == [1]
-    write_run_spec(Run(folder / "slow"), other.replace(name="mine"))
-    changes = {row["run"]: row["changes"] for row in json.loads(printed("runs", folder, "--json"))["runs"]}
-    assert changes[str(folder / "slow")] == {"spec": "mine", "optimizer.learning_rate": 0.001}
+def test_models_are_compared_by_path_whatever_they_are_called(folder: Path) -> None:
+    for other in (TINY, TINY.replace(name="mine")):
+        write_run_spec(Run(folder / "slow"), spec.assign(other, ["layers[*].mixer.num_kv_heads=1", "d_model=32"]))
+        changes = {row["run"]: row["changes"] for row in json.loads(printed("runs", folder, "--json"))["runs"]}
+        expected = {"spec.d_model": 32, "spec.layers[*].mixer.num_kv_heads": 1, "optimizer.learning_rate": 0.001}
+        assert {path: value for path, value in changes[str(folder / "slow")].items() if path != "spec.name"} == expected
+        assert ("spec.name" in changes[str(folder / "slow")]) == (other.name == "mine")
+    write_run_spec(Run(folder / "slow"), families.preset("t5-tiny"))
+    heading, fast, slow = printed("runs", folder).splitlines()
+    assert "kind" in heading.split() and "decoder" in fast.split() and "encoder_decoder" in slow.split()
+    assert max(map(len, heading.split("  "))) < 60
+
+
+def test_columns_have_the_shortest_names_that_tell_them_apart() -> None:
+    paths = ["optimizer.learning_rate", "spec.layers[*].mixer.num_heads", "spec.layers[0].mixer.num_heads", "kind",
+             "optimizer.kind"]  # fmt: skip
+    assert shortest_names(paths) == [
+        "learning_rate", "layers[*].mixer.num_heads", "layers[0].mixer.num_heads", "kind", "optimizer.kind",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_read_is_left_out_with_one_line(folder: Path) -> None:
+    for name in ("a-broken", "other"):
+        (folder / name).mkdir()
+        (folder / name / "recipe.yaml").write_text("steps: [")
+        (folder / name / "spec.yaml").write_text("kind: unheard-of")
+    with pytest.warns(Notice, match=rf"^left out what cannot be read: {folder}/a-broken/recipe.yaml:.*, and 1 others$"):
+        assert len(printed("runs", folder).splitlines()) == 3
+    for name in LOSSES:
+        (folder / name / "spec.yaml").unlink()
+    with pytest.warns(Notice), pytest.raises(DataError, match="holds no run directories"):
+        CliRunner().invoke(app, ["runs", str(folder)], catch_exceptions=False)
 
 
 def test_a_difference_of_runs_is_that_of_models_and_recipes(folder: Path) -> None:

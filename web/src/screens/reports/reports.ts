@@ -5,6 +5,8 @@ export interface Effect {
   effect: [number, number | null, number | null];
   margin?: number | null;
   p?: number | null;
+  /** After Holm's correction. */
+  adjusted_p?: number | null;
 }
 
 export function isEffect(value: unknown): value is Effect {

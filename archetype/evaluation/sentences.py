@@ -1,0 +1,70 @@
+"""What a run did, in sentences: what was trained, on how much, how its loss went, and whether it was still falling."""
+
+import math
+from bisect import bisect_right
+from pathlib import Path
+from typing import Any
+
+from archetype.models.spec import ModelSpec
+from archetype.table import quantity
+from archetype.training.plot import Curve, curves
+from archetype.training.recipe import Recipe
+
+SMALL = 0.01  # share of a loss below which a change says little
+LATE = 0.75  # of a run, after which its loss is looked at
+
+
+def sentences(recipe: Recipe, spec: ModelSpec, parameters: int, lines: list[dict[str, Any]]) -> list[str]:
+    """Return what a run did, one subject a sentence.
+
+    Args:
+        recipe: of the run.
+        spec: of its model.
+        parameters: how many the model has.
+        lines: the metrics of the run.
+    """
+    training, held_out, final = curves(lines)
+    told = [_trained(recipe, spec, parameters, lines)]
+    if _is_measured(training):
+        told.append(f"The training loss went from {training[1][0]:.3f} to {training[1][-1]:.3f} nats.")
+    name, (steps, losses) = ("held-out loss", held_out) if _is_measured(held_out) else ("training loss", training)
+    if _is_measured(held_out):
+        best = min(range(len(losses)), key=losses.__getitem__)
+        told.append(f"The best held-out loss is {losses[best]:.3f} at step {steps[best]:,.0f}.")
+    if final[1]:
+        told.append(f"On all that is held out the last loss is {final[1][-1]:.3f}.")
+    return [*told, *_end(name, (steps, losses))]
+
+
+def _trained(recipe: Recipe, spec: ModelSpec, parameters: int, lines: list[dict[str, Any]]) -> str:
+    steps = [line for line in lines if "loss" in line]
+    predictions = quantity(sum(line.get("num_targets", 0) for line in steps)).strip()
+    done = steps[-1]["step"] if steps else 0
+    files = [Path(file).name for file in recipe.data.files()]
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    data = f"{files[0]}{more}" if files else f"drawn examples of {recipe.data.kind}"
+    length = f"all {done:,} steps" if done >= recipe.steps else f"{done:,} of {recipe.steps:,} steps"
+    article = "an" if spec.kind[0] in "aeiou" else "a"
+    kind = f"{article} {spec.kind.replace('_', ' ')} of {parameters:,} parameters"
+    model = f"{spec.name}, {kind}," if spec.name else kind.capitalize()
+    return f"{model} was trained on {data}: {length}, {predictions} predictions."
+
+
+def _is_measured(curve: Curve) -> bool:
+    return len(curve[1]) > 1 and all(map(math.isfinite, curve[1]))
+
+
+def _end(name: str, curve: Curve) -> list[str]:
+    """Whether a loss still fell in the last quarter of a run, stood still, or has risen from its least."""
+    steps, losses = curve
+    if len(losses) < 3 or not _is_measured(curve):
+        return []
+    last, least = losses[-1], min(losses)
+    if last > least * (1 + SMALL):
+        where = f"{steps[losses.index(least)]:,.0f}"
+        return [f"Since step {where} the {name} has risen by {last / least - 1:.1%}: more training made it worse."]
+    late = max(0, min(bisect_right(steps, LATE * steps[-1]) - 1, len(losses) - 2))
+    change, where = losses[late] - last, f"{steps[late]:,.0f}"
+    if change > SMALL * last:
+        return [f"The {name} was still falling: by {change:.3f} nats since step {where}."]
+    return [f"The {name} was no longer falling: it changed by less than {SMALL:.0%} since step {where}."]

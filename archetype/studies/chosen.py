@@ -1,0 +1,189 @@
+"""An experiment about models as they are: what is chosen where nothing is said, and why."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archetype.convert.source import open_spec
+from archetype.errors import SpecError
+from archetype.io import atomic
+from archetype.io.yaml import mapping_to_yaml, read_mapping, with_schema_line
+from archetype.models.spec import ModelSpec, leaves_vocabulary_open
+from archetype.spec.base import fingerprint
+from archetype.studies.arms import Arm
+from archetype.studies.calibration import read_calibration
+from archetype.studies.decisions import LEAST_PAIRS
+from archetype.studies.experiment import Experiment, TrainedPart, read_experiment
+from archetype.studies.store import Store
+from archetype.studies.study import seconds_of_step
+from archetype.studies.trained import TrainedStudy
+from archetype.table import Table, quantity
+from archetype.training.defaults import recipe_for
+
+PART = "models"
+BYTES = 256  # the vocabulary of all: so each reads the same tokens, whatever tokenizer it was made for
+TOKENS_PER_STEP = 2048
+MAX_LENGTH = 256
+MARGIN = "1%"
+RATES = (1 / 3, 1.0, 3.0)  # of the usual learning rate
+SPARE_RUNS = 1  # of an arm, for a grid whose best rate is at its edge
+MIN_STEPS, MAX_EPOCHS = 50, 4  # a text read more than four times teaches little more (Muennighoff 2023)
+
+
+@dataclass(frozen=True)
+class ChosenExperiment:
+    """An experiment file that was written, and why it says what it says.
+
+    Attributes:
+        file: in the store.
+        reasons: what was chosen, and why, by name.
+    """
+
+    file: Path
+    reasons: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return str(Table(("", ""), [*self.reasons.items(), ("experiment", str(self.file))], text_columns=2))
+
+
+def choose_experiment(
+    sources: Sequence[str], data: str, minutes: float, workers: int, data_folder: Path, store: Store
+) -> ChosenExperiment:
+    """Write the experiment file that compares models, the first of them the control.
+
+    The same arguments lead to the file that is there, so that runs which were stopped are taken up.
+
+    Args:
+        sources: specifications, as every verb takes them.
+        data: a text file, a folder of them, or the name of a corpus.
+        minutes: that all runs may take together.
+        workers: processes at once.
+        data_folder: of corpora that are named.
+        store: of the runs.
+
+    Raises:
+        ArchetypeError: there is one model, one does not continue text, or the minutes are too few.
+    """
+    specs = {name: _comparable(source) for name, source in zip(_names(sources), sources, strict=True)}
+    if len(specs) < 2:
+        raise SpecError("MODEL...", "is one model, and nothing to compare it with", "name another")
+    data = str(Path(data).absolute()) if Path(data).exists() else data
+    study = TrainedStudy(_part(specs, data, TOKENS_PER_STEP), "full", data_folder, store)
+    settings = f"{fingerprint(study.part)} {study.data[0].sha256} {minutes:g} {workers}"
+    digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
+    file = store.folder / "experiments" / f"{'-'.join(specs)[:60]}-{digest}.yaml"
+    if file.is_file():
+        (part,) = read_experiment(file).parts
+        assert isinstance(part, TrainedPart) and part.modes.full.tokens is not None
+        return ChosenExperiment(file, _reasons(study, part, f"{part.modes.full.tokens:,} a run, as chosen before"))
+    tokens, why = _tokens(study, minutes, workers)
+    part = _part(specs, data, tokens)
+    experiment = Experiment(title=f"{' and '.join(specs)} on {Path(data).stem}", parts=(part,))
+    atomic.make_folder(file.parent)
+    atomic.write_bytes(file, with_schema_line(mapping_to_yaml(experiment.dump()), "experiment").encode())
+    return ChosenExperiment(file, _reasons(study, part, f"{tokens:,} a run: {why}"))
+
+
+def _names(sources: Sequence[str]) -> list[str]:
+    """A short name for each, different from all others."""
+    names: list[str] = []
+    for source in sources:
+        name = Path(source).name.removesuffix(Path(source).suffix) if Path(source).exists() else source
+        name = name.replace("/", "-")
+        names.append(name if name not in names else f"{name}-{len(names) + 1}")
+    return names
+
+
+def _comparable(source: str) -> ModelSpec:
+    """The specification that a source names, with the bytes as its vocabulary.
+
+    Raises:
+        SpecError: it does not predict the next token, or is an experiment.
+    """
+    data: Any = source
+    if Path(source).is_file() and Path(source).suffix in (".yaml", ".yml", ".json"):
+        data = read_mapping(Path(source))
+        if "parts" in data:
+            raise SpecError(source, "is an experiment, not a model", f"use `archetype compare run {source}`")
+    is_open = leaves_vocabulary_open(data)
+    spec = open_spec({"vocab_size": BYTES, **data} if is_open else source)
+    if not spec.is_causal or spec.reads_source or spec.reads_images or not hasattr(spec, "vocab_size"):
+        remedy = "write an experiment file with data of its kind; see docs/guide/studies.md"
+        raise SpecError(source, "does not continue text, byte by byte", remedy)
+    return spec.replace(vocab_size=BYTES)
+
+
+def _part(specs: Mapping[str, ModelSpec], data: str, tokens: int) -> TrainedPart:
+    control = next(iter(specs))
+    length = min(MAX_LENGTH, *(spec.context_length for spec in specs.values()))
+    usual = recipe_for(specs[control].dump(), {"kind": "corpus", "text": [data]}, 0).optimizer.learning_rate
+    part = {
+        "id": PART, "type": "trained", "says": f"Each other model is better than {control}",
+        "base": specs[control].dump(), "arms": {name: {} if name == control else {"spec": spec.dump()}
+                                                for name, spec in specs.items()},
+        "data": data,
+        "recipe": {
+            "batch_size": max(1, TOKENS_PER_STEP // length), "sequence_length": length,
+            "optimizer": {"kind": "adamw", "learning_rate": usual}, "schedule": {"kind": "wsd"},
+        },
+        "tune": {"grid": {"optimizer.learning_rate": [float(f"{usual * share:.1g}") for share in RATES]}},
+        "seeds": LEAST_PAIRS, "decide": {"kind": "difference", "margin": MARGIN}, "modes": {"full": {"tokens": tokens}},
+    }  # fmt: skip
+    return TrainedPart.parse(part)
+
+
+def _runs(study: TrainedStudy) -> int:
+    """The runs of each arm: trials, pairs, and what a longer grid takes."""
+    return len(RATES) + study.num_seeds + SPARE_RUNS
+
+
+def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str]:
+    """The tokens of a run that the time and the text allow, and why.
+
+    Raises:
+        SpecError: in this time no model learns anything.
+    """
+    arms = [*study.arms.values()]
+    seconds = sum(seconds_of_step(arm, study.store) for arm in arms) * _runs(study)
+    steps = minutes * 60 * workers / seconds
+    if not steps >= MIN_STEPS:
+        cause = f"{minutes:g} leave {steps:.0f} steps to each of {_runs(study) * len(arms)} runs"
+        raise SpecError("--minutes", cause, f"give {math.ceil(MIN_STEPS * seconds / 60 / workers)} or more")
+    by_time = steps * tokens_per_step(arms[0])
+    by_text = MAX_EPOCHS * (study.store.folder / arms[0].data.recipe["text"][0]).stat().st_size
+    if by_time > by_text:
+        return _rounded(by_text), f"{MAX_EPOCHS} times the text, which takes less than --minutes {minutes:g}"
+    speed = quantity(len(arms) * tokens_per_step(arms[0]) / (seconds / _runs(study)) * workers).strip()
+    return _rounded(by_time), f"about {minutes:g} minutes here for all {_runs(study) * len(arms)}, at {speed} tokens/s"
+
+
+def tokens_per_step(arm: Arm) -> int:
+    """The tokens of a step of an arm."""
+    return arm.tokens // arm.recipe.steps
+
+
+def _rounded(tokens: float) -> int:
+    """Two digits: what was measured is no nearer."""
+    unit = 10 ** max(0, int(math.log10(tokens)) - 1)
+    return max(1, int(tokens // unit * unit))
+
+
+def _reasons(study: TrainedStudy, part: TrainedPart, tokens: str) -> dict[str, str]:
+    control, *others = part.arms
+    assert part.tune is not None
+    rates = ", ".join(f"{rate:g}" for rate in part.tune.grid["optimizer.learning_rate"])
+    reasons = {
+        "control": f"{control}, the first; against it {', '.join(others)}, as they are: nothing is matched",
+        "data": f"{study.data[0].name}, byte by byte, so that all models read the same tokens",
+        "tokens": tokens,
+        "rates": f"{rates}: the usual one of {control}, a third and three times of it, tried alike on every model",
+        "seeds": f"{part.seeds} pairs: with fewer no sign-flip test reaches 0.05",
+        "margin": f"{MARGIN} of {control}: what differs by less counts as no difference",
+    }
+    calibration = read_calibration(study.store)
+    if not (calibration and calibration["passed"]):
+        reasons["verdict"] = "none until `archetype compare calibrate` was run here, once, some 20 minutes"
+    return reasons

@@ -1,0 +1,104 @@
+"""What a trained part found, in sentences: which arm, by how much, how certainly, and what it cost."""
+
+from collections.abc import Iterator, Mapping
+from statistics import mean
+from typing import Any
+
+from archetype.studies.decisions import ALPHA, DIRECTION, NO_DIFFERENCE, UNCALIBRATED
+from archetype.table import quantity
+
+METRICS = {
+    "test.bits_per_byte": "bits per byte", "test.loss": "test loss", "test.accuracy": "accuracy",
+    "test.bits_per_parameter": "bits per parameter",
+}  # fmt: skip
+COSTS = {
+    "parameters": "parameters", "flops_per_token": "FLOPs per token", "state_bytes": "bytes of state",
+    "step_bytes": "memory of a training step",
+}  # fmt: skip
+EQUAL = 0.005  # share by which two costs may differ and still be called the same
+
+
+def sentences(part: Mapping[str, Any]) -> list[str]:
+    """Return what was found, one finding a sentence.
+
+    Args:
+        part: a trained part of an outcome.
+    """
+    first, tokens = part["comparisons"][0], part["arms"][part["control"]]["tokens"]
+    runs = len(first["seeds"]) * len(first["values"])
+    lines = [f"Each of {runs} runs learned from {tokens:,} tokens of {first['name']}."]
+    for test in part["tests"]:
+        lines += [_finding(part, test), _cost(part, test["arm"])]
+    return [*lines, *_slopes(part)]
+
+
+def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
+    """What one test found, with how certain that is."""
+    effect, control, arm = test["effect"], part["control"], test["arm"]
+    metric = METRICS.get(part["metric"]["name"], part["metric"]["name"])
+    number, low, high = effect["effect"]
+    interval = "no interval from one pair" if low is None else f"95 % interval {low:.4g} to {high:.4g}"
+    match part["decide"]["kind"]:
+        case "slope":
+            return f"Over the arms the logarithm of the {metric} has the slope {number:.3g} ({interval}){_end(test)}."
+        case "identity":
+            return f"{arm} and {control}: {test['reason']} in {metric}{_end(test)}."
+        case "within":
+            return f"{arm} has {number:.4g} {metric} ({interval}){_end(test)}."
+    values = part["comparisons"][0]["values"]
+    own, other = mean(values[arm]), mean(values[control])
+    share = "" if effect.get("share") is None else f", {effect['share']:+.2%}"
+    is_better = (number < 0) == (part["metric"]["better"] == "lower")
+    certainty = f"{interval}; p = {effect['adjusted_p']:.2g} after Holm's correction"
+    if test["verdict"] == NO_DIFFERENCE:
+        claim = f"{arm} is as good as {control} within {effect['margin']:.3g} {metric}"
+        certainty = f"90 % interval {effect['interval90'][1]:.4g} to {effect['interval90'][2]:.4g}"
+    elif not _is_apart(part, effect):
+        claim = f"{arm} and {control} cannot be told apart in {metric}"
+    else:
+        claim = f"{arm} is {'better' if is_better else 'worse'} than {control} in {metric}"
+    difference = f"{own:.4g} and {other:.4g}, a difference of {number:+.4g}{share} ({certainty})"
+    pairs = f"{len(values[arm])} {'pair' if len(values[arm]) == 1 else 'pairs'} of seeds"
+    return f"{claim}: {difference} over {pairs}{_end(test)}."
+
+
+def _is_apart(part: Mapping[str, Any], effect: Mapping[str, Any]) -> bool:
+    """Whether the difference is not zero: by its interval, and by the corrected test where that is what is tested."""
+    _, low, high = effect["effect"]
+    tests_difference = part["decide"]["kind"] == "difference"
+    return low is not None and not low <= 0 <= high and not (tests_difference and effect["adjusted_p"] >= ALPHA)
+
+
+def _end(test: Mapping[str, Any]) -> str:
+    """The verdict behind the figures, or why there is none."""
+    if test["verdict"] in (DIRECTION, UNCALIBRATED):
+        return f"; {test['verdict']}"
+    return f"; verdict: {test['verdict']}"
+
+
+def _cost(part: Mapping[str, Any], arm: str) -> str:
+    """What an arm costs, as multiples of what the control does."""
+    seconds = {name: mean(many) for name, many in part["comparisons"][0]["seconds"].items()}
+    pairs = [(name, part["arms"][arm].get(key), part["arms"][part["control"]].get(key)) for key, name in COSTS.items()]
+    pairs.append(("time per run", seconds[arm], seconds[part["control"]]))
+    terms = [_ratio(name, own, other) for name, own, other in pairs if own is not None and other is not None]
+    *most, last = filter(None, terms)
+    return f"Compared with {part['control']}, {arm} has {', '.join(most)} and {last}."
+
+
+def _ratio(name: str, own: float, other: float) -> str:
+    if own == other == 0:
+        return ""
+    if abs(own - other) <= EQUAL * other:
+        return f"the same {name}"
+    return f"{own / other:.3g} times the {name}" if other else f"{quantity(own).strip()} {name} where that has none"
+
+
+def _slopes(part: Mapping[str, Any]) -> Iterator[str]:
+    """How the metric of each arm changes with compute, where there were several sizes."""
+    if part["slopes"]:
+        each = (
+            f"{slope:+.3f} [{low:+.3f}, {high:+.3f}] for {arm}" for arm, (slope, low, high) in part["slopes"].items()
+        )
+        metric = METRICS.get(part["metric"]["name"], part["metric"]["name"])
+        yield f"Over the sizes, {metric} changes as training compute to the power of {', '.join(each)}."

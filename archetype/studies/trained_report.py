@@ -1,0 +1,159 @@
+"""A trained part of an outcome as Markdown and for a terminal: sentences, a line for each arm, values, trials."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from archetype.studies.budgets import budget_rows
+from archetype.studies.markdown import markdown_table
+from archetype.studies.statistics import paired_interval
+from archetype.table import Table
+
+MATCHED = ("parameters", "non_embedding", "active", "flops_per_token", "state_bytes", "tokens")
+Part = Mapping[str, Any]
+
+
+def trained_lines(part: Part) -> list[str]:
+    """Return the lines of a trained part in Markdown."""
+    tests = tests_of(part)
+    lines = [*(f"- {sentence}" for sentence in part.get("sentences", ())), ""]
+    lines += [markdown_table(*_tests_table(part)), "", _figures_table(tests), ""]
+    lines += [_matched_markdown(part["arms"]), ""]
+    for comparison in part["comparisons"]:
+        lines += _comparison_lines(part, comparison, [test["arm"] for test in tests])
+    if part.get("slopes"):
+        rows = [
+            (arm, f"{slope:+.4f}", f"[{low:+.4f}, {high:+.4f}]") for arm, (slope, low, high) in part["slopes"].items()
+        ]
+        headings = ("arm", f"slope of log {part['metric']['name']} over log FLOPs", "interval of 95 %")
+        lines += ["Over the sizes:", "", markdown_table(headings, rows), ""]
+    if part["tuning"]["arms"]:
+        lines += _trial_lines(part["tuning"])
+    for test in tests:
+        if change := test["effect"]["would_change"]:
+            of_arm = f" on {test['arm']}" if len(tests) > 1 else ""
+            lines += [f"What would have changed this verdict{of_arm}: {change}.", ""]
+    return lines
+
+
+def trained_text(part: Part) -> str:
+    """Return a trained part for a terminal: a line for each arm, and sentences."""
+    headings, rows = _tests_table(part)
+    return "\n".join([str(Table(headings, rows)), *part.get("sentences", ()), *_others(part)])
+
+
+def matched_table(arms: Mapping[str, Any]) -> str:
+    """Return the quantities of all arms for a terminal."""
+    return str(Table(("arm", *(name.replace("_", " ") for name in MATCHED)), _matched_rows(arms)))
+
+
+def tests_of(part: Part) -> list[dict[str, Any]]:
+    """Return the test of each arm; a report from before every arm was tested has one."""
+    return part.get("tests") or [{name: part[name] for name in ("arm", "verdict", "reason", "effect")}]
+
+
+def _tests_table(part: Part) -> tuple[Sequence[str], list[list[str]]]:
+    """Headings, and the difference, interval, p-value and verdict of each arm."""
+    is_share = part["decide"]["kind"] not in ("slope", "within")
+    rows = []
+    for test in tests_of(part):
+        effect = test["effect"]
+        mean, low, high = (("without end" if value is None else f"{value:+.4g}") for value in effect["effect"])
+        share = f"{effect['share']:+.2%}" if is_share and effect.get("share") is not None else ""
+        p = "" if effect.get("adjusted_p") is None else f"{effect['adjusted_p']:.2g}"
+        rows.append([test["arm"], mean, f"[{low}, {high}]", share, p, test["verdict"]])
+    name = f"less {part['control']}" if is_share else "value"
+    return ("arm", name, "interval of 95 %", "share", "p after Holm", "verdict"), rows
+
+
+def _figures_table(tests: Sequence[Mapping[str, Any]]) -> str:
+    """The further figures of all tests, one a row and one arm a column."""
+    columns = [dict(_effect_rows(test["effect"])) for test in tests]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [(name, *(column.get(name, "") for column in columns)) for name in names]
+    return markdown_table(("", *(test["arm"] for test in tests)), rows)
+
+
+def _effect_rows(effect: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and number of each further figure of an effect."""
+    facts = {
+        "margin": effect["margin"], "p": effect["p"], "p of sign flips": effect["sign_flip_p"],
+        "smallest detectable difference": effect["detectable"], "deviation of the differences": effect["deviation"],
+        "chance of being better": effect["better_share"],
+    }  # fmt: skip
+    rows = [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]
+    if effect["over_examples"]:
+        rows.append(("interval over seeds and test examples", "[{1:+.4g}, {2:+.4g}]".format(*effect["over_examples"])))
+    return rows
+
+
+def _comparison_lines(part: Part, comparison: Mapping[str, Any], others: Sequence[str]) -> list[str]:
+    """The values of all arms on one corpus and size, and their losses at equal budgets."""
+    arms = list(comparison["values"])
+    rows = [
+        (seed, *(_with_mark(comparison, arm, number) for arm in arms))
+        for number, seed in enumerate(comparison["seeds"])
+    ]
+    lines = [
+        f"{part['metric']['name']} on {comparison['name']}{_added(comparison)} (* diverged):", "",
+        markdown_table(("seed", *arms), rows), "",
+        *(f"{other} less {part['control']}: {_difference(part, other, comparison)}.\n" for other in others),
+    ]  # fmt: skip
+    if comparison["budgets"]:
+        headings = ("budget", *arms, *(f"{other} less {part['control']}" for other in others))
+        lines += ["Held-out loss at equal budgets, before the learning rate falls:", ""]
+        lines += [markdown_table(headings, budget_rows(comparison, others)), ""]
+    return lines
+
+
+def _trial_lines(tuning: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (arm, "" if trial["loss"] is None else f"{trial['loss']:.4f}", ", ".join(map(str, trial["values"])))
+        for arm, about in tuning["arms"].items()
+        for trial in about["trials"]
+    ]
+    headings = ("arm", "validation loss", ", ".join(tuning["paths"]))
+    return ["Trials:", "", markdown_table(headings, rows), "", _sensitivity_markdown(tuning["arms"]), ""]
+
+
+def _others(part: Part) -> Iterable[str]:
+    """The differences on the corpora and sizes that did not decide."""
+    for comparison in part["comparisons"][1:]:
+        for test in tests_of(part):
+            yield f"{test['arm']} on {comparison['name']}: {_difference(part, test['arm'], comparison)}"
+
+
+def _with_mark(comparison: Mapping[str, Any], arm: str, number: int) -> str:
+    return f"{comparison['values'][arm][number]:.5g}{'*' if comparison['diverged'][arm][number] else ''}"
+
+
+def _difference(part: Part, other: str, comparison: Mapping[str, Any]) -> str:
+    """The mean difference of an arm from the control on one corpus and size: -0.031 [-0.042, -0.020], 4 pairs."""
+    pairs = zip(*(comparison["values"][arm] for arm in (part["control"], other)), strict=True)
+    mean, low, high = paired_interval(differences := [treated - control for control, treated in pairs])
+    return f"{mean:+.4g} [{low:+.4g}, {high:+.4g}], {len(differences)} pairs"
+
+
+def _added(comparison: Mapping[str, Any]) -> str:
+    """Where and when a corpus or size was added to the report; empty where it is one of the first."""
+    added = comparison.get("added")
+    if not added:
+        return ""
+    return f", added {added['date'][:10]} on {', '.join(added['machines'])} with the code `{added['code']}`"
+
+
+def _matched_rows(arms: Mapping[str, Any]) -> list[list[str]]:
+    return [[arm, *(f"{values[name]:,.0f}" for name in MATCHED)] for arm, values in arms.items()]
+
+
+def _matched_markdown(arms: Mapping[str, Any]) -> str:
+    rows = [[*row, values["solved"]] for row, values in zip(_matched_rows(arms), arms.values(), strict=True)]
+    return markdown_table(("arm", *(name.replace("_", " ") for name in MATCHED), "solved"), rows)
+
+
+def _sensitivity_markdown(arms: Mapping[str, Any]) -> str:
+    rows = [
+        (arm, *("" if about[name] is None else f"{about[name]:.4f}" for name in ("at_control", "sensitivity")),
+         "{} of {} [{:.0%}, {:.0%}]".format(about["failed"], about["total"], *about["failed_interval"]))
+        for arm, about in arms.items()
+    ]  # fmt: skip
+    return markdown_table(("arm", "at the control's best", "sensitivity", "ended near a guess"), rows)

@@ -1,0 +1,49 @@
+"""Verdicts together: of the arms of a part, and of the parts of a study."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, SHOWN, UNCALIBRATED, Verdict
+
+
+def announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:
+    """Return the verdict as a report may say it."""
+    if quick:
+        return DIRECTION
+    return verdict.verdict if is_calibrated else UNCALIBRATED
+
+
+def joint_verdict(settled: Sequence[dict[str, Any]], noun: str) -> str:
+    """Return what several verdicts say together.
+
+    Args:
+        settled: objects with `verdict` and `is_supported`, one or more.
+        noun: of what each is about, such as parts.
+    """
+    verdicts, supported = {one["verdict"] for one in settled}, sum(one["is_supported"] for one in settled)
+    if len(verdicts) == 1:
+        return str(next(iter(verdicts)))
+    if supported == len(settled):
+        return SHOWN
+    return f"shown in part: only {supported} of {len(settled)} {noun}" if supported else NOT_SHOWN
+
+
+def whole_verdict(parts: Sequence[dict[str, Any]]) -> str:
+    """Return the verdict of a claim from those of its parts."""
+    settled = [part for part in parts if part["verdict"] != NOT_RUN]
+    if not settled:
+        return NOT_RUN
+    verdict, left = joint_verdict(settled, "parts"), len(parts) - len(settled)
+    return f"{verdict}; {left} of {len(parts)} parts not run" if left else verdict
+
+
+def verdict_of_arms(control: str, tests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return verdict, reason and support of a part from the tests of its arms against the control."""
+    if len(tests) == 1:
+        return {name: tests[0][name] for name in ("verdict", "reason", "is_supported")}
+    verdicts = [test["verdict"] for test in tests]
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
+    return {
+        "verdict": joint_verdict(tests, "arms"), "reason": f"of {len(tests)} arms against {control} {counts}",
+        "is_supported": all(test["is_supported"] for test in tests),
+    }  # fmt: skip
