@@ -1,6 +1,6 @@
 """Train the example model of `archetype serve`, a Llama of half a million parameters: `python -m benchmarks.example`.
 
-Reads the prose of README.md and docs/ and the docstrings of the package, trains with a fixed seed (half an hour on one
+Reads the prose of README.md and docs/ and the docstrings of the package, trains with a fixed seed (ten minutes of one
 core), and writes the model in bfloat16 into archetype/apps/serve/example, which packages contain.
 """
 

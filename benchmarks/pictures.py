@@ -1,8 +1,8 @@
 """Take the screenshots of the web UI in docs/guide: `python -m benchmarks.pictures FOLDER [--model MODEL] [NAME ...]`.
 
-Needs a built web UI (`make page`) and chromium. The screenshots show the example model, which MODEL replaces, and two that
-are trained once in FOLDER on docstrings of this Python; the report is one of claims/reports. NAME
-selects screenshots, such as `hybrid`, the one in README.md, which needs no trained model.
+Needs a built web UI (`make page`) and chromium. The screenshots show the example model, which MODEL replaces, and two
+models that are trained once in FOLDER on docstrings of this Python; the report is one of claims/reports. NAME selects
+screenshots, such as `hybrid`, the one in README.md.
 """
 
 import argparse
