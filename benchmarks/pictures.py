@@ -1,8 +1,8 @@
 """Take the screenshots of the web UI in docs/guide: `python -m benchmarks.pictures FOLDER [--model MODEL] [NAME ...]`.
 
-Needs a built web UI (`make page`) and chromium. FOLDER receives what the screenshots show: three small models, trained
-once on docstrings of this Python; the report is one of claims/reports. MODEL replaces the first of the models. NAME
-selects screenshots, such as `hybrid`, the one in README.md, which needs no trained model.
+Needs a built web UI (`make page`) and chromium. The screenshots show the example model, which MODEL replaces, and two
+models that are trained once in FOLDER on docstrings of this Python; the report is one of claims/reports. NAME selects
+screenshots, such as `hybrid`, the one in README.md.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 from PIL import Image
 
 from archetype import load_spec
+from archetype.apps.serve.example import FOLDER as EXAMPLE
 from archetype.io.yaml import mapping_to_yaml
 from archetype.spec import assign, to_yaml
 from tests.page.browser import chromium
@@ -30,12 +31,14 @@ PORT = 8765
 WIDE, PHONE, README = (1280, 960), (360, 740), (1400, 900)
 SCALE = 2  # pixels per point of the screenshot in README.md
 STEPS = 600
-TEXT = "Return a list of the keys. Return a list of"
+TEXT = "The model reads a text. The model reads"
 SAMPLING = json.dumps({"max_tokens": 60, "temperature": 0.7, "seed": 3})
 COOL = json.dumps({"max_tokens": 60, "temperature": 0})
 HYBRID = ("layers[1::2].mixer=mamba", "name=hybrid-8b")  # the quickstart of README.md
 WRITTEN = "() => document.body.innerText.includes('ended')"
+TOKEN = {"view": "token", "text": TEXT, "token": 8, "layer": 1, "part": "blocks.*.mixer.scores"}
 VIEWS = {  # by the file: the screen with its state, what shows that it is ready, and keys to be pressed first
+    "home": ("home", {}, "section[aria-busy=false] [data-written]", ()),
     "spec": ("spec", {"spec": "preset:llama-3-8b"}, "[data-number=parameters]", ()),
     "architecture": ("architecture", {"spec": "preset:llama-3-8b", "part": "blocks.*.mixer.q"}, "rect.box", ()),
     "position": ("position", {"spec": "preset:llama-3-8b"}, "main[aria-label=Position] .grid", ()),
@@ -44,12 +47,13 @@ VIEWS = {  # by the file: the screen with its state, what shows that it is ready
         "write", {"sampling": SAMPLING, "sampling2": COOL, "beside": "model", "mode": "two columns", "text": TEXT},
         "[data-same]", ("Control+Enter",),
     ),
+    "token": ("inside", TOKEN, "[data-norm]", ()),
     "flow": ("inside", {"view": "flow", "text": TEXT, "token": 8}, "figure canvas", ()),
     "attention": ("inside", {"view": "attention", "text": TEXT, "layer": 1, "token": 10}, "[data-map] canvas", ()),
     "lens": ("inside", {"view": "lens", "text": TEXT, "position": 10}, "[data-kl]", ()),
     "experts": ("inside", {"model": "mixture", "view": "experts", "text": TEXT}, "[data-gates] canvas", ()),
     "recurrent": ("inside", {"model": "mamba", "view": "recurrent", "text": TEXT}, "[data-path] path", ()),
-    "state": ("state", {}, "[data-part]", ()),
+    "state": ("state", {}, "[data-saved]", ()),
     "runs": ("runs", {}, "[data-chart=loss] canvas", ()),
     "reports": ("reports", {"report": "calibration-of-the-xeon"}, "[data-effect]", ()),
 }  # fmt: skip
@@ -63,12 +67,12 @@ def main(folder: Path, model: str, names: list[str]) -> None:
     if not text.exists():
         modules = (str, list, dict, json, subprocess, io, pydoc, Path)
         text.write_text("\n".join(pydoc.plain(pydoc.render_doc(one)) for one in modules))
-    models = []
-    if names != ["hybrid"]:
-        for name in RUNS:
+    models = [f"model={model or EXAMPLE}"]
+    for name in RUNS:
+        if not names or any(name == VIEWS[one][1].get("model") for one in names if one in VIEWS):
             if not (folder / "runs" / name).exists():
                 train(folder, name)
-        models = [f"model={model or 'runs/llama'}", *(f"{name}=runs/{name}" for name in RUNS[1:])]
+            models.append(f"{name}=runs/{name}")
     command = [sys.executable, "-m", "archetype", "serve", *models, "--port", str(PORT), "--reports", str(STUDIES)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as server:
         try:
@@ -79,12 +83,12 @@ def main(folder: Path, model: str, names: list[str]) -> None:
             server.terminate()
 
 
-RUNS = ("llama", "mixture", "mamba")
+RUNS = ("mixture", "mamba")
 
 
 def train(folder: Path, name: str) -> None:
     """Train one of the models."""
-    presets = {"llama": "llama-tiny", "mixture": "mixtral-tiny", "mamba": "mamba-tiny"}
+    presets = {"mixture": "mixtral-tiny", "mamba": "mamba-tiny"}
     spec = load_spec(presets[name]).dump() | {"name": name}
     del spec["vocab_size"]
     recipe = {

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from archetype.diagram.costs import LayerCosts
 from archetype.diagram.scene import Box, Container, Layout, Note
 from archetype.diagram.text import wrapped
-from archetype.roles.drawing import SOURCE, Inside, X
+from archetype.roles.drawing import SOURCE, Cell, Inside, X
 
 W, H, SLIM = 136.0, 42.0, 22.0  # a box; one of a single line is as high as SLIM
 GAP = 14.0  # between rows
@@ -70,7 +70,8 @@ def content_layout(
         boxes[cell.name] = layout.add(
             Box(f"{place}.{cell.name}", left + cell.column * pitch, bottoms[cell.row], cell.span * pitch - GUTTER,
                 SLIM if cell.slim else H, cell.kind or role, cell.label or cell.name, shape, len(costs.layers),
-                costs.take(*(f"{name}.{row}" for row in rows)), field=field)
+                costs.take(*(f"{name}.{row}" for row in rows)), field=field,
+                gives=_gives(place, cell, drawing.output))
         )  # fmt: skip
     first, end = extent(drawing)
     grid = columns * pitch - GUTTER
@@ -102,6 +103,13 @@ def content_layout(
     entry = readers[0].middle if sources else middle
     container_box = Box(place, 0, 0, width, height, kind, title)
     return Content(layout, width, height, entry, readers, sources, boxes.get(drawing.output), container_box)
+
+
+def _gives(place: str, cell: Cell, output: str) -> str:
+    """The activation that holds a cell's result: of the last cell that of the content."""
+    if cell.gives:
+        return f"{place}.{cell.gives}"
+    return f"{place}.out" if cell.name == output else ""
 
 
 def extent(drawing: Inside) -> tuple[float, float]:

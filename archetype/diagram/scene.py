@@ -82,6 +82,7 @@ class Box:
         detail: what a reader may want to know beside it.
         field: the part of the specification that it draws.
         change: of a diff: added, removed or changed.
+        gives: the activation that holds its result; empty where that is the output of the module of its id.
     """
 
     id: str
@@ -97,6 +98,7 @@ class Box:
     detail: str = ""
     field: str = ""
     change: str = ""
+    gives: str = ""
 
     @property
     def middle(self) -> float:

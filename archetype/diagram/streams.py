@@ -63,7 +63,7 @@ class Drawer:
         """A box of a stream with the cost of its module."""
         cost = self.costs.take(step.name)
         box = Box(step.name, 0, 0, W, SLIM if step.slim else H, step.kind, step.label, step.shape, 1, cost,
-                  step.detail, step.field)  # fmt: skip
+                  step.detail, step.field, gives=step.gives)  # fmt: skip
         if step.kind == "add":
             return rail.put(replace(box, w=SUM, h=SUM), 2 * GAP)
         return rail.side(box, step.joins, not step.is_before) if step.joins else rail.put(box)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from archetype.errors import SpecError, nearest
@@ -135,8 +135,9 @@ class AttentionHead(View):
         axes = figure.subplots(1, 3)
         finite = self.masked[self.masked.isfinite()]
         low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
+        weights = self.weights.masked_fill(self.masked.isneginf(), torch.nan)  # which looks as what is not allowed
         steps = ((self.scores, "1  score  q·k", low, high, "cividis"), (self.masked, "2  masked", low, high, "cividis"),
-                 (self.weights, "3  weight, after the softmax", 0.0, 1.0, "viridis"))  # fmt: skip
+                 (weights, "3  weight, after the softmax", 0.0, 1.0, "viridis"))  # fmt: skip
         for index, (one, (cells, heading, start, end, colors)) in enumerate(zip(axes, steps, strict=True)):
             image = figures.heat_map(
                 one, cells, self.queries if index == 0 else (), self.keys, colors=colors, low=start, high=end
@@ -158,11 +159,13 @@ class AttentionView(View):
         paths: of the attentions.
         statistics: of each attention, by name, for each head.
         maps: of each attention the weights (H, side, side), pooled by their maxima where the text is long.
+        allowed: where a map's cell has a pair that is allowed.
     """
 
     paths: list[str]
     statistics: list[dict[str, Float[Tensor, "H"]]]
     maps: list[Float[Tensor, "H rows columns"]] = field(repr=False)
+    allowed: list[Bool[Tensor, "H rows columns"]] = field(repr=False)
 
     def table(self) -> Table:
         """A head a row."""
@@ -197,8 +200,8 @@ class AttentionView(View):
         for axes in grid.flat:
             axes.set_axis_off()
         image = None
-        for row, (path, maps) in enumerate(zip(self.paths, self.maps, strict=True)):
-            for head, cells in enumerate(maps):
+        for row, (path, maps, allowed) in enumerate(zip(self.paths, self.maps, self.allowed, strict=True)):
+            for head, cells in enumerate(maps.masked_fill(~allowed, torch.nan)):
                 axes = grid[head // across, head % across] if single else grid[row, head]
                 axes.set_axis_on()
                 image = figures.heat_map(axes, cells, low=0.0, high=1.0)
@@ -240,11 +243,14 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
         return AttentionHead(paths[0], head, *tokens, *(
             part[0, head] for part in (steps.scores, steps.masked, steps.weights)
         ))  # fmt: skip
-    statistics, maps = [], []
-    for path, weights in _weights(trace, paths):
-        statistics.append(head_statistics(weights, _ids(trace, path, weights)))
-        maps.append(_pooled(weights.float()))
-    return AttentionView(paths, statistics, maps)
+    views = []
+    for path in paths:
+        steps = attention_steps(trace, path)
+        views.append(_of_heads(trace, path, steps.weights[0], steps.masked[0]))
+    return AttentionView(
+        paths, [view.statistics[0] for view in views], [view.maps[0] for view in views],
+        [view.allowed[0] for view in views],
+    )  # fmt: skip
 
 
 def attention_by_heads(trace: Trace, path: str) -> Iterator[AttentionView]:
@@ -254,10 +260,17 @@ def attention_by_heads(trace: Trace, path: str) -> Iterator[AttentionView]:
         trace: of a text.
         path: of the attention.
     """
-    weights = attention_steps(trace, path).weights[0]
-    ids = _ids(trace, path, weights)
-    for one in weights.split(1):
-        yield AttentionView([path], [head_statistics(one, ids)], [_pooled(one.float())])
+    steps = attention_steps(trace, path)
+    for weights, masked in zip(steps.weights[0].split(1), steps.masked[0].split(1), strict=True):
+        yield _of_heads(trace, path, weights, masked)
+
+
+def _of_heads(trace: Trace, path: str, weights: Float[Tensor, "H T S"], masked: Tensor) -> AttentionView:
+    """The view of some heads of one layer."""
+    allowed = _pooled((~masked.isneginf()).expand_as(weights).float()) > 0
+    return AttentionView(
+        [path], [head_statistics(weights, _ids(trace, path, weights))], [_pooled(weights.float())], [allowed]
+    )
 
 
 def _pooled(weights: Float[Tensor, "H T S"]) -> Float[Tensor, "H rows columns"]:
@@ -266,11 +279,6 @@ def _pooled(weights: Float[Tensor, "H T S"]) -> Float[Tensor, "H rows columns"]:
     if weights.shape[1] % rows == 0:
         weights = weights.unflatten(1, (rows, -1)).amax(2)
     return nn.functional.adaptive_max_pool2d(weights, (rows, columns))
-
-
-def _weights(trace: Trace, paths: list[str]) -> Iterator[tuple[str, Float[Tensor, "H T S"]]]:
-    """The weights of the first row, one attention at a time."""
-    return ((path, attention_steps(trace, path).weights[0]) for path in paths)
 
 
 def _tokens(trace: Trace, path: str, weights: Tensor) -> tuple[tuple[str, ...], tuple[str, ...]]:

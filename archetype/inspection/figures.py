@@ -53,7 +53,7 @@ def heat_map(
     from matplotlib import colormaps
 
     shown = np.ma.masked_invalid(cells.detach().float().cpu().numpy())
-    palette = colormaps[colors].with_extremes(bad="#e5e7eb")
+    palette = colormaps[colors].with_extremes(bad="white")
     image = axes.imshow(shown, cmap=palette, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
     _names(axes.yaxis, rows)
     _names(axes.xaxis, columns, rotated=True)

@@ -138,21 +138,26 @@ def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
 
     Keys and values are no such state, and what reads a text from both ends has none.
     """
+    norms: dict[str, list[Tensor]] = {}
+    for tensors in states(trace, path):
+        for name, tensor in tensors.items():
+            norms.setdefault(name, []).append(tensor.float().flatten(1).norm(dim=1))
+    return {name: torch.stack(values, 1) for name, values in norms.items()}
+
+
+def states(trace: Trace, path: str) -> Iterator[dict[str, Tensor]]:
+    """The tensors of a mixer's state after each position by name, as for `state_norms`; the next replaces them."""
     if (state := _state_before(trace, path)) is None:
-        return {}
+        return
     module, x, call = module_at(trace.model, path), trace[f"{path}.in"], trace.calls[path].context
     left = {} if call is None else {layer: value for layer, value in call.left.items() if isinstance(value, Tensor)}
     rows = torch.arange(x.shape[0], device=x.device)
-    norms: dict[str, list[Tensor]] = {}
     for place in range(x.shape[1]):
         token = x[:, place : place + 1]
         context = ForwardContext.of(token, torch.full_like(rows, place))
         context.left = {layer: value[:, place : place + 1] for layer, value in left.items()}
         module(token, context, state)
-        for _, name, tensor in state.tensors():
-            if tensor.is_floating_point():
-                norms.setdefault(name, []).append(tensor.float().flatten(1).norm(dim=1))
-    return {name: torch.stack(values, 1) for name, values in norms.items()}
+        yield {name: tensor for _, name, tensor in state.tensors() if tensor.is_floating_point()}
 
 
 def _state_before(trace: Trace, path: str) -> LayerState | None:

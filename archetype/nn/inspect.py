@@ -118,12 +118,14 @@ class Shown:
         attention: of its heads.
         routing: of its tokens to experts.
         series: of the first row: gates, steps, contexts.
+        inside: values that no probe has, by the names that the diagram gives them: (B, T, ...).
         frozen: a norm's module, with its statistics at a vector (D,).
     """
 
     attention: Callable[[PartTrace], AttentionSteps] | None = None
     routing: Callable[[PartTrace], Routing] | None = None
     series: Callable[[PartTrace], Iterable[Series]] | None = None
+    inside: Callable[[PartTrace], Mapping[str, Tensor]] | None = None
     frozen: Callable[[Any, Tensor], FrozenNorm] | None = None
 
 

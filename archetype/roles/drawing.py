@@ -41,6 +41,7 @@ class Cell(NamedTuple):
         shape: of what it gives, where it has no weights.
         slim: whether it is one line high.
         lanes: wires that leave it side by side.
+        gives: activation of the content that holds its result (absent: the output of the module of its name).
     """
 
     name: str
@@ -54,6 +55,7 @@ class Cell(NamedTuple):
     shape: str = ""
     slim: bool = False
     lanes: int = 1
+    gives: str = ""
 
 
 class Group(NamedTuple):
@@ -114,6 +116,7 @@ class Step(NamedTuple):
         is_before: whether it comes before the stream's vectors, and is not added to them.
         tied: name of the box whose table it shares (absent: none).
         detail: what a reader may want to know beside it.
+        gives: activation of the model that holds its result (absent: the output of the module of its name).
     """
 
     name: str
@@ -126,6 +129,7 @@ class Step(NamedTuple):
     is_before: bool = False
     tied: str = ""
     detail: str = ""
+    gives: str = ""
 
 
 class Blocks(NamedTuple):
@@ -261,6 +265,6 @@ def title(part: Part) -> str:
     return own or kind.replace("_", " ").capitalize()
 
 
-def pill(name: str, label: str, shape: str, kind: str = "input") -> Step:
+def pill(name: str, label: str, shape: str, kind: str = "input", gives: str = "") -> Step:
     """The label of a stream's input or output."""
-    return Step(name, label, shape, kind, slim=True)
+    return Step(name, label, shape, kind, slim=True, gives=gives)

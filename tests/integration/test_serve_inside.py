@@ -168,10 +168,13 @@ def same_attention(server: Served, path: str, answer: Any, inspection: Inspectio
             assert (one["layer"], one["head"]) == (layer["layer"], head)
             assert all(one[name] == numbers(view.statistics[0][name][head]) for name in STATISTICS)
             height, width = layer["shape"]
-            small = (view.maps[0][head] * 255).round().numpy().astype(np.uint8)
+            small = (1 + 254 * view.maps[0][head]).round().numpy().astype(np.uint8)
+            small[~view.allowed[0][head].numpy()] = 0
             assert (next(rows)[:height, :width] == small).all()
         of_head: Any = inspection.attention(layer["layer"], head)
-        for stage, cells in of_head.tensors().items():
+        steps = of_head.tensors()
+        steps["weights"] = steps["weights"].masked_fill(steps["masked"].isneginf(), -torch.inf)
+        for stage, cells in steps.items():
             address = f"{path}/attention?layer={quote(layer['layer'])}&head={head}&stage={stage}"
             assert (tensor(server, address) == cells.float().numpy()).all()
             small = tensor(server, address + "&max=4")

@@ -6,13 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import numpy as np
 import pytest
 import torch
 
+from archetype.diagram.architecture import draw
+from archetype.estimate.report import cost_report
+from archetype.generate.filters import filtered
+from archetype.generate.sample import Sampler, sample
+from archetype.generate.settings import Sampling
 from archetype.inspection import Inspection
+from archetype.inspection.way import way
 from archetype.models.vision.module import VisionEncoder
 from archetype.studies.report import write_reports
 from archetype.training.metrics import Sampled, Step, append
@@ -76,7 +82,7 @@ def table(page: Page, title: str) -> list[list[str]]:
 
 
 def pixels(page: Page, canvas: str) -> "np.ndarray[Any, Any]":
-    """The colours of a canvas, (rows, columns, 3)."""
+    """The colours of a canvas and its opacity, (rows, columns, 4)."""
     width, height, data = page.tab.evaluate(
         """selector => {
           const canvas = document.querySelector(selector)
@@ -85,7 +91,7 @@ def pixels(page: Page, canvas: str) -> "np.ndarray[Any, Any]":
         }""",
         canvas,
     )
-    return np.array(data, dtype=np.uint8).reshape(height, width, 4)[..., :3]
+    return np.array(data, dtype=np.uint8).reshape(height, width, 4)
 
 
 def viridis(cells: torch.Tensor, low: float = 0.0, high: float = 1.0) -> "np.ndarray[Any, Any]":
@@ -109,7 +115,7 @@ def test_every_kind_of_model_is_shown_with_pythons_numbers(page: Page, server: S
                 ready = f"[data-model={name}] [data-view={view}] {READY[view]}"
                 page.tab.wait_for_selector(ready, state="attached")
                 titles = [one.lower() for one in texts(page, "[role=tab]")]
-                assert titles == [one for one in VIEWS if VIEWS[one] in inspection.views]
+                assert titles == ["token", *(one for one in VIEWS if VIEWS[one] in inspection.views)]
                 assert texts(page, "[role=tab][aria-selected=true]") == [view.title()]
                 same_numbers(page, view, inspection)
                 assert view in seen or page.accessibility() == []
@@ -133,8 +139,11 @@ def same_numbers(page: Page, view: str, inspection: Inspection) -> None:
         case "attention":
             path = page.tab.evaluate("document.querySelector('[data-map]').dataset.map")
             head: Any = inspection.attention(path, 0)
-            close = np.abs(pixels(page, "[data-map] canvas").astype(int) - viridis(head.weights.float()))
-            assert close.max() <= 1  # d3 writes matplotlib's colours in steps of 1 / 255, rounded
+            allowed = ~head.masked.isneginf().numpy()
+            drawn = pixels(page, "[data-map] canvas").astype(int)
+            assert (drawn[..., 3] == 255 * allowed).all()  # what is not allowed is as the paper
+            close = np.abs(drawn[..., :3] - viridis(head.weights.float()))
+            assert close[allowed].max() <= 1  # d3 writes matplotlib's colours in steps of 1 / 255, rounded
             whole: Any = inspection.attention(path)
             scores = {name: texts(page, f"[data-score={name}]")[0] for name in whole.statistics[0]}
             assert scores == {
@@ -153,7 +162,9 @@ def same_numbers(page: Page, view: str, inspection: Inspection) -> None:
             routing = inspection.experts().routings[0]
             assert texts(page, "[data-load]") == [f"{100 * value:.1f}%" for value in routing.load.double().tolist()]
             gates = routing.gates.T
-            close = np.abs(pixels(page, "[data-gates] canvas").astype(int) - viridis(gates, 0, float(gates.max())))
+            close = np.abs(
+                pixels(page, "[data-gates] canvas")[..., :3].astype(int) - viridis(gates, 0, float(gates.max()))
+            )
             assert close.max() <= 1
         case "recurrent":
             series = inspection.recurrent().series
@@ -161,6 +172,68 @@ def same_numbers(page: Page, view: str, inspection: Inspection) -> None:
             for one in (one for one in series if one.path == path):
                 rows = table(page, one.name)[1:]
                 assert [float(row[1]) for row in rows] == pytest.approx(one.values.double().tolist(), rel=1e-5)
+
+
+@shown
+@torch.no_grad()
+def test_one_token_goes_through_the_diagram_of_every_kind(page: Page, server: Served, names: tuple[str, ...]) -> None:
+    """Boxes with numbers are coloured; those of the chosen one, and its size, are those of Python."""
+    for name in names:
+        with case(name):
+            values, inspection = of(server, name)
+            position = len(inspection.trace.inputs.tokens) - 2
+            stations = list(way(inspection.trace.model, inspection.trace.inputs, position))
+            kinds = {one.name.rpartition(".")[2]: one for one in stations if one.layer in (0, None)}
+            special = next((kinds[one] for one in ("weights", "hidden", "logits") if one in kinds), stations[0])
+            part = quote(special.box)
+            page.open(f"inside?{urlencode(values | {'view': 'token', 'token': position, 'layer': 0})}&part={part}")
+            page.tab.wait_for_selector(f"[data-model={name}] [data-way^='position={position}&']")
+            own = next(one for one in stations if one.box == special.box and one.layer in (0, None))
+            page.tab.wait_for_selector(f"[data-station='{own.name}'] [data-norm]")
+            norm = own.values[~own.values.isnan()].double().norm()
+            assert texts(page, "[data-norm]") == [three_digits(float(norm))]
+            rows = table(page, page.text("[data-station] h2"))[1:]
+            shown = [float("nan") if row[1] == "not allowed" else float(row[1]) for row in rows]
+            assert shown == pytest.approx(own.values.flatten().tolist()[:2000], rel=1e-5, nan_ok=True)
+            coloured = page.tab.locator("rect.box[style*='color-mix']").count()
+            boxes = {one.box for one in stations if one.layer in (0, None)}
+            assert coloured == len(boxes & {box.id for box in draw(cost_report(inspection.trace.model.spec)).boxes})
+    assert page.accessibility() == []
+
+
+def three_digits(number: float) -> str:
+    """As the page writes a number: three digits that count."""
+    return f"{round(number):,}" if number >= 999.5 else f"{float(f'{number:.3g}'):g}"
+
+
+def test_keys_lead_one_token_through_all_layers_to_the_choice(page: Page, server: Served) -> None:
+    tab, (values, inspection) = page.tab, of(server, "llama-tiny")
+    show(
+        page, f"inside?{urlencode(values | {'view': 'token', 'token': 4})}&part=blocks.*.feedforward_sum", "[data-norm]"
+    )
+    tab.locator("rect.selected").focus()
+    for key, part, layer in (
+        ("ArrowUp", "blocks.*.mixer_norm", 1), ("ArrowLeft", "blocks.*.mixer_norm", 0),
+        ("ArrowRight", "blocks.*.mixer_norm", 1), ("ArrowDown", "blocks.*.feedforward_sum", 0),
+    ):  # fmt: skip
+        tab.keyboard.press(key)
+        tab.wait_for_selector(f"rect.selected[data-id='{part}']:focus")
+        tab.wait_for_selector(f"[data-way][data-layer='{layer}']")
+        page.address(f"layer={layer}")
+    tab.locator("rect[data-id='logits']").click()
+    for settings in ({}, {"temperature": 0.5, "top_k": 7}, {"temperature": 0.0}, {"top_p": 0.6, "seed": 3}):
+        page.open(f"inside?{urlencode(values | {'view': 'token', 'token': 11, 'part': 'logits'} | settings)}")
+        chosen = inspection.trace.logits[0, 11].float()  # type: ignore[index]
+        sampling = Sampling(**settings)  # type: ignore[arg-type]
+        token = sample(chosen[None], [Sampler(sampling, [], len(chosen), chosen.device)])[0]
+        tab.wait_for_selector(f"[data-chosen='{token}']")
+        left = 1 if sampling.greedy else int((filtered(chosen[None], sampling) > -torch.inf).sum())
+        tab.wait_for_selector(f"[data-left='{left}']")
+    tab.locator("input[name=top_k]").focus()
+    tab.keyboard.press("ArrowRight")
+    page.address("top_k=1")
+    tab.wait_for_selector("[data-left='1']")
+    assert page.accessibility() == []
 
 
 def test_keys_walk_the_heads_and_the_address_says_where(page: Page, server: Served) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from math import exp
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from archetype.apps.serve.positions import PositionRequest, positions
 from archetype.apps.serve.recipes import RecipeRequest, recipe_of
 from archetype.spec import to_yaml
 from benchmarks import pictures
+from tests.helpers.cases import case
 from tests.helpers.documents import ROOT
 from tests.helpers.serving import Served
 from tests.page.browser import Page
@@ -110,15 +112,121 @@ def percent(logprob: float) -> str:
     return f"{100 * exp(logprob):.1f}%"
 
 
-def test_the_first_screen_is_small(page: Page) -> None:
-    page.open("architecture?spec=preset:gpt2")
-    page.tab.wait_for_selector("rect.box")
+@pytest.mark.parametrize(
+    ("screen", "ready"),
+    [("architecture?spec=preset:gpt2", "rect.box"), ("home?model=llama-tiny", "[data-about]")],
+    ids=["architecture", "home"],
+)
+def test_the_first_screen_is_small(page: Page, screen: str, ready: str) -> None:
+    page.open(screen)
+    page.tab.wait_for_selector(ready)
     script = "performance.getEntriesByType('resource').map(one => [one.name, one.encodedBodySize])"
     assets = {url: size for url, size in page.tab.evaluate(script) if "/assets/" in url}
     assert any(url.endswith(".js") for url in assets) and 0 < sum(assets.values()) <= FIRST_SCREEN
     assert not any("codemirror" in url for url in assets)
     packed = [file for file in FOLDER.joinpath("assets").iterdir() if file.suffix in (".js", ".css")]
     assert all(file.with_name(f"{file.name}.gz").is_file() for file in packed)
+
+
+@shown
+def test_home_says_what_a_model_is_and_runs_an_example(page: Page, server: Served, names: tuple[str, ...]) -> None:
+    tab = page.tab
+    for name in names:
+        with case(name):
+            page.open(f"home?model={name}")
+            tab.wait_for_selector(f"h1:text-is('{name}')")
+            total = cost_report(families.preset(name)).parameters["total"]
+            size = f"{total:,}" if total < 100_000 else f"{total / 1000:.0f} K"
+            tab.wait_for_selector(f"[data-about]:has-text('{size} parameters')")
+            tab.wait_for_selector("section[aria-busy=false] [data-written], section[aria-busy=false] [data-answer]")
+            task = tab.get_attribute("[data-task]", "data-task")
+            if task in ("write", "translate"):
+                prompt = tab.input_value("section[data-task] input")
+                body = {"model": name, "prompt": prompt, "max_tokens": 48, "temperature": 0.7, "seed": 1}
+                text = server.call("/v1/completions", body).json["choices"][0]["text"]
+                echo = prompt if task == "write" else ""
+                assert tab.locator("[data-written]").text_content() == echo + text
+            elif task == "fill":
+                body = {"model": name, "text": tab.input_value("section[data-task] input"), "top": 5}
+                slots = server.call("/api/fill", body).json["slots"]
+                assert texts_of(page, "[data-answer]") == [f"{100 * one['probability']:.1f}%" for one in slots[0]]
+            else:
+                assert task == "picture" and len(texts_of(page, "[data-answer]")) == 5
+    links = tab.locator("nav[aria-label='Four ways on'] a")
+    assert links.count() == 4
+    assert [link.get_attribute("href").split("?")[0] for link in links.all()] == [
+        "#/write", "#/inside", "#/spec", "#/architecture"
+    ]  # fmt: skip
+    focus(page, lambda: tab.evaluate("document.activeElement.innerText").startswith("Look inside"))
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("[data-view=token] [data-norm]")
+
+
+def test_a_model_is_picked_by_search_and_keys(page: Page) -> None:
+    tab = page.tab
+    page.open("architecture?spec=preset:gpt2-tiny")
+    tab.wait_for_selector("rect.box")
+    tab.click("button:has-text('gpt2-tiny')")
+    assert tab.locator("[role=option]").count() > 200
+    assert page.accessibility() == []
+    tab.keyboard.type("mamba 1.4")
+    tab.wait_for_function("document.querySelectorAll('[role=option]').length === 1")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("h2:text-is('mamba-1.4b'), [data-number=parameters]")
+    page.address("spec=preset%3Amamba-1.4b")
+    tab.click("button:has-text('mamba-1.4b')")
+    tab.keyboard.type("llama-3")
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp"):
+        tab.keyboard.press(key)
+    marked = tab.get_attribute(".marked", "data-option")
+    tab.keyboard.press("Enter")
+    page.address(f"spec={quote(str(marked), safe='')}")
+    tab.click("button:has-text('llama-3')")
+    tab.keyboard.type("no such model")
+    tab.wait_for_selector("text=Nothing has this name or family")
+    tab.keyboard.press("Escape")
+    tab.wait_for_selector("[role=listbox]", state="detached")
+
+
+def test_the_kv_cache_of_several_models_over_length_and_the_work_without_it(page: Page) -> None:
+    names = ("llama-2-7b", "llama-3-8b", "mamba-130m")
+    page.open("state?model=llama-tiny&specs=" + ",".join(f"preset:{name}" for name in names))
+    for name in names:
+        state = cost_report(families.preset(name)).state["bytes_per_token"]
+        page.tab.wait_for_selector(
+            f"[data-per-token='{name}']:text-is('{state >> 10 if state else 0} {'Ki' * bool(state)}B')"
+        )
+    report = cost_report(families.preset("llama-2-7b")).flops
+    saved = round(report["prefill"] / report["decode"])
+    page.tab.wait_for_selector(f"[data-saved] strong:text-is('{saved:,}')")
+    assert page.accessibility() == []
+    page.tab.click("button:has-text('another')")
+    page.tab.keyboard.type("gpt2-xl")
+    page.tab.keyboard.press("Enter")
+    page.tab.wait_for_selector("[data-per-token='gpt2-xl']")
+
+
+SMALL_TEXT = """
+() => [...document.querySelectorAll("svg text")].filter(one => one.textContent.trim())
+  .map(one => [one.textContent, parseFloat(getComputedStyle(one).fontSize) * one.getScreenCTM().a])
+  .filter(([, size]) => size < 8.99)
+"""
+
+
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
+def test_text_in_diagrams_is_never_under_9_pixels(page: Page, width: int) -> None:
+    page.tab.set_viewport_size({"width": width, "height": 800})
+    for hash, ready in {
+        "architecture?spec=preset:gpt2": "rect.box", "architecture?spec=preset:deepseek-v2": "rect.box",
+        "architecture?spec=preset:gpt2-tiny&against=preset:llama-tiny": "rect.box", "spec?spec=preset:gpt2": "svg text",
+        "inside?model=t5-tiny&view=token": "[data-norm]", "inside?model=llama-tiny&view=attention": "[data-map] canvas",
+        "inside?model=llama-tiny&view=flow": "figure canvas", "position?spec=preset:t5-tiny": "canvas",
+        "state?model=llama-tiny": "[data-saved]",
+    }.items():  # fmt: skip
+        page.open(hash)
+        page.tab.wait_for_selector(ready, state="attached")
+        assert page.tab.evaluate(SMALL_TEXT) == [], hash
+        assert page.tab.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, hash
 
 
 SLOW_ANSWERS = """
@@ -156,6 +264,9 @@ def test_axe_finds_nothing(page: Page, dark: bool, nth: int) -> None:
     page.tab.emulate_media(color_scheme="dark" if dark else "light")
     page.tab.set_viewport_size({"width": 360 if dark else 1440, "height": 800})
     ready = {
+        "home?model=llama-tiny": "[data-about]",
+        "inside?model=llama-tiny&view=token": "[data-norm]",
+        "state?model=llama-tiny": "[data-saved]",
         "spec?model=llama-tiny&spec=preset:gpt2": ".cm-content",
         "spec?view=form&spec=preset:mixtral-8x7b": "fieldset input[type=radio]",
         "architecture?spec=preset:gpt2-tiny&against=preset:llama-tiny": "rect.box",

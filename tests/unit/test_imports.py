@@ -188,7 +188,9 @@ def test_a_server_starts_without_specifications_and_its_page_without_torch() -> 
         "from archetype.apps.serve import server\n"
         "from archetype.apps.serve.app import App\n"
         "from archetype.apps.serve.models import ModelOptions, Models\n"
+        "from archetype.apps.serve.example import example\n"
         "App(Models([], ModelOptions(open=print)))\n"
+        "App(Models([example()], ModelOptions(open=print)))\n"
     )
     assert "archetype.apps.serve.app" in loaded
     assert not {"archetype.spec", "archetype.cost", "pydantic", "torch"} & loaded
@@ -201,6 +203,9 @@ def test_a_server_starts_without_specifications_and_its_page_without_torch() -> 
         "app = App(Models([], ModelOptions(open=print)))\n"
         "assert app._page_handlers.keys() == {*POST_FROM_PAGE, *GET_FROM_PAGE}\n"
         "assert evaluated(app.models, EvaluateRequest(preset='llama-tiny'))['ok']\n"
+        "from archetype.apps.serve.example import example\n"
+        "served = Models([example()], ModelOptions(open=print))\n"
+        "assert evaluated(served, EvaluateRequest(model='example'))['ok']\n"
         "assert positions(app.models, PositionRequest(preset='llama-tiny'))['ok']\n"
     )
     assert "archetype.apps.serve.app" in loaded

@@ -5,6 +5,7 @@ export interface ModelInfo {
   error?: string;
   kind?: "decoder" | "encoder" | "encoder_decoder" | "ngram" | "megabyte" | "vision_encoder";
   head?: string;
+  prompt?: string | null; // to begin with, where the server has one
   loaded?: boolean;
   context_length?: number;
   num_layers?: number;
@@ -38,6 +39,7 @@ export interface EvaluateRequest extends Origin {
   device?: string;
   measure?: Measure;
   unfold?: boolean;
+  family?: boolean;
   base?: Origin;
   compare?: boolean;
 }
@@ -163,6 +165,7 @@ export interface Evaluated {
   times: Times | null;
   form: FormGroup[];
   diff: { path: string; a: unknown; b: unknown }[];
+  family?: string | null; // under which it can be published, where that was asked
   base: (Sums & { name: string }) | null;
   diagram: Diagram;
   parts: Record<string, { kind: string; yaml: string; about: string }>;

@@ -1,9 +1,11 @@
-import { interpolateCividis, interpolateViridis } from "d3-scale-chromatic";
+import { interpolateCividis, interpolatePuOr, interpolateViridis } from "d3-scale-chromatic";
+
+export type PaletteName = "viridis" | "cividis" | "signed" | "mask";
 
 const tables = new Map<string, Uint8ClampedArray>();
 
 /** 256 colours as red, green, blue and opacity, from the lowest number to the highest. */
-export function palette(name: "viridis" | "cividis" | "mask", dark: boolean): Uint8ClampedArray {
+export function palette(name: PaletteName, dark: boolean): Uint8ClampedArray {
   const key = name === "mask" ? `mask ${dark}` : name;
   const known = tables.get(key);
   if (known) return known;
@@ -20,6 +22,6 @@ function colour(name: string, share: number, dark: boolean): number[] {
     const [none, full] = dark ? [[32, 37, 45], [123, 166, 230]] : [[238, 241, 245], [61, 111, 184]];
     return none!.map((low, channel) => low + share * (full![channel]! - low));
   }
-  const text = name === "cividis" ? interpolateCividis(share) : interpolateViridis(share);
+  const text = (name === "cividis" ? interpolateCividis : name === "signed" ? interpolatePuOr : interpolateViridis)(share);
   return text.startsWith("#") ? [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16)) : text.match(/\d+/g)!.map(Number);
 }

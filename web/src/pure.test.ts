@@ -3,6 +3,8 @@ import { formatHash, packText, parseHash, unpackText } from "./address";
 import { eventData } from "./api";
 import { bytes, change, exact, percent, seconds, short, visible } from "./format";
 import { palette } from "./palette";
+import { picked } from "./parts/picked";
+import { asRows, partOf, stationAt, tintsOf } from "./screens/inside/way";
 import { shape, switched, type Schema } from "./screens/spec/schema";
 import { asCurl, asPython, parseSettings, python } from "./screens/write/sampling";
 import { agreement, entropyBounds, piecesOf, type Piece } from "./screens/write/writer.svelte";
@@ -125,4 +127,31 @@ test("palettes go from one end to the other", () => {
     expect(table.length).toBe(1024);
     expect(new Set(Array.from({ length: 256 }, (_, at) => table.slice(4 * at, 4 * at + 3).join())).size).toBeGreaterThan(100);
   }
+});
+
+describe("one token's way", () => {
+  const station = (box: string, layer: number | null, rms = 1) => ({ box, layer, name: `${box} ${layer}`, shape: [4], rms });
+  const stations = [station("in", null, 0.01), station("q", 0), station("m", 0), station("m", 0, 10), station("q", 1, 100), station("out", null)];
+  test("a station is named by its box, and by which of several it is", () => {
+    for (let number = 0; number < stations.length; number += 1) {
+      expect(stationAt(stations, partOf(stations, number), stations[number]!.layer)).toBe(number);
+    }
+    expect([stationAt(stations, "q", null), stationAt(stations, "m", 1), stationAt(stations, "", 1)]).toEqual([1, 2, 0]);
+  });
+  test("tints are shares of logarithms, of the chosen layer's boxes", () => {
+    const { shares, low, high } = tintsOf(stations, 1);
+    expect([low, high, shares.get("q"), shares.has("m")]).toEqual([0.01, 100, 1, false]);
+    expect(tintsOf(stations, 0).shares.get("q")).toBeCloseTo(0.54);
+  });
+  test("numbers become rows", () => {
+    expect([asRows([64]), asRows([4, 16]), asRows([2, 3, 5]), asRows([2048]), asRows([3])]).toEqual([[2, 32], [4, 16], [6, 5], [32, 64], [1, 3]]);
+  });
+});
+
+test("a search leaves what has all its words in its name or family", () => {
+  const presets = [["gpt2", "gpt2"], ["mamba-130m", "mamba"], ["falcon-mamba-7b", "falcon"]].map(([name, family]) => ({ name: name!, family: family!, kind: "decoder", parameters: 1, source: "" }));
+  const values = (search: string) => picked([{ name: "mine" }], presets, search, "", "nothing").flatMap((group) => group.options.map((one) => one.value));
+  expect(values("")).toEqual(["", "model:mine", "preset:gpt2", "preset:mamba-130m", "preset:falcon-mamba-7b"]);
+  expect(values("mamba")).toEqual(["preset:mamba-130m", "preset:falcon-mamba-7b"]);
+  expect(values("Mamba 7b")).toEqual(["preset:falcon-mamba-7b"]);
 });

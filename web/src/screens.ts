@@ -12,6 +12,13 @@ export interface Screen {
 /** All screens in the order of the header; each is loaded when it is first opened. */
 export const screens: Screen[] = [
   {
+    id: "home",
+    title: "Home",
+    key: "h",
+    about: "What the model is, an example, and four ways on",
+    load: () => import("./screens/home/Home.svelte"),
+  },
+  {
     id: "spec",
     title: "Spec",
     key: "s",
@@ -48,9 +55,9 @@ export const screens: Screen[] = [
   },
   {
     id: "state",
-    title: "State",
+    title: "KV cache",
     key: "m",
-    about: "The memory of decoding: as counted, and as allocated",
+    about: "The memory of decoding: of several models by length, and as allocated now",
     load: () => import("./screens/state/State.svelte"),
   },
   {

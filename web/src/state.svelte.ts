@@ -44,9 +44,9 @@ class PageState {
     this.#write(screen, values, true);
   }
 
-  /** The address of a screen with the present values. */
-  link(screen: string): string {
-    return formatHash({ screen, values: this.#address.values });
+  /** The address of a screen with the present values, and others. */
+  link(screen: string, values: Record<string, string> = {}): string {
+    return formatHash({ screen, values: { ...this.#address.values, ...values } });
   }
 
   #write(screen: string, values: Record<string, string | number | boolean | null>, step: boolean): void {

@@ -90,13 +90,15 @@ def serve(
     """Serve models over OpenAI's HTTP API.
 
     Completions, chat completions, embeddings, classes, tokenize and detokenize, health and metrics, on this machine
-    alone unless --host says otherwise. Ctrl-C or SIGTERM stops it: what runs is finished, what is new is refused.
+    alone unless --host says otherwise. Without MODEL a small example model is served. Ctrl-C or SIGTERM stops it: what
+    runs is finished, what is new is refused.
     """
     show_warnings()
     _check_installed()
     from archetype.api import load
     from archetype.apps.serve import page
     from archetype.apps.serve.app import App
+    from archetype.apps.serve.example import example
     from archetype.apps.serve.limits import Limits
     from archetype.apps.serve.models import ModelOptions, Models
     from archetype.apps.serve.server import listen
@@ -111,13 +113,13 @@ def serve(
         memory_bytes=None if memory is None else int(memory * 2**30),
         own_sampling=generation_config == "model", chat_template=chat_template,
     )  # fmt: skip
-    served = Models(sources_of(models or [], alias or []), options)
+    served = Models(sources_of(models or [], alias or []) or [example()], options)
     keys = api_key or [key for key in [os.environ.get(KEY)] if key]
     app = App(
         served, keys, [host, *(allow_host or [])], Limits(max_body << 10, seconds=timeout), runs, reports or REPORTS
     )
     listening = listen(host, port)
-    names = ", ".join(source.name for source in served.sources) or "no model"
+    names = ", ".join(source.name for source in served.sources) if models else "the example model"
     web_ui, api = addresses(host, listening.getsockname()[1])
     shown = f"web UI at {web_ui}" if page.is_built() else f"the web UI is not built: {page.HOW_TO_BUILD}"
     if not keys and host not in LOOPBACK:
@@ -125,7 +127,7 @@ def serve(
 
     def tell() -> None:
         place = ""
-        if served.sources:  # else nothing has loaded torch yet, and nothing has to
+        if models:  # else nothing has loaded torch yet, and nothing has to
             from archetype.machine.device import resolve_device
 
             place = f" on {device_name(resolve_device(device))}"

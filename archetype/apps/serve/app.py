@@ -29,7 +29,7 @@ KEYLESS = ("/", "/health")  # and the files of the page
 HEADER_BYTES = 2**15
 CLOSE = {"connection": "close"}  # for a body that nobody reads to its end
 LOOPBACK = ("localhost", "ip6-localhost")
-POST_FROM_PAGE = ("/api/spec/evaluate", "/api/spec/position", "/api/spec/recipe")
+POST_FROM_PAGE = ("/api/spec/evaluate", "/api/spec/position", "/api/spec/cache", "/api/spec/recipe")
 GET_FROM_PAGE = (
     "/api/events", "/api/state", "/api/reports", "/api/reports/{name}", "/api/pictures/{name}", "/api/runs",
     "/api/runs/{name:path}/metrics", "/api/runs/{name:path}", "/api/models", "/api/presets", "/api/spec/schema",
@@ -38,9 +38,10 @@ POST_TO_MODELS = (
     "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/render", "/v1/embeddings", "/v1/classify",
     "/tokenize", "/detokenize", "/api/fill", "/api/inspect",
 )  # fmt: skip
+INSPECTED = ("exact", "attention", "heads", "lens", "experts", "recurrent", "way", "station", "choice")
 GET_FROM_MODELS = (
     "/tokenizer_info",
-    *(f"/api/inspect/{{id}}/{view}" for view in ("exact", "attention", "heads", "lens", "experts", "recurrent")),
+    *(f"/api/inspect/{{id}}/{view}" for view in INSPECTED),
 )
 
 
@@ -111,13 +112,23 @@ class App:
             self.metrics.count(path, answer.status)
 
     def _answered_by_models(self, paths: Iterable[str]) -> dict[str, Handler]:
-        """The handlers of some paths; where no model is served nothing of torch is loaded for them."""
+        """The handlers of some paths; nothing of torch is loaded for them before a model has to be."""
         if not self.models.sources:
             return dict.fromkeys(paths, self._no_model)
+        if self.models.sources[0].on_demand:
+            return {path: partial(self._for_model, path) for path in paths}
+        return {path: self._model_handlers[path] for path in paths}
+
+    async def _for_model(self, path: str, exchange: Exchange) -> None:
+        """Let the handler answer, which the first request loads in a thread."""
+        handlers = await asyncio.to_thread(lambda: self._model_handlers)
+        await handlers[path](exchange)
+
+    @cached_property
+    def _model_handlers(self) -> dict[str, Handler]:
         from archetype.apps.serve.model_routes import model_routes
 
-        handlers = model_routes(self.models, self.metrics)
-        return {path: handlers[path] for path in paths}
+        return model_routes(self.models, self.metrics)
 
     async def _for_page(self, path: str, exchange: Exchange) -> None:
         """Let the handler answer that only the page's screens need; the first waits until all are imported."""

@@ -34,6 +34,7 @@ from archetype.inspection.recurrent import (
 )
 from archetype.inspection.residual import ResidualView
 from archetype.inspection.trace import Trace
+from archetype.inspection.way import Station, way
 
 T = TypeVar("T")
 MAX_BYTES = 2**28  # of all captures
@@ -61,6 +62,8 @@ class Capture:
         self._lens: LensView | None = None
         self._difference: float | None = None
         self._recurrent: RecurrentView | None = None
+        self._way: tuple[tuple[int, int], list[Station]] | None = None  # of the position that was asked for last
+        self._own_bytes = 0  # without the way
 
     @property
     def trace(self) -> Trace:
@@ -73,7 +76,7 @@ class Capture:
         paths = attention_paths(trace)
         norms = {name or "main": await run(partial(inspection.residual, name)) for name in _residual_stacks(trace)}
         heads = [_joined(await in_turns(self.model.worker, attention_by_heads(trace, path))) for path in paths]
-        self.maps = _pooled([view.maps[0] for view in heads])
+        self.maps = _as_bytes(heads)
         possible = {
             "attention": bool(paths), "lens": self._last is not None, "residual": bool(norms),
             "experts": bool(mixture_paths(trace)),
@@ -102,7 +105,9 @@ class Capture:
             trace.logits = None  # which may be larger than all else, and follow from the last residual stream
         trace.activations = {name: trace[name] for name in _needed(trace)}
         tensors = [*trace.activations.values(), self.maps]
-        self.nbytes = sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values())
+        self.nbytes = self._own_bytes = sum(
+            {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values()
+        )
 
     async def lens(self) -> LensView:
         """The logit lens of all layers.
@@ -117,6 +122,18 @@ class Capture:
                 layers = await in_turns(self.model.worker, lens_layers(self.trace, TOP))
                 self._lens = lens_of_layers(self.trace, self.inspection.name, layers)
         return self._lens
+
+    async def way(self, position: int, source: int) -> list[Station]:
+        """What each box of the diagram gives at a position, of a pass that is traced for it.
+
+        Raises:
+            ArchetypeError: there is no such position.
+        """
+        if self._way is None or self._way[0] != (position, source):
+            stations = way(self.model.lm.model, self.trace.inputs, position, source)
+            self._way = (position, source), await in_turns(self.model.worker, stations)
+            self.nbytes = self._own_bytes + sum(one.values.nbytes for one in self._way[1])
+        return self._way[1]
 
     async def max_logit_difference(self) -> float:
         """Between this pass and a plain one: 0.0."""
@@ -246,18 +263,20 @@ def _needed(trace: Trace) -> Iterator[str]:
 def _joined(heads: list[AttentionView]) -> AttentionView:
     """The heads of a layer as one view."""
     statistics = {name: torch.cat([head.statistics[0][name] for head in heads]) for name in heads[0].statistics[0]}
-    return AttentionView(heads[0].paths, [statistics], [torch.cat([head.maps[0] for head in heads])])
+    maps, allowed = torch.cat([head.maps[0] for head in heads]), torch.cat([head.allowed[0] for head in heads])
+    return AttentionView(heads[0].paths, [statistics], [maps], [allowed])
 
 
-def _pooled(maps: list[Tensor]) -> Tensor:
-    """The maps of all heads of all layers as bytes, filled up with zeros to the size of the largest."""
-    sides = [max((one.shape[axis] for one in maps), default=0) for axis in (1, 2)]
-    rows = torch.zeros(sum(map(len, maps)), *sides, dtype=torch.uint8)
+def _as_bytes(layers: list[AttentionView]) -> Tensor:
+    """The maps of all heads, filled up with zeros to the size of the largest: 0 not allowed, 1 to 255 the weight."""
+    sides = [max((view.maps[0].shape[axis] for view in layers), default=0) for axis in (1, 2)]
+    rows = torch.zeros(sum(len(view.maps[0]) for view in layers), *sides, dtype=torch.uint8)
     start = 0
-    for one in maps:
-        bytes_ = (one.clamp(0, 1) * 255).round().to(torch.uint8).cpu()
-        rows[start : start + len(one), : one.shape[1], : one.shape[2]] = bytes_
-        start += len(one)
+    for view in layers:
+        maps = view.maps[0]
+        bytes_ = (1 + maps.clamp(0, 1) * 254).round().masked_fill(~view.allowed[0], 0).to(torch.uint8).cpu()
+        rows[start : start + len(maps), : maps.shape[1], : maps.shape[2]] = bytes_
+        start += len(maps)
     return rows
 
 

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from archetype.apps.serve.captures import SECONDS, TOP, Capture, Captures, numbers
@@ -38,7 +39,7 @@ async def inspect(captures: Captures, metrics: Metrics, exchange: Exchange) -> N
                 if length > MAX_INSPECTED_TOKENS:
                     cause = f"the text has more than {MAX_INSPECTED_TOKENS} tokens; inspect a shorter one"
                     raise ApiError("context_length_exceeded", cause)
-                with model.memory.hold(_bytes_of_trace(model, length), f"a look at {length:,} tokens"):
+                with model.memory.hold(bytes_of_trace(model, length), f"a look at {length:,} tokens"):
                     trace = await model.worker.run(tracer.run)
                     capture = Capture(model, Inspection(trace, model.lm.tokenizer, model.lm.labels))
                     await capture.summarize()
@@ -48,7 +49,7 @@ async def inspect(captures: Captures, metrics: Metrics, exchange: Exchange) -> N
     await exchange.answer(capture.summary | {"expires": int(time.time() + SECONDS)})
 
 
-def _bytes_of_trace(model: ServedModel, length: int) -> int:
+def bytes_of_trace(model: ServedModel, length: int) -> int:
     """Bytes of the activations of a pass in float32, of its logits, and of one layer's maps in all their stages."""
     spec = model.lm.spec
     heads, width = 0, 0
@@ -63,37 +64,42 @@ def _bytes_of_trace(model: ServedModel, length: int) -> int:
 
 
 async def attention(captures: Captures, exchange: Exchange) -> None:
-    """Answer with a head's scores, masked scores or weights as numbers, by their maxima where there are too many."""
+    """Answer with a head's scores, masked scores or weights as numbers, by their maxima where there are too many.
+
+    A pair that is not allowed has the weight minus infinity: it is another thing than a weight of 0.
+    """
     query = exchange.query
-    stage, limit = query.get("stage", "weights"), _integer(query, "max", MAX_SIDE, 1, MAX_INSPECTED_TOKENS)
+    stage, limit = query.get("stage", "weights"), integer(query, "max", MAX_SIDE, 1, MAX_INSPECTED_TOKENS)
     if stage not in STAGES:
         raise ApiError("invalid_value", f"stage: there is no {stage!r:.40}; use one of {', '.join(STAGES)}", "stage")
-    head, layer = _integer(query, "head", 0, 0, 2**16), query.get("layer", "0")
+    head, layer = integer(query, "head", 0, 0, 2**16), query.get("layer", "0")
     capture = captures.get(exchange.parameters["id"])
     async with captures.models.use(capture.model.name):
         view = await _view(capture, lambda: capture.inspection.attention(layer, head))
         assert isinstance(view, AttentionHead)
         cells = view.tensors()[stage].float()
+        if stage == "weights":
+            cells = cells.masked_fill(view.masked.isneginf(), -torch.inf)
         sides = [min(limit, size) for size in cells.shape]
         if sides != list(cells.shape):
             cells = nn.functional.adaptive_max_pool2d(cells[None], sides)[0]
-    await _tensor(exchange, cells)
+    await send_tensor(exchange, cells)
 
 
 async def heads(captures: Captures, exchange: Exchange) -> None:
-    """Answer with the small maps of all heads, in the order of the summary: one byte a cell, 255 for a weight of 1."""
-    await _tensor(exchange, captures.get(exchange.parameters["id"]).maps)
+    """Answer with small maps of all heads, in the order of the summary: bytes, 0 not allowed, 1 to 255 the weight."""
+    await send_tensor(exchange, captures.get(exchange.parameters["id"]).maps)
 
 
 async def lens(captures: Captures, exchange: Exchange) -> None:
     """Answer with what each layer would answer, at all positions or at one."""
-    top = _integer(exchange.query, "k", 1, 1, TOP)
+    top = integer(exchange.query, "k", 1, 1, TOP)
     capture = captures.get(exchange.parameters["id"])
     async with captures.models.use(capture.model.name):
         view = await capture.lens()
     places = slice(None)
     if "position" in exchange.query:
-        place = _integer(exchange.query, "position", 0, 0, len(view.tokens) - 1)
+        place = integer(exchange.query, "position", 0, 0, len(view.tokens) - 1)
         places = slice(place, place + 1)
     await exchange.answer({
         "layers": view.layers, "tokens": list(view.tokens[places]),
@@ -204,7 +210,7 @@ async def _view(capture: Capture, work: Any) -> Any:
         raise api_error(error) from None
 
 
-async def _tensor(exchange: Exchange, tensor: Tensor) -> None:
+async def send_tensor(exchange: Exchange, tensor: Tensor) -> None:
     """Answer with numbers, the last axis fastest, in the byte order of nearly all machines."""
     tensor = tensor.contiguous().cpu()
     headers = {
@@ -215,7 +221,7 @@ async def _tensor(exchange: Exchange, tensor: Tensor) -> None:
     await exchange.answer(data.astype(data.dtype.newbyteorder("<")).tobytes(), headers=headers)
 
 
-def _integer(query: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+def integer(query: dict[str, str], name: str, default: int, least: int, most: int) -> int:
     """A number of the query.
 
     Raises:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from archetype.apps.serve import chat, completions, embeddings, fill, inspections, tokens
+from archetype.apps.serve import chat, completions, embeddings, fill, inspections, token_way, tokens
 from archetype.apps.serve.captures import Captures
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.metrics import Metrics
@@ -26,6 +26,9 @@ def model_routes(models: Models, metrics: Metrics) -> dict[str, Callable[[Exchan
         "/api/inspect/{id}/lens": partial(inspections.lens, captures),
         "/api/inspect/{id}/experts": partial(inspections.experts, captures),
         "/api/inspect/{id}/recurrent": partial(inspections.recurrent, captures),
+        "/api/inspect/{id}/way": partial(token_way.token_way, captures),
+        "/api/inspect/{id}/station": partial(token_way.station, captures),
+        "/api/inspect/{id}/choice": partial(token_way.choice, captures),
         "/v1/completions": partial(completions.completions, models, metrics),
         "/v1/chat/completions": partial(chat.chat_completions, models, metrics),
         "/v1/chat/completions/render": partial(chat.render, models),

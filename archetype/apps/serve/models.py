@@ -31,11 +31,15 @@ class Source:
         name: by which requests ask for it.
         place: its folder, or its name on the hub.
         aliases: other names.
+        on_demand: whether it is loaded when a request asks for it, and not when the server starts.
+        prompt: that the web UI begins with.
     """
 
     name: str
     place: str
     aliases: tuple[str, ...] = ()
+    on_demand: bool = False
+    prompt: str | None = None
 
     def nbytes(self) -> int:
         """Bytes of its weights as they are stored; 0 where they are not on this machine."""
@@ -166,12 +170,12 @@ class Models:
             entry.num_users -= 1
 
     async def load_first(self) -> None:
-        """Load the first model.
+        """Load the first model, unless it waits for a request.
 
         Raises:
             ArchetypeError: it cannot be loaded.
         """
-        if self._entries:
+        if self._entries and not self.sources[0].on_demand:
             await self._start(next(iter(self._entries.values())))
 
     def close(self) -> None:

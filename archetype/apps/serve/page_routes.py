@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from archetype.apps.serve import positions, recipes, specs
+from archetype.apps.serve import kv_cache, positions, recipes, specs
 from archetype.apps.serve.engine_bar import EngineBar
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
@@ -27,6 +27,7 @@ def page_routes(
     return {
         "/api/spec/evaluate": partial(specs.evaluate, models),
         "/api/spec/position": partial(positions.position, models),
+        "/api/spec/cache": partial(kv_cache.cache, models),
         "/api/spec/recipe": partial(recipes.recipe, models),
         "/api/spec/schema": specs.schema,
         "/api/presets": specs.presets,

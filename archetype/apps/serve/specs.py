@@ -24,7 +24,7 @@ from archetype.estimate.fit import fits
 from archetype.estimate.report import CostReport, cost_report
 from archetype.estimate.roofline import chooses_experts, predict, too_large
 from archetype.families.index import preset_facts
-from archetype.families.registry import preset
+from archetype.families.registry import family_for, preset
 from archetype.io.yaml import mapping_to_yaml, yaml_value
 from archetype.machine.hardware import DEVICES
 from archetype.models.file import json_schema, parse
@@ -66,6 +66,7 @@ class EvaluateRequest(SpecRequest):
     device: str = "H100-SXM"
     measure: Measure = "parameters"
     unfold: bool = False
+    family: bool = False
     base: Origin | None = None
     compare: bool = False
 
@@ -103,7 +104,7 @@ def models_row(models: Models) -> Any:
             "context_length": spec.context_length, "num_layers": spec.num_layers,
             "vocab_size": getattr(spec, "vocab_size", None),
             "generates": spec.kind in GENERATING and head != "classification",
-            "chat": has_template,
+            "chat": has_template, "prompt": source.prompt,
             "tokenizer": None if model is None else model.lm.tokenizer is not None,
         }  # fmt: skip
 
@@ -147,7 +148,17 @@ def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
         if body.compare:
             before = cost_report(base, body.batch, body.length, body.dtype)
             scene = compared((base, draw(before, body.measure)), (spec, draw(report, body.measure)))
+    if body.family:
+        answer["family"] = family_name(spec)
     return answer | {"diagram": diagram(scene), "parts": parts(spec, scene)}
+
+
+def family_name(spec: ModelSpec) -> str | None:
+    """The family under which a model can be published; None where there is none."""
+    try:
+        return family_for(spec).name
+    except ArchetypeError:
+        return None
 
 
 @lru_cache(maxsize=64)  # what a change is compared with stays the same from one key to the next

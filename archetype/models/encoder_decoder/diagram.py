@@ -23,7 +23,9 @@ def encoder_decoder(model: EncoderDecoder, cost: EncoderDecoderCost, text: Calla
     else:
         source = embedding_steps(own, text, "source_embedding", "S")
     crosses = cost.num_cross_attentions > 0
-    output = (pill("encoder.output", "encoder output", "(B, S, D)", "output"),) if crosses else ()
+    output = (
+        (pill("encoder.output", "encoder output", "(B, S, D)", "output", "encoder.final_norm.out"),) if crosses else ()
+    )
     left = (pill("source", "source tokens", "(B, S)"), *source, Blocks("encoder."), *output)
     target, head = embedding_steps(cost.embedding, text), head_steps(model.head, text(cost.d))
     right = (pill("target", "target tokens", "(B, T)"), *target, Blocks("decoder."), *head)

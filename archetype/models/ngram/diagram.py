@@ -15,12 +15,20 @@ def ngram(model: NGram, cost: NGramCost, text: Callable[[Formula], str]) -> Stre
     steps = [
         pill("tokens", f"{model.n} newest tokens", "(B, n)"),
         Step("embedding.token", "embedding", "V × D", field="d_model"),
-        Step("concatenation", "side by side", "(B, nD)", "operation", "n", slim=True),
+        Step("concatenation", "side by side", "(B, nD)", "operation", "n", slim=True, gives="hidden.0.in"),
     ]
     for index, (inputs, outputs) in enumerate(cost.hidden):
         shape = f"{text(inputs)} → {text(outputs)}"
         steps += [
             Step(f"hidden.{index}", f"hidden {index}", shape, "feedforward", f"hidden[{index}]"),
-            Step(f"hidden.{index}.act", title(model.activation), "", "operation", "activation", slim=True),
+            Step(
+                f"hidden.{index}.act",
+                title(model.activation),
+                "",
+                "operation",
+                "activation",
+                slim=True,
+                gives=f"hidden.{index + 1}.in" if index + 1 < len(cost.hidden) else "lm_head.in",
+            ),
         ]
     return Streams((Stream((*steps, *head_steps(model.head, text(cost.width))), is_residual=False),))

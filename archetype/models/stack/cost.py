@@ -141,6 +141,16 @@ def _owners(stack: spec.StackView, layers: Sequence[int]) -> int:
     return sum(stack.layers[layer].weights_of is None for layer in layers)
 
 
+def labelled(text: str) -> list[int]:
+    """Places of layers that `label` wrote in short."""
+    if ".." in text:
+        first, _, rest = text.partition(",")
+        second, _, last = rest.partition("..")
+        return [*range(int(first), int(last) + 1, int(second) - int(first))]
+    runs = (run.split("-") for run in text.split(","))
+    return [layer for run in runs for layer in range(int(run[0]), int(run[-1]) + 1)]
+
+
 def label(layers: Sequence[int]) -> str:
     """Places of layers in short."""
     steps = {after - before for before, after in pairwise(layers)}

@@ -46,7 +46,9 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
                 below[name] = norm.name
         else:
             inputs, span = tuple(dict.fromkeys(below[name] for name in computed)), len(computed)
-            cells.append(Cell("rope", 0, row, inputs, span, "rotate (RoPE)", kind="position", slim=True, lanes=span))
+            cells.append(
+                Cell("rope", 0, row, inputs, span, "rotate (RoPE)", kind="position", slim=True, lanes=span, gives="q")
+            )
             below |= dict.fromkeys(computed, "rope")
         row += 1
     inputs = tuple(dict.fromkeys(below.values()))
@@ -55,15 +57,15 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         row = max(row, 1 + max(cell.row for cell in index.cells))
         inputs = (*inputs, index.output)
     own = ("scores", "score", "score_bias", "sinks")
-    cells.append(Cell("scores", 0, row, inputs, 2, _scores(part), own, shape="(B, H, T, S)"))
+    cells.append(Cell("scores", 0, row, inputs, 2, _scores(part), own, shape="(B, H, T, S)", gives="weights"))
     cells.append(Cell("mixture", 0, row + 1, ("scores", "v", *further), 3 + len(further), "weights · v",
-                      shape="(B, T, HP)"))  # fmt: skip
+                      shape="(B, T, HP)", gives="heads"))  # fmt: skip
     last, row = "mixture", row + 2
     if part.gate is not None:
         if further:  # the gate stands between them
             cells = [c._replace(column={"gate": 4, further[0]: 3}.get(c.name, c.column)) for c in cells]
         label = f"× {part.gate.activation}(gate)"
-        cells.append(Cell("gated", 0, row, (last, "gate"), width, label, slim=True, kind="operation"))
+        cells.append(Cell("gated", 0, row, (last, "gate"), width, label, slim=True, kind="operation", gives="o.in"))
         last, row = "gated", row + 1
     cells.append(Cell("o", 1, row, (last,)))
     return Inside((*cells, *index.cells), "o", index.groups)

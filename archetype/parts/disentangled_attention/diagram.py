@@ -14,8 +14,8 @@ def disentangled_attention(part: DisentangledAttention, modules: frozenset[str])
         Cell("k", 1, 0, (X,)),
         Cell("v", 2, 0, (X,)),
         Cell("distances", 3, 0, (), label="vectors of distances", rows=own, kind="position"),
-        Cell("scores", 0, 1, ("q", "k", "distances"), 2, _scores(part), shape="(B, H, T, T)"),
-        Cell("mixture", 0, 2, ("scores", "v"), 3, "weights · v", shape="(B, T, D)"),
+        Cell("scores", 0, 1, ("q", "k", "distances"), 2, _scores(part), shape="(B, H, T, T)", gives="weights"),
+        Cell("mixture", 0, 2, ("scores", "v"), 3, "weights · v", shape="(B, T, D)", gives="heads"),
         Cell("o", 1, 3, ("mixture",)),
     )
     return Inside(cells, "o")

@@ -82,4 +82,5 @@ def unknown_embedding(cost: TokenEmbeddingCost, text: Callable[[Formula], str], 
 def _shared(step: Step) -> Step:
     """The same box again, whose cost another stream shows."""
     joins = step.joins and f"{step.joins}.source"
-    return step._replace(name=f"{step.name}.source", joins=joins, kind="shared", detail="shared")
+    gives = f"{step.name}.out"
+    return step._replace(name=f"{step.name}.source", joins=joins, kind="shared", detail="shared", gives=gives)

@@ -12,8 +12,10 @@ def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
     groups = [Group(f"{part.num_experts} experts", tuple(cell.name for cell in cells), part.num_experts)]
     column = network_width(part.expert) + 0.25
     chosen = f"top {part.experts_per_token} of {part.num_experts}"
-    cells.append(Cell("router", column, 1, (X,)))
-    cells.append(Cell("top", column, 2, ("router",), label=chosen, rows=("top",), slim=True, kind="operation"))
+    cells.append(Cell("router", column, 1, (X,), gives="router_logits"))
+    cells.append(
+        Cell("top", column, 2, ("router",), label=chosen, rows=("top",), slim=True, kind="operation", gives="weights")
+    )
     inputs = ["experts.down", "top"]
     column += 1
     routed_columns = column

@@ -31,8 +31,10 @@ def head_steps(head: Head, width: str, table: str = "embedding.token") -> tuple[
 @steps_of(LanguageModelHead)
 def language_model_head(head: LanguageModelHead, width: str, table: str) -> tuple[Step, ...]:
     """Logits over the vocabulary."""
-    steps = [*_transform(head.transform, width, "lm_head"), _logits(head.tied, _inner(width, head.table_width), table)]
-    if (cap := head.softcap) is not None:
+    cap = head.softcap
+    logits = _logits(head.tied, _inner(width, head.table_width), table)._replace(gives="" if cap else LOGITS.gives)
+    steps = [*_transform(head.transform, width, "lm_head"), logits]
+    if cap is not None:
         steps.append(Step("softcap", f"cap · tanh(z / {cap:g})", "", "operation", "head", slim=True))
     return (*steps, LOGITS)
 
@@ -49,7 +51,7 @@ def masked_language_model_head(
 def classification_head(head: ClassHead, width: str, table: str) -> tuple[Step, ...]:
     """Logits of classes, of the whole or of each token."""
     inner = _inner(width, head.transform.width if head.transform else None)
-    classifier = Step("classifier", "classifier", f"{inner} → Y", "head", "head")
+    classifier = Step("classifier", "classifier", f"{inner} → Y", "head", "head", gives=CLASSES.gives)
     answer = TOKEN_CLASSES if head.labels_tokens else CLASSES
     return *_transform(head.transform, width, "classifier"), classifier, answer
 
@@ -66,9 +68,9 @@ def unknown_head(head: Head, width: str, table: str) -> tuple[Step, ...]:
     return Step("classifier" if head.has_classes else "lm_head", title(head), "", "head", "head"), answer
 
 
-CLASSES = pill("classes", "classes", "(B, Y)", "output")
-TOKEN_CLASSES = pill("classes", "classes", "(B, T, Y)", "output")
-LOGITS = pill("logits", "logits", "(B, T, V)", "output")
+CLASSES = pill("classes", "classes", "(B, Y)", "output", "logits")
+TOKEN_CLASSES = pill("classes", "classes", "(B, T, Y)", "output", "logits")
+LOGITS = pill("logits", "logits", "(B, T, V)", "output", "logits")
 
 
 def _logits(tied: bool, width: str, table: str) -> Step:

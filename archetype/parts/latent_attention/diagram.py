@@ -11,7 +11,7 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
         Cell("kv_down", 1, 0, (X,), 2),
         Cell("kv_norm", 2, 1, ("kv_down",), kind="norm", slim=True, label="norm"),
         Cell("kv_up", 2, 2, ("kv_norm",)),
-        Cell("rope_k", 1, 3, ("kv_down",), label="rotate k", kind="position", slim=True),
+        Cell("rope_k", 1, 3, ("kv_down",), label="rotate k", kind="position", slim=True, gives="k_rope"),
     ]
     if isinstance(part.query, LowRankQuery):
         cells += [
@@ -29,9 +29,9 @@ def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
         row = max(row, 1 + max(cell.row for cell in index.cells))
     chosen = (index.output,) if index.output else ()
     cells += [
-        Cell("rope_q", 0, 3, (query,), label="rotate q", kind="position", slim=True),
+        Cell("rope_q", 0, 3, (query,), label="rotate q", kind="position", slim=True, gives="q_rope"),
         Cell("scores", 0, row, ("rope_q", "rope_k", "kv_up", *chosen), 3, "softmax(q kᵀ) v", ("scores", "mixture"),
-             shape="(B, H, T, S)"),
+             shape="(B, H, T, S)", gives="weights"),
         Cell("o", 1, row + 1, ("scores",)),
     ]  # fmt: skip
     return Inside((*cells, *index.cells), "o", index.groups)

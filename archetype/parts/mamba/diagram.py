@@ -11,11 +11,11 @@ def mamba(part: Mamba, modules: frozenset[str]) -> Inside:
     has_norms = not part.norm.is_absent
     cells = [
         Cell("in_proj", 0, 0, (X,), 3),
-        Cell("conv", 0, 1, ("in_proj",), label="conv, SiLU", rows=("conv",)),
+        Cell("conv", 0, 1, ("in_proj",), label="conv, SiLU", rows=("conv",), gives="u"),
         Cell("x_proj", 1, 2, ("conv",)),
         Cell("dt_proj", 1, 4, ("norms",) if has_norms else ("x_proj",)),
         Cell("scan", 0, 5, ("conv", "dt_proj"), 2, "selective scan", ("scan", "A_log", "D"), shape="(B, T, I)"),
-        Cell("gated", 0, 6, ("scan", "in_proj@2"), 3, "× SiLU(z)", slim=True, kind="operation"),
+        Cell("gated", 0, 6, ("scan", "in_proj@2"), 3, "× SiLU(z)", slim=True, kind="operation", gives="out_proj.in"),
         Cell("out_proj", 1, 7, ("gated",)),
     ]
     if has_norms:

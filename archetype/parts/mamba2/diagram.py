@@ -12,7 +12,7 @@ def mamba2(part: Mamba2, modules: frozenset[str]) -> Inside:
         Cell("in_proj", 0, 0, (X,), 3),
         Cell("conv", 0, 1, ("in_proj",), label="conv, SiLU", rows=("conv",)),
         Cell("ssd", 0, 2, ("conv", "in_proj@1"), 2, "SSD in chunks", own, shape="(B, T, HP)"),
-        Cell("norm", 0, 3, ("ssd", "in_proj@2"), 3, "norm(y × SiLU(z))", slim=True, kind="norm"),
+        Cell("norm", 0, 3, ("ssd", "in_proj@2"), 3, "norm(y × SiLU(z))", slim=True, kind="norm", gives="out_proj.in"),
         Cell("out_proj", 1, 4, ("norm",)),
     )
     return Inside(cells, "out_proj")

@@ -19,8 +19,8 @@ def gru(part: GRU, modules: frozenset[str]) -> Inside:
     """Reset and update gates (Cho 2014)."""
     cells = (
         Cell("cell", 0, 0, (X,), 3, "W x, U h"),
-        Cell("r", 0, 1, ("cell",), 1, "σ  reset r", slim=True, kind="operation"),
-        Cell("z", 2, 1, ("cell",), 1, "σ  update z", slim=True, kind="operation"),
+        Cell("r", 0, 1, ("cell",), 1, "σ  reset r", slim=True, kind="operation", gives="reset"),
+        Cell("z", 2, 1, ("cell",), 1, "σ  update z", slim=True, kind="operation", gives="update"),
         Cell("n", 0, 2, ("r", "cell@1"), 2, "n = tanh(W x + r · U h)", slim=True, kind="operation"),
         Cell("h", 0, 3, ("n", "z"), 3, "h′ = (1 − z) · n + z · h", slim=True, kind="operation"),
     )
@@ -30,11 +30,14 @@ def gru(part: GRU, modules: frozenset[str]) -> Inside:
 @inside_of(LSTM)
 def lstm(part: LSTM, modules: frozenset[str]) -> Inside:
     """Gates of a cell that holds (Hochreiter 1997; Gers 2000)."""
-    gates = (("i", "σ  input i"), ("f", "σ  forget f"), ("g", "tanh  g"), ("o", "σ  output o"))
+    gates = (
+        ("i", "σ  input i", "input"), ("f", "σ  forget f", "forget"), ("g", "tanh  g", ""),
+        ("o", "σ  output o", "output"),
+    )  # fmt: skip
     cells = [Cell("cell", 0, 0, (X,), 3, "W x + U h")]
     cells += [
-        Cell(name, 0.75 * index, 1, ("cell",), 0.75, label, slim=True, kind="operation")
-        for index, (name, label) in enumerate(gates)
+        Cell(name, 0.75 * index, 1, ("cell",), 0.75, label, slim=True, kind="operation", gives=gives)
+        for index, (name, label, gives) in enumerate(gates)
     ]
     cells += [
         Cell("c", 0, 2, ("i", "f", "g"), 2.25, "c′ = f · c + i · g", slim=True, kind="operation"),

@@ -44,4 +44,4 @@ def series(part: PartTrace) -> Iterator[Series]:
         yield Series(part.path, f"{name} gate", gate[0].float().mean(-1))
 
 
-provides("inspect", RNN, LSTM, GRU)(Shown(series=series))
+provides("inspect", RNN, LSTM, GRU)(Shown(series=series, inside=gates))

@@ -11,7 +11,7 @@ def short_convolution(part: ShortConvolution, modules: frozenset[str]) -> Inside
         Cell("in_proj", 0, 0, (X,), 3),
         Cell("product", 0, 1, ("in_proj",), 2, "b × x", slim=True, kind="operation"),
         Cell("conv", 0.5, 2, ("product",)),
-        Cell("gated", 0, 3, ("conv", "in_proj@2"), 3, "c × conv", slim=True, kind="operation"),
+        Cell("gated", 0, 3, ("conv", "in_proj@2"), 3, "c × conv", slim=True, kind="operation", gives="out_proj.in"),
         Cell("out_proj", 1, 4, ("gated",)),
     )
     return Inside(cells, "out_proj")

@@ -46,10 +46,13 @@ def lines(*arguments: str) -> list[str]:
 @pytest.mark.usefixtures("built")
 def test_the_address_of_the_web_ui_comes_first_then_the_apis() -> None:
     assert lines() == [
-        "archetype: no model; web UI at http://127.0.0.1:P/", "archetype: API at http://127.0.0.1:P/v1",
+        "archetype: the example model; web UI at http://127.0.0.1:P/", "archetype: API at http://127.0.0.1:P/v1",
     ]  # fmt: skip
     warning = "archetype: without --api-key whoever reaches this machine can use its models"
-    everywhere = ["archetype: no model; web UI at http://127.0.0.1:P/", "archetype: API at http://0.0.0.0:P/v1"]
+    everywhere = [
+        "archetype: the example model; web UI at http://127.0.0.1:P/",
+        "archetype: API at http://0.0.0.0:P/v1",
+    ]
     assert lines("--host", "0.0.0.0") == [warning, *everywhere]
     assert lines("--host", "0.0.0.0", "--api-key", "k") == everywhere
 
@@ -76,7 +79,7 @@ def test_addresses_of_ipv6_are_in_brackets_and_a_browser_gets_one_that_it_can_op
 def test_without_the_web_ui_a_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "FOLDER", tmp_path / "page")
     assert lines() == [
-        f"archetype: no model; the web UI is not built: {HOW}", "archetype: API at http://127.0.0.1:P/v1"
+        f"archetype: the example model; the web UI is not built: {HOW}", "archetype: API at http://127.0.0.1:P/v1"
     ]  # fmt: skip
     refused = CliRunner().invoke(app, ["serve", "--open", "--port", "0"])
     assert isinstance(refused.exception, ArchetypeError)

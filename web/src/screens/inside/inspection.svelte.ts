@@ -68,6 +68,22 @@ export interface RecurrentSeries {
   values: (number | null)[];
 }
 
+/** What a box of the diagram gives at one position; `name` is the activation. */
+export interface Station {
+  box: string;
+  layer: number | null;
+  name: string;
+  shape: number[];
+  rms: number | null;
+}
+
+export interface Choice {
+  chosen: number;
+  left: number; // tokens that the settings leave
+  size: number;
+  rows: { id: number; name: string; logit: number; probability: number; left: number }[];
+}
+
 export interface Matrix {
   shape: number[];
   data: Float32Array | Uint8Array;
@@ -143,6 +159,18 @@ class Inspection {
     return (await this.#fetch("recurrent", call<{ series: RecurrentSeries[] }>)).series;
   }
 
+  async way(place: string): Promise<Station[]> {
+    return (await this.#fetch(`way?${place}`, call<{ stations: Station[] }>)).stations;
+  }
+
+  station(place: string, number: number): Promise<Matrix> {
+    return this.#fetch(`station?${place}&number=${number}`, numbers);
+  }
+
+  choice(place: string, settings: string): Promise<Choice> {
+    return this.#fetch(`choice?${place}&${settings}`, call<Choice>);
+  }
+
   /** Fetch once what belongs to this inspection; one that has left the server is made again. */
   #fetch<T>(path: string, get: (path: string) => Promise<T>): Promise<T> {
     const known = this.#fetched.get(path);
@@ -182,8 +210,20 @@ export function readingOf(): Reading {
 
 /** The line of Python that computes the same. */
 export function pythonLine(view: string): string {
+  return `${python("inspect")}.${view}`;
+}
+
+/** The line of Python that computes an activation at a position. */
+export function pythonOf(name: string, position: number): string {
+  const [part, last] = [name.replace(/\.[a-z]+$/, ""), name.slice(name.lastIndexOf(".") + 1)];
+  if (last === "weights") return pythonLine(`attention("${part}", 0).weights[${position}]`);
+  if (name.includes(".state.")) return pythonLine("recurrent()");
+  return name === "logits" ? pythonLine(`trace.logits[0, ${position}]`) : `${python("trace")}.record("${name}").run()["${name}"]`;
+}
+
+function python(verb: string): string {
   const reading = readingOf();
   const text = JSON.stringify(reading.source ?? reading.text ?? reading.ids ?? "image");
   const target = reading.target ? `, ${JSON.stringify(reading.target)}` : "";
-  return `archetype.load(${JSON.stringify(reading.model ?? "")}).inspect(${text}${target}).${view}`;
+  return `archetype.load(${JSON.stringify(reading.model ?? "")}).${verb}(${text}${target})`;
 }

@@ -1,4 +1,4 @@
-import { palette as table } from "../../palette";
+import { palette as table, type PaletteName } from "../../palette";
 
 export type Scale = "linear" | "log";
 
@@ -6,12 +6,12 @@ export interface Painting {
   low: number;
   high: number;
   scale?: Scale;
-  palette?: "viridis" | "cividis";
+  palette?: PaletteName;
   upwards?: boolean;
 }
 
 const LEAST = 1e-4; // of the highest number: where the logarithm's colours begin
-export const NOTHING = [229, 231, 235]; // what is no number, as in Python's pictures
+const NOTHING = 0; // the pixel of what is no number: transparent, so that it looks as the paper
 
 /** The place of a number among 256 colours, as matplotlib finds it: of 256 equal shares of the range. */
 export function entryOf(value: number, { low, high, scale = "linear" }: Painting): number {
@@ -30,21 +30,20 @@ export function paint(values: ArrayLike<number>, rows: number, columns: number, 
   const picture = new ImageData(Math.max(1, columns), Math.max(1, rows));
   // a pixel's four bytes as one number
   const [pixels, colours] = [picture.data, table(how.palette ?? "viridis", false)].map((bytes) => new Uint32Array(bytes.buffer));
-  const nothing = new Uint32Array(new Uint8ClampedArray([...NOTHING, 255]).buffer)[0]!;
   for (let row = 0; row < rows; row += 1) {
     const from = columns * (how.upwards ? rows - 1 - row : row);
     for (let column = 0; column < columns; column += 1) {
       const value = values[from + column]!;
-      pixels![row * columns + column] = Number.isFinite(value) ? colours![entry(value, how.low, range, isLog)]! : nothing;
+      pixels![row * columns + column] = Number.isFinite(value) ? colours![entry(value, how.low, range, isLog)]! : NOTHING;
     }
   }
   return picture;
 }
 
-/** The pixel of each byte, from 0 to `high`, and last that of what is no number. */
+/** The pixel of each byte of the server's maps: 0 is a pair that is not allowed, from 1 to `high` are weights. */
 export function byteColours(high: number): Uint32Array {
-  const bytes = Float32Array.from({ length: 257 }, (_, byte) => (byte < 256 ? byte : NaN));
-  return new Uint32Array(paint(bytes, 1, 257, { low: 0, high }).data.buffer);
+  const bytes = Float32Array.from({ length: 256 }, (_, byte) => (byte ? byte - 1 : NaN));
+  return new Uint32Array(paint(bytes, 1, 256, { low: 0, high: high - 1 }).data.buffer);
 }
 
 /** A colour of the palette as CSS, and whether white is easier to read on it than black (WCAG 2.2). */

@@ -1,0 +1,232 @@
+"""One token's way through a model: what each box of its diagram gives at one position of a traced pass."""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from archetype.diagram.architecture import draw
+from archetype.diagram.scene import Box, Scene
+from archetype.errors import SpecError
+from archetype.estimate.report import cost_report
+from archetype.inspection.attention import attention_paths, attention_steps
+from archetype.inspection.inputs import Inputs
+from archetype.inspection.names import activation_shapes, shown_parts, stacks
+from archetype.inspection.recurrent import recurrent_paths, states
+from archetype.inspection.trace import Trace, Tracer
+from archetype.models.build import Model
+from archetype.models.megabyte.module import MegaByte
+from archetype.models.stack.cost import labelled
+
+IN_BLOCK = re.compile(r"(.*?blocks)\.(\*|[\d,.-]*\d)\.(.+)")  # the stack's blocks, the layers, what of the block
+MOST_NUMBERS = 2**16  # of a state; a larger one is shown by norms along its last axis
+
+
+class Station(NamedTuple):
+    """What a box gives at the position.
+
+    Attributes:
+        box: its id in the diagram; that of a container for what its boxes give together.
+        layer: of a stack; None beside layers.
+        name: of the activation, or `PATH.weights`, or `PATH.state.NAME`.
+        values: at the position; attention weights (H, S) are NaN where a pair is not allowed.
+    """
+
+    box: str
+    layer: int | None
+    name: str
+    values: Tensor
+
+
+class Place(NamedTuple):
+    """A position in a stack: its row, its place in the row, its place in all rows, and how many each row has."""
+
+    row: int
+    at: int
+    flat: int
+    length: int | None
+
+
+@torch.no_grad()
+def way(model: Model, inputs: Inputs, position: int, source: int = 0) -> Iterator[Station]:
+    """Trace a pass, and yield a token's stations from input to output, all layers one after the other.
+
+    Args:
+        model: in evaluation mode.
+        inputs: what it reads.
+        position: of the token.
+        source: of the source's token, where the model reads a source.
+
+    Raises:
+        SpecError: there is no such position.
+    """
+    for name, place, tokens in (("position", position, inputs.tokens), ("source", source, inputs.source_tokens)):
+        if (tokens or name == "position") and not 0 <= place < len(tokens):
+            raise SpecError(name, f"{place} is none of {len(tokens)}", f"use 0 to {len(tokens) - 1}")
+    scene = draw(cost_report(model.spec))
+    names = (box.gives or f"{box.id}.out" for box in scene.boxes if box.id != "lm_head")
+    outputs = {re.sub(IN_BLOCK, r"\1.*.\3", name) for name in names}
+    shapes = activation_shapes(model)
+    known = {re.sub(r"blocks\.\d+\.", "blocks.*.", name) for name in shapes}
+    trace = Tracer(model, inputs).record(*(outputs & known)).run()
+    finder = _Finder(trace, scene, shapes, position, source)
+    for box, layer in _ordered(scene, trace):
+        yield from finder.stations(box, layer)
+
+
+def _ordered(scene: Scene, trace: Trace) -> Iterator[tuple[str, int | None]]:
+    """The ids of boxes, and of the contents around them, in the order in which a token meets them."""
+    ids = [box.id for box in scene.boxes if box.kind not in ("tap", "layer")]
+    contents = {one.id for one in scene.containers if one.kind in ("mixer", "cross", "feedforward")}
+    for at, id in reversed([*enumerate(ids)]):  # a content behind its last box
+        content = next((one for one in contents if id.startswith(f"{one}.")), None)
+        if content is not None:
+            ids.insert(at + 1, content)
+            contents.remove(content)
+    done = set[str]()
+    for id in ids:
+        match = IN_BLOCK.fullmatch(id)
+        if match is None:
+            yield id, None
+        elif match[1] not in done:
+            done.add(match[1])
+            own = [(one, block) for one in ids if (block := IN_BLOCK.fullmatch(one)) and block[1] == match[1]]
+            count = len(stacks(trace.model)[match[1].rpartition("blocks")[0].rstrip(".")].blocks)
+            for layer in range(count):
+                yield from ((one, layer) for one, block in own if block[2] == "*" or layer in labelled(block[2]))
+
+
+class _Finder:
+    """What boxes give, in one traced pass."""
+
+    def __init__(self, trace: Trace, scene: Scene, shapes: dict[str, str], position: int, source: int) -> None:
+        self.trace, self.shapes = trace, shapes
+        self.boxes = {box.id: box for box in scene.boxes}
+        self.following = _following(scene)
+        self.readers = {wire.target for wire in scene.wires if wire.kind == "source"}
+        self.shown = shown_parts(trace.model)
+        self.attending, self.remembering = {*attention_paths(trace)}, {*recurrent_paths(trace)}
+        self.seen = set[str]()  # names of what boxes gave
+        self.position, self.source = position, source
+
+    def stations(self, id: str, layer: int | None) -> Iterator[Station]:
+        """Those of one box or content."""
+        if (box := self.boxes.get(id)) is None:
+            path = _at_layer(id, layer)
+            yield from self._of_content(id, path, layer)
+        elif (result := self._result(box, layer)) is not None:
+            self.seen.add(result[0])
+            yield Station(id, layer, *result)
+
+    def _of_content(self, id: str, path: str, layer: int | None) -> Iterator[Station]:
+        """Weights and a result that no box has, and the state after the position."""
+        inside = [one for one in self.shown if one == path or one.startswith(f"{path}.")]
+        for part in inside:
+            if part in self.attending and f"{part}.weights" not in self.seen:
+                yield Station(id, layer, f"{part}.weights", self._weights(part))
+            if part in self.remembering:
+                place = self._place(part)
+                after = next((one for at, one in enumerate(states(self.trace, part)) if at == place.at), {})
+                for name, tensor in after.items():
+                    values = tensor[place.row].float()
+                    while values.numel() > MOST_NUMBERS:
+                        values = values.norm(dim=-1)
+                    yield Station(id, layer, f"{part}.state.{name}", values.clone())
+        result = None if f"{path}.out" in self.seen else self._values(f"{path}.out", id)
+        if result is not None:
+            yield Station(id, layer, *result)
+
+    def _result(self, box: Box, layer: int | None) -> tuple[str, Tensor] | None:
+        """The name and the values of what a box gives."""
+        own = _at_layer(box.id, layer)
+        name, trace = _at_layer(box.gives, layer), self.trace
+        part, _, last = name.rpartition(".")
+        if last == "weights" and part in self.attending:
+            return name, self._weights(part)
+        if name == "logits":
+            return None if trace.logits is None else (name, self._logits(trace.logits))
+        if box.kind == "add":
+            return self._sum(self.following.get(box.id), own, layer)
+        shown = self.shown.get(part)
+        if name and name not in trace and shown is not None and shown.inside is not None:
+            values = shown.inside(trace.part(part)).get(last)
+            place = self._place(part)
+            return None if values is None else (name, values[place.row, place.at].float())
+        names = (name,) if name else (f"{own}.out:2", f"{own}.out", own)
+        return next((result for one in names if (result := self._values(one, box.id))), None)
+
+    def _sum(self, after: Box | None, own: str, layer: int | None) -> tuple[str, Tensor] | None:
+        """A sum of the stream: what its layer gives, or the first layer reads, or the norm behind it."""
+        block, behind = IN_BLOCK.fullmatch(own), None if after is None else IN_BLOCK.fullmatch(after.id)
+        if block is not None and (behind is None or behind[3] in ("in", "out") or behind[1] != block[1]):
+            return self._values(f"{block[1]}.{block[2]}.out", own)
+        if block is None and behind is not None:
+            return self._values(f"{behind[1]}.0.in", own)
+        is_norm = after is not None and after.kind == "norm"
+        return self._values(f"{_at_layer(after.id, layer)}.in", own) if after is not None and is_norm else None
+
+    def _values(self, name: str, box: str) -> tuple[str, Tensor] | None:
+        """A recorded activation at the position; None where it is not recorded, or has no such position."""
+        if name not in self.trace:
+            return None
+        shape = self.shapes[name.partition(":")[0]].split()
+        values = _at(self.trace[name], shape, self._place(name, from_source=box in self.readers))
+        return None if values is None else (name, values.float().clone())
+
+    def _weights(self, path: str) -> Tensor:
+        """The weights of all heads, (H, S)."""
+        steps, place = attention_steps(self.trace, path), self._place(path)
+        weights, masked = (x[place.row, :, place.at].float() for x in (steps.weights, steps.masked))
+        return weights.masked_fill(masked.isneginf(), torch.nan)
+
+    def _logits(self, logits: Tensor) -> Tensor:
+        return (logits[0, self.position] if logits.dim() == 3 else logits[0]).float().clone()
+
+    def _place(self, name: str, from_source: bool = False) -> Place:
+        """Where the position is in the stack of an activation."""
+        position, length = self.position, len(self.trace.inputs.tokens)
+        is_first_of_two = f"{name}:2" in self.trace  # calls of a module that both sides call
+        if from_source or name.startswith(("encoder.", "source_embedding")) or is_first_of_two:
+            position = self.source if self.trace.inputs.source_tokens else position
+            length = len(self.trace.inputs.source_tokens or self.trace.inputs.tokens)
+        if isinstance(self.trace.model, MegaByte):  # what is answered at a position is written at the place after it
+            patch, place = divmod(position + 1, self.trace.model.spec.patch_size)
+            if name.startswith("local_"):
+                return Place(patch, place, position + 1, self.trace.model.spec.patch_size)
+            return Place(0, patch - name.startswith("global_embedding"), patch, None)
+        return Place(0, position, position, length)
+
+
+def _following(scene: Scene) -> dict[str, Box]:
+    """The box that stands behind each sum on the rail."""
+    boxes = (box for box in scene.boxes if box.kind != "tap")
+    return {box.id: after for box, after in pairwise(boxes) if box.kind == "add"}
+
+
+def _at_layer(id: str, layer: int | None) -> str:
+    """The path of a box in one of the layers that it stands for."""
+    match = IN_BLOCK.fullmatch(id)
+    return id if match is None or layer is None else f"{match[1]}.{layer}.{match[3]}"
+
+
+def _at(x: Tensor, shape: list[str], place: Place) -> Tensor | None:
+    """A tensor at a position, whatever its axes; None where it has no such position."""
+    letters = [*"BT"[-(x.dim() - 1) :], *shape[1:]] if shape[0] == "..." else shape
+    if x.dim() > 3 and shape[0] == "..." and place.row:  # bytes of patches of rows
+        x, letters = x.flatten(0, -3), ["B", "T", *shape[1:]]
+    index: list[int | slice] = [slice(None)] * x.dim()
+    if len(letters) != x.dim():
+        return None
+    for axis, letter in enumerate(letters):
+        if letter == "N":
+            index[axis] = place.flat
+        elif letter in ("T", "S", "M"):
+            if place.length not in (None, x.shape[axis]) or not 0 <= place.at < x.shape[axis]:
+                return None
+            index[axis] = place.at
+        elif letter in ("B", "b"):
+            index[axis] = place.row if place.row < len(x) else 0
+    return x[tuple(index)]

@@ -1,0 +1,54 @@
+import type { Evaluated, ModelInfo } from "../../api";
+import { bytes, exact, short } from "../../format";
+
+const READS: Record<string, string> = {
+  decoder: "It reads a text from left to right and predicts the next token.",
+  encoder: "It reads a whole text at once, each token with all the others.",
+  encoder_decoder: "It reads a source text at once and writes a target, token by token.",
+  ngram: "It predicts the next token from the newest few, by a feed-forward network.",
+  megabyte: "It reads bytes in patches: a large model goes from patch to patch, and a small one writes the bytes of each.",
+  vision_encoder: "It cuts a picture into patches and reads them all at once, as tokens.",
+};
+const MIXERS: Record<string, string> = {
+  attention: "attention", latent: "latent attention", mamba: "Mamba", mamba2: "Mamba-2", lstm: "LSTM", gru: "GRU", rnn: "RNN",
+};
+const HEADS: Record<string, string> = {
+  masked_language_model: "It was made to fill in hidden tokens.",
+  classification: "It names the class of what it reads.",
+};
+
+interface Kind {
+  name: string;
+  layers: number;
+}
+
+/** The kinds of mixers, with how many layers have each. */
+export function mixers(answer: Evaluated): Kind[] {
+  const counts = new Map<string, number>();
+  for (const group of answer.form) {
+    const kind = (group.value.mixer as { kind?: string } | undefined)?.kind;
+    if (kind && kind !== "none") counts.set(kind, (counts.get(kind) ?? 0) + group.layers);
+  }
+  return [...counts].map(([name, layers]) => ({ name, layers }));
+}
+
+/** What a model is, in a few sentences. */
+export function describe(answer: Evaluated, model: ModelInfo): string[] {
+  const { parameters, flops, state, memory, dtype } = answer.cost;
+  const kinds = mixers(answer);
+  const words = kinds.map((one) => `${MIXERS[one.name] ?? one.name.replaceAll("_", " ")}${kinds.length > 1 ? ` in ${one.layers}` : ""}`);
+  const width = answer.form[0]?.value.d_model ?? "";
+  const layers = answer.num_layers ? `${exact(answer.num_layers)} layers${width ? ` of width ${exact(Number(width))}` : ""}${words.length ? `, with ${words.join(" and ")}` : ""}` : "no layers";
+  const active = parameters.active === parameters.total ? "" : `, of which one token uses ${short(parameters.active)}`;
+  const sentences = [
+    READS[answer.kind] ?? "",
+    HEADS[model.head ?? ""] ?? "",
+    `It has ${short(parameters.total)} parameters${active}, in ${layers}.`,
+    `In ${dtype} its weights take ${bytes(memory.weights ?? 0)}.`,
+  ];
+  if (state.bytes > 0) {
+    const grows = state.bytes_per_token ? `${bytes(state.bytes_per_token)} of KV cache` : `no further memory: its state stays at ${bytes(state.bytes)}`;
+    sentences.push(`One more token costs ${short(flops.decode)} FLOPs and ${grows}.`);
+  } else sentences.push(`One pass costs ${short(flops.forward)} FLOPs.`);
+  return sentences.filter(Boolean);
+}
