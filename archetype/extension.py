@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -79,11 +80,15 @@ def load_extension(file: Path) -> None:
     name = f"archetype_extension_{file.stem}"
     if not file.is_file():
         raise SpecError(str(file), "there is no such file", "give the path of a Python file to --extension")
+    other = getattr(sys.modules.get(name), "__file__", None)
+    if other and Path(other).resolve() != file.resolve():  # of the same name in another folder
+        name = f"{name}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
     module_spec = importlib.util.spec_from_file_location(name, file)
     if module_spec is None or module_spec.loader is None:
         raise SpecError(str(file), "is not a Python file", "give a file that ends in .py")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
+    vars(module)["__sha256__"] = hashlib.sha256(file.read_bytes()).hexdigest()  # it may be edited while it is used
     with one_line_failure(file, "fix the extension"):
         module_spec.loader.exec_module(module)
 

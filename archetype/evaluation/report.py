@@ -18,6 +18,7 @@ from archetype.training import metrics
 from archetype.training.plot import Curve, curves
 from archetype.training.provenance import read_provenance
 from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.verdict import verdict
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 260, 60, 34, 12, 12  # of a picture and its margins
 MAX_POINTS = 400  # of a curve
@@ -65,7 +66,10 @@ def _page(run: Run) -> str:
     cost = cost_report(spec, recipe.batch_size, length, recipe.dtype.replace("auto", "float32"))
     samples = [(f"{line['step']:,}", line["sample"]) for line in lines if "sample" in line]
     environment = provenance.environment if provenance else {}
+    judged = verdict(lines, provenance.guessing_loss if provenance else None, recipe.optimizer.learning_rate)
+    is_finished = run.weights_file.is_file()
     sections = [
+        ("", f"<p>This run {html.escape(judged.text)}.</p>" if judged and is_finished else ""),
         ("", _summary(recipe, cost, steps, lines)),
         ("Loss", _loss_picture(lines)),
         ("Held-out examples", _evaluations(lines)),
