@@ -74,6 +74,10 @@ class Notice(UserWarning):
     """What somebody should know of a file that was read all the same; the message says it in one line."""
 
 
+class ChangedExtension(Notice):
+    """Something was made with parts of a file that has been edited since."""
+
+
 class LeftOut(Notice):
     """Tensors of a checkpoint that the model has no use for, which are kept and written back."""
 

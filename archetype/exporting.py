@@ -27,8 +27,8 @@ from archetype.models.decoder.module import Decoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.parameter_names import names_matching
 from archetype.runs.directory import Run, read_adapter, read_run_model
-from archetype.runs.extensions import extensions_of
 from archetype.runs.origin import read_origin
+from archetype.spec.extensions import extensions_of
 from archetype.tokenizers.chat_template import write_template
 from archetype.tokenizers.fast import write_fast
 from archetype.training.recipe import read_recipe

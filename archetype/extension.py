@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from archetype.errors import ArchetypeError, SpecError
 from archetype.spec.kinds import Part, part
-from archetype.spec.registry import provides
+from archetype.spec.registry import PROVIDED, provides
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from archetype.tokenizers import Tokenizer
 
 T = TypeVar("T", bound="type[Part] | type[Tokenizer]")
+PREFIX = "archetype_extension_"  # of the names of modules that are extensions
 INCOMPLETE = {"module": "a part of a specification needs a module", "rule": "a pattern needs a rule"}
 
 
@@ -76,16 +78,41 @@ def load_extension(file: Path) -> None:
     Raises:
         ArchetypeError: there is no such file, or it fails; the line that failed is named.
     """
-    name = f"archetype_extension_{file.stem}"
+    name = f"{PREFIX}{file.stem}"
     if not file.is_file():
         raise SpecError(str(file), "there is no such file", "give the path of a Python file to --extension")
+    other = getattr(sys.modules.get(name), "__file__", None)
+    if other and Path(other).resolve() != file.resolve():  # of the same name in another folder
+        name = f"{name}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
     module_spec = importlib.util.spec_from_file_location(name, file)
     if module_spec is None or module_spec.loader is None:
         raise SpecError(str(file), "is not a Python file", "give a file that ends in .py")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
+    vars(module)["__sha256__"] = hashlib.sha256(file.read_bytes()).hexdigest()  # it may be edited while it is used
     with one_line_failure(file, "fix the extension"):
         module_spec.loader.exec_module(module)
+
+
+def failure_of_extension(error: BaseException) -> SpecError | None:
+    """Say in one line what a part from outside has raised: file, line, and the part; None where no extension did.
+
+    Args:
+        error: as it was raised, with its trace.
+    """
+    files = {file: name for name, module in list(sys.modules.items())
+             if name.startswith(PREFIX) and (file := getattr(module, "__file__", None))}  # fmt: skip
+    trace, last = error.__traceback__, None
+    while trace is not None:
+        last = trace if trace.tb_frame.f_code.co_filename in files else last
+        trace = trace.tb_next
+    if last is None:
+        return None
+    code, owner = last.tb_frame.f_code, type(last.tb_frame.f_locals.get("self"))
+    kinds = [kind for (_, kind), value in list(PROVIDED.items()) if owner in (value, kind) and issubclass(kind, Part)]
+    part_of = f"{kinds[0].roles()[0].role_name()} {kinds[0].model_fields['kind'].default}, " if kinds else ""
+    cause = f"{part_of}{code.co_qualname}: {type(error).__name__}: {error}"
+    return SpecError(f"{code.co_filename}:{last.tb_lineno}", cause, "--verbose shows the trace")
 
 
 @contextmanager

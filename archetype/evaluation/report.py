@@ -19,6 +19,7 @@ from archetype.training import metrics
 from archetype.training.plot import Curve, curves
 from archetype.training.provenance import read_provenance
 from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.verdict import verdict
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 260, 60, 34, 12, 12  # of a picture and its margins
 MAX_POINTS = 400  # of a curve
@@ -67,6 +68,9 @@ def _page(run: Run) -> str:
     samples = [(f"{line['step']:,}", line["sample"]) for line in lines if "sample" in line]
     environment = provenance.environment if provenance else {}
     told = sentences(recipe, spec, cost.parameters["total"], lines)
+    judged = verdict(lines, provenance.guessing_loss if provenance else None, recipe.optimizer.learning_rate)
+    if judged and run.weights_file.is_file():  # a run that is over
+        told.append(f"This run {judged.text}.")
     sections = [
         ("", "".join(f"<p>{html.escape(sentence)}</p>" for sentence in told)),
         ("", _summary(recipe, cost, steps, lines)),

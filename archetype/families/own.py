@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from archetype.errors import CheckpointError, SpecError
 from archetype.families.config import Config
 from archetype.families.family import Family
@@ -14,7 +16,7 @@ from archetype.families.format import Format
 from archetype.families.rules import Rule
 from archetype.models.file import parse
 from archetype.models.spec import ModelSpec
-from archetype.spec.kinds import missing_kinds
+from archetype.spec.extensions import Extension
 
 MODEL_TYPE = "archetype"
 # of heads, which stand apart from the vectors that they read, and of all else
@@ -34,11 +36,16 @@ def read_own_spec(spec: Mapping[str, Any], extensions: Sequence[Mapping[str, Any
 
     Raises:
         SpecError: the data is wrong, or a part from outside is not registered; nothing is ever loaded by itself.
+
+    Warns:
+        ChangedExtension: an extension is not the file that it was.
     """
-    for extension in extensions:
-        if missing := missing_kinds(extension.get("kinds", ())):
-            cause = f"needs {', '.join(missing)} of the extension {extension.get('name')}, which is not loaded"
-            raise SpecError("extensions", cause, "give --extension FILE, or import that file, if you trust it")
+    try:
+        needed = [Extension.model_validate(extension) for extension in extensions]
+    except ValidationError as error:
+        raise SpecError("extensions", f"is damaged: {error.errors()[0]['msg']}", "restore the file") from None
+    for extension in needed:
+        extension.check("extensions")
     return parse(dict(spec))
 
 

@@ -9,7 +9,7 @@ from archetype.convert.source import open_spec
 from archetype.errors import SpecError
 from archetype.families.own import MODEL_TYPE, read_own_spec
 from archetype.models.spec import ModelSpec
-from archetype.runs.extensions import extensions_of
+from archetype.spec.extensions import extensions_of
 
 
 class ArchetypeConfig(PretrainedConfig):

@@ -66,9 +66,11 @@ class MeasuredMixerCost(MeasuredContentCost, MixerCost):
 
     def flops(self, work: Work) -> Counts:
         rows, state, lengths = work.rows.value, None, None
-        x = torch.empty(rows, work.queries.value, self.d.value, device=META)
-        if work.phase == "decode":
-            state = self.module.new_state(rows, work.length.value, x.dtype, META)  # type: ignore[operator]
+        new_state = getattr(self.module, "new_state", None)
+        length = work.queries if new_state or work.phase != "decode" else work.length  # without a state all anew
+        x = torch.empty(rows, length.value, self.d.value, device=META)
+        if work.phase == "decode" and new_state:
+            state = new_state(rows, work.length.value, x.dtype, META)
             lengths = torch.zeros(rows, dtype=torch.long, device=META)
         return {"products": flops_of(lambda: self.module(x, context_of(x, lengths), state), self.part)}
 

@@ -23,6 +23,7 @@ from archetype.models.spec import ModelSpec
 from archetype.parts.adapter import module as adapters
 from archetype.parts.adapter.spec import Adapter
 from archetype.runs.checkpoints import latest
+from archetype.runs.extensions import FILE as EXTENSIONS
 from archetype.runs.extensions import check_extensions, write_extensions
 from archetype.spec.base import Spec
 from archetype.spec.kinds import ByKind
@@ -160,6 +161,8 @@ def write_best(run: Run, model: Model, instead: Mapping[str, Tensor] = MappingPr
     """Write weights as those of a run directory of their own, inside the run's."""
     best = Run(run.best_folder)
     if best.exists:
+        if (run.folder / EXTENSIONS).is_file():  # those that the run has been resumed with
+            atomic.write_bytes(best.folder / EXTENSIONS, (run.folder / EXTENSIONS).read_bytes())
         write_weights(best, model, instead)
         return
     with atomic.new_folder(best.folder) as temporary:

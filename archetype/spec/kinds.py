@@ -1,7 +1,7 @@
 """Open sets of parts: a file names a part by its `kind`, and an extension may add kinds without a fork."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
@@ -114,10 +114,11 @@ def kinds_from_outside(value: Any) -> set[type[Part]]:
     return {type(part) for part in parts_within(value) if not type(part).__module__.startswith(PACKAGE)}
 
 
-def missing_kinds(kinds: Iterable[str]) -> list[str]:
-    """Which of some kinds, each as Role.kind, are not registered."""
+def registered_kind(name: str) -> type[Part] | None:
+    """The class of a kind that is named as Role.kind; None where it is not registered."""
     load_all_kinds()
-    return sorted(set(kinds) - {f"{role.__name__}.{kind}" for role in Part.__subclasses__() for kind in role.kinds})
+    role_name, _, kind = name.partition(".")
+    return next((role.kinds.get(kind) for role in Part.__subclasses__() if role.__name__ == role_name), None)
 
 
 @cache

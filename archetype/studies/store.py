@@ -30,6 +30,7 @@ from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.models.file import parse
 from archetype.spec.base import fingerprint
+from archetype.spec.extensions import extensions_of
 from archetype.studies.experiment import Metric
 from archetype.training.numerics import NUMERICS
 from archetype.training.recipe import Recipe
@@ -62,11 +63,13 @@ class RunRequest:
 
     @cached_property
     def key(self) -> str:
-        """A hash of all that decides the numbers: model, recipe, data, seed, precision, numerics and torch."""
+        """A hash of all that decides the numbers: model, recipe, data, seed, precision, numerics, torch, extensions."""
         recipe = self.recipe.dump(full=True)
-        spec = fingerprint(parse(recipe.pop("spec")))
+        model = parse(recipe.pop("spec"))
+        spec = fingerprint(model)
         data = {name: value for name, value in recipe.pop("data").items() if name != "text"}
         identity = [spec, recipe, data, self.data_sha256, self.device, CODE, torch.__version__]
+        identity += [extension.sha256 for extension in extensions_of([model, self.recipe])]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
 
 

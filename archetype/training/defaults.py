@@ -11,8 +11,9 @@ from archetype.io.yaml import read_mapping
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.edit import assign, put
 from archetype.training.budget import NUM_EVALUATIONS, Budget
+from archetype.training.datasets import RunningText
+from archetype.training.learning_rate import suitable_rate
 from archetype.training.objectives.base import ObjectiveConfig
-from archetype.training.optimizers import Optimizer
 from archetype.training.pretrained import Pretrained
 from archetype.training.recipe import Recipe
 
@@ -59,12 +60,14 @@ def assemble(
         Recipe.parse(data)  # what is said holds before the rest is chosen
         if pretrained is not None:
             _take_from(pretrained, data, of_spec)
-        chosen = "" if file else _choose(data, bool(budget))
+        chosen = _choose(data, bool(budget)) if file is None else []
         if of_spec:
             data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
+        if file is None or pretrained is not None:  # of the model as it is now
+            chosen += _choose_rate(data, pretrained is not None)
         if of_objective is not None:
             data["objective"] = _kind_of_objective(data) | of_objective
-        return Recipe.parse(data), chosen
+        return Recipe.parse(data), ", ".join(chosen)
     except ArchetypeError as error:
         raise error.at(str(file)) if file else error from None
 
@@ -105,6 +108,7 @@ def recipe_for(source: str | dict[str, Any], data: Mapping[str, Any], size: int)
     """
     fields: dict[str, Any] = {"spec": source, "data": dict(data)}
     _choose(fields, False, size)
+    _choose_rate(fields, is_trained=False)
     return Recipe.parse(fields)
 
 
@@ -130,8 +134,8 @@ def _kind_of_objective(data: dict[str, Any]) -> dict[str, str]:
     return next(({"kind": kind} for kind, one in configs.items() if one.model_construct().suits(spec, examples)), {})
 
 
-def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> str:
-    """Fill in what a mapping of a recipe leaves open, for the size of its text or a given one; say it in one line."""
+def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> list[str]:
+    """Fill in what a mapping of a recipe leaves open, for the size of its text or a given one; say what it is."""
     chosen: dict[str, Any] = {}
 
     def choose(path: str, value: Any) -> None:
@@ -153,11 +157,11 @@ def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> 
     if not has_budget and "steps" in data:
         choose("schedule.warmup_steps", min(MAX_WARMUP, int(data["steps"]) // 10))
         choose("evaluate_every", max(1, -(-int(data["steps"]) // NUM_EVALUATIONS)))
-    return ", ".join(f"{name} {value}" for name, value in chosen.items())
+    return [f"{name} {value}" for name, value in chosen.items()]
 
 
 def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: bool) -> None:
-    """Choose for so many bytes of text: tokenizer, vocabulary, length, steps and learning rate."""
+    """Choose for so many bytes of text: tokenizer, vocabulary, length and steps."""
     spec, is_open = _opened(data["spec"])
     vocab_size = MAX_VOCAB_SIZE if is_open else getattr(spec, "vocab_size", MAX_VOCAB_SIZE)
     room = vocab_size if spec.is_causal else vocab_size - 200  # for the mask, or a span's sentinels
@@ -173,13 +177,18 @@ def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: b
     if not has_budget:
         tokens = data["batch_size"] * (data.get("sequence_length") or spec.context_length)
         choose("steps", min(MAX_STEPS, max(MIN_STEPS, EPOCHS * num_tokens // tokens)))
-    kinds: dict[str, Any] = Optimizer.kinds
-    optimizer = kinds[data.get("optimizer", {}).get("kind", "adamw")]
-    share, width = optimizer.share_of_adamw, getattr(spec, "d_model", None)
-    if share is None:
-        choose("optimizer.learning_rate", optimizer.model_fields["learning_rate"].default)
-    elif spec.is_causal and width:
-        choose("optimizer.learning_rate", float(f"{share * 0.384 / width:.1g}"))
+
+
+def _choose_rate(data: dict[str, Any], is_trained: bool) -> list[str]:
+    """Choose the learning rate of a model on text, and of every model that is trained already; say it, and why."""
+    recipe = Recipe.parse({name: value for name, value in data.items() if name != "objective"})
+    is_said = "learning_rate" in recipe.optimizer.model_fields_set
+    if is_said or not (is_trained or isinstance(recipe.data, RunningText)):
+        return []
+    spec, adapter = _opened(recipe.spec)[0], recipe.adapter.kind if recipe.adapter else ""
+    rate, why = suitable_rate(type(recipe.optimizer), spec, is_trained, adapter)
+    _put(data, "optimizer", recipe.optimizer.dump() | {"learning_rate": rate})
+    return [f"learning_rate {rate:g} ({why})"]
 
 
 def _put(data: dict[str, Any], path: str, value: Any) -> None:

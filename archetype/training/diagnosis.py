@@ -3,13 +3,11 @@
 import math
 from collections import deque
 from collections.abc import Iterator
+from statistics import fmean
 
-from archetype.models.spec import ModelSpec
-from archetype.training.metrics import Event, Notice, Step
+from archetype.training.metrics import Evaluated, Event, Notice, Step
 from archetype.training.state import TrainState
-
-NUM_STEPS = 20  # whose mean loss is judged
-MARGIN = 1.1  # by how much it may exceed that of guessing
+from archetype.training.verdict import NUM_STEPS, has_diverged
 
 
 class Diagnosis:
@@ -20,9 +18,8 @@ class Diagnosis:
     """
 
     def __init__(self, state: TrainState) -> None:
-        self.state, self.guessing = state, guessing_loss(state.model.spec)
+        self.state, self.guess = state, state.objective.guessing_loss(state.model.spec)
         self.losses: deque[float] = deque(maxlen=NUM_STEPS)
-        self.first = math.nan
         self.is_said = False
 
     def at_start(self) -> Iterator[Notice]:
@@ -38,22 +35,18 @@ class Diagnosis:
             yield Notice(step, f"{cause}: {effect}; use fewer warmup_steps")
 
     def after(self, event: Event) -> Iterator[Notice]:
-        """Warnings that follow from the losses of the last steps."""
-        if not isinstance(event, Step) or event.skipped:
+        """A warning as soon as the losses show that the run diverges: after some steps, or at an evaluation."""
+        if isinstance(event, Step) and not event.skipped:
+            self.losses.append(event.loss)
+            if self.state.first_loss is None:
+                self.state.first_loss = event.loss
+        first, mean = self.state.first_loss, fmean(self.losses) if self.losses else math.nan
+        is_shown = len(self.losses) == NUM_STEPS or (isinstance(event, Evaluated) and not event.on_all)
+        if self.is_said or not is_shown or first is None or not has_diverged(mean, first, self.guess):
             return
-        self.losses.append(event.loss)
-        if len(self.losses) == 1:
-            self.first = event.loss
-        mean = sum(self.losses) / len(self.losses)
-        is_bad = len(self.losses) == NUM_STEPS and mean > max(MARGIN * self.guessing, self.first)
-        if is_bad and not self.is_said:
-            self.is_said = True
-            cause = f"the loss of {NUM_STEPS} steps, {mean:.2f}, is worse than that of guessing, {self.guessing:.2f}"
-            effect = f"a learning rate of {self.state.recipe.optimizer.learning_rate:.2g} is too high"
-            yield Notice(event.step, f"{cause}: {effect}; stop, and start again with a lower one")
-
-
-def guessing_loss(spec: ModelSpec) -> float:
-    """The loss, in nats, of a model that takes all ids or classes for equally likely."""
-    num_choices: int = getattr(spec.head, "num_classes", 0) or getattr(spec, "vocab_size", 1)
-    return math.log(num_choices)
+        self.is_said = True
+        beaten = first if self.guess is None or mean <= self.guess else self.guess
+        worse = "is worse than that of guessing" if beaten == self.guess else "is above the first one"
+        cause = f"the loss of {len(self.losses)} steps, {mean:.2f}, {worse}, {beaten:.2f}"
+        effect = f"a learning rate of {self.state.recipe.optimizer.learning_rate:.2g} is too high"
+        yield Notice(event.step, f"{cause}: {effect}; stop, and start again with a lower one")

@@ -22,6 +22,7 @@ from archetype.training.schedules import set_learning_rate
 from archetype.training.state import TrainState
 from archetype.training.stop_signal import StopSignal, stop_on_signal
 from archetype.training.trackers import Trackers
+from archetype.training.verdict import verdict
 
 MAX_SKIPPED = 5  # steps in a row whose loss or gradient is not finite
 log = logging.getLogger(__name__)
@@ -69,6 +70,10 @@ def run(
             return interrupted
         if interrupted is None:
             write_weights(run, state.model, weights)
+            guess, peak = state.objective.guessing_loss(state.model.spec), state.recipe.optimizer.learning_rate
+            state.verdict = verdict(metrics.read(run.metrics_file), guess, peak)
+            if state.verdict is not None:
+                on_event(Notice(state.step, state.verdict.text))
         try:
             draw_picture(run, state.objective.unit)
         except Exception as error:  # whatever a library for pictures raises: the weights are written, and count

@@ -22,12 +22,21 @@ ALLOW = "or give --allow-changes"
 
 
 class Provenance(BaseModel, frozen=True):
-    """Hashes of the specification and the data, the recipe with all its values, and the machine and the versions."""
+    """What a run began with.
+
+    Attributes:
+        spec: a hash of the specification.
+        data: of the examples.
+        recipe: with all its values.
+        environment: the machine and the versions.
+        guessing_loss: the held-out loss of who does not look at the examples, where it is known.
+    """
 
     spec: str
     data: str
     recipe: dict[str, Any]
     environment: dict[str, Any] = {}
+    guessing_loss: float | None = None
 
 
 def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective) -> None:
@@ -35,7 +44,11 @@ def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective
     values = recipe.dump(full=True)
     atomic.write_bytes(run.recipe_file, with_schema_line(mapping_to_yaml(values), "recipe").encode())
     provenance = Provenance(
-        spec=fingerprint(spec), data=objective.fingerprint, recipe=values, environment=environment()
+        spec=fingerprint(spec),
+        data=objective.fingerprint,
+        recipe=values,
+        environment=environment(),
+        guessing_loss=objective.guessing_loss(spec),
     )
     atomic.write_json(run.provenance_file, provenance.model_dump())
 

@@ -15,6 +15,7 @@ from archetype.parts.adapter.module import install
 from archetype.parts.adapter.spec import Adapter
 from archetype.runs import checkpoints
 from archetype.runs.directory import AdaptedModel, Run, fill_from, read_run_spec, write_adapter, write_run_spec
+from archetype.runs.extensions import refuse_changes, write_extensions
 from archetype.runs.origin import write_origin
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template, write_template
@@ -116,14 +117,14 @@ def resume(
         folder: the run directory.
         device: where the model goes.
         steps: how many the whole run takes from now on (absent: as before).
-        allow_changes: go on although recipe or data are not those that the run began with.
+        allow_changes: go on although recipe, data or extensions are not those that the run began with.
         force: go on even if a step is expected to take more memory than is free.
         sizes: of `parallel` in place of the recipe's, such as parallel.shard=4.
         processes: that share the work; what is written is by the main one.
 
     Raises:
-        CheckpointError: the folder is not a run, its checkpoint is damaged, or its architecture, data or recipe have
-            changed.
+        CheckpointError: the folder is not a run, its checkpoint is damaged, or its architecture, data, recipe or
+            extensions have changed.
     """
     run = Run(folder)
     if not run.exists:
@@ -131,6 +132,8 @@ def resume(
     if processes.is_main:
         with locked(folder):
             pass  # another process is told now, not after all the reading
+    if not allow_changes:
+        refuse_changes(folder)
     spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)  # says first which extension is missing
     began = read_provenance(run)
     if not allow_changes:
@@ -153,6 +156,7 @@ def resume(
     if steps is not None or allow_changes or sizes:
         with locked(folder):
             write_recipe(run, recipe, spec, objective)
+            write_extensions(folder, [spec, recipe])
             if steps is not None and checkpoint is not None:  # which has the same weights
                 run.weights_file.unlink(missing_ok=True)
     building_device = processes.building_device(recipe, device)

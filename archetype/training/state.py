@@ -27,6 +27,7 @@ from archetype.training.optimizers import optimizer_tensors, restore_optimizer
 from archetype.training.pretrained import set_trainable
 from archetype.training.processes import ALONE, Processes
 from archetype.training.recipe import Recipe
+from archetype.training.verdict import Verdict
 
 
 @dataclass
@@ -38,6 +39,8 @@ class TrainState:
         num_evaluated: evaluations made at this step.
         best_loss: the lowest held-out loss so far.
         num_worse: evaluations since then.
+        first_loss: of the first step.
+        verdict: on how the run ended, where something is wrong with it.
         notes: what to say of the run when it starts.
         prefetcher: prepares the next batches.
         average: of the weights, where the recipe asks for one.
@@ -56,6 +59,8 @@ class TrainState:
     num_evaluated: int = 0
     best_loss: float = math.inf
     num_worse: int = 0
+    first_loss: float | None = None
+    verdict: Verdict | None = None
     notes: tuple[str, ...] = ()
     processes: Processes = ALONE
     unread: checkpoints.Checkpoint | None = None
@@ -100,7 +105,8 @@ class TrainState:
             self.average.restore(load_file(checkpoint.average_file))
 
     def remember(self, lines: list[dict[str, Any]]) -> None:
-        """Take up the evaluations of a run's earlier part, from its metrics."""
+        """Take up the first loss and the evaluations of a run's earlier part, from its metrics."""
+        self.first_loss = next((line["loss"] for line in lines if "loss" in line), None)
         evaluated: dict[int, list[float]] = {}
         for line in lines:
             if "validation_loss" in line:

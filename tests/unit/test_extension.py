@@ -1,5 +1,6 @@
 """Parts from outside: registered without a fork, then read, counted, built and decoded with as all others."""
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import archetype
-from archetype import spec
-from archetype.errors import ArchetypeError, CheckpointError, SpecError
+from archetype import exporting, spec
+from archetype.apps.cli.made_with import model_hash
+from archetype.errors import ArchetypeError, ChangedExtension, CheckpointError, SpecError
 from archetype.extension import load_extension, register
 from archetype.inspection.attention import attention_steps
 from archetype.models.block.module import PreNormBlock
@@ -23,7 +25,12 @@ from archetype.nn.registry import module_class
 from archetype.nn.selection import Choice, KeySelector
 from archetype.parts.position.module import ScoreBias
 from archetype.roles.pattern import MaskContext, PatternRule
-from archetype.runs.extensions import FILE, check_extensions, extensions_of, write_extensions
+from archetype.runs.extensions import FILE, check_extensions, write_extensions
+from archetype.spec.extensions import extensions_of, source_of
+from archetype.studies.store import RunRequest
+from archetype.training.loop import run
+from archetype.training.recipe import Recipe
+from archetype.training.setup import resume, start
 from tests.helpers import registered
 from tests.helpers.inspected import inspection, tracer
 from tests.helpers.passes import forward_step
@@ -318,3 +325,66 @@ def test_a_model_without_parts_from_outside_records_nothing(tmp_path: Path) -> N
     write_extensions(tmp_path, [archetype.load_spec("llama-tiny")])
     assert not (tmp_path / FILE).exists()
     check_extensions(tmp_path)
+
+
+def edited_extension(tmp_path: Path) -> Path:
+    """A copy of the extension, which a test may edit."""
+    file = tmp_path / "linear_attention.py"
+    file.write_text(LINEAR_ATTENTION.read_text())
+    load_extension(file)
+    return file
+
+
+@pytest.mark.filterwarnings("error::archetype.errors.ChangedExtension")
+def test_an_edited_extension_is_said_and_refused_where_a_run_goes_on(tmp_path: Path) -> None:
+    file, cpu = edited_extension(tmp_path), torch.device("cpu")
+    (tmp_path / "text.txt").write_text("so it is and so it was " * 60)
+    model = with_mixer(kind="gated_linear_attention", num_heads=4)
+    fields = {"spec": model.dump(), "data": {"text": [str(tmp_path / "text.txt")], "tokenizer": "bytes"}}
+    rest = {"batch_size": 2, "sequence_length": 16, "steps": 4, "evaluate_every": 2, "checkpoint_every": 2}
+    recipe = Recipe.parse(fields | rest)
+    run(start(tmp_path / "run", recipe, cpu), lambda event: None)
+    lm = archetype.load(tmp_path / "run")
+    exporting.export(lm, tmp_path / "own", format="archetype-hf")
+    key = RunRequest(recipe, "", (), "", "cpu", {}).key
+    made_with = model_hash(lm)
+
+    before = extensions_of([model])[0].sha256
+    file.write_text(file.read_text() + "# another thought\n")
+    assert extensions_of([model])[0].sha256 == before  # what runs is what was loaded
+    load_extension(file)
+    after = extensions_of([model])[0].sha256
+    change = (
+        f"the extension linear_attention.py was edited (sha256 {before[:12]}... before, sha256 {after[:12]}... now)"
+    )
+    for folder, place in ((tmp_path / "run", tmp_path / "run"), (tmp_path / "run" / "best", tmp_path / "run" / "best"),
+                          (tmp_path / "own", "extensions")):  # fmt: skip
+        with pytest.warns(ChangedExtension) as said:
+            assert archetype.load(folder).spec.dump() == model.dump() | {"name": archetype.load(folder).spec.name}
+        assert {str(one.message) for one in said} == {f"{place}: {change}: what it computes may differ"}
+    assert RunRequest(recipe, "", (), "", "cpu", {}).key != key  # a study makes the run anew
+    assert model_hash(lm) != made_with  # and --output goes on with another model
+    with pytest.raises(CheckpointError) as refused:
+        resume(tmp_path / "run", cpu, steps=6)
+    assert str(refused.value) == f"{tmp_path / 'run'}: {change}; restore it, or give --allow-changes"
+    with pytest.warns(ChangedExtension):
+        state = resume(tmp_path / "run", cpu, steps=8, allow_changes=True)
+    run(state, lambda event: None)
+    archetype.load(tmp_path / "run")  # it has been told
+    archetype.load(tmp_path / "run" / "best")
+    resume(tmp_path / "run", cpu)
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    text = "from typing import Literal\nimport archetype\nfrom archetype import spec\n"
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        kind = f"class {folder.upper()}(spec.Norm):\n    kind: Literal['{folder}'] = '{folder}'\n"
+        module = f"archetype.register({folder.upper()}, module=archetype.parts.norm.module.RMSNorm)\n"
+        file = tmp_path / folder / "parts.py"
+        file.write_text(f"{text}import archetype.parts.norm.module\n{kind}{module}")
+        load_extension(file)
+    sources = [source_of(spec.Norm.kinds[kind]) for kind in "ab"]
+    assert [one.sha256 for one in sources] == [
+        hashlib.sha256((tmp_path / folder / "parts.py").read_bytes()).hexdigest() for folder in "ab"
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 from archetype.data.tokenization import tokenizer_files
 from archetype.language_model import LanguageModel
 from archetype.spec.base import fingerprint
+from archetype.spec.extensions import extensions_of
 from archetype.weights.fingerprint import weights_fingerprint
 
 MADE_WITH = "made_with"  # the key of a record
@@ -34,10 +35,11 @@ def difference(before: Any, now: MadeWith) -> str | None:
 
 
 def model_hash(lm: LanguageModel) -> str:
-    """A hash of a model's specification, weights, tokenizer and chat template."""
+    """A hash of a model's specification, weights, tokenizer, chat template, and parts from outside."""
     tokenizer = None if lm.tokenizer is None else tokenizer_files(lm.tokenizer)[1]
     template = None if lm.template is None else [lm.template.source, dict(lm.template.tokens)]
-    return _hash([fingerprint(lm.spec), weights_fingerprint(lm.model), tokenizer, template, lm.special])
+    outside = [extension.sha256 for extension in extensions_of([lm.spec])]
+    return _hash([fingerprint(lm.spec), weights_fingerprint(lm.model), tokenizer, template, lm.special, *outside])
 
 
 def _hash(value: Any) -> str:

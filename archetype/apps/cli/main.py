@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import sys
+import traceback
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -195,7 +196,20 @@ def main() -> None:
         if error.errno == errno.EPIPE:  # the reader of our output has seen enough
             sys.exit(0)
         _fail(f"standard output: cannot be written: {error.strerror}", 2)
+    except Exception as error:
+        _fail_of_extension(error)
+        raise
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _fail_of_extension(error: Exception) -> None:
+    """End with one line where a part from outside has raised this, after its trace with --verbose."""
+    if (extension := sys.modules.get("archetype.extension")) is None:
+        return
+    if (failure := extension.failure_of_extension(error)) is not None:
+        if "--verbose" in sys.argv:
+            traceback.print_exception(error)
+        _fail(str(failure), 2)
 
 
 def _usage(error: typer.TyperException) -> str:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from archetype.apps.cli import train_options as own
 from archetype.apps.cli.fields import takes, values_of
 from archetype.apps.cli.options import Device, Json, OptionalOutput
@@ -87,3 +89,5 @@ def train(
         last = metrics.last(state.run.metrics_file)
         print_json({"run": str(state.run.folder), "step": state.step, "last": last})
     raise_if_interrupted(state, interrupted)
+    if state.verdict is not None and state.verdict.has_diverged:
+        raise typer.Exit(1)

@@ -68,7 +68,9 @@ Texts = Annotated[
 ]
 RecipeFile = Annotated[Path | None, typer.Option(help="A recipe file; flags replace what it says.")]
 Resume = Annotated[Path | None, typer.Option(help="Go on with this run; with --steps, to so many in all.")]
-AllowChanges = Annotated[bool, typer.Option("--allow-changes", help="Resume although recipe or data were changed.")]
+AllowChanges = Annotated[
+    bool, typer.Option("--allow-changes", help="Resume although recipe, data or extensions were changed.")
+]
 From = Annotated[
     Path | None, typer.Option("--from", metavar="MODEL", help="Go on from the weights and the tokenizer of a model.")
 ]

@@ -12,7 +12,7 @@ from archetype.apps.serve.specs import SpecRequest, problems, read
 from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
 from archetype.io.yaml import mapping_to_yaml, with_schema_line
-from archetype.runs.extensions import extensions_of
+from archetype.spec.extensions import extensions_of
 
 FILES: dict[str, dict[str, Any]] = {  # by the kind of the data: files that the reader has to bring along
     "corpus": {"text": ["text.txt"]},

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from archetype.errors import SpecError
 from archetype.models.block import spec
 from archetype.nn.cache import BlockState, LayerState
 from archetype.nn.context import ForwardContext, Vectors
@@ -59,7 +60,14 @@ class Block(nn.Module):
             self.add_module(f"{name}_residual", module_class(residual)(residual, own))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
-        """The state before a text: the mixer's, or of all contents that keep one."""
+        """The state before a text: the mixer's, or of all contents that keep one.
+
+        Raises:
+            SpecError: the mixer has none, as one from outside that only reads whole texts.
+        """
+        if self.mixer is not None and not hasattr(self.mixer, "new_state"):
+            cause = "keeps no state, so that no text is continued token by token"
+            raise SpecError(type(self.mixer).__name__, cause, "give it new_state, as docs/adding_a_part.md says")
         states: list[LayerState | None] = []
         for content in (self.mixer, self.feedforward):
             new_state = getattr(content, "new_state", None)

@@ -1,10 +1,12 @@
 """The base of all objectives: settings that a recipe names by `kind`, examples, and a loss."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -103,6 +105,19 @@ class Objective(ABC):
         """Take what `prepare` returned when the run began."""
         assert not tensors, "what was prepared is for another objective"
 
+    def guessing_loss(self, spec: ModelSpec) -> float | None:
+        """The held-out loss of who does not look at the examples; None where it is not known.
+
+        Here that of taking all ids or classes for equally likely, where the loss is a cross-entropy of them.
+
+        Args:
+            spec: of the model.
+        """
+        if type(self).compute_loss is not Objective.compute_loss:
+            return None
+        num_choices: int = getattr(spec.head, "num_classes", 0) or getattr(spec, "vocab_size", 1)
+        return math.log(num_choices)
+
     def num_targets(self, batch: Batch) -> int:
         """How many predictions the loss of a batch is the mean of."""
         return int((self.inputs_and_targets(batch)[1] != IGNORED).sum())
@@ -154,6 +169,17 @@ def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
     if head is None or not model.spec.head.is_product:
         return None
     return head if 4 * num_targets * head.vocab_size > LARGE_LOGITS else None
+
+
+def prior_loss(training: Any, validation: Any) -> float:
+    """The loss, in nats, of who knows how often each class occurs and nothing else; each is taken to occur once more.
+
+    Args:
+        training: classes of the examples to learn from, (n,).
+        validation: of those that are held out, (m,).
+    """
+    counts = 1 + np.bincount(training, minlength=validation.max() + 1)
+    return float(-np.log(counts[validation] / counts.sum()).mean())
 
 
 def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:

@@ -1,5 +1,6 @@
 """Direct preference optimization: of two completions the preferred one becomes likelier than it was."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -114,6 +115,10 @@ class DPOObjective(Objective):
         tokens = torch.cat([nn.functional.pad(rows, (0, width - rows.shape[1])) for rows in (batch[0], batch[3])])
         num_tokens = torch.cat((batch[1], batch[4]))
         return {"tokens": tokens[:, :-1], "num_tokens": (num_tokens - 1).clamp(max=width - 1)}, tokens[:, 1:]
+
+    def guessing_loss(self, spec: ModelSpec) -> float:
+        """That of the reference, by which both completions are rewarded alike."""
+        return math.log(2)
 
     def num_targets(self, batch: Batch) -> int:
         """One prediction for each pair."""

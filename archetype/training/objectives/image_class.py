@@ -14,7 +14,7 @@ from archetype.models.spec import ModelSpec
 from archetype.spec.base import Probability
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data, ImageData
-from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import Batch, Objective, ObjectiveConfig, ObjectiveInputs, prior_loss
 
 
 @part
@@ -73,7 +73,7 @@ class ImageClassObjective(Objective):
     unit = "image"
 
     def __init__(self, training: Images, validation: Images, batch_size: int, seed: int, config: ImageClass) -> None:
-        self.validation = validation
+        self.validation, self.training_labels = validation, training.labels
         self.batches = ImageBatches(training, batch_size, seed)
         self.label_smoothing = config.label_smoothing
         self.fingerprint = f"{training.fingerprint}{validation.fingerprint}"
@@ -88,6 +88,10 @@ class ImageClassObjective(Objective):
     def validation_batch(self, index: int) -> Batch:
         places = np.arange(len(self.validation))[index * self.batches.batch_size :][: self.batches.batch_size]
         return _tensors(self.validation.select(places))
+
+    def guessing_loss(self, spec: ModelSpec) -> float:
+        """That of how often each class occurs."""
+        return prior_loss(self.training_labels, self.validation.labels)
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """The images, and their classes."""

@@ -17,7 +17,14 @@ from archetype.spec.kinds import part
 from archetype.tokenizers import Tokenizer
 from archetype.training.datasets import Data
 from archetype.training.examples import LabelledText, Records
-from archetype.training.objectives.base import Batch, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import (
+    Batch,
+    LossOutput,
+    Objective,
+    ObjectiveConfig,
+    ObjectiveInputs,
+    prior_loss,
+)
 
 
 @part
@@ -123,6 +130,10 @@ class LabelledTextObjective(Objective):
         tokens, num_tokens, labels = batch
         return {"tokens": tokens, "num_tokens": num_tokens}, labels
 
+    def guessing_loss(self, spec: ModelSpec) -> float:
+        """That of how often each class occurs."""
+        return prior_loss(self.labels, self.validation_labels)
+
     def num_targets(self, batch: Batch) -> int:
         """One prediction for each text."""
         return len(batch[0])
@@ -134,6 +145,10 @@ class LabelledTextObjective(Objective):
 
 class RegressionObjective(LabelledTextObjective):
     """Texts, and a number that is said of each."""
+
+    def guessing_loss(self, spec: ModelSpec) -> float:
+        """That of the mean."""
+        return float(np.square(self.validation_labels - self.labels.mean()).mean())
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
         """The mean of the squared differences."""

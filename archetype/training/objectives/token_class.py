@@ -14,7 +14,7 @@ from archetype.spec.base import Probability
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import LabelledTokens
-from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs, prior_loss
 from archetype.training.objectives.text_class import chosen_labels
 
 
@@ -84,10 +84,20 @@ class LabelledTokensObjective(Objective):
     def validation_batch(self, index: int) -> Batch:
         return _batch(self.validation[index * self.order.batch_size : (index + 1) * self.order.batch_size])
 
+    def guessing_loss(self, spec: ModelSpec) -> float:
+        """That of how often each class occurs."""
+        return prior_loss(*(_classes(rows) for rows in (self.training, self.validation)))
+
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """The texts, and the classes of their tokens."""
         tokens, num_tokens, classes = batch
         return {"tokens": tokens, "num_tokens": num_tokens}, classes
+
+
+def _classes(rows: list[Labelled]) -> Any:
+    """The classes that are learned, one after the other."""
+    classes = np.concatenate([of_row for _, of_row in rows])
+    return classes[classes != IGNORED]
 
 
 def _batch(rows: list[Labelled]) -> Batch:

@@ -1,0 +1,86 @@
+"""Files that parts from outside come from: by name and hash, so that what they made can say which it needs."""
+
+import hashlib
+import inspect
+import sys
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from archetype.errors import ChangedExtension, SpecError
+from archetype.spec.base import Spec
+from archetype.spec.kinds import Part, kinds_from_outside, registered_kind
+
+SHOWN = 12  # characters of a hash in a message
+
+
+class Extension(BaseModel, frozen=True):
+    """A file with parts from outside.
+
+    Attributes:
+        name: of the file.
+        sha256: of its contents as they were loaded; empty where the parts were defined without a file.
+        kinds: the parts that are used of it, as role.kind.
+    """
+
+    name: str
+    sha256: str
+    kinds: tuple[str, ...]
+
+    def check(self, place: str) -> None:
+        """Check that its parts are registered, and warn where they are those of a file that has been edited since.
+
+        Args:
+            place: what was written with it.
+
+        Raises:
+            SpecError: parts are missing; nothing is ever loaded by itself.
+
+        Warns:
+            ChangedExtension: the file was edited.
+        """
+        if missing := sorted({kind for kind in self.kinds if registered_kind(kind) is None}):
+            digest = f" (sha256 {self.sha256[:SHOWN]}...)" if self.sha256 else ""
+            cause = f"needs {', '.join(missing)} of the extension {self.name}{digest}, which is not loaded"
+            raise SpecError(place, cause, f"give --extension {self.name} if you trust that file")
+        if change := self.change():
+            warnings.warn(ChangedExtension(f"{place}: {change}: what it computes may differ"), stacklevel=2)
+
+    def change(self) -> str:
+        """How the file that its parts were loaded from differs from the recorded one; empty where it does not."""
+        for cls in filter(None, map(registered_kind, self.kinds if self.sha256 else ())):
+            now = source_of(cls).sha256
+            if now != self.sha256:
+                now = f"sha256 {now[:SHOWN]}... now" if now else "no file now"
+                return f"the extension {self.name} was edited (sha256 {self.sha256[:SHOWN]}... before, {now})"
+        return ""
+
+
+class Source(NamedTuple):
+    """Name and hash of a file."""
+
+    name: str
+    sha256: str
+
+
+def extensions_of(specs: Iterable[Spec | None]) -> list[Extension]:
+    """The extensions whose parts some specifications use."""
+    kinds: dict[Source, set[str]] = {}
+    for cls in kinds_from_outside(tuple(specs)):
+        names = (f"{role.__name__}.{cls.model_fields['kind'].default}" for role in cls.roles())
+        kinds.setdefault(source_of(cls), set()).update(names)
+    return [Extension(**source._asdict(), kinds=tuple(sorted(names))) for source, names in sorted(kinds.items())]
+
+
+def source_of(cls: type[Part]) -> Source:
+    """The file that defines a part, as it was when it was loaded."""
+    module = sys.modules.get(cls.__module__)
+    try:
+        file = Path(inspect.getsourcefile(module) or "") if module else Path()
+        sha256 = getattr(module, "__sha256__", "") or hashlib.sha256(file.read_bytes()).hexdigest()
+        return Source(file.name, sha256)
+    except (TypeError, OSError):  # a notebook has no file
+        return Source(cls.__module__, "")
