@@ -9,20 +9,22 @@ import llguidance
 
 LONGEST = 1000  # characters of what is wrong: it repeats the grammar
 STEPS = 64  # tokens of a text that are tried: what grows with each of them shows
+BOUNDED_WHITESPACE = r" |\n( {0,16}|\t{0,8})"  # at one place of JSON: a space, or a line's end and indentation
 PER_CHARACTER = 10_000  # bytes of a compiled grammar at most, where the system does not say how many it takes
 
 
-def answer(kind: str, source: str) -> tuple[str | None, int]:
+def answer(kind: str, source: str, whitespace: str) -> tuple[str | None, int]:
     """Follow a grammar for some tokens, each a byte.
 
     Args:
         kind: json_schema, regex or lark.
         source: of the grammar.
+        whitespace: of JSON, bounded or free.
 
     Returns:
         What is wrong with it, None where nothing is; and the bytes that it takes.
     """
-    text = getattr(llguidance.LLMatcher, f"grammar_from_{kind}")(source)
+    text = text_of(kind, source, whitespace)
     tokenizer, before = _bytes(), allocated()
     matcher = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits())
     for _ in range(STEPS):
@@ -32,6 +34,19 @@ def answer(kind: str, source: str) -> tuple[str | None, int]:
         matcher.consume_token(mask.bit_length() - 1)
     taken = PER_CHARACTER * len(source) if before is None else (allocated() or 0) - before
     return fault_of(matcher), max(taken, len(source))
+
+
+def text_of(kind: str, source: str, whitespace: str) -> str:
+    """A grammar as llguidance reads it; arguments as for `answer`.
+
+    Raises:
+        ValueError: it is no JSON object.
+    """
+    matcher = llguidance.LLMatcher
+    if kind == "json_schema":
+        defaults: Any = {"whitespace_pattern": BOUNDED_WHITESPACE} if whitespace == "bounded" else None
+        return matcher.grammar_from_json_schema(source, defaults)  # the schema's own "x-guidance" comes after these
+    return matcher.grammar_from_regex(source) if kind == "regex" else matcher.grammar_from_lark(source)
 
 
 def limits() -> Any:

@@ -176,8 +176,12 @@ async def begin(
     stop_ids = tuple(body.stop_token_ids or ())
     seed = secrets.randbits(62) if body.seed is None else body.seed
     count = 0 if most == 0 else num_prompts * choices.n
-    if (grammar := settings.keys() & set(KINDS)) and model.worker.engine is not None:
-        await model.worker.grammar(model.lm.sampling.replace(**{name: settings[name] for name in grammar}))
+    if settings.keys() & set(KINDS) and model.worker.engine is not None:
+        await model.worker.grammar(
+            model.lm.sampling.replace(
+                **{name: settings[name] for name in settings.keys() & {*KINDS, "json_whitespace"}}
+            )
+        )
     model.worker.admit(count)
 
     def submit() -> None:
