@@ -14,7 +14,7 @@ from torch import Tensor
 from archetype.confined.process import Confined, ConfinedError
 from archetype.distribution import install_command
 from archetype.errors import DataError, SpecError
-from archetype.generate.settings import Sampling
+from archetype.generate.settings import BOUNDED_WHITESPACE, Sampling
 from archetype.generate.vocabulary import Vocabulary, alternatives
 from archetype.tokenizers import Tokenizer
 
@@ -152,7 +152,7 @@ class GrammarCompiler:
         source = alternatives(value) if kind == "choices" else value
         if len(source) > MAX_SOURCE:
             raise SpecError(kind, f"has {len(source):,} characters, more than {MAX_SOURCE:,}", "give a smaller one")
-        whitespace = sampling.json_whitespace
+        whitespace = BOUNDED_WHITESPACE if sampling.json_whitespace == "bounded" else None
         key = sha256(f"{kind} {whitespace} {source}".encode(errors="surrogatepass")).digest()
         compiled = self._kept.get(key)
         if compiled is None or compiled.is_spent:  # without the lock: texts of other grammars need not wait
@@ -173,7 +173,7 @@ class GrammarCompiler:
         """Bytes of the grammars that are kept."""
         return sum(one.nbytes for one in [*self._kept.values()])  # others may ask while one is added
 
-    def _compiled(self, kind: str, source: str, whitespace: str) -> Compiled | Refused:
+    def _compiled(self, kind: str, source: str, whitespace: str | None) -> Compiled | Refused:
         """Compile what another process has followed without harm: a compiler that fails here would end all requests.
 
         Raises:
@@ -183,7 +183,10 @@ class GrammarCompiler:
 
         language = "regex" if kind == "choices" else kind
         try:
-            fault, nbytes = _try_out(language, source, whitespace, seconds=MAX_SECONDS, max_bytes=MAX_SOURCE)
+            num_tokens = self._num_tokens if "<[" in source else 0  # which are named by their ids
+            fault, nbytes = _try_out(
+                language, source, whitespace, num_tokens, seconds=MAX_SECONDS, max_bytes=MAX_SOURCE
+            )
         except ConfinedError as error:
             if error.kind == "Late":
                 raise SpecError(kind, str(error), "give a smaller one, or try again") from None

@@ -9,6 +9,8 @@ from pydantic import BeforeValidator, Field
 from archetype.errors import SpecError
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec
 
+# at one place of JSON: a space, or the end of a line and an indentation
+BOUNDED_WHITESPACE = r" |\n( {0,16}|\t{0,8})"
 Bias = Annotated[float, Field(strict=True, ge=-100, le=100)]
 Penalty = Annotated[float, Field(strict=True, ge=-2, le=2)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
