@@ -88,6 +88,7 @@ class App:
             "/v1/models/{id:path}": self._describe,
             "/health": self._health,
             "/metrics": self._metrics,
+            "/openapi.json": self._openapi,
             "/": page.index,
             "/assets/{path:path}": page.asset,
         }
@@ -268,6 +269,11 @@ class App:
     async def _health(self, exchange: Exchange) -> None:
         status = "shutting_down" if self.stopping else "ok"
         await exchange.answer({"status": status}, 503 if self.stopping else 200)
+
+    async def _openapi(self, exchange: Exchange) -> None:
+        from archetype.apps.serve.openapi import document
+
+        await exchange.answer(await asyncio.to_thread(document))
 
     async def _metrics(self, exchange: Exchange) -> None:
         await exchange.answer(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
