@@ -152,6 +152,7 @@ UNTRIED = {  # verbs that are not walked, and why
     "demo": "trains for minutes; its parts are those of other verbs",
     "check": "tests/unit/apps/cli/test_check.py",
     "explain": "has no options",
+    "chat": "tests/integration/test_chat.py: it reads what is typed",
     "serve": "tests/unit/apps/cli/test_serve.py: it ends when it is told to",
     "bench": "measures time",
     "parity": "tests/parity",
