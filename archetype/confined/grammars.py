@@ -2,7 +2,7 @@
 
 import ctypes
 import sys
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import llguidance
@@ -12,18 +12,20 @@ STEPS = 64  # tokens of a text that are tried: what grows with each of them show
 PER_CHARACTER = 10_000  # bytes of a compiled grammar at most, where the system does not say how many it takes
 
 
-def answer(kind: str, source: str) -> tuple[str | None, int]:
+def answer(kind: str, source: str, whitespace: str | None, num_tokens: int = 0) -> tuple[str | None, int]:
     """Follow a grammar for some tokens, each a byte.
 
     Args:
         kind: json_schema, regex or lark.
         source: of the grammar.
+        whitespace: at one place of JSON, as an expression; None for any.
+        num_tokens: of the tokenizer whose tokens the grammar names by their ids; 0 where it names none.
 
     Returns:
         What is wrong with it, None where nothing is; and the bytes that it takes.
     """
-    text = getattr(llguidance.LLMatcher, f"grammar_from_{kind}")(source)
-    tokenizer, before = _bytes(), allocated()
+    text = text_of(kind, source, whitespace)
+    tokenizer, before = _bytes(num_tokens), allocated()
     matcher = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits())
     for _ in range(STEPS):
         if matcher.is_stopped():
@@ -32,6 +34,19 @@ def answer(kind: str, source: str) -> tuple[str | None, int]:
         matcher.consume_token(mask.bit_length() - 1)
     taken = PER_CHARACTER * len(source) if before is None else (allocated() or 0) - before
     return fault_of(matcher), max(taken, len(source))
+
+
+def text_of(kind: str, source: str, whitespace: str | None) -> str:
+    """A grammar as llguidance reads it; arguments as for `answer`.
+
+    Raises:
+        ValueError: it is no JSON object.
+    """
+    matcher = llguidance.LLMatcher
+    if kind == "json_schema":
+        defaults: Any = None if whitespace is None else {"whitespace_pattern": whitespace}
+        return matcher.grammar_from_json_schema(source, defaults)  # the schema's own "x-guidance" comes after these
+    return matcher.grammar_from_regex(source) if kind == "regex" else matcher.grammar_from_lark(source)
 
 
 def limits() -> Any:
@@ -69,15 +84,17 @@ class _Allocations(ctypes.Structure):
 
 
 class _Bytes:
-    """256 tokens of a byte each, and one that ends a text."""
+    """256 tokens of a byte each, one that ends a text, and others without a text."""
 
     bos_token_id, eos_token_id, special_token_ids = None, 256, (256,)
-    tokens = (*(bytes([byte]) for byte in range(256)), b"")
+
+    def __init__(self, num_tokens: int) -> None:
+        self.tokens = (*(bytes([byte]) for byte in range(256)), *[b""] * max(1, num_tokens - 256))
 
     def __call__(self, text: str | bytes) -> list[int]:
         return list(text.encode() if isinstance(text, str) else text)
 
 
-@cache
-def _bytes() -> Any:
-    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()))
+@lru_cache(maxsize=4)
+def _bytes(num_tokens: int) -> Any:
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes(num_tokens)))

@@ -32,7 +32,8 @@ class ConfinedError(Exception):
     """The work was not done.
 
     Args:
-        kind: name of the exception that ended it; "Killed" where none did.
+        kind: name of the exception that ended it; "Killed" where none did, "Late" where other programs may have had the
+            processor.
         message: what it says.
     """
 
@@ -122,7 +123,7 @@ class Confined:
         status = process.wait()
         self.close()
         if is_late or status == -getattr(signal, "SIGPROF", 0):
-            return ConfinedError("Killed", f"takes longer than {seconds:g} s")
+            return ConfinedError("Late" if is_late else "Killed", f"takes longer than {seconds:g} s")
         return ConfinedError(
             "Killed", f"needs more than the {self._memory >> 20} MiB that it may have, or nests too deeply"
         )

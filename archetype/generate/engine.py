@@ -116,6 +116,7 @@ class Engine:
         id: object = None,
         continues: bool = True,
         group: object = None,
+        special_in_text: frozenset[int] = frozenset(),
         **sampling: Any,
     ) -> Request:
         """Let a prompt wait for its turn.
@@ -130,6 +131,7 @@ class Engine:
                 begins anew, as what a grammar describes does.
             group: of requests that belong together; it leaves a slot to others, and a free slot is theirs first who
                 have the fewest.
+            special_in_text: special tokens whose names are part of the text; the others stand for none.
             sampling: fields of `Sampling`; what is left out is the model's default.
 
         Raises:
@@ -153,13 +155,17 @@ class Engine:
         vocab_size, device = self.model.spec.vocab_size, self.model.device
         sampler = Sampler(settings, window, vocab_size, device, grammar, stops, ids, limit)
         names = {} if self.tokenizer is None else self.tokenizer.special_tokens
-        spelled = {token: name for name, token in names.items() if name and any(name in text for text in settings.stop)}
+        spelled = {
+            token: name
+            for name, token in names.items()
+            if name and (token in special_in_text or any(name in text for text in settings.stop))
+        }
         with self._changed:
             name = next(self._ids) if id is None else id
             if name in self._unfinished:
                 raise SpecError("id", f"{name!r:.80} is another unfinished request", "choose another")
             request = Request(self, name, ids, window, settings, logprobs, stops, stream, sampler, limit, spelled)
-            request.group = group
+            request.group, request.special_in_text = group, special_in_text
             self._unfinished[name] = request
             self._scheduler.waiting.append(request)
         return request

@@ -14,7 +14,7 @@ from torch import Tensor
 from archetype.confined.process import Confined, ConfinedError
 from archetype.distribution import install_command
 from archetype.errors import DataError, SpecError
-from archetype.generate.settings import Sampling
+from archetype.generate.settings import BOUNDED_WHITESPACE, Sampling
 from archetype.generate.vocabulary import Vocabulary, alternatives
 from archetype.tokenizers import Tokenizer
 
@@ -42,6 +42,23 @@ class Compiled:
     matcher: Any
     nbytes: int
     is_spent: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What is wrong with a grammar, so that no process looks at it again.
+
+    Attributes:
+        error: the parts of the error.
+        nbytes: that they take.
+    """
+
+    error: tuple[str, str, str]
+    is_spent = False
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self.error))
 
 
 class Grammar:
@@ -120,7 +137,7 @@ class GrammarCompiler:
         self._library, self._num_tokens, self._vocabulary = llguidance, tokenizer.vocab_size, Vocabulary(tokenizer)
         wrapped = llguidance.TokenizerWrapper(self._vocabulary)
         self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=list(self._vocabulary.ends))
-        self._kept: OrderedDict[bytes, Compiled] = OrderedDict()  # the newest last
+        self._kept: OrderedDict[bytes, Compiled | Refused] = OrderedDict()  # the newest last
         self._lock = threading.Lock()
 
     def compile(self, sampling: Sampling) -> Grammar:
@@ -135,17 +152,20 @@ class GrammarCompiler:
         source = alternatives(value) if kind == "choices" else value
         if len(source) > MAX_SOURCE:
             raise SpecError(kind, f"has {len(source):,} characters, more than {MAX_SOURCE:,}", "give a smaller one")
-        key = sha256(f"{kind} {source}".encode(errors="surrogatepass")).digest()
+        whitespace = BOUNDED_WHITESPACE if sampling.json_whitespace == "bounded" else None
+        key = sha256(f"{kind} {whitespace} {source}".encode(errors="surrogatepass")).digest()
         compiled = self._kept.get(key)
         if compiled is None or compiled.is_spent:  # without the lock: texts of other grammars need not wait
             if kind == "choices":
                 self._vocabulary.check_choices(value)
-            compiled = self._compiled(kind, source)
+            compiled = self._compiled(kind, source, whitespace)
         with self._lock:
             self._kept[key] = compiled
             self._kept.move_to_end(key)  # as the newest
             while self.nbytes > MAX_KEPT:
                 self._kept.popitem(last=False)
+        if isinstance(compiled, Refused):
+            raise SpecError(*compiled.error)
         return Grammar(compiled, compiled.matcher.deep_copy(), self._num_tokens)
 
     @property
@@ -153,22 +173,30 @@ class GrammarCompiler:
         """Bytes of the grammars that are kept."""
         return sum(one.nbytes for one in [*self._kept.values()])  # others may ask while one is added
 
-    def _compiled(self, kind: str, source: str) -> Compiled:
-        """Compile what another process has followed without harm: a compiler that fails here would end all requests."""
-        from archetype.confined.grammars import fault_of, limits
+    def _compiled(self, kind: str, source: str, whitespace: str | None) -> Compiled | Refused:
+        """Compile what another process has followed without harm: a compiler that fails here would end all requests.
+
+        Raises:
+            SpecError: the other process was late, which another time it may not be.
+        """
+        from archetype.confined.grammars import fault_of, limits, text_of
 
         language = "regex" if kind == "choices" else kind
         try:
-            fault, nbytes = _try_out(language, source, seconds=MAX_SECONDS, max_bytes=MAX_SOURCE)
+            num_tokens = self._num_tokens if "<[" in source else 0  # which are named by their ids
+            fault, nbytes = _try_out(
+                language, source, whitespace, num_tokens, seconds=MAX_SECONDS, max_bytes=MAX_SOURCE
+            )
         except ConfinedError as error:
-            is_wrong = error.kind == "ValueError"
-            raise SpecError(kind, str(error), "fix it" if is_wrong else "give a smaller one") from None
+            if error.kind == "Late":
+                raise SpecError(kind, str(error), "give a smaller one, or try again") from None
+            return Refused((kind, str(error), "fix it" if error.kind == "ValueError" else "give a smaller one"))
         if fault is not None:
-            raise SpecError(kind, fault, "fix it")
+            return Refused((kind, fault, "fix it"))
         if nbytes > MAX_BYTES:
-            raise SpecError(kind, f"takes {nbytes >> 20} MiB, more than {MAX_BYTES >> 20}", "give a smaller one")
-        text = getattr(self._library.LLMatcher, f"grammar_from_{language}")(source)
+            return Refused((kind, f"takes {nbytes >> 20} MiB, more than {MAX_BYTES >> 20}", "give a smaller one"))
+        text = text_of(language, source, whitespace)
         matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=limits())
         if (fault := fault_of(matcher)) is not None:
-            raise SpecError(kind, fault, "fix it")
+            return Refused((kind, fault, "fix it"))
         return Compiled(kind, matcher, nbytes)

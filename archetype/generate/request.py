@@ -95,7 +95,8 @@ class Request:
         self.group: object = None
         self._engine, self._stop_ids = engine, stop_ids
         self._stream, self._filter = stream, StopStringFilter(sampling.stop)
-        self._spelled = spelled  # special tokens that a stop string spells, which are in no text
+        self.special_in_text: frozenset[int] = frozenset()  # of these
+        self._spelled = spelled  # special tokens that a stop string spells, or that are part of the text
         self.unread: deque[Event] = deque()
         self._arrived: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
@@ -164,7 +165,7 @@ class Request:
         self.left -= 1
         piece = self._filter.push(self._stream.push(token)) if self._stream is not None else ""
         if token in self._spelled:
-            piece += self._filter.push(self._spelled[token], shown=False)
+            piece += self._filter.push(self._spelled[token], shown=token in self.special_in_text)
         grammar = self.sampler.grammar
         if self._filter.stopped or (grammar is not None and grammar.is_complete):
             return self.finish("stop", token, piece, logprobs)

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import BeforeValidator, Field
 
 from archetype.errors import SpecError
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec
 
+# at one place of JSON: a space, or the end of a line and an indentation
+BOUNDED_WHITESPACE = r" |\n( {0,16}|\t{0,8})"
 Bias = Annotated[float, Field(strict=True, ge=-100, le=100)]
 Penalty = Annotated[float, Field(strict=True, ge=-2, le=2)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
@@ -112,6 +114,8 @@ class Sampling(LogitsRules):
         stop: end before this string, which is left out.
         ignore_eos: go on past the token that ends a text.
         json_schema: a JSON schema, as a dict or as JSON.
+        json_whitespace: of that JSON: bounded to a space or an indented line between two of its signs, or free, with
+            which some models write spaces to the last token.
         regex: write what matches a regular expression as a whole.
         lark: a grammar of Lark.
         choices: write one of these texts, as it is.
@@ -134,6 +138,7 @@ class Sampling(LogitsRules):
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_tuple)] = ()
     ignore_eos: Flag = False
     json_schema: Annotated[str | None, BeforeValidator(_as_json)] = None
+    json_whitespace: Literal["bounded", "free"] = "bounded"
     regex: str | None = None
     lark: str | None = None
     choices: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -204,6 +209,7 @@ class SamplingFields(TypedDict, total=False):
     stop: str | Sequence[str]
     ignore_eos: bool
     json_schema: str | dict[str, Any] | None
+    json_whitespace: Literal["bounded", "free"]
     regex: str | None
     lark: str | None
     choices: Sequence[str] | None

@@ -126,6 +126,7 @@ def serving(
     grace_seconds: float = 30.0,
     runs: Path = Path("runs"),
     reports: Sequence[Path] = (),
+    origins: Sequence[str] = (),
     **options: Any,
 ) -> Iterator[Served]:
     """Serve models from a thread, on a free port."""
@@ -146,7 +147,13 @@ def serving(
     async def main() -> None:
         known = sources or [Source(name, name) for name in models]
         app = App(
-            Models(known, ModelOptions(open=lambda place: models[place], **options)), keys, (), limits, runs, reports
+            Models(known, ModelOptions(open=lambda place: models[place], **options)),
+            keys,
+            (),
+            limits,
+            runs,
+            reports,
+            origins,
         )
         server = Server(app, grace_seconds)
         running.append(Served(app, server, listening.getsockname()[1]))

@@ -351,3 +351,36 @@ def test_two_models_of_one_name_are_refused() -> None:
 
     with pytest.raises(ArchetypeError, match="two models have the same name"):
         Models([Source("a", "x"), Source("a", "y")], ModelOptions(open=lambda place: json.loads(place)))
+
+
+def test_pages_of_allowed_origins_read_answers() -> None:
+    """A browser asks before it posts JSON; its question brings no key, and every answer says who may read it."""
+    ours, lm = "https://example.org", tiny("llama-tiny", "vocab_size=257")
+    asked = {"access_control_request_method": "POST", "access_control_request_headers": "authorization,content-type"}
+    with serving({"llama": lm}, ("secret",), origins=(f"{ours}/", "http://localhost:3000")) as served:
+        for path in ("/v1/completions", "/nowhere"):
+            told = served.call(path, method="OPTIONS", origin=ours, **asked)
+            assert (told.status, told.body) == (204, b"")
+            assert told.headers["access-control-allow-origin"] == ours and told.headers["vary"] == "origin"
+            assert told.headers["access-control-allow-methods"] == "GET, POST"
+            assert told.headers["access-control-allow-headers"] == asked["access_control_request_headers"]
+        for path, body, status in (
+            ("/v1/models", None, 401), ("/health", None, 200), ("/v1/completions", {"prompt": "a"}, 401),
+        ):  # fmt: skip
+            reply = served.call(path, body, origin="HTTP://localhost:3000")
+            assert (reply.status, reply.headers["access-control-allow-origin"]) == (status, "HTTP://localhost:3000")
+            assert "x-request-id" in reply.headers["access-control-expose-headers"]
+        stream = {"prompt": "a", "max_tokens": 2, "stream": True}
+        reply = served.call("/v1/completions", stream, origin=ours, authorization="Bearer secret")
+        assert reply.events[-1] == "[DONE]" and reply.headers["access-control-allow-origin"] == ours
+        for origin in ("https://example.com", "https://example.org.evil", "null", ""):
+            told = served.call("/v1/completions", method="OPTIONS", origin=origin, **asked)
+            assert told.status == 401 and "access-control-allow-origin" not in told.headers
+        assert served.call("/health", method="OPTIONS", origin=ours).status == 405  # no question of a browser
+        foreign = served.call("/health", method="OPTIONS", origin=ours, host="evil.example", **asked)
+        assert foreign.status == 403
+    with serving({"llama": lm}, origins=("*",)) as served:
+        assert served.call("/health", origin="https://any.where").headers["access-control-allow-origin"]
+    with serving({"llama": lm}) as served:
+        assert served.call("/v1/completions", method="OPTIONS", origin=ours, **asked).status == 405
+        assert "access-control-allow-origin" not in served.call("/health", origin=ours).headers

@@ -12,6 +12,8 @@ from archetype.data.conversations import conversation_rows, prompt_and_answer
 from archetype.errors import DataError
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import REASONING, ChatTemplate
+from archetype.tokenizers.tool_calls import read_calls
+from archetype.tokenizers.tool_rendering import tool_form
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 TEXTS = (
@@ -194,3 +196,51 @@ def test_json_is_written_as_in_transformers(arguments: str) -> None:
     message = {"role": "user", "content": "é<'\"", "b": [1, 2.5, None, {"z": 1, "a": {}}]}
     template = ChatTemplate(source + "{# b #}", {})
     assert template.render([message]) == expected(template, [message])
+
+
+FORMS = {  # of calls, by the published file: what stands before a name, and what leads to the next one
+    "Qwen__Qwen3-4B_sophgo.tokenizer_config.json": (
+        '<tool_call>\n{"name": "', '}\n</tool_call>\n<tool_call>\n{"name": "',
+    ),
+    "LGAI-EXAONE__EXAONE-4.0-1.2B.chat_template.jinja": (
+        '<tool_call>{"name": "', '}</tool_call>\n<tool_call>{"name": "',
+    ),
+    "meta-llama__Llama-3.2-3B-Instruct_mediatek.tokenizer_config.json": ('{"name": "', None),
+    "openai__gpt-oss-20b.chat_template.jinja": (" to=functions.", None),
+    "google__gemma-4-E2B-it.chat_template.jinja": ("<|tool_call>call:", "<tool_call|><|tool_call>call:"),
+    "zai-org__GLM-4.5.chat_template.jinja": ("<tool_call>", "</arg_value>\n</tool_call>\n<tool_call>"),
+    "Qwen__Qwen3.5-0.8B.chat_template.jinja": (
+        "<tool_call>\n<function=", "\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=",
+    ),
+}  # fmt: skip
+CALLED = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array"}, "c": {"type": "number"}}}
+CALLABLE = [{"type": "function", "function": {"name": name, "description": "x", "parameters": CALLED}} for name in "fg"]
+
+
+def test_calls_as_transformers_writes_them_are_read_back(templates: dict[str, ChatTemplate]) -> None:
+    """In every template that declares tools and writes calls; the form is known for some."""
+    read: dict[str, str] = {}
+    for name, template in templates.items():
+        if not (template.reads("tools") and template.reads("tool_calls")):
+            with pytest.raises(DataError, match=r"^tools: the model's chat template writes none"):
+                tool_form(template)
+            continue
+        if template.source in read:
+            continue
+        read[template.source] = name
+        form, draw = tool_form(template), random.Random(name)
+        if name in FORMS:
+            assert (form.before_name, form.next_name) == FORMS[name]
+        for number in range(1, 3 if form.next_name is not None else 2):
+            values = {"a": draw.choice(TEXTS[:7]), "b": [1, True, "x"], "c": draw.choice((1, 2.5))}
+            calls = [
+                (one, {key: values[key] for key in draw.sample("abc", draw.randint(0, 3))}) for one in "fg"[:number]
+            ]
+            sent = [{"type": "function", "id": f"abcdefgh{place}", "function": {"name": one, "arguments": arguments}}
+                    for place, (one, arguments) in enumerate(calls)]  # fmt: skip
+            user = {"role": "user", "content": "Do it"}
+            text = expected(template, [user, {"role": "assistant", "content": "", "tool_calls": sent}], tools=CALLABLE)
+            assert text is not None
+            _, calls_read = read_calls(form, dict.fromkeys("fg", CALLED), text[text.rindex("Do it") :])
+            assert calls_read == calls, name
+    assert FORMS.keys() <= {*read.values()} and len(read) > 12

@@ -18,19 +18,22 @@ if TYPE_CHECKING:
 
 SAMPLING = fields(
     "generate/settings.py:Sampling", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
-    "seed", "stop", "ignore_eos", "regex",
+    "seed", "stop", "ignore_eos", "json_whitespace", "regex",
 )  # fmt: skip
 OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # a model's files may say them
 BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty", "max_extra_tokens")
 SECTIONS = {  # of the options, in the help
-    "Text": ("max_new_tokens", "stop", "ignore_eos", "json_schema", "regex", "lark"),
+    "Text": ("max_new_tokens", "stop", "ignore_eos", "json_schema", "json_whitespace", "regex", "lark"),
     "Sampling": ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),
     "Conversation": ("chat", "system"),
     "Speculation": ("draft", "lookup"),
     "Beam search": tuple(BEAM),
     "Files": ("input", "output", "slots"),
 }
-NEEDS = {"system": ("chat",), "slots": ("input",), "input": ("output",), "output": ("input",)}
+NEEDS = {
+    "system": ("chat",), "slots": ("input",), "input": ("output",), "output": ("input",),
+    "json_whitespace": ("json_schema", "input"),
+}  # fmt: skip
 EXCLUDES = {"input": ("prompts", "texts", "chat"), "chat": ("draft", "lookup")}
 SELF = Path("self")  # the draft of a model that predicts further tokens
 LINES_AT_ONCE = 512  # of standard input, read before the first is translated

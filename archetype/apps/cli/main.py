@@ -44,6 +44,7 @@ VERBS = {
     "plot": ("runs", "plot", "Draw the loss curves of several runs over each other."),
     "report": ("runs", "report", "Write report.html of a run: curves, cost, recipe, samples and environment."),
     "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
+    "chat": ("chat", "chat", "Talk with a model in the terminal, by its own chat template; each line is a message."),
     "evaluate": (
         "evaluate",
         "evaluate",
@@ -70,7 +71,7 @@ VERBS = {
         "Compare Archetype with transformers on one folder, module by module, or with llama.cpp on a GGUF file.",
     ),
 }
-READERS = ("generate", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
+READERS = ("generate", "chat", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
 QUICK = ("specs", "cost", "draw")  # modules of verbs that end before there is much garbage
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 

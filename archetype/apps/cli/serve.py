@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from archetype.apps.serve.models import Source
 
 SECTIONS = {
-    "Network": ("host", "port", "api_key", "allow_host", "in_browser"),
+    "Network": ("host", "port", "api_key", "allow_host", "allow_origin", "in_browser"),
     "Models": ("alias", "memory", "dtype", "weights", "deterministic", "device", "chat_template", "generation_config"),
     "Page": ("runs", "reports"),
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
@@ -57,6 +57,10 @@ def serve(
     ] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name by which clients reach this machine; may be repeated.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="An origin whose pages may ask, such as https://example.org; may be repeated, * is any."),
     ] = None,
     in_browser: Annotated[bool, typer.Option("--open", help="Open the web UI in this machine's browser.")] = False,
     alias: Annotated[
@@ -116,8 +120,9 @@ def serve(
     served = Models(sources_of(models or [], alias or []) or [example()], options)
     keys = api_key or [key for key in [os.environ.get(KEY)] if key]
     app = App(
-        served, keys, [host, *(allow_host or [])], Limits(max_body << 10, seconds=timeout), runs, reports or REPORTS
-    )
+        served, keys, [host, *(allow_host or [])], Limits(max_body << 10, seconds=timeout), runs, reports or REPORTS,
+        allow_origin or [],
+    )  # fmt: skip
     listening = listen(host, port)
     names = ", ".join(source.name for source in served.sources) if models else "the example model"
     web_ui, api = addresses(host, listening.getsockname()[1])

@@ -16,6 +16,7 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from archetype.apps.serve import page
+from archetype.apps.serve.cross_origin import Headers, Origins
 from archetype.apps.serve.errors import ApiError, api_error, event
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.limits import Limits
@@ -55,6 +56,10 @@ class App:
         limits: of a request.
         runs: the folder of training runs that the page shows.
         reports: the folders of reports of studies that it shows.
+        origins: whose pages may read answers.
+
+    Raises:
+        SpecError: one of these is no origin.
     """
 
     def __init__(
@@ -65,11 +70,13 @@ class App:
         limits: Limits | None = None,
         runs: Path = Path("runs"),
         reports: Sequence[Path] = (),
+        origins: Iterable[str] = (),
     ) -> None:
         self.models, self.limits = models, limits or Limits()
         self.metrics = Metrics(lambda: models.loaded)
         self.stopping = False
         self._keys = [key.encode() for key in keys]
+        self._origins = Origins(origins)
         self._hosts = {*LOOPBACK, *(host.lower() for host in hosts)}
         self._running: set[asyncio.Timeout] = set()
         self._started = int(time.time())
@@ -82,6 +89,7 @@ class App:
             "/v1/models/{id:path}": self._describe,
             "/health": self._health,
             "/metrics": self._metrics,
+            "/openapi.json": self._openapi,
             "/": page.index,
             "/assets/{path:path}": page.asset,
         }
@@ -97,9 +105,15 @@ class App:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        answer = _Answer(send)
+        headers = dict(scope["headers"])
+        answer = _Answer(send, self._origins.headers(headers))
         scope["app"] = self
         try:
+            self._check_head(scope)
+            if (preflight := self._origins.preflight(scope["method"], headers)) is not None:
+                await answer.send({"type": "http.response.start", "status": 204, "headers": preflight})
+                await answer.send({"type": "http.response.body", "body": b""})
+                return
             self._check(scope)
             body = await self._body(scope, receive)
             await self._run(scope, body, receive, answer)
@@ -148,11 +162,11 @@ class App:
         for timeout in list(self._running):
             timeout.reschedule(asyncio.get_running_loop().time())
 
-    def _check(self, scope: Scope) -> None:
-        """See that a request may be answered, by its head alone.
+    def _check_head(self, scope: Scope) -> None:
+        """See that a request is meant for this server.
 
         Raises:
-            ApiError: it may not.
+            ApiError: it is not, or its head is too large.
         """
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES:
             raise ApiError("headers_too_large", f"the headers have more than {HEADER_BYTES:,} bytes; send fewer")
@@ -161,6 +175,14 @@ class App:
         if not self._is_known(host):
             message = f"the host {host!r:.100} is not served here; start the server with --allow-host for its name"
             raise ApiError("host_not_allowed", message)
+
+    def _check(self, scope: Scope) -> None:
+        """See that a request may be answered, by its head alone.
+
+        Raises:
+            ApiError: it may not.
+        """
+        headers = dict(scope["headers"])
         if self._keys and scope["path"] not in KEYLESS and not scope["path"].startswith("/assets/"):
             sent = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip() or headers.get(b"api-key", b"")
             if sum(hmac.compare_digest(sent, key) for key in self._keys) == 0:  # all are compared, in equal time
@@ -259,6 +281,11 @@ class App:
         status = "shutting_down" if self.stopping else "ok"
         await exchange.answer({"status": status}, 503 if self.stopping else 200)
 
+    async def _openapi(self, exchange: Exchange) -> None:
+        from archetype.apps.serve.openapi import document
+
+        await exchange.answer(await asyncio.to_thread(document))
+
     async def _metrics(self, exchange: Exchange) -> None:
         await exchange.answer(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
@@ -285,13 +312,17 @@ def request_id() -> str:
 class _Answer:
     """The status and headers that were sent to a client.
 
+    Args:
+        send: of ASGI.
+        headers: of every answer, beside the request's id.
+
     Attributes:
         status: of HTTP; 499 as long as nothing was sent.
         id: of the request, which every answer bears.
     """
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, headers: Headers) -> None:
+        self._send, self._headers = send, headers
         self.status, self._is_stream, self._is_complete = 499, False, False
         self.id = request_id()
 
@@ -300,7 +331,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._is_stream = any(value == b"text/event-stream" for _, value in message["headers"])
-            message["headers"].append((b"x-request-id", self.id.encode()))
+            message["headers"] = [*message["headers"], *self._headers, (b"x-request-id", self.id.encode())]
         else:
             self._is_complete = not message.get("more_body")
         await self._send(message)

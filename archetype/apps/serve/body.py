@@ -17,6 +17,7 @@ EXPECTED = {
     "stop": "a text or a list of texts",
     "source": "a text or a list of token ids",
     "target": "a text or a list of token ids",
+    "tool_choice": 'none, auto, required, or {"type": "function", "function": {"name": ...}}',
     "guided_json": "a JSON schema, as an object or a text",
 }
 

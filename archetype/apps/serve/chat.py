@@ -12,6 +12,7 @@ from archetype.apps.serve.metrics import Metrics
 from archetype.apps.serve.models import Models
 from archetype.apps.serve.requests import ChatRequest, Message, plain_messages
 from archetype.apps.serve.served_model import ServedModel
+from archetype.apps.serve.tools import Answer, ToolUse, tool_use
 from archetype.errors import ArchetypeError
 from archetype.generate import Event
 
@@ -22,15 +23,18 @@ async def chat_completions(models: Models, metrics: Metrics, exchange: Exchange)
     count = body.num_logprobs()
     async with models.use(body.model) as model:
         model.check("chat completions")
-        encode = conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message)
-        choices = await begin(model, body, lambda: [encode()[1]], 1, None, count, metrics, "messages")
+        encode = _prompt(model, body)
+        use = await _use_of_tools(model, body)
+        more = {} if use is None else use.settings()
+        choices = await begin(model, body, lambda: [encode()[1]], 1, None, count, metrics, "messages", more=more)
+        answers = [Answer(use) for _ in range(choices.n)]
         try:
             if body.stream:
                 envelope = Envelope(model, "chatcmpl", "chat.completion.chunk")
-                await _stream(model, body, choices, envelope, count, exchange)
+                await _stream(model, body, choices, answers, envelope, count, exchange)
             else:
                 envelope = Envelope(model, "chatcmpl", "chat.completion")
-                await exchange.answer(await _answer(model, body, choices, envelope, count))
+                await exchange.answer(await _answer(model, body, choices, answers, envelope, count))
         finally:
             choices.cancel()
 
@@ -40,14 +44,37 @@ async def render(models: Models, exchange: Exchange) -> None:
     body = exchange.read(ChatRequest)
     async with models.use(body.model) as model:
         model.check("chat completions")
-        text, ids = await model.worker.text(
-            conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message)
-        )
+        text, ids = await model.worker.text(_prompt(model, body))
     await exchange.answer({"model": model.name, "prompt": text, "token_ids": ids, "count": len(ids)})
 
 
+async def _use_of_tools(model: ServedModel, body: ChatRequest) -> ToolUse | None:
+    """How the answers to a request may call its tools; None where they may not.
+
+    Raises:
+        ApiError: the model cannot, or the request asks for another form of its answer as well.
+    """
+    if not body.tools and body.tool_choice in (None, "auto", "none"):
+        return None
+    use = await model.worker.text(lambda: tool_use(model, body.tools, body.tool_choice, body.parallel_tool_calls))
+    if use is not None and body.grammar():
+        cause = "and a form of the answer cannot both be asked for"
+        raise ApiError("invalid_value", f"tools: {cause}; leave one out, or set tool_choice to none", "tools")
+    return use
+
+
+def _prompt(model: ServedModel, body: ChatRequest) -> Callable[[], tuple[str, list[int]]]:
+    """The conversation of a request; without its tools where none may be called: a model calls what it knows of."""
+    tools = None if body.tool_choice == "none" else body.tools
+    return conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message, tools)
+
+
 def conversation(
-    model: ServedModel, messages: list[Message], add_generation_prompt: bool | None, continue_final: bool | None
+    model: ServedModel,
+    messages: list[Message],
+    add_generation_prompt: bool | None,
+    continue_final: bool | None,
+    tools: list[Any] | None = None,
 ) -> Callable[[], tuple[str, list[int]]]:
     """A function that renders messages by the model's template and encodes them, to be called in a thread for texts.
 
@@ -56,6 +83,7 @@ def conversation(
         messages: of the conversation.
         add_generation_prompt: whether the text ends with what stands before an answer (default: yes).
         continue_final: whether it ends within the last message instead, which is to be continued.
+        tools: that the model may call.
 
     Raises:
         ApiError: there is no template; what is returned raises it where the template refuses these messages.
@@ -70,43 +98,48 @@ def conversation(
             "--chat-template FILE"
         )
         raise ApiError("no_chat_template", message, "messages")
-    plain = plain_messages(messages, template)
 
     def encode() -> tuple[str, list[int]]:
+        plain = plain_messages(messages, template)
         try:
             if continue_final:
-                text = template.render_continued(plain)
+                text = template.render_continued(plain, tools or None)
             else:
-                text = template.render(plain, add_generation_prompt is not False)
+                text = template.render(plain, add_generation_prompt is not False, tools or None)
         except ArchetypeError as error:
-            raise ApiError("invalid_value", str(error), "messages") from None
+            raise ApiError("invalid_value", str(error), "tools" if error.place == "tools" else "messages") from None
         return text, check_tokens(model, tokenizer.encode_with_special_tokens(text), "messages")
 
     return encode
 
 
 async def _answer(
-    model: ServedModel, body: ChatRequest, choices: Choices, envelope: Envelope, count: int | None
+    model: ServedModel,
+    body: ChatRequest,
+    choices: Choices,
+    answers: list[Answer],
+    envelope: Envelope,
+    count: int | None,
 ) -> dict[str, Any]:
     """The answer to a request that is not streamed."""
-    texts, reasons = [""] * choices.n, ["length"] * choices.n
-    contents: list[list[dict[str, Any]]] = [[] for _ in texts]
+    reasons: list[str | None] = ["length"] * choices.n
+    contents: list[list[dict[str, Any]]] = [[] for _ in answers]
 
     def add(events: list[Event]) -> None:
         for one in events:
             index = index_of(one)
-            texts[index] += one.text
-            reasons[index] = one.finish_reason or "length"
+            answers[index].push(one.text, one.finish_reason is not None)
+            reasons[index] = answers[index].reason(one.finish_reason or "length")
             if count is not None and one.logprobs is not None and not _only_ends(model, body, one):
                 contents[index].append(chat_logprobs(model, one, count))
 
     await choices.read(add)
     items = []
-    for index, text in enumerate(texts):
+    for index, answer in enumerate(answers):
         logprobs = None if count is None else {"content": contents[index], "refusal": None}
         item = {
             "index": index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
+            "message": answer.message(),
             "logprobs": logprobs,
             "finish_reason": reasons[index],
         }
@@ -118,7 +151,13 @@ async def _answer(
 
 
 async def _stream(
-    model: ServedModel, body: ChatRequest, choices: Choices, envelope: Envelope, count: int | None, exchange: Exchange
+    model: ServedModel,
+    body: ChatRequest,
+    choices: Choices,
+    answers: list[Answer],
+    envelope: Envelope,
+    count: int | None,
+    exchange: Exchange,
 ) -> None:
     """Answer with a stream: the role first, the chunks of one step in one piece, an empty delta last."""
     make = envelope.chunks(body.include_usage)
@@ -135,10 +174,14 @@ async def _stream(
             if count is not None and one.logprobs is not None and not _only_ends(model, body, one):
                 logprobs = {"content": [chat_logprobs(model, one, count)], "refusal": None}
             ids = f',"token_ids":[{one.token}]' if body.return_token_ids and one.token is not None else ""
-            if one.text or logprobs or ids:
-                pieces.append(chunk(index, f'{{"content":{encode_json(one.text)}}}', logprobs, rest=ids))
+            deltas = answers[index].push(one.text, one.finish_reason is not None)
+            if not deltas and (logprobs or ids):
+                deltas = [{"content": ""}]
+            for delta in deltas:
+                pieces.append(chunk(index, encode_json(delta), logprobs, rest=ids))
+                logprobs, ids = None, ""  # which stand with the first
             if one.finish_reason is not None:
-                pieces.append(chunk(index, "{}", reason=one.finish_reason))
+                pieces.append(chunk(index, "{}", reason=answers[index].reason(one.finish_reason)))
         if pieces:
             write(b"".join(pieces))
 

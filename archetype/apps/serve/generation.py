@@ -2,9 +2,10 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from archetype.apps.serve.errors import ApiError, api_error
@@ -153,6 +154,7 @@ async def begin(
     metrics: Metrics,
     param: str,
     at_once: bool = False,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Choices:
     """Submit the choices of an answer.
 
@@ -166,18 +168,23 @@ async def begin(
         metrics: which count.
         param: the field of the body that has the prompts; the text goes on from a `prompt`, and answers messages.
         at_once: whether `encode` has nothing to do; then few choices with plain settings need no other thread.
+        more: settings that are not in the body.
 
     Raises:
         ArchetypeError: a grammar is wrong.
         ApiError: a prompt does not fit, a setting is wrong, the answer is too large, or too many requests wait.
     """
     choices = Choices(model, [], body.n or 1, metrics.clock(model.name))
-    settings, most = body.sampling() | {"continues": param == "prompt"}, body.most_tokens()
+    settings, most = body.sampling() | {"continues": param == "prompt", **more}, body.most_tokens()
     stop_ids = tuple(body.stop_token_ids or ())
     seed = secrets.randbits(62) if body.seed is None else body.seed
     count = 0 if most == 0 else num_prompts * choices.n
-    if (grammar := settings.keys() & set(KINDS)) and model.worker.engine is not None:
-        await model.worker.grammar(model.lm.sampling.replace(**{name: settings[name] for name in grammar}))
+    if settings.keys() & set(KINDS) and model.worker.engine is not None:
+        await model.worker.grammar(
+            model.lm.sampling.replace(
+                **{name: settings[name] for name in settings.keys() & {*KINDS, "json_whitespace"}}
+            )
+        )
     model.worker.admit(count)
 
     def submit() -> None:

@@ -88,6 +88,7 @@ class GenerationRequest(Body):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    json_whitespace: Literal["bounded", "free"] | None = None
     # accepted, without effect
     user: Any = None
     metadata: Any = None
@@ -139,6 +140,8 @@ class GenerationRequest(Body):
             names.append("stream_options")
         elif self.stream_options is not None and "include_obfuscation" in self.stream_options.model_fields_set:
             names.append("stream_options.include_obfuscation")
+        if self.json_whitespace is not None and not any(kind == "json_schema" for _, kind, _ in self._rules()):
+            names.append("json_whitespace")
         return names
 
     def most_tokens(self) -> int | None:
@@ -170,6 +173,8 @@ class GenerationRequest(Body):
             settings["min_new_tokens"] = self.min_tokens
         if self.stop is not None:
             settings["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if self.json_whitespace is not None:
+            settings["json_whitespace"] = self.json_whitespace
         return settings | self.grammar()
 
     def grammar(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 MAX_CHOICES = 128  # prompts x n
 MAX_INPUTS = 2048  # texts or pictures of one request
+MAX_TOOLS = 128
 MAX_INSPECTED_TOKENS = 2048
 ANSWER_BYTES = 2**24  # of an answer that is sent as a whole
 WAITING_BYTES = 2**20  # of a stream that its client has not taken; more are not made before it has

@@ -1,6 +1,7 @@
 """Bodies of requests, route by route."""
 
 import json
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -8,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError, unsupported
 from archetype.apps.serve.generation_request import GenerationRequest
-from archetype.apps.serve.limits import MAX_CHOICES
+from archetype.apps.serve.limits import MAX_CHOICES, MAX_TOOLS
+from archetype.apps.serve.tools import Choice as ToolChoice
+from archetype.apps.serve.tools import SentTool, check_calls, takes_text
 from archetype.tokenizers.chat_template import ChatTemplate
 
 Ids = list[int]
@@ -69,12 +72,13 @@ class Message(BaseModel):
 
 
 def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict[str, Any]]:
-    """Messages as a template reads them: contents as texts, arguments of tool calls as objects.
+    """Messages as a template reads them: contents as texts, arguments of calls as objects, results with their names.
 
     Raises:
-        ApiError: a part is no text.
+        ApiError: a part is no text, or a message has more calls than the template writes.
     """
-    plain = []
+    plain: list[dict[str, Any]] = []
+    names: dict[Any, str] = {}  # of the functions that were called, by the ids of calls
     for number, message in enumerate(messages):
         content = message.content if isinstance(message.content, list) else []
         for part in content:
@@ -85,21 +89,33 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
         if role == "developer" and not template.reads(role):
             role = "system"
         text = "".join(part.text or "" for part in content) if content else message.content
-        calls = [_with_arguments(call) for call in (message.model_extra or {}).get("tool_calls") or ()]
-        plain.append({"role": role, "content": text} | (message.model_extra or {}) | {"tool_calls": calls or None})
+        more = message.model_extra or {}
+        calls = [_with_arguments(call, template) for call in more.get("tool_calls") or ()]
+        names |= {call.get("id"): _function(call).get("name", "") for call in calls if isinstance(call, dict)}
+        if role == "tool" and names.get(more.get("tool_call_id")) and template.reads("name"):
+            more = {"name": names[more.get("tool_call_id")]} | more
+        plain.append({"role": role, "content": text} | more | {"tool_calls": calls or None})
+    check_calls(plain, template)
     return plain
 
 
-def _with_arguments(call: Any) -> Any:
-    """A tool call whose arguments, which the API has as a JSON text, are an object."""
+def _function(call: Any) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+    return function if isinstance(function, dict) else {}
+
+
+def _with_arguments(call: Any, template: ChatTemplate) -> Any:
+    """A tool call as templates are given it: the name first, whatever the client's order, and its arguments, which the
+    API has as a JSON text, as an object unless the template reads texts.
+    """
+    function = _function(call)
+    if not isinstance(function.get("arguments"), str):
         return call
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        return call  # a template may take it as it is
-    return call | {"function": function | {"arguments": arguments}}
+    arguments: Any = function["arguments"]
+    if not takes_text(template):
+        with suppress(ValueError, RecursionError):  # a template may take it as it is
+            arguments = json.loads(arguments)
+    return call | {"function": {"name": function.get("name"), **function, "arguments": arguments}}
 
 
 class ChatRequest(GenerationRequest):
@@ -111,8 +127,25 @@ class ChatRequest(GenerationRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     echo: Any = None
+    tools: Annotated[list[SentTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = GenerationRequest.neutral | {"echo": (False,)}
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        name: values
+        for name, values in (GenerationRequest.neutral | {"echo": (False,)}).items()
+        if name not in ("tools", "tool_choice")
+    }
+    ignored: ClassVar[frozenset[str]] = GenerationRequest.ignored - {"parallel_tool_calls"}
+
+    def without_effect(self) -> list[str]:
+        names = super().without_effect()
+        if not self.tools or self.tool_choice == "none":
+            return [*names, *sorted(self.model_fields_set & {"tools", "tool_choice", "parallel_tool_calls"})]
+        sent: list[Any] = [*self.tools]
+        if self.tool_choice in (None, "auto") and any(tool["function"].get("strict") for tool in sent):
+            names.append("tools.function.strict")  # a grammar holds for calls that have to be
+        return names
 
     def num_logprobs(self) -> int | None:
         """Alternatives of each token; None where no log-probabilities are asked for.
@@ -173,6 +206,7 @@ class TokenizeRequest(Body):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     return_token_strs: bool | None = None
+    tools: Annotated[list[SentTool], Field(max_length=MAX_TOOLS)] | None = None
 
 
 class DetokenizeRequest(Body):

@@ -21,7 +21,7 @@ async def tokenize(models: Models, exchange: Exchange) -> None:
         tokenizer, text = model.tokenizer, body.prompt
         if body.messages is not None:
             _, ids = await model.worker.text(
-                conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message)
+                conversation(model, body.messages, body.add_generation_prompt, body.continue_final_message, body.tools)
             )
         elif text is not None and (text or body.add_special_tokens is not False):
             added = body.add_special_tokens is not False

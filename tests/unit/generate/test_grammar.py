@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from archetype import Engine, LanguageModel
+from archetype.confined.process import ConfinedError
 from archetype.errors import ArchetypeError, SpecError
 from archetype.families.llama import llama
 from archetype.generate import grammar
@@ -281,7 +282,9 @@ def test_compiled_grammars_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPat
     compile = grammar.GrammarCompiler._compiled
     monkeypatch.setattr(
         grammar.GrammarCompiler, "_compiled",
-        lambda self, kind, source: (compiled.append(source), replace(compile(self, kind, source), nbytes=1))[1],
+        lambda self, kind, source, *rest: (
+            compiled.append(source), replace(compile(self, kind, source, *rest), nbytes=1)
+        )[1],
     )  # fmt: skip
     for regex in ("a", "b", "a", "b", "c"):
         assert engine.grammar(Sampling(regex=regex)) is not engine.grammar(Sampling(regex=regex))
@@ -290,3 +293,75 @@ def test_compiled_grammars_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPat
     for regex in ("d", "c", "a"):
         engine.grammar(Sampling(regex=regex))
     assert compiled == ["a", "b", "c", "d", "a"]
+
+
+def test_a_refused_grammar_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, tried, try_out = Engine(loaded("bytes")), list[str](), grammar._try_out
+
+    def count(language: str, source: str, *rest: str, **options: Any) -> Any:
+        tried.append(source)
+        return try_out(language, source, *rest, **options)
+
+    monkeypatch.setattr(grammar, "_try_out", count)
+    for wrong in ({"regex": "[0-9"}, {"json_schema": {"type": "nope"}}, {"json_schema": "{"}, {"lark": chain(4000)}):
+        messages = set()
+        for _ in range(3):
+            with pytest.raises(SpecError) as caught:
+                engine.submit("a", **wrong)
+            messages.add(str(caught.value))
+        assert len(messages) == 1
+    assert len(tried) == 4
+    assert engine._grammars is not None and 0 < engine._grammars.nbytes < 4000  # counted with those that are kept
+
+
+def test_a_grammar_whose_trial_was_late_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs may have had the processor."""
+    engine, try_out = Engine(loaded("bytes")), grammar._try_out
+
+    def late(*_: Any, **__: Any) -> None:
+        raise ConfinedError("Late", "takes longer than 2 s")
+
+    monkeypatch.setattr(grammar, "_try_out", late)
+    with pytest.raises(SpecError, match="regex: takes longer than 2 s; give a smaller one, or try again"):
+        engine.submit("a", regex="x{3}")
+    monkeypatch.setattr(grammar, "_try_out", try_out)
+    assert engine.submit("a", regex="x{3}", max_new_tokens=9).result() == "xxx"
+
+
+NESTED: dict[str, Any] = {
+    "type": "object", "required": ["a", "b"], "additionalProperties": False,
+    "properties": {"a": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3}, "b": SCHEMA},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["bytes", "byte_bpe"])
+def test_json_ends_whatever_the_model_likes(kind: str) -> None:
+    """A model that likes nothing better than white space, and one that is random; free, the first never ends."""
+    lm = loaded(kind)
+    assert lm.tokenizer is not None
+    table = [*map(TokenBytes(lm.tokenizer), range(lm.tokenizer.vocab_size))]
+    likes = {id: 50.0 for id, data in enumerate(table) if data and not data.strip()}
+    engine = Engine(lm)
+    for options in ({"logit_bias": likes}, {"temperature": 1.5}):
+        for seed in range(2):
+            request = engine.submit("a", json_schema=NESTED, seed=seed, max_new_tokens=700, **options)
+            jsonschema.validate(json.loads(request.result()), NESTED)
+            assert request.finish_reason == "stop"
+    free = engine.submit("a", json_schema=NESTED, json_whitespace="free", max_new_tokens=200, logit_bias=likes)
+    assert free.result().strip() == "{" and free.finish_reason == "length"
+
+
+def test_json_may_be_compact_spaced_or_indented() -> None:
+    lm, value = loaded("bytes"), {"a": [True, False], "b": {"name": "x", "age": 3, "kind": "cat"}}
+    assert lm.tokenizer is not None
+    written = [json.dumps(value, separators=(",", ":")), *(json.dumps(value, indent=one) for one in (None, 2, 4, "\t"))]
+    wasteful = ['{  "a": [true]', '{\n\n"a": [true]', '{ \n"a": [true]', '{"a": [true ,  false]']
+    for text in (*written, *wasteful):
+        for whitespace in ("bounded", "free"):
+            one = Engine(lm).grammar(Sampling.parse({"json_schema": NESTED, "json_whitespace": whitespace}))
+            assert one is not None
+            ids, place = lm.tokenizer.encode(text), 0
+            while place < len(ids) and not bool(one.forbidden(lm.tokenizer.vocab_size)[ids[place]]):
+                one.consume(ids[place])
+                place += 1
+            assert (place == len(ids)) == (text in written or whitespace == "free"), (text, whitespace)

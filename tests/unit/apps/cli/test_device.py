@@ -1,5 +1,6 @@
 """Every verb with --device: the words that it takes, the refusal of a device that is not there, and its first line."""
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.runs import machine
 from archetype.tokenizers import train_tokenizer
+from archetype.tokenizers.chat_template import ChatTemplate
 from tests.helpers.weights import randomize
 
 OF_HARDWARE = "cost"  # its --device names hardware whose times are predicted
@@ -55,13 +57,15 @@ def model(kind: str) -> LanguageModel:
     sizes: dict[str, Any] = {"num_layers": 1, "d_model": 8, "num_heads": 2, "vocab_size": 260, "context_length": 24}
     specs: dict[str, Callable[[], spec.ModelSpec]] = {
         "decoder": lambda: archetype.load_spec("llama-tiny"),
+        "talker": lambda: archetype.load_spec("llama-tiny"),
         "encoder": lambda: bert(**sizes),
         "classifier": lambda: bert(**sizes).replace(head=spec.ClassificationHead(num_classes=2)),
         "reader": lambda: bert(**sizes | {"vocab_size": 280}, head=spec.SpanHead()),
         "translator": lambda: transformer(**sizes | {"vocab_size": 280, "d_ff": 12}),
     }
     tiny = specs[kind]()
-    lm = LanguageModel(tiny, build(tiny), tokenizer or train_tokenizer("bytes", "a", None))
+    template = ChatTemplate("{{ messages }}", {}) if kind == "talker" else None
+    lm = LanguageModel(tiny, build(tiny), tokenizer or train_tokenizer("bytes", "a", None), template=template)
     randomize(lm.model)
     return lm
 
@@ -69,6 +73,7 @@ def model(kind: str) -> LanguageModel:
 VERBS = {  # the arguments that each is called with, and the model that it loads
     "train": ("--text FILE --tokenizer bytes --spec llama-tiny --steps 1 --to RUN", "decoder"),
     "generate": ("MODEL the --max-new-tokens 2", "decoder"),
+    "chat": ("MODEL", "talker"),
     "evaluate": ("MODEL --text FILE", "decoder"),
     "translate": ("MODEL cat --num-beams 1 --max-extra-tokens 1", "translator"),
     "fill": ("MODEL a[MASK]", "encoder"),
@@ -137,10 +142,11 @@ def test_the_first_line_names_the_device(
     """Where there is no GPU, auto is the processor; a program that asks for JSON gets nothing else."""
     assert verb in VERBS, "say here how this verb is called"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))  # nothing is typed
     arguments, kind = VERBS[verb]
     (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 40)
     places = {"MODEL": kind, "FILE": str(tmp_path / "text.txt"), "FOLDER": str(tmp_path)}
-    for options in ([], ["--device", "cpu"], *([["--json"]] if verb not in ("serve", "train") else [])):
+    for options in ([], ["--device", "cpu"], *([["--json"]] if verb not in ("chat", "serve", "train") else [])):
         places["RUN"] = str(tmp_path / "_".join(["run", *options]))
         words = [places.get(word, word) for word in arguments.split()]
         status, out, error = call(monkeypatch, capsys, verb, *words, *options)

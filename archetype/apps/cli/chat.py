@@ -1,0 +1,183 @@
+"""`archetype chat MODEL`: a conversation in the terminal."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from archetype.apps.cli.fields import takes, values_of
+from archetype.apps.cli.generate import OWN, SAMPLING
+from archetype.apps.cli.options import Device, Dtype, Model, Weights
+from archetype.apps.cli.output import print_device, show_warnings
+from archetype.errors import ArchetypeError, DataError, nearest
+
+if TYPE_CHECKING:
+    from archetype.generate import Engine
+    from archetype.language_model import LanguageModel
+    from archetype.tokenizers.chat_template import Message
+
+CHOSEN = ("max_new_tokens", *OWN, "seed", "stop", "ignore_eos")
+SETTINGS = {name: field for name, field in SAMPLING.items() if name in CHOSEN}
+SECTIONS = {
+    "Conversation": ("system",),
+    "Text": ("max_new_tokens", "stop", "ignore_eos"),
+    "Sampling": (*OWN, "seed"),
+}
+COMMANDS = {
+    "/reset": "forget the conversation; the system message stays",
+    "/system TEXT": "begin anew with this system message; without a text with none",
+    "/save FILE": "write the conversation as a line for train --chat",
+    "/help": "list these commands",
+}
+ENDS = "Ctrl-C stops an answer, Ctrl-D ends."
+
+
+@takes(SETTINGS, dict.fromkeys(OWN, "the model's"))
+def chat(
+    model: Model,
+    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    dtype: Dtype = None,
+    weights: Weights = None,
+    device: Device = "auto",
+    **options: Any,
+) -> None:
+    """Talk with a model in the terminal, by its own chat template; each line is a message.
+
+    /reset forgets the conversation, /system TEXT begins anew with a system message, /save FILE writes the conversation
+    for `train --chat`. Ctrl-C stops an answer, Ctrl-D ends. A file or a pipe may give the messages.
+    """
+    show_warnings()
+    settings = values_of(SETTINGS, options)
+    from archetype.api import load
+    from archetype.generate import Engine, Sampling
+
+    Sampling.parse(settings)  # a wrong setting is refused before a large model is read
+    lm = load(model, dtype, device, weights=weights)
+    if lm.template is None:
+        remedy = "use `archetype generate`, or teach it answers with `archetype train --chat`"
+        raise DataError(str(model), "has no chat template: it continues texts and was not made to answer", remedy)
+    talk = Conversation(lm, Engine(lm, slots=1), settings, system)
+    print_device(lm.model.device)
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        print(f"Commands: {', '.join(COMMANDS)}. {ENDS}", file=sys.stderr)
+    for line in _typed_lines() if is_terminal else _lines():
+        try:
+            talk.take(line)
+        except ArchetypeError as error:
+            if not is_terminal:
+                raise
+            print(f"archetype: {error}", file=sys.stderr)
+
+
+class Conversation:
+    """Messages so far, and what is done with each line.
+
+    Args:
+        lm: the model.
+        engine: of it, which remembers how a conversation began.
+        settings: fields of `Sampling`.
+        system: the system message.
+
+    Raises:
+        ArchetypeError: the model does not answer, or its template refuses the system message.
+    """
+
+    def __init__(self, lm: "LanguageModel", engine: "Engine", settings: dict[str, Any], system: str | None) -> None:
+        self._lm, self._engine, self._settings = lm, engine, settings
+        self.messages: list[Message] = []
+        self._begin(system)
+
+    def take(self, line: str) -> None:
+        """Obey a command, or answer a message.
+
+        Raises:
+            ArchetypeError: there is no such command, or the conversation does not fit; it stays as it was.
+        """
+        command, _, rest = line.strip().partition(" ")
+        match command:
+            case "":
+                return
+            case "/help":
+                print(*(f"{name:14} {meaning}" for name, meaning in COMMANDS.items()), sep="\n", file=sys.stderr)
+            case "/reset":
+                self._begin(self._system)
+            case "/system":
+                self._begin(rest.strip() or None)
+            case "/save":
+                self._save(rest.strip())
+            case _ if command.startswith("/"):
+                known = [name.partition(" ")[0] for name in COMMANDS]
+                raise DataError(command, "is no command", nearest(command, known))
+            case _:
+                self._answer(line)
+
+    def _begin(self, system: str | None) -> None:
+        """Begin anew."""
+        messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+        self._lm.encode_chat([*messages, {"role": "user", "content": "Hi"}])  # or the template refuses it
+        self._system, self.messages = system, messages
+
+    def _answer(self, text: str) -> None:
+        """Print the answer to a message as it comes; of one that is stopped what was said stays."""
+        messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
+        ids = self._lm.encode_chat(messages)
+        request = self._engine.submit(ids, continues=False, **self._settings)
+        with _on_interrupt(request.cancel):
+            for piece in request.pieces():
+                print(piece, end="", flush=True)
+        print(flush=True)
+        self.messages = [*messages, {"role": "assistant", "content": request.text}]
+
+    def _save(self, name: str) -> None:
+        """Write the conversation as a line of JSON."""
+        from archetype.io.atomic import write_bytes
+
+        if not name or Path(name).exists():
+            raise DataError(name or "/save", "exists already" if name else "needs a file", "name a new file")
+        try:
+            write_bytes(Path(name), json.dumps({"messages": self.messages}, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            raise DataError(name, f"cannot be written: {error.strerror}", "name another file") from None
+        print(f"{name}: {len(self.messages)} messages", file=sys.stderr)
+
+
+@contextmanager
+def _on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
+    """Call something at Ctrl-C, once; a second one ends the program."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupted(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        stop()
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _typed_lines() -> Iterator[str]:
+    """Lines as somebody types them, with the keys of a shell where this Python has them."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  # input() uses it
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print()
+            return
+
+
+def _lines() -> Iterator[str]:
+    """Lines of a file or a pipe, each as it comes."""
+    from archetype.io.text import decode_text
+
+    for line in sys.stdin.buffer:
+        yield decode_text(line, "standard input").rstrip("\r\n")

@@ -1,0 +1,52 @@
+"""Pages of other origins: which may ask this server, and what their browsers are told (CORS)."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from archetype.errors import SpecError
+
+ORIGIN = re.compile(r"https?://[\w.-]+(:\d+)?|https?://\[[\da-fA-F:]+\](:\d+)?|null|\*")
+EXPOSED = "x-request-id, x-archetype-ignored, retry-after"  # headers that a page may read
+SECONDS = "600"  # for which a browser need not ask again
+Headers = list[tuple[bytes, bytes]]
+
+
+class Origins:
+    """The origins whose pages may read answers.
+
+    Args:
+        allowed: such as https://example.org; `*` is every one.
+
+    Raises:
+        SpecError: one is no origin.
+    """
+
+    def __init__(self, allowed: Iterable[str] = ()) -> None:
+        self._allowed = {origin.rstrip("/").lower() for origin in allowed}
+        for origin in sorted(self._allowed):
+            if not ORIGIN.fullmatch(origin):
+                raise SpecError("--allow-origin", f"{origin!r:.80} is no origin", "write it as https://example.org")
+
+    def headers(self, request: Mapping[bytes, bytes]) -> Headers:
+        """The headers of every answer to a request; none where its page is not allowed."""
+        origin = request.get(b"origin")
+        if origin is None or not self._allows(origin):
+            return [(b"vary", b"origin")] if self._allowed - {"*"} else []
+        return [
+            (b"access-control-allow-origin", origin), (b"vary", b"origin"),
+            (b"access-control-expose-headers", EXPOSED.encode()),
+        ]  # fmt: skip
+
+    def preflight(self, method: str, request: Mapping[bytes, bytes]) -> Headers | None:
+        """What a browser is told that asks before a request; None where this is no such question, or it is refused."""
+        asked = request.get(b"access-control-request-method")
+        if method != "OPTIONS" or asked not in (b"GET", b"POST") or not self._allows(request.get(b"origin", b"")):
+            return None
+        names = request.get(b"access-control-request-headers", b"")
+        return [
+            (b"access-control-allow-methods", b"GET, POST"), (b"access-control-allow-headers", names),
+            (b"access-control-max-age", SECONDS.encode()), (b"content-length", b"0"),
+        ]  # fmt: skip
+
+    def _allows(self, origin: bytes) -> bool:
+        return "*" in self._allowed or origin.decode("latin-1").lower() in self._allowed

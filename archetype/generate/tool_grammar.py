@@ -1,0 +1,131 @@
+"""The grammar of an answer that has to call a tool: the form of the model's template around arguments of a schema."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from archetype.errors import SpecError
+from archetype.generate.settings import BOUNDED_WHITESPACE
+from archetype.tokenizers.argument_schema import allows, resolved
+from archetype.tokenizers.tool_form import ID, JSON_QUOTES, ToolForm
+
+Schema = Mapping[str, Any]
+UNWRITTEN = ("pattern", "format", "minLength", "maxLength")  # of texts that stand without quotes
+NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def tool_grammar(form: ToolForm, functions: Mapping[str, Schema], special: Mapping[str, int], has_one: bool) -> str:
+    """A grammar of Lark for one call, or for several.
+
+    Args:
+        form: of the model's template, until the token that ends a text.
+        functions: the schema of the arguments of each function, by name; an empty one allows none.
+        special: ids of special tokens by their names, as which they are written in the form.
+        has_one: whether there is one call and no more.
+
+    Raises:
+        SpecError: the template's own notation, or a schema, is beyond a grammar.
+    """
+    if form.quotes != JSON_QUOTES:
+        cause = "cannot be asked for: this model's template writes arguments in a notation of its own"
+        raise SpecError("tool_choice", cause, "use auto")
+    rules = _Rules(form, special, has_one)
+    return "\n".join(rules.all({name: schema or NO_ARGUMENTS for name, schema in functions.items()}))
+
+
+class _Rules:
+    """The lines of a grammar; arguments as for `tool_grammar`."""
+
+    def __init__(self, form: ToolForm, special: Mapping[str, int], has_one: bool) -> None:
+        self._form, self._special, self._has_one = form, special, has_one
+        pairs = form.pairs
+        shared = [one for one in (pairs.next_pair, form.after, form.next_name) if one is not None] if pairs else []
+        self._shared = re.split(self._names, _common_start(shared))[0]  # what ends every value
+
+    def all(self, functions: Mapping[str, Schema]) -> Iterator[str]:
+        """Every line."""
+        form = self._form
+        yield f"start: {self._literal(form.opening)} call"
+        yield "call: " + " | ".join(f"call_{number}" for number in range(len(functions)))
+        if ID in "".join(form.literals):
+            yield "id: /[a-zA-Z0-9]{9}/"
+        for number, (name, schema) in enumerate(functions.items()):
+            head = f"call_{number}: {self._literal(name)}"
+            if form.pairs is None:
+                yield f"{head} {self._literal(form.before_arguments)} object_{number} last"
+                yield f"object_{number}: {_json({**schema, 'type': 'object'})}"
+            else:
+                yield f"{head} first_{number}_0"
+                yield from self._values(f"{number}", schema)
+        if form.pairs is None:
+            yield f"last: {self._end(form.after, form.next_name)}"
+
+    def _values(self, call: str, schema: Schema) -> Iterator[str]:
+        """The arguments of a function, one by one, in the order of its schema."""
+        form, pairs = self._form, self._form.pairs
+        assert pairs is not None
+        if not self._shared:
+            raise SpecError("tool_choice", "cannot be asked for: nothing ends a value in this template", "use auto")
+        properties, required = schema.get("properties", {}), schema.get("required", ())
+        cut = len(self._shared)
+        for place, (key, about) in enumerate(properties.items()):
+            value = f"{self._literal(key)} {self._literal(pairs.between)} value_{call}_{place} rest_{call}_{place + 1}"
+            skip = "" if key in required else " | {}_" + f"{call}_{place + 1}"
+            yield f"first_{call}_{place}: {self._literal(form.before_arguments)} {value}{skip.format('first')}"
+            yield f"rest_{call}_{place}: {self._literal(pairs.next_pair[cut:])} {value}{skip.format('rest')}"
+            yield from self._value(f"value_{call}_{place}", key, about, schema)
+        last = len(properties)
+        yield f"first_{call}_{last}: {self._end(pairs.after_none, pairs.next_after_none)}"
+        next_name = None if form.next_name is None else form.next_name[cut:]
+        yield f"rest_{call}_{last}: {self._end(form.after[cut:], next_name)}"
+
+    def _value(self, rule: str, key: str, about: Any, schema: Schema) -> Iterator[str]:
+        """A value, and what ends it: a text as it is, all else as JSON."""
+        about, shared = resolved(about, schema), self._literal(self._shared)
+        texts = about.get("enum", [about["const"]] if "const" in about else None)
+        if not isinstance(texts, list | None):
+            raise SpecError(f"{key}.enum", "is not a list", "write one")
+        if not allows(about, schema, "string") and not any(isinstance(text, str) for text in texts or ()):
+            definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+            yield f"{rule}: {rule}_json {shared}"
+            yield f"{rule}_json: {_json({**about, **definitions})}"
+            return
+        if texts is not None:
+            written = (text if isinstance(text, str) else json.dumps(text) for text in texts)
+            yield f"{rule}: ({' | '.join(map(self._literal, written))}) {shared}"
+            return
+        if limits := [name for name in UNWRITTEN if name in about]:
+            cause = f"cannot be asked for: this model writes {key!r} without quotes, where {limits[0]} is not checked"
+            raise SpecError("tool_choice", cause, "leave that out of the schema, or use auto")
+        yield f"{rule}[suffix={shared}]: /(.|\\n)*/"
+
+    def _end(self, after: str, next_name: str | None) -> str:
+        """What follows the arguments of a call: the end, or another call."""
+        end = self._literal(after)
+        return end if next_name is None or self._has_one else f"{end} | {self._literal(next_name)} call"
+
+    @property
+    def _names(self) -> str:
+        """An expression of the special tokens, and of the mark of an id."""
+        names = sorted((name for name in self._special if name), key=len, reverse=True)
+        return f"({'|'.join([*map(re.escape, names), ID])})"
+
+    def _literal(self, text: str) -> str:
+        """A text as Lark has it: special tokens by their ids, all else in quotes."""
+        parts = []
+        for part in filter(None, re.split(self._names, text)):
+            id = self._special.get(part)
+            parts.append("id" if part == ID else json.dumps(part, ensure_ascii=False) if id is None else f"<[{id}]>")
+        return " ".join(parts) or '""'
+
+
+def _common_start(texts: Sequence[str]) -> str:
+    """What some texts begin with."""
+    first, last = min(texts, default=""), max(texts, default="")
+    length = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return first[:length]
+
+
+def _json(schema: Schema) -> str:
+    return f"%json {json.dumps({'x-guidance': {'whitespace_pattern': BOUNDED_WHITESPACE}, **schema})}"

@@ -1,0 +1,275 @@
+"""Calls of tools, read from an answer as it is written, in the form of the model's chat template."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from archetype.tokenizers.argument_schema import typed_argument
+from archetype.tokenizers.notation import Incomplete, read_notation, scalar
+from archetype.tokenizers.tool_form import ID, JSON_QUOTES, ToolForm
+
+NO, OPEN = -1, -2  # no end of a literal: the text differs from it, or may go on to it
+NAME = re.compile(r"\s*([\w-]*)")
+
+
+@dataclass(frozen=True)
+class CallPiece:
+    """A piece of a call.
+
+    Attributes:
+        index: of the call in the answer, from 0.
+        name: of the function, in the first piece of a call; None in the others.
+        arguments: what their JSON goes on with.
+    """
+
+    index: int
+    name: str | None
+    arguments: str = ""
+
+
+Piece = str | CallPiece  # of an answer: a text of its content, or of a call
+
+
+def follow(literal: str, text: str, place: int) -> int:
+    """Where a literal ends that begins at a place of a text, white space aside; NO or OPEN where it does not end."""
+    for sign in "".join(literal.split()):
+        while place < len(text) and text[place].isspace():
+            place += 1
+        if sign == ID:
+            while place < len(text) and re.fullmatch(r"[\w.:-]", text[place]):
+                place += 1
+            continue
+        if place == len(text):
+            return OPEN
+        if text[place] != sign:
+            return NO
+        place += 1
+    return place
+
+
+def read_calls(
+    form: ToolForm, functions: Mapping[str, Mapping[str, Any]], answer: str
+) -> tuple[str, list[tuple[str, Any]]]:
+    """The content of a whole answer, and the names and arguments of its calls; arguments that are no JSON as a text."""
+    parser = ToolCallParser(form, functions)
+    pieces = [*parser.push(answer), *parser.finish()]
+    calls: list[tuple[str, str]] = []
+    for piece in pieces:
+        if isinstance(piece, CallPiece):
+            name, arguments = calls.pop() if piece.name is None else (piece.name, "")
+            calls.append((name, arguments + piece.arguments))
+    content = "".join(piece for piece in pieces if isinstance(piece, str))
+    return content, [(name, scalar(arguments)) for name, arguments in calls]
+
+
+class ToolCallParser:
+    """Cuts an answer into its content and its calls.
+
+    A text that begins like a call and goes on otherwise, or calls what is no function, is content.
+
+    Args:
+        form: of the model's template.
+        functions: the schema of the arguments of each function that may be called, by name.
+        has_one: whether all behind the first call is left out.
+        has_content: whether what is written before the first call counts.
+    """
+
+    def __init__(
+        self, form: ToolForm, functions: Mapping[str, Mapping[str, Any]], has_one: bool = False,
+        has_content: bool = True,
+    ) -> None:  # fmt: skip
+        self._form, self._functions, self._has_one, self._has_content = form, functions, has_one, has_content
+        self.num_calls = 0
+        self._text = ""  # that is not settled
+        self._place = 0  # in it, behind the literals and values that were read
+        self._state, self._name = self._content, ""
+        self._pairs: dict[str, Any] = {}
+        self._key = ""
+        self._ends = (form.next_name, form.after)
+        self._depth, self._in_text, self._is_escaped = 0, False, False
+        self._pieces: list[Piece] = []
+        self._is_over = False  # whether no more text comes
+
+    def push(self, text: str) -> list[Piece]:
+        """What a further text settles."""
+        self._text += text
+        while self._state():
+            pass
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """What is left at the end."""
+        self._is_over = True
+        pieces = self.push("")
+        if self._state in (self._content, self._function, self._begin):  # and no call that has begun
+            left = self._text
+            pieces += [left] if left and not (self.num_calls and left.isspace()) else []
+        return pieces
+
+    def _content(self) -> bool:
+        """Read up to where a call may begin."""
+        start = end = NO
+        for start in range(len(self._text)):
+            if (end := follow(self._form.before_name, self._text, start)) != NO:
+                break
+        before = self._text[:start] if end != NO else self._text
+        if before and (self.num_calls or self._has_content):
+            self._pieces.append(before)
+        self._text = self._text[len(before) :]
+        if end in (NO, OPEN):
+            return False
+        self._place, self._state = end - len(before), self._function
+        return True
+
+    def _function(self) -> bool:
+        """Read the name."""
+        match = NAME.match(self._text, self._place)
+        assert match is not None
+        if match.end() == len(self._text) and not self._is_over:
+            return False
+        if match[1] not in self._functions:
+            return self._reject()
+        self._name, self._place, self._state = match[1], match.end(), self._begin
+        return True
+
+    def _begin(self) -> bool:
+        """Read up to the arguments; a call is one from here on."""
+        form, pairs = self._form, self._form.pairs
+        end = follow(form.before_arguments, self._text, self._place)
+        if end >= 0 and pairs is not None:
+            self._start_call()
+            self._place, self._pairs, self._state = end, {}, self._pair_key
+            return True
+        if end >= 0:
+            rest = self._text[end:].lstrip()
+            if rest.startswith("{"):
+                self._start_call()
+                self._text, self._place = rest, 0
+                self._depth, self._in_text, self._state = 0, False, self._object
+                return True
+            end = NO if rest else OPEN
+        if pairs is not None:
+            none = (pairs.next_after_none, pairs.after_none)
+            if self._end_of(none, self._place) >= 0:
+                self._start_call("{}")
+                self._ends, self._state = none, self._after
+                return True
+            end = max(end, self._end_of(none, self._place), key=lambda one: one == OPEN)
+        return False if end == OPEN and not self._is_over else self._reject()
+
+    def _start_call(self, arguments: str = "") -> None:
+        self._pieces.append(CallPiece(self.num_calls, self._name, arguments))
+        self.num_calls += 1
+        self._ends = (self._form.next_name, self._form.after)
+
+    def _reject(self) -> bool:
+        """Take the first sign of what began like a call as content, and look again behind it."""
+        self._pieces.append(self._text[0])
+        self._text, self._place, self._state = self._text[1:], 0, self._content
+        return True
+
+    def _arguments(self, text: str) -> None:
+        if text:
+            self._pieces.append(CallPiece(self.num_calls - 1, None, text))
+
+    def _object(self) -> bool:
+        """Read the object of all arguments; JSON is handed on as it comes."""
+        if self._form.quotes != JSON_QUOTES:
+            try:
+                value, end = read_notation(self._text, 0, self._form.quotes)
+            except Incomplete:
+                return False
+            self._arguments(json.dumps(value, ensure_ascii=False))
+            self._place, self._state = end, self._after
+            return True
+        for place, sign in enumerate(self._text, start=1):
+            self._scan(sign)
+            if not self._depth:
+                self._arguments(self._text[:place])
+                self._place, self._state = place, self._after
+                return True
+        self._arguments(self._text)
+        self._text = ""
+        return False
+
+    def _scan(self, sign: str) -> None:
+        """Go on in JSON by a sign."""
+        if self._in_text:
+            if self._is_escaped:
+                self._is_escaped = False
+            else:
+                self._is_escaped, self._in_text = sign == "\\", sign != '"'
+        elif sign == '"':
+            self._in_text = True
+        else:
+            self._depth += (sign in "{[") - (sign in "}]")
+
+    def _pair_key(self) -> bool:
+        """Read a key."""
+        pairs = self._form.pairs
+        assert pairs is not None
+        for start in range(self._place, len(self._text)):
+            if (end := follow(pairs.between, self._text, start)) >= 0:
+                self._key, self._place, self._state = self._text[self._place : start].strip(), end, self._pair_value
+                return True
+            if end == OPEN:
+                return False
+        return False
+
+    def _pair_value(self) -> bool:
+        """Read a value, up to the next key or the end of the call."""
+        pairs = self._form.pairs
+        assert pairs is not None
+        ends = (pairs.next_pair, *self._ends)
+        for start in range(self._place, len(self._text)):
+            if self._text[start].isspace():
+                continue
+            next_key = follow(pairs.next_pair, self._text, start)
+            end = self._end_of(ends, start)
+            if end == OPEN and not (self._is_over and next_key == NO):
+                return False
+            if end == NO:
+                continue
+            value = _without(self._text[self._place : start], pairs.between, pairs.next_pair)
+            self._pairs[self._key] = typed_argument(value, self._functions[self._name], self._key)
+            if next_key >= 0:
+                self._place, self._state = next_key, self._pair_key
+            else:
+                self._arguments(json.dumps(self._pairs, ensure_ascii=False))
+                self._place, self._state = start, self._after
+            return True
+        return False
+
+    def _end_of(self, literals: tuple[str | None, ...], place: int) -> int:
+        """Where one of some literals ends: OPEN where none does yet, NO where none can."""
+        ends = [follow(one, self._text, place) for one in literals if one is not None]
+        return max((end for end in ends if end >= 0), default=OPEN if OPEN in ends else NO)
+
+    def _after(self) -> bool:
+        """Read what ends a call, or leads to the next."""
+        next_name, after = self._ends
+        going_on = NO if next_name is None else follow(next_name, self._text, self._place)
+        ended = follow(after, self._text, self._place)
+        if self._has_one:
+            self._text, self._place, self._state = "", 0, self._nothing
+            return False
+        if going_on >= 0:
+            self._place, self._state = going_on, self._function
+            return True
+        if OPEN in (going_on, ended):
+            return False
+        self._text, self._place, self._state = self._text[max(ended, self._place) :], 0, self._content
+        return True
+
+    def _nothing(self) -> bool:
+        self._text = ""
+        return False
+
+
+def _without(value: str, before: str, behind: str) -> str:
+    """A value without the white space that the literals around it bring."""
+    value = value.removeprefix(before[len(before.rstrip()) :])
+    return value.removesuffix(behind[: len(behind) - len(behind.lstrip())])

@@ -1,0 +1,158 @@
+"""Reads off how a chat template writes calls of tools: out of what it renders, never by a model's name."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from archetype.errors import DataError
+from archetype.tokenizers.chat_template import ChatTemplate, Message
+from archetype.tokenizers.tool_calls import read_calls
+from archetype.tokenizers.tool_form import ID, JSON_QUOTES, Pairs, ToolForm
+
+USER: Message = {"role": "user", "content": "Hi"}
+NAMES, IDS = ("first_q7x", "second_q7x"), ("q7xcall01", "q7xcall02")  # ids of 9 letters and digits, as Mistral has them
+KEYS, VALUES = ("key_a_q7x", "key_b_q7x"), ("val_a_q7x", "val_b_q7x")
+ARGUMENTS = dict(zip(KEYS, VALUES, strict=True))
+TRIED: tuple[dict[str, Any], ...] = (  # calls by which a form is proven
+    {KEYS[0]: 'a "text" <b>\n\\', KEYS[1]: {"x": [1, 2.5, True], "y": "z"}}, {}, {KEYS[0]: "{", KEYS[1]: {}},
+)  # fmt: skip
+SCHEMA = {
+    "type": "object", "required": [],
+    "properties": {KEYS[0]: {"type": "string", "description": "x"}, KEYS[1]: {"type": "object", "description": "x"}},
+}  # fmt: skip
+TOOLS = [{"type": "function", "function": {"name": name, "description": "x", "parameters": SCHEMA}} for name in NAMES]
+
+
+def tool_form(template: ChatTemplate) -> ToolForm:
+    """The form in which a template writes calls.
+
+    Raises:
+        DataError: it writes none, or none that can be read.
+    """
+    return _tool_form(template.source, tuple(sorted(template.tokens.items())))
+
+
+@lru_cache(maxsize=64)
+def _tool_form(source: str, tokens: tuple[tuple[str, str], ...]) -> ToolForm:
+    template = ChatTemplate(source, dict(tokens))
+    for key in ("tools", "tool_calls"):
+        if not template.reads(key):
+            cause = f"the model's chat template writes none: it has no {key}"
+            raise DataError("tools", cause, "leave them out, or use a model that was trained to call tools")
+    cause = "the form in which the model's chat template writes calls cannot be read"
+    for takes_text in (False, True):
+        try:
+            if (form := _Renderings(template, takes_text).form()) is not None:
+                return form
+        except DataError as error:
+            cause = cause if takes_text else f"the model's chat template refuses a call: {error.cause}"
+    raise DataError("tools", cause, "leave them out")
+
+
+class _Renderings:
+    """What a template makes of marked calls.
+
+    Args:
+        template: it.
+        takes_text: whether arguments are given as JSON texts.
+    """
+
+    def __init__(self, template: ChatTemplate, takes_text: bool) -> None:
+        self._template, self._takes_text = template, takes_text
+        self._prompt = template.render([USER], tools=TOOLS)
+        one, two = (self._render({"role": "assistant", "content": text}) for text in ("0", "1"))
+        place = next((place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
+        self._head, self._tail = one[:place], one[place + 1 :]  # around the text of an answer
+
+    def form(self) -> ToolForm | None:
+        """The form, read off and tried out; None where it cannot be read."""
+        text = self.calls(ARGUMENTS)
+        start = next((len(one) for one in (self._head, self._prompt) if text.startswith(one)), None)
+        if start is None or (name := text.find(NAMES[0], start)) < 0:
+            return None
+        opening = text[len(self._prompt) : name] if text.startswith(self._prompt) else text[start:name]
+        for read_off in (self._of_object, self._of_pairs):
+            form = read_off(opening, text[start:name], text[name:])
+            if form is not None and form.before_name.strip() and self._is_proven(form, start):
+                return form
+        return None
+
+    def _is_proven(self, form: ToolForm, start: int) -> bool:
+        """Whether other calls, alone and together, are read as they were given."""
+        several = [(one,) for one in TRIED] + ([TRIED[:2], TRIED[1:]] if form.next_name is not None else [])
+        functions = dict.fromkeys(NAMES, SCHEMA)
+        return all(
+            read_calls(form, functions, self.calls(*arguments)[start:])[1]
+            == [(name, one) for name, one in zip(NAMES, arguments, strict=False)]
+            for arguments in several
+        )
+
+    def calls(self, *arguments: Mapping[str, Any]) -> str:
+        """A conversation that ends with calls."""
+        calls = [
+            {"type": "function", "id": id, "function": {
+                "name": name, "arguments": json.dumps(one) if self._takes_text else one,
+            }}
+            for name, id, one in zip(NAMES, IDS, arguments, strict=False)
+        ]  # fmt: skip
+        return self._render({"role": "assistant", "content": "", "tool_calls": calls})
+
+    def _render(self, message: Message) -> str:
+        return self._template.render([USER, message], False, TOOLS)
+
+    def _second(self, arguments: Mapping[str, Any], end: str) -> str | None:
+        """What stands between the arguments of two calls and the second's name, behind the last `end` before it."""
+        try:
+            text = self.calls(arguments, arguments)
+        except DataError:
+            return None
+        first, second = text.rfind(NAMES[0]), text.rfind(NAMES[1])
+        if second < first or (place := text.rfind(end, first, second)) < 0:
+            return None
+        return _literal(text[place + len(end) : second])
+
+    def _after(self, text: str) -> str:
+        return _literal(text.removesuffix(self._tail) if self._tail else text)
+
+    def _of_object(self, opening: str, before_name: str, text: str) -> ToolForm | None:
+        """The form of a call whose arguments are one object, in JSON or with quotes of the template's own."""
+        rest = text[len(NAMES[0]) :]
+        for place in (brace.start() for brace in re.finditer("{", rest)):
+            try:
+                value, length = json.JSONDecoder().raw_decode(rest[place:])
+            except ValueError:
+                continue
+            if value == ARGUMENTS:
+                written, quotes = rest[place : place + length], JSON_QUOTES
+                break
+        else:
+            pattern = "({" + KEYS[0] + r":(\S+)" + VALUES[0] + r"(\S+)," + KEYS[1] + r":\2" + VALUES[1] + r"\3})"
+            if (match := re.search(pattern, rest)) is None:
+                return None
+            place, written, quotes = match.start(), match[1], (match[2], match[3])
+        after = self._after(rest[place + len(written) :])
+        next_name = self._second(ARGUMENTS, written)
+        return ToolForm(
+            _literal(opening), _literal(before_name), _literal(rest[:place]), after, next_name, None, quotes,
+            self._takes_text,
+        )  # fmt: skip
+
+    def _of_pairs(self, opening: str, before_name: str, text: str) -> ToolForm | None:
+        """The form of a call whose arguments are written one by one."""
+        pattern = f"{NAMES[0]}(.*?){KEYS[0]}(.+?){VALUES[0]}(.+?){KEYS[1]}(.+?){VALUES[1]}(.*)"
+        if (match := re.fullmatch(pattern, text, re.DOTALL)) is None or match[2] != match[4]:
+            return None
+        none = self.calls({})
+        none = none[none.rfind(NAMES[0]) + len(NAMES[0]) :]
+        pairs = Pairs(match[2], match[3], self._after(none), self._second({}, NAMES[0]))
+        return ToolForm(
+            _literal(opening), _literal(before_name), _literal(match[1]), self._after(match[5]),
+            self._second(ARGUMENTS, VALUES[1]), pairs, takes_text=self._takes_text,
+        )  # fmt: skip
+
+
+def _literal(text: str) -> str:
+    """A text with a mark where the id of a call is written."""
+    return re.sub("|".join(IDS), ID, text)
