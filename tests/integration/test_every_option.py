@@ -154,6 +154,7 @@ UNTRIED = {  # verbs that are not walked, and why
     "serve": "tests/unit/apps/cli/test_serve.py: it ends when it is told to",
     "bench": "measures time",
     "parity": "tests/parity",
+    "upload": "tests/integration/test_upload.py: it writes to a hub",
     "fill": "tests/unit/generate: needs a model with a mask",
     "answer": "tests/unit/generate/test_spans.py: needs a head for spans",
     "compare extend": "needs a report in full mode",

@@ -59,6 +59,7 @@ VERBS = {
         "Read a Hugging Face folder, a GGUF file or a model of huggingface.co into a run directory.",
     ),
     "export": ("convert", "export", "Write a model as a folder for transformers or llama.cpp, read back and compared."),
+    "upload": ("upload", "upload", "Upload a model to huggingface.co with a card, or print what would be sent."),
     "parity": (
         "convert",
         "parity",
