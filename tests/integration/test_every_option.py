@@ -103,7 +103,7 @@ VALUES = {  # of options, in every mode of their verb
     "train --images": "{images}", "train --labelled": "{labelled}", "train --labelled-tokens": "{tokens}",
     "train --chat": "{chat}", "train --preferences": "{preferences}", "train --tokenizer": "characters",
     "train --vocab-size": "280", "train --learning-rate": "0.03", "train --warmup-steps": "2", "train --tokens": "100",
-    "train --flops": "1e6", "train --minutes": "0.01",
+    "train --flops": "1e6", "train --minutes": "0.01", "train --epochs": "0.5",
     "generate --json-schema": "{schema}", "generate --lark": "{lark}", "generate --system": "Be brief.",
     "generate --draft": "{run}", "generate --input": "{prompts}", "generate --output": "o.jsonl",
     "generate --slots": "2",

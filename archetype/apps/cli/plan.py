@@ -30,10 +30,12 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
         as_json: print one JSON object.
 
     Raises:
-        SpecError: no layout fits, the recipe leaves the vocabulary to a tokenizer, or the budget is one of time.
+        SpecError: no layout fits, the recipe leaves the vocabulary to a tokenizer, or the budget is of time or data.
     """
     if budget.minutes is not None:
         raise SpecError("--minutes", "is measured on this machine, not on a cluster", "give --tokens or --flops")
+    if budget.epochs is not None:
+        raise SpecError("--epochs", "are of data, and a plan for a cluster reads none", "give --tokens or --flops")
     source = recipe.spec
     if leaves_vocabulary_open(source):
         raise SpecError("spec.vocab_size", "is missing, and a plan reads no text", "add --set spec.vocab_size=N")
