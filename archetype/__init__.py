@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         draw,
         evaluate,
         export,
+        from_pretrained,
         load,
         load_spec,
         presets,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ArchetypeError", "Engine", "LanguageModel", "__version__", "build", "cost_report", "diff", "draw", "evaluate",
-    "export", "load", "load_spec", "plain_operations", "presets", "register", "tokenizer", "train",
+    "export", "from_pretrained", "load", "load_spec", "plain_operations", "presets", "register", "tokenizer", "train",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise

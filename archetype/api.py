@@ -193,12 +193,15 @@ def load(
     )  # fmt: skip
 
 
+from_pretrained = load  # the name that it has in transformers
+
+
 def tokenizer(folder: str | Path) -> Tokenizer:
     """Open a tokenizer: `.encode(text)`, `.decode(ids)`, `.vocab_size`.
 
     Args:
-        folder: with a tokenizer.json, tokenizer.model or any other that `archetype tokenizer` writes or reads; of a
-            run, its folder `tokenizer`.
+        folder: with a tokenizer.json, tokenizer.model or any other that `archetype tokenizer` writes or reads; such a
+            file itself; of a run, its folder `tokenizer`; or owner/name or owner/name@revision on huggingface.co.
 
     Raises:
         DataError: there is none, or it is damaged.

@@ -7,7 +7,7 @@ from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
 from archetype.convert.image_processor import numbers_as_they_are
-from archetype.convert.model_card import MODEL_CARD, model_card
+from archetype.convert.model_card import ModelCard
 from archetype.convert.own_code import write_own_code
 from archetype.convert.peft.write import write_peft
 from archetype.convert.sentence_transformers import write_files
@@ -47,6 +47,7 @@ def export(
     type: GgufType | None = None,
     allow_different_tokens: bool = False,
     with_code: bool = False,
+    card: ModelCard | None = None,
 ) -> Family:
     """Write a language model as a folder for other programs, then read it back and compare every tensor.
 
@@ -62,6 +63,7 @@ def export(
             with a warning that names one.
         with_code: of archetype-hf, also write a file by which transformers finds the classes itself, where it is told
             to trust the folder's code (trust_remote_code); Archetype must be installed there.
+        card: what README.md says besides the specification.
 
     Returns:
         The family whose format was written.
@@ -116,9 +118,18 @@ def export(
         if lm.template is not None:
             write_template(lm.template, temporary)
         write_files(lm.sentence_files, temporary)
-        atomic.write_bytes(temporary / MODEL_CARD, model_card(lm.spec, chosen).encode())
+        (card or ModelCard()).write(lm.spec, chosen, temporary)
         hf_folder.compare(lm.model, chosen, temporary, left_out)
     return chosen
+
+
+def fitting_format(lm: LanguageModel) -> ExportFormat:
+    """The format of transformers' own folders where a published family can express a model, else Archetype's."""
+    try:
+        _family(lm, None, "hf").format.config_for(lm.spec)
+    except CheckpointError:
+        return "archetype-hf"
+    return "hf"
 
 
 def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> Family:

@@ -1,39 +1,103 @@
-"""The README.md of an exported folder: what the model is, and how to run it."""
+"""The README.md of an exported folder: what the model is, what it costs, how good it was, and how to load it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from archetype import __version__
-from archetype.estimate.report import total_parameters
+from archetype.diagram import Drawing
+from archetype.diagram.architecture import draw
+from archetype.errors import one_line
+from archetype.estimate.report import comparison_table, cost_report
 from archetype.families import Family
 from archetype.families.own import OWN
+from archetype.io import atomic
+from archetype.io.yaml import mapping_to_yaml
 from archetype.models.spec import ModelSpec
 
-MODEL_CARD = "README.md"
+MODEL_CARD, DRAWING = "README.md", "architecture.svg"
 
 
-def model_card(model: ModelSpec, family: Family) -> str:
-    """A model card: the fields that the hub reads, the sizes, and the commands that load it.
+@dataclass(frozen=True)
+class ModelCard:
+    """What a model card says besides the specification. It claims nothing of data or licence, which it cannot know.
 
-    It makes no claim about data or licence, which only the model's maker knows.
+    Attributes:
+        name: by which the model is loaded: owner/name, or a folder.
+        revision: the branch of the hub that holds it (absent: main).
+        evaluation: the last evaluation of its training, as the metrics of a run hold it (empty: none is known).
     """
-    architecture = family.format.architecture_of(model)
-    parameters = total_parameters(model)
-    module = "archetype.hf" if family is OWN else "transformers"
-    return f"""---
-library_name: transformers
-tags: [{family.format.model_type}, archetype]
----
 
-# {model.name or family.name}
+    name: str = "PATH"
+    revision: str | None = None
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
 
-A model of kind {model.kind} with {parameters:,} parameters and {model.num_layers} layers, in the format of
-{architecture}. Written by Archetype {__version__}.
+    def write(self, model: ModelSpec, family: Family, folder: Path) -> None:
+        """Write the card and the drawing that it shows."""
+        report = cost_report(model)
+        Drawing(draw(report)).save(folder / DRAWING)
+        costs = comparison_table(["bfloat16"], [report])
+        text = f"""---
+{self._metadata(model, family)}---
 
-```python
+# {one_line(model.name, 80) or family.name}
+
+A model of kind {model.kind} with {report.parameters["total"]:,} parameters and {model.num_layers} layers, in the format
+of {family.format.architecture_of(model)}. Written by Archetype {__version__}.
+{self._evaluation()}
+![The architecture, from its input at the bottom to its output at the top]({DRAWING})
+
+## Load
+
+{self._commands(model, family)}
+## Cost
+
+```text
+{costs}
+```
+
+## Specification
+
+```yaml
+{mapping_to_yaml(model.dump())}```
+"""
+        atomic.write_bytes(folder / MODEL_CARD, text.encode())
+
+    def _metadata(self, model: ModelSpec, family: Family) -> str:
+        """The front matter, by which the hub files the model."""
+        task = {"pipeline_tag": "text-generation"} if model.continues_text else {}
+        data = {"library_name": "transformers"} | task | {"tags": sorted({family.format.model_type, "archetype"})}
+        return mapping_to_yaml(data)
+
+    def _evaluation(self) -> str:
+        if not self.evaluation:
+            return ""
+        figures = [f"{self.evaluation['validation_loss']:.4f} nats"]
+        if (accuracy := self.evaluation.get("validation_accuracy")) is not None:
+            figures.append(f"{accuracy:.1%} right")
+        if (bits := self.evaluation.get("validation_bits_per_byte")) is not None:
+            figures.append(f"{bits:.4f} bits per byte")
+        return f"\nHeld-out loss after {self.evaluation['step']:,} training steps: {', '.join(figures)}.\n"
+
+    def _commands(self, model: ModelSpec, family: Family) -> str:
+        architecture = family.format.architecture_of(model)
+        module = "archetype.hf" if family is OWN else "transformers"
+        revision = "" if self.revision is None else f', revision="{self.revision}"'
+        name = self.name if self.revision is None else f"{self.name}@{self.revision}"
+        return f"""```python
 from {module} import {architecture}
 
-model = {architecture}.from_pretrained("PATH")
+model = {architecture}.from_pretrained("{self.name}"{revision})
+```
+
+```python
+import archetype
+
+lm = archetype.load("{name}")
 ```
 
 ```sh
-archetype show PATH
+archetype show {name}
 ```
 """

@@ -41,6 +41,11 @@ class Batches:
             raise DataError("text", cause, "give a longer text or a smaller length")
         self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
 
+    @property
+    def per_epoch(self) -> float:
+        """Batches of an epoch."""
+        return self.windows / self.batch_size
+
     def batch(self, step: int) -> Tokens:
         """The tokens of a step, (batch_size, length + 1)."""
         first = step * self.batch_size

@@ -139,6 +139,11 @@ class PackedBatches:
     def __init__(self, documents: Documents, streams: list[PackedStream], batch_size: int, seed: int) -> None:
         self.documents, self.streams, self.batch_size, self.seed = documents, streams, batch_size, seed
 
+    @property
+    def per_epoch(self) -> float | None:
+        """Batches of an epoch; None where several sources end theirs at different times."""
+        return self.streams[0].num_rows / self.batch_size if len(self.streams) == 1 else None
+
     def batch(self, step: int) -> Tokens:
         """The tokens of a step, (batch_size, T + 1)."""
         return self.rows(step, with_documents=False).tokens

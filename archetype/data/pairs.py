@@ -139,7 +139,7 @@ class PairBatches:
         self.pairs = pairs
         lengths = np.array([len(t) * 1000 + len(s) for s, t in zip(pairs.sources, pairs.targets, strict=True)])
         self.order = OrderByLength(lengths, batch_size, seed)
-        self.batch_size = self.order.batch_size
+        self.batch_size, self.per_epoch = self.order.batch_size, self.order.per_epoch
 
     def batch(self, step: int) -> tuple[Rows, Rows]:
         """The sources and targets of a step."""

@@ -5,13 +5,14 @@ whatever tokenizer an export writes. Models are saved, loaded, trained and gener
 """
 
 from archetype.convert.own_code import AUTO
+from archetype.distribution import install_command
 from archetype.errors import ArchetypeError
 
 try:
     import transformers
 except ImportError as error:
     cause = "transformers is not installed"
-    raise ArchetypeError("archetype.hf", cause, "pip install 'archetype-lm[hf]'") from error
+    raise ArchetypeError("archetype.hf", cause, install_command("hf")) from error
 
 from archetype.hf.causal import ArchetypeForCausalLM
 from archetype.hf.classes import (

@@ -16,6 +16,7 @@ NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
 CONNECTIONS = 8  # at once, to read the headers of a model's files
 # The files that are read here: no code, no pickles, no other library's weights.
 PATTERNS = ["*.json", "*.safetensors", "*.model", "*.tiktoken", "*.txt", "*.jinja"]
+TOKENIZER_PATTERNS = ["*.json", "*.model", "*.tiktoken", "*.txt"]
 FURTHER_FOLDERS = "[!0-9]*/*"  # all but the modules of sentence-transformers, whose names begin with their number
 PICKLE_PATTERNS = ["pytorch_model*.bin"]
 
@@ -26,11 +27,11 @@ def is_name(source: str | Path) -> bool:
     return NAME.fullmatch(text) is not None and not Path(text.split("/")[0]).exists()
 
 
-def local(folder: Path, allow_pickle: bool = False) -> Path:
+def local(folder: Path, allow_pickle: bool = False, patterns: list[str] = PATTERNS) -> Path:
     """The folder itself; where there is none and this may be a name, the model of that name, downloaded."""
     if folder.exists() or not is_name(folder):
         return folder
-    return download(folder.as_posix(), [*PATTERNS, *PICKLE_PATTERNS] if allow_pickle else PATTERNS)
+    return download(folder.as_posix(), [*patterns, *PICKLE_PATTERNS] if allow_pickle else patterns)
 
 
 def download(name: str, patterns: list[str]) -> Path:

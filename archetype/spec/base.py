@@ -222,6 +222,11 @@ def with_known_keys(error: ValidationError, cls: type[Spec]) -> ValidationError:
                 meant = remedy.removeprefix("did you mean ").removesuffix("?")
             misspelt.add((*above, meant))
             kind, words = "invalid", {"place": str(key), "cause": cause, "remedy": remedy}
+        if kind == "model_type" and "kind" in (owner := _class_at(cls, loc)).model_fields:
+            from archetype.spec.example import example
+
+            cause, remedy = f"{cut(detail['input'])} is not a mapping", f"write {example(owner)}"
+            kind, words = "invalid", {"place": "", "cause": cause, "remedy": remedy}
         if kind == "invalid":
             kind = PydanticCustomError("invalid", "{cause}; {remedy}", words)
         lines.append(InitErrorDetails(type=kind, loc=loc, input=detail["input"], ctx=words))

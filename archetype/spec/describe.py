@@ -86,6 +86,15 @@ def kinds_of(role: str) -> str:
     return "\n\n".join("\n".join([heading, *entries]) for heading, entries in lines.items())
 
 
+def all_kinds() -> str:
+    """The names of all kinds, a line for each part."""
+    names: dict[str, list[str]] = {}
+    for role, cls in kinds():
+        names.setdefault(role, []).append(str(cls.model_fields["kind"].default))
+    width = max(map(len, names))
+    return "\n".join(f"{role:<{width}}  {' '.join(sorted(members))}" for role, members in names.items())
+
+
 def explain(kind: str) -> str:
     """Meaning, source and fields with their defaults of everything with that name; errors as of `classes_of`."""
     parts, written = classes_of(kind)

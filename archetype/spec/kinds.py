@@ -158,9 +158,9 @@ class ByKind:
         kinds = self.kinds()
         if isinstance(value, tuple(kinds.values())):
             return cast(Part, value)
-        value = as_mapping(value)
+        word, value = value, as_mapping(value)
         if not isinstance(value, Mapping):
-            invalid("", f"{cut(value)} is not a mapping", "write it as {key: value, ...}, or as the name of its kind")
+            invalid("", f"{cut(value)} is not a kind", self._remedy(value))
         if "kind" not in value and self.default is not None:
             value = {"kind": self.default, **value}
         if "kind" not in value:
@@ -171,7 +171,22 @@ class ByKind:
         try:
             return cls.model_validate(value)
         except ValidationError as error:
+            missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
+            if isinstance(word, str) and missing:
+                from archetype.spec.example import example
+
+                invalid("", f"{word} alone does not say {' and '.join(missing)}", f"write {example(cls)}")
             raise with_known_keys(error, cls) from None
+
+    def _remedy(self, value: Any) -> str:
+        """What to write in place of a value that is no kind."""
+        from archetype.spec.example import example_of_kind
+
+        kinds, role = self.kinds(), self.role.role_name().replace(" ", "_")
+        absent = next((kind for kind, cls in kinds.items() if cls.is_absent), None)
+        if not value and absent is not None:
+            return f"write {absent}"
+        return f"write a kind, such as {example_of_kind(kinds)}; `archetype explain {role}` lists them"
 
     def dump(self, value: Part, info: SerializationInfo) -> dict[str, Any] | str:
         """The part as plain data: a mapping, or its kind alone."""

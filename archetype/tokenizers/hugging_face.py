@@ -39,6 +39,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     kind = "hugging_face"
     files = (FILE,)
+    other_names = ("*.json",)
     encodes_special_tokens = True
 
     @classmethod

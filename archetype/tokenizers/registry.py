@@ -5,19 +5,22 @@ given to `archetype.register`, or to `register_tokenizer` here.
 """
 
 from collections.abc import Collection, Iterable
+from fnmatch import fnmatch
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
 from archetype.errors import DataError
+from archetype.io import hub
 from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 T = TypeVar("T", bound=type[Tokenizer])
 # In the order in which their files are looked for: Marian's first, because no other file says how both of its
 # languages are split; then our own, beside which an export has a tokenizer.json for others. No library is imported
 # before a tokenizer that needs it is opened or trained.
-MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepiece", "tiktoken", "gpt2", "bpe")
+MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepiece", "tiktoken", "tekken",
+           "gpt2", "wordpiece", "bpe")  # fmt: skip
 SUBFOLDER = "tokenizer"  # of a run directory
 
 _registered: dict[str, type[Tokenizer]] = {}  # the kinds from outside
@@ -100,31 +103,65 @@ def train_tokenizer(
     return tokenizer
 
 
-def open_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer in a model folder, a run directory, or a folder of its own.
+def open_tokenizer(source: Path) -> Tokenizer:
+    """The tokenizer of a model folder, a run directory, a folder of its own, or a model of the hub; or a single file.
 
-    Of several, those of registered kinds come first, then Marian's, then our own, then tokenizer.json, then
+    Of several in a folder, those of registered kinds come first, then Marian's, then our own, then tokenizer.json, then
     tokenizer.model, then the others.
+
+    Args:
+        source: a folder, a file of a tokenizer, or owner/name or owner/name@revision, of which only such files are
+            fetched.
 
     Raises:
         DataError: there is none (says what was looked for), or its file is damaged.
+        CheckpointError: the hub has no such model, or cannot be reached.
     """
+    if source.is_file():
+        return _open_file(_class_of(source), source)
+    folder = hub.local(source, patterns=hub.TOKENIZER_PATTERNS)
     if not folder.is_dir():
-        raise DataError(str(folder), "there is no such folder", "name the folder that holds the tokenizer's files")
+        remedy = "name the folder that holds the tokenizer's files, or one of them"
+        raise DataError(str(source), "there is no such folder or file", remedy)
     if (folder / SUBFOLDER).is_dir():
         folder = folder / SUBFOLDER
+    patterns = _patterns()
+    for pattern, cls in patterns.items():
+        file = next((path for path in sorted(folder.glob(pattern)) if path.is_file()), None)
+        if file is not None:
+            return _open_file(cls, file)
+    raise DataError(str(folder), "holds no tokenizer", f"it needs one of these files: {', '.join(patterns)}")
+
+
+def _class_of(file: Path) -> type[Tokenizer]:
+    """The kind that a file's name says: a name that folders have, or one that a file may have besides.
+
+    Raises:
+        DataError: it says none.
+    """
+    others = [(name, cls) for cls in _classes().values() for name in cls.other_names]
+    others.sort(key=lambda other: -len(other[0]))  # tekken*.json before *.json
+    for pattern, cls in (*_patterns().items(), *others):
+        if fnmatch(file.name, pattern):
+            return cls
+    names = ", ".join(dict.fromkeys((*_patterns(), *(name for name, _ in others))))
+    raise DataError(str(file), "is no file of a tokenizer by its name", f"name one of these: {names}")
+
+
+def _open_file(cls: type[Tokenizer], file: Path) -> Tokenizer:
+    try:
+        return cls.open(file)
+    except DataError as error:
+        raise _located(error, file) from None
+
+
+def _patterns() -> dict[str, type[Tokenizer]]:
+    """The kind that opens each pattern of names, in the order in which they are looked for."""
     patterns: dict[str, type[Tokenizer]] = {}
     for cls in _classes().values():
         for pattern in cls.files:
             patterns.setdefault(pattern, cls)
-    for pattern, cls in patterns.items():
-        file = next((path for path in sorted(folder.glob(pattern)) if path.is_file()), None)
-        if file is not None:
-            try:
-                return cls.open(file)
-            except DataError as error:
-                raise _located(error, file) from None
-    raise DataError(str(folder), "holds no tokenizer", f"it needs one of these files: {', '.join(patterns)}")
+    return patterns
 
 
 def _located(error: DataError, file: Path) -> DataError:

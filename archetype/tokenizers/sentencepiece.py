@@ -74,6 +74,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     kind = "sentencepiece"
     files = (FILE,)
+    other_names = ("*.model",)
 
     @classmethod
     def open(cls, file: Path) -> Tokenizer:

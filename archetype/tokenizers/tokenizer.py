@@ -36,6 +36,7 @@ class Tokenizer(ABC):
     Attributes:
         kind: bytes, characters, words, bpe, byte_bpe, sentencepiece, marian, tiktoken, unigram, ...
         files: patterns of the file names by which `open_tokenizer` recognizes this kind.
+        other_names: patterns of further names that a file may have which is named itself, without a folder.
         needs_text: whether `train` needs a text that is not empty.
         learns_vocabulary: whether `train` chooses `vocab_size` tokens; otherwise the text, or nothing, decides.
         can_lowercase: whether `train` can make a tokenizer that turns every text to lower case.
@@ -50,6 +51,7 @@ class Tokenizer(ABC):
 
     kind: str = ""
     files: ClassVar[tuple[str, ...]] = ()
+    other_names: ClassVar[tuple[str, ...]] = ()
     needs_text: ClassVar[bool] = True
     learns_vocabulary: ClassVar[bool] = True
     can_lowercase: ClassVar[bool] = False

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
+from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Spec
@@ -27,14 +28,16 @@ class Budget(Spec):
         flops: FLOPs of training as the cost model counts them, in place of a number of steps.
         minutes: about how long to train on this machine, as a few steps show before the run; in place of a number of
             steps.
+        epochs: times that every example is seen, in place of a number of steps.
     """
 
     tokens: Annotated[float, Field(ge=1)] | None = None
     flops: Annotated[float, Field(ge=1)] | None = None
     minutes: Annotated[float, Field(ge=0.01)] | None = None
+    epochs: Annotated[float, Field(gt=0)] | None = None
 
     def __bool__(self) -> bool:
-        return any(limit is not None for limit in (self.tokens, self.flops, self.minutes))
+        return any(limit is not None for limit in (self.tokens, self.flops, self.minutes, self.epochs))
 
     def steps(self, recipe: Recipe, spec: ModelSpec, length: int) -> int:
         """As many steps as tokens and FLOPs allow, of rows without padding."""
@@ -45,7 +48,11 @@ class Budget(Spec):
         return max(1, math.floor(min(limit for limit in limits if limit is not None)))
 
     def fit(self, recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> Recipe:
-        """The recipe with as many steps as the budget allows, which warm-up and evaluations fit unless it says them."""
+        """The recipe with as many steps as the budget allows, which warm-up and evaluations fit unless it says them.
+
+        Raises:
+            SpecError: epochs of data that have none.
+        """
         rows, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
         limits = []
         if self.tokens is not None:
@@ -54,6 +61,12 @@ class Budget(Spec):
             limits.append(self.flops / cost_report(spec, rows, length, recipe.dtype).flops["train"])
         if self.minutes is not None:
             limits.append(60 * self.minutes / seconds_of_steps(recipe, spec, objective, device))
+        if self.epochs is not None:
+            if objective.steps_per_epoch is None:
+                raise SpecError(
+                    "--epochs", f"data of kind {recipe.data.kind} have no epochs", "give --steps or --tokens"
+                )
+            limits.append(self.epochs * objective.steps_per_epoch)
         steps = max(1, math.floor(min(limits)))
         schedule, fitted = recipe.schedule, dict[str, Any](steps=steps)
         if isinstance(schedule, WarmUp) and "warmup_steps" not in schedule.model_fields_set:

@@ -123,6 +123,11 @@ def last(file: Path) -> dict[str, Any] | None:
     return next((line for line in reversed(read(file)) if "sample" not in line), None)
 
 
+def last_evaluation(file: Path) -> dict[str, Any]:
+    """The newest evaluation on held-out examples; empty where there is none."""
+    return next((line for line in reversed(read(file)) if "validation_loss" in line), {})
+
+
 def rewind(file: Path, step: int) -> list[dict[str, Any]]:
     """Remove what was measured after `step`, which a resumed run measures again; what is left."""
     lines = [values for values in read(file) if values["step"] <= step]

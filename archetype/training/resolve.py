@@ -167,7 +167,7 @@ def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
         size = getattr(spec, field, None)
         if size is not None and size < num_ids:
             cause = f"{size} is too small for the {num_ids} tokens of the tokenizer and the objective"
-            raise SpecError(field, cause, "raise it, leave it out of the recipe's spec, or use a smaller tokenizer")
+            raise SpecError(field, cause, f"use a smaller tokenizer, or raise it: --set spec.{field}={num_ids}")
     return spec
 
 
@@ -189,6 +189,8 @@ def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
     others = [kind for kind, other in kinds.items() if _suitable_objectives(spec, other.model_construct())]
     if suitable:
         remedy = f"use {' or '.join(config.model_fields['kind'].default for config in suitable)}"
+    elif getattr(data, "source", ()) and not spec.reads_source:
+        remedy = "use a model that reads a source, such as --spec t5-tiny"
     else:
         remedy = f"use data of kind {' or '.join(others)}" if others else "use another head"
     raise SpecError("objective", cause, remedy)

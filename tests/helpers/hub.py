@@ -1,5 +1,6 @@
-"""A server on this machine that speaks as much of the hub's HTTP API as reading a model takes."""
+"""A server on this machine that speaks as much of the hub's HTTP API as reading and writing a model take."""
 
+import base64
 import hashlib
 import json
 import re
@@ -25,6 +26,8 @@ Models = dict[str, dict[str, Path]]  # folders by owner/name and revision
 API = re.compile(r"/api/models/([^/]+/[^/]+)/(?:revision|tree)/([^/]+)")
 MAIN = re.compile(r"/api/models/([^/]+/[^/]+)()")
 FILE = re.compile(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
+WRITE = re.compile(r"/api/models/([^/]+/[^/]+)/(branch|preupload|commit)/([^/]+)")
+TOKEN = "hf_may_write"
 
 
 class Hub(ThreadingHTTPServer):
@@ -34,13 +37,18 @@ class Hub(ThreadingHTTPServer):
         models: the folder of each revision.
         sent: bytes of files that were sent.
         broken: whether files are answered with an error of the server.
+        store: where the files of commits are written.
+        private: repositories that only their owner may read.
+        asked: every request that writes, with what it sends.
     """
 
     daemon_threads = True
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, store: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
-        self.models, self.sent, self.broken = models, 0, False
+        self.models, self.sent, self.broken, self.store = models, 0, False, store
+        self.private: set[str] = set()
+        self.asked: list[tuple[str, Any]] = []
 
     @property
     def url(self) -> str:
@@ -59,6 +67,8 @@ class _Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with facts of a model, a list of its files, or bytes of a file."""
         path = unquote(urlsplit(self.path).path)
+        if path == "/api/whoami-v2":
+            return self._say({"name": "someone", "type": "user"}) if self._may_write() else self._refuse_token()
         match = API.fullmatch(path) or MAIN.fullmatch(path) or FILE.fullmatch(path)
         if match is None or (revisions := self.server.models.get(match[1])) is None:
             return self._refuse("RepoNotFound")
@@ -67,7 +77,7 @@ class _Answer(BaseHTTPRequestHandler):
             return self._refuse("RevisionNotFound")
         if path.startswith("/api/"):
             files = sorted(file for file in folder.iterdir() if file.is_file())
-            return self._say(_tree(files) if "/tree/" in path else _facts(match[1], folder, files))
+            return self._say(_tree(files) if "/tree/" in path else self._facts(match[1], folder, files))
         if not (file := folder / match[3]).is_file():
             return self._refuse("EntryNotFound")
         if self.server.broken:
@@ -75,6 +85,64 @@ class _Answer(BaseHTTPRequestHandler):
         return self._send_file(file, commit_of(folder))
 
     do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        """Make a repository or a branch, or write the files of a commit, which all stand in the request itself."""
+        path, body = unquote(urlsplit(self.path).path), self.rfile.read(int(self.headers["Content-Length"]))
+        lines = [json.loads(line) for line in body.splitlines()]
+        if not self._may_write():
+            return self._refuse_token()
+        if path == "/api/validate-yaml":
+            return self._say({"errors": [], "warnings": []})
+        self.server.asked.append((path, lines))
+        if path == "/api/repos/create":
+            return self._create(lines[0])
+        match = WRITE.fullmatch(path)
+        if match is None or (revisions := self.server.models.get(match[1])) is None:
+            return self._refuse("RepoNotFound")
+        if match[2] == "branch":
+            revisions.setdefault(match[3], self._folder(match[1], match[3]))
+            return self._say({})
+        if match[3] not in revisions:
+            return self._refuse("RevisionNotFound")
+        if match[2] == "preupload":
+            names = [file["path"] for file in lines[0]["files"]]
+            return self._say({"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]})
+        for line in lines:
+            file = revisions[match[3]] / str(line["value"].get("path"))
+            if line["key"] == "file":
+                file.write_bytes(base64.b64decode(line["value"]["content"]))
+            elif line["key"] == "deletedFile":
+                file.unlink()
+        return self._say(
+            {"success": True, "commitOid": "0" * 40, "commitUrl": f"{self.server.url}/{match[1]}/commit/0"}
+        )
+
+    def _may_write(self) -> bool:
+        return bool(self.headers.get("Authorization") == f"Bearer {TOKEN}")
+
+    def _refuse_token(self) -> None:
+        self._send(HTTPStatus.UNAUTHORIZED, b'{"error": "Invalid user token."}', {"Content-Type": "application/json"})
+
+    def _create(self, asked: dict[str, Any]) -> None:
+        name = f"{asked.get('organization', 'someone')}/{asked['name']}"
+        if name.startswith("forbidden/"):
+            return self._send(HTTPStatus.FORBIDDEN, b'{"error": "You are not of it."}', {})
+        if name in self.server.models:
+            return self._send(HTTPStatus.CONFLICT, json.dumps({"url": f"{self.server.url}/{name}"}).encode(), {})
+        self.server.models[name] = {"main": self._folder(name, "main")}
+        self.server.private |= {name} if "private" in (asked.get("visibility"), *asked) else set()
+        return self._say({"url": f"{self.server.url}/{name}"})
+
+    def _folder(self, name: str, revision: str) -> Path:
+        folder = self.server.store / name.replace("/", "--") / revision
+        folder.mkdir(parents=True)
+        return folder
+
+    def _facts(self, name: str, folder: Path, files: list[Path]) -> dict[str, Any]:
+        siblings = [{"rfilename": file.name} for file in files]
+        private = name in self.server.private
+        return {"_id": "0" * 24, "id": name, "sha": commit_of(folder), "private": private, "siblings": siblings}
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
@@ -100,13 +168,8 @@ class _Answer(BaseHTTPRequestHandler):
         for name, value in (headers | {"Content-Length": str(len(data))}).items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(data)
-
-
-def _facts(name: str, folder: Path, files: list[Path]) -> dict[str, Any]:
-    siblings = [{"rfilename": file.name} for file in files]
-    return {"_id": "0" * 24, "id": name, "sha": commit_of(folder), "private": False, "siblings": siblings}
 
 
 def _tree(files: list[Path]) -> list[dict[str, Any]]:
@@ -120,7 +183,7 @@ def _blob(file: Path) -> str:
 @contextmanager
 def serving(models: Models, cache: Path, patch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Models where huggingface_hub looks for them: the only connections that a test opens, to this machine."""
-    hub = Hub(models)
+    hub = Hub(models, cache / "written")
 
     def to_hub(self: socket.socket, address: Any) -> None:
         if address != hub.server_address:

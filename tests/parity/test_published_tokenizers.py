@@ -1,6 +1,7 @@
 """Tokenizers as they were published: the ids and the texts of their own libraries, on drawn texts."""
 
 import base64
+import json
 import random
 import unicodedata
 from collections.abc import Callable
@@ -91,6 +92,80 @@ def test_each_agrees_on_10_000_texts(shared: Path) -> None:
         if folder.name not in REFUSED:
             with case(folder.name):
                 agree(folder, texts)
+
+
+FILES = {  # of each sort one, and what a text's ids are compared with
+    "whisper-multilingual/multilingual.tiktoken": "tiktoken", "chinese-roberta/vocab.txt": "wordpiece",
+    "t5-small/tokenizer.json": "unigram", "albert-base-v2/spiece.model": "sentencepiece",
+}  # fmt: skip
+
+
+def test_a_file_is_taken_where_its_folder_is(shared: Path, tmp_path: Path) -> None:
+    """With the ids of its own library; alone in a folder, or under another name, it has the same."""
+    texts = [*AWKWARD_TEXTS, *drawn(25)]
+    for name, kind in FILES.items():
+        with case(name):
+            file = shared / "published" / "tokenizers" / name
+            tokenizer = open_tokenizer(file)
+            assert tokenizer.kind == kind
+            if file.name == "spiece.model":
+                encode = sentencepiece.SentencePieceProcessor(model_file=str(file)).encode
+            else:
+                encode = library(file.parent)[0]
+            expected = [*map(encode, texts)]
+            assert [tokenizer.encode(text) for text in texts] == expected
+            (other := tmp_path / f"other{file.suffix}").write_bytes(file.read_bytes())
+            assert [*map(open_tokenizer(other).encode, texts)] == expected
+
+
+def test_whispers_file_has_its_tokens_for_ends(shared: Path) -> None:
+    tokenizer = open_tokenizer(shared / "published" / "tokenizers" / "whisper-multilingual" / "multilingual.tiktoken")
+    assert tokenizer.eos == (50_257,) and tokenizer.special_tokens["<|startoftranscript|>"] == 50_258
+
+
+def test_a_vocabulary_of_bert_is_read_as_transformers_reads_it(shared: Path, tmp_path: Path) -> None:
+    from transformers import BertTokenizer
+
+    (tmp_path / "vocab.txt").write_bytes(
+        (shared / "published" / "tokenizers" / "bert-base-uncased" / "vocab.txt").read_bytes()
+    )
+    for settings in ({}, {"do_lower_case": False}, {"strip_accents": False}, {"tokenize_chinese_chars": False}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        theirs, ours = BertTokenizer.from_pretrained(str(tmp_path)), open_tokenizer(tmp_path / "vocab.txt")
+        for text in (*AWKWARD_TEXTS, *drawn(25)):
+            assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), (settings, text)
+            row = ours.add_special_tokens(ours.encode(text))
+            assert row == theirs.encode(text), (settings, text)
+
+
+def test_mistrals_file_gives_the_ids_of_its_ranks(shared: Path, tmp_path: Path) -> None:
+    """Its vocabulary in Mistral's own layout; the ids are those of mistral_common's way: tiktoken's, and 1,000 more."""
+    short = next((shared / "published" / "tokenizers" / "mistral-tekken-240718-short").glob("*.json"))
+    data = json.loads(short.read_text())
+    ranks = [base64.b64decode(token) for token in _tokens(data["bpe_ranks"])]
+    vocab = [{"rank": n, "token_bytes": base64.b64encode(token).decode()} for n, token in enumerate(ranks)]
+    (tmp_path / "tekken.json").write_text(json.dumps({"config": data["config"], "vocab": vocab[::-1]}))
+    used = dict(zip(ranks[:130_072], range(130_072), strict=True))
+    theirs = tiktoken.Encoding("x", pat_str=data["config"]["pattern"], mergeable_ranks=used, special_tokens={})
+    tokenizer = open_tokenizer(tmp_path / "tekken.json")
+    assert (tokenizer.vocab_size, tokenizer.bos, tokenizer.eos, tokenizer.adds_bos) == (131_072, 1, (2,), True)
+    assert tokenizer.special_tokens["[/INST]"] == 4 and tokenizer.special_tokens["<SPECIAL_999>"] == 999
+    for text in (*AWKWARD_TEXTS, *drawn(50)):
+        ids = tokenizer.encode(text)
+        assert ids == [id + 1000 for id in theirs.encode_ordinary(text)], text
+        assert tokenizer.decode(ids) == theirs.decode([id - 1000 for id in ids])
+
+
+def _tokens(words: str) -> list[str]:
+    """The short form: tokens in base64; "! N" says the rank of the next."""
+    tokens: list[str] = []
+    pieces = iter(words.split())
+    for word in pieces:
+        if word == "!":
+            assert int(next(pieces)) == len(tokens)
+        else:
+            tokens.append(word)
+    return tokens
 
 
 def test_qwens_ranks_and_its_later_file_agree(shared: Path) -> None:

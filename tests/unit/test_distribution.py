@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import archetype
+from archetype import distribution
 from archetype.distribution import DISTRIBUTION, REPOSITORY, SITE, install_command
 from archetype.io.yaml import yaml_value
 from archetype.spec.base import Spec
@@ -63,7 +64,27 @@ def test_every_extra_that_a_message_names_exists() -> None:
     assert len(named) >= 10
     trackers = {kind.model_fields["kind"].default for kind in subclasses(Tracker)}
     assert named | trackers | {"ray", "slurm"} <= EXTRAS.keys()
+
+
+def test_a_remedy_is_right_in_a_checkout_and_where_the_package_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert install_command("gguf") == "pip install -e '.[gguf]'"
+    monkeypatch.chdir(tmp_path)
+    assert install_command("gguf") == f"pip install -e '{ROOT}[gguf]'"
+    monkeypatch.setattr(distribution, "CHECKOUT", tmp_path)  # as site-packages, where no pyproject.toml is
     assert install_command("gguf") == "pip install 'archetype-lm[gguf]'"
+
+
+def test_one_extra_has_what_users_may_want() -> None:
+    """And the server's light packages are not among extras."""
+    core = {re.split(r"[<>=]", one)[0] for one in PROJECT["dependencies"]}
+    assert core >= {"starlette", "uvicorn", "prometheus-client"}
+    every = set(re.findall(r"[\w-]+", EXTRAS["all"][0].partition("[")[2]))
+    clusters_and_services = {"ray", "slurm", "wandb", "trackio", "mlflow", "torchao"}
+    assert every == EXTRAS.keys() - clusters_and_services - {"all", "test", "docs"}
+    assert "[all]" in (ROOT / "README.md").read_text()
 
 
 def subclasses(kind: type[Spec]) -> list[type[Spec]]:

@@ -23,7 +23,12 @@ def bench(
     model: Exported,
     dtype: Annotated[str | None, DTYPE] = None,
     weights: Annotated[
-        str | None, typer.Option(help="int8, int4: matrices of 8 or 4 bits; lossless: of 12.  [default: of that type]")
+        str | None,
+        typer.Option(
+            "--weights",
+            "--quantization",
+            help="int8, int4: matrices of 8 or 4 bits; lossless: of 12.  [default: of that type]",
+        ),
     ] = None,
     batch: Annotated[int | None, BATCH] = None,
     prompt: Annotated[int | None, PROMPT] = None,

@@ -74,10 +74,13 @@ def export(
 
     A preset or a specification's file is written with random weights. A run's adapter is merged.
     """
+    from archetype.convert.model_card import ModelCard
     from archetype.errors import SpecError
     from archetype.exporting import export, export_adapter
     from archetype.io.tensors import dtype_of
     from archetype.loading import build_untrained, load, names_weights
+    from archetype.runs.directory import Run
+    from archetype.training.metrics import last_evaluation
 
     if adapter_only:
         written = export_adapter(Path(model), to, family)
@@ -94,9 +97,8 @@ def export(
     )
     if weights is not None and not trained:
         lm.pack(weights)
-    written = export(
-        lm, to, family, format=format, type=type, allow_different_tokens=allow_different_tokens, with_code=with_code
-    )
+    card = ModelCard(evaluation=last_evaluation(Run(Path(model)).metrics_file))
+    written = export(lm, to, family, None, format, type, allow_different_tokens, with_code, card)
     name = written.format.architecture_of(lm.spec) if format != "gguf" else f"GGUF of {written.name}"
     fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"
     print(f"wrote {to} as {name}, reloaded and compared{fresh}")

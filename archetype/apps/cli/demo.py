@@ -4,7 +4,6 @@ import math
 import re
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,10 +78,6 @@ def _program() -> str:
 
 def _web_ui() -> str:
     """Where the web UI will be, or what has to be done for it first."""
-    if find_spec("starlette") is None:
-        from archetype.distribution import install_command
-
-        return f"the web UI; first {install_command('serve')}"
     from archetype.apps.serve.page import HOW_TO_BUILD, is_built
 
     return "the web UI, at http://127.0.0.1:8000/" if is_built() else f"the web UI; first {HOW_TO_BUILD}"

@@ -20,8 +20,8 @@ DATA_HELP = (
 )
 BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty")
 NEEDS = {
-    "stride": ("text",), "length": ("text",), "num_fewshot": ("tasks",), "limit": ("tasks",), "source": ("target",),
-    "target": ("source",), **dict.fromkeys(BEAM, ("source", "data")),
+    "stride": ("text", "files"), "length": ("text", "files"), "num_fewshot": ("tasks",), "limit": ("tasks",),
+    "source": ("target",), "target": ("source",), **dict.fromkeys(BEAM, ("source", "data")),
 }  # fmt: skip
 SECTIONS = {  # of the options, in the help
     "Data": ("text", "data", "source", "target", "tasks"),
@@ -34,6 +34,10 @@ SECTIONS = {  # of the options, in the help
 @takes(BEAM)
 def evaluate(
     model: Model,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="As --text of a model that continues texts, else as --data."),
+    ] = None,
     text: Annotated[list[Path] | None, typer.Option(help="A UTF-8 text file; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option("--data", "--labelled", "--images", help=DATA_HELP)] = None,
     source: Annotated[Path | None, typer.Option(help="A file of source lines; with --target.")] = None,
@@ -62,12 +66,19 @@ def evaluate(
     from archetype.generate import Beam
     from archetype.io.text import read_text
 
-    if sum(one is not None for one in (text, data, source, tasks)) != 1:
-        raise SpecError("evaluate", "takes one kind of data", "give --text, --data, --source with --target, or --tasks")
+    if sum(bool(one) for one in (files, text, data, source, tasks)) != 1:
+        remedy = "give FILE, --text, --data, --source with --target, or --tasks"
+        raise SpecError("evaluate", "takes one kind of data", remedy)
     beam = values_of(BEAM, options)
     Beam.parse(beam)  # a wrong setting is refused before a large model is read
     texts = {str(file): read_text(file) for file in text or ()}
     lm = load(model, dtype, device, weights=weights)
+    if files and lm.spec.continues_text:
+        text, texts = files, {str(file): read_text(file) for file in files}
+    elif files:
+        if len(files) > 1:
+            raise SpecError(str(files[1]), f"a model of kind {lm.spec.kind} is measured on one file", "leave it out")
+        data = files[0]
 
     def show(record: dict[str, Any], report: object) -> None:
         if as_json:

@@ -64,9 +64,12 @@ class Module(NamedTuple):
 
 def explain(
     kind: Annotated[
-        str,
-        typer.Argument(metavar="KIND", help="Such as rotary or pre_norm; a part, such as pattern, lists its kinds."),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[KIND]",
+            help="Such as rotary or pre_norm; a part, such as pattern, lists its kinds.  [default: lists all]",
+        ),
+    ] = None,
 ) -> None:
     """Print what a kind is, its fields, and what one consists of and costs.
 
@@ -75,6 +78,9 @@ def explain(
     """
     from archetype.spec import describe
 
+    if kind is None:
+        print(f"{describe.all_kinds()}\n\n`archetype explain KIND` says what it is and has the fields of each.")
+        return
     names = {str(cls.model_fields["kind"].default) for _, cls in describe.kinds()}
     if kind not in names and (listed := describe.kinds_of(kind)):
         print(f"{listed}\n\n`archetype explain KIND` has the fields of each.")

@@ -22,6 +22,7 @@ TYPES = {  # of options; that of all other fields is str
     "Flag": bool,
     "tuple": list[str],
 }
+SECOND_NAMES = {"learning_rate": "--lr"}  # that users bring along
 COMPLETIONS = {"spec": complete_presets}
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
@@ -85,6 +86,7 @@ def _parameter(option: str, field: Field, chosen: str | None) -> inspect.Paramet
     text = f"{text[0].upper()}{text[1:].removesuffix('.')}{'; may be repeated' if kind == list[str] else ''}."
     about = typer.Option(
         f"--{option.replace('_', '-')}",
+        *filter(None, [SECOND_NAMES.get(option)]),
         help=text if chosen in (None, "None", "False") else f"{text}  [default: {chosen}]",
         autocompletion=COMPLETIONS.get(option),
     )

@@ -65,6 +65,7 @@ VERBS = {
         "Read a Hugging Face folder, a GGUF file or a model of huggingface.co into a run directory.",
     ),
     "export": ("convert", "export", "Write a model as a folder for transformers or llama.cpp, read back and compared."),
+    "upload": ("upload", "upload", "Upload a model to huggingface.co with a card, or print what would be sent."),
     "parity": (
         "convert",
         "parity",
@@ -73,6 +74,7 @@ VERBS = {
 }
 READERS = ("generate", "chat", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
 QUICK = ("specs", "cost", "draw")  # modules of verbs that end before there is much garbage
+OF_EXPORT = ("--format", "--family", "--type", "--seed", "--adapter-only", "--with-code", "--allow-different-tokens")
 PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
@@ -82,6 +84,13 @@ class Verbs(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = dict.fromkeys(VERBS)  # type: ignore[assignment]  # names only, for suggestions
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """`convert` is `export` of what is ours or where a format is named, else `import`."""
+        if args[0] == "convert":
+            ours = any(word.partition("=")[0] in OF_EXPORT or _is_ours(word) for word in args[1:])
+            args = ["export" if ours else "import", *args[1:]]
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a verb; None where there is none of this name."""
@@ -107,7 +116,17 @@ class Verbs(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The verbs with their one-line helps, without importing any."""
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in VERBS.items()])
+            convert = ("convert", "As export of a run or a specification, or with --format; else as import.")
+            formatter.write_dl([*((name, line) for name, (_, _, line) in VERBS.items()), convert])
+
+
+def _is_ours(word: str) -> bool:
+    """Whether a word names a run directory, a specification's file or a preset."""
+    if (Path(word) / "spec.yaml").is_file() or word.endswith((".yaml", ".yml")):
+        return True
+    from archetype.families.index import preset_facts
+
+    return word in preset_facts()
 
 
 def _show_version(value: bool) -> None:
@@ -185,7 +204,8 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(error.format_message())
             sys.exit(0)
-        _fail(f"{one_line(_usage(error), MAX_MESSAGE - 24)} See `archetype --help`.", 2)
+        help_ = " ".join(["archetype", *_verb_of(error), "--help"])
+        _fail(f"{one_line(_usage(error), MAX_MESSAGE - len(help_) - 7)} See `{help_}`.", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except OSError as error:
@@ -211,6 +231,16 @@ def _fail_of_extension(error: Exception) -> None:
         if "--verbose" in sys.argv:
             traceback.print_exception(error)
         _fail(str(failure), 2)
+
+
+def _verb_of(error: typer.TyperException) -> list[str]:
+    """The words of the verb whose arguments are wrong; none where there is no such verb."""
+    context = getattr(error, "ctx", None)
+    words = []
+    while context is not None and context.parent is not None:
+        words.insert(0, str(context.info_name))
+        context = context.parent
+    return words
 
 
 def _usage(error: typer.TyperException) -> str:

@@ -48,7 +48,9 @@ StoredDtype = Annotated[str | None, typer.Option(help="Convert the weights to th
 Weights = Annotated[
     str | None,
     typer.Option(
-        help="int8, int4: matrices of 8 or 4 bits, in groups of 32; lossless: bfloat16 in 12.  [default: as stored]"
+        "--weights",
+        "--quantization",
+        help="int8, int4: matrices of 8 or 4 bits, in groups of 32; lossless: bfloat16 in 12.  [default: as stored]",
     ),
 ]
 Deterministic = Annotated[

@@ -34,10 +34,12 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
 
     Raises:
         SpecError: no layout fits or has the sizes that the recipe says, the recipe says what a plan chooses or leaves
-            the vocabulary to a tokenizer, or the budget is one of time.
+            the vocabulary to a tokenizer, or the budget is of time or data.
     """
     if budget.minutes is not None:
         raise SpecError("--minutes", "is measured on this machine, not on a cluster", "give --tokens or --flops")
+    if budget.epochs is not None:
+        raise SpecError("--epochs", "are of data, and a plan for a cluster reads none", "give --tokens or --flops")
     if recipe.micro_batch_size is not None or recipe.recompute != "none":
         name = "recompute" if recipe.micro_batch_size is None else "micro_batch_size"
         raise SpecError(name, "is what a plan for a cluster chooses", "leave it out")

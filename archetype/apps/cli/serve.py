@@ -98,7 +98,6 @@ def serve(
     runs is finished, what is new is refused.
     """
     show_warnings()
-    _check_installed()
     from archetype.api import load
     from archetype.apps.serve import page
     from archetype.apps.serve.app import App
@@ -141,23 +140,6 @@ def serve(
             Thread(target=open_browser, args=[web_ui], daemon=True).start()
 
     run(app, listening, grace, tell)
-
-
-def _check_installed() -> None:
-    """Refuse to begin without the packages of a server.
-
-    Raises:
-        DataError: names the first that is missing.
-    """
-    from archetype.distribution import install_command
-    from archetype.errors import DataError
-
-    try:
-        import prometheus_client  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise DataError(str(error.name), "is not installed", install_command("serve")) from None
 
 
 def addresses(host: str, port: int) -> tuple[str, str]:

@@ -23,8 +23,8 @@ SECTIONS = {
         "labelled_tokens", "chat", "preferences", "tokenizer", "vocab_size",
     ),
     "Optimization": (
-        "steps", "tokens", "flops", "minutes", "batch_size", "micro_batch_size", "sequence_length", "learning_rate",
-        "warmup_steps", "patience", "seed",
+        "steps", "epochs", "tokens", "flops", "minutes", "batch_size", "micro_batch_size", "sequence_length",
+        "learning_rate", "warmup_steps", "patience", "seed",
     ),
     "Machine": ("dtype", "device", "force", "plan", "gpu", "find_rate"),
 }  # fmt: skip
@@ -44,7 +44,7 @@ FIELDS = {
     **fields("training/optimizers/base.py:Optimizer", learning_rate="optimizer.learning_rate"),
     **fields("training/schedules.py:WarmUp", warmup_steps="schedule.warmup_steps"),
 }  # fmt: skip
-BUDGET = fields("training/budget.py:Budget", "tokens", "flops", "minutes")
+BUDGET = fields("training/budget.py:Budget", "epochs", "tokens", "flops", "minutes")
 KINDS = {  # of data that an option names; of --text its files decide
     "source": "pairs", "target": "pairs", "images": "images", "labelled": "labelled_text",
     "labelled_tokens": "labelled_tokens", "chat": "chat", "preferences": "preferences",

@@ -72,6 +72,7 @@ class Objective(ABC):
         label_smoothing: of the cross-entropy while training.
         chunks_logits: whether large logits are computed in chunks; not where processes share the vocabulary.
         bytes_per_unit: UTF-8 bytes of held-out text for each prediction, where the loss can be given in bits per byte.
+        steps_per_epoch: after how many every example was seen once; absent where examples do not end.
         batch_shape: rows of a batch, and the most tokens that one may have (None for images); absent where it is as
             the recipe says.
     """
@@ -83,6 +84,7 @@ class Objective(ABC):
     label_smoothing: float = 0.0
     chunks_logits: bool = True
     bytes_per_unit: float | None = None
+    steps_per_epoch: float | None = None
     batch_shape: tuple[int, int | None] | None = None
 
     @abstractmethod

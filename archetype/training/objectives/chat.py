@@ -71,6 +71,7 @@ class ChatObjective(Objective):
         self.description = f"{len(conversations[0]):,} conversations{self._cut(inputs.sequence_length)}"
         self.batch_shape = self.order.batch_size, int(lengths.max()) - 1
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
+        self.steps_per_epoch = self.order.per_epoch
 
     def batch(self, step: int) -> Batch:
         """Tokens (B, T + 1), how many each row has, which of them are answers, and of packed rows each conversation."""

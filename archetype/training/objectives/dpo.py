@@ -76,6 +76,7 @@ class DPOObjective(Objective):
         self.description = f"{len(self.training):,} pairs of completions{left_out}"
         self.batch_shape = 2 * self.order.batch_size, max(len(ids) for ids, _ in rows) - 1
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
+        self.steps_per_epoch = self.order.per_epoch
         self.restore(
             {"training": torch.zeros(len(self.training), 2), "validation": torch.zeros(len(self.validation), 2)}
         )

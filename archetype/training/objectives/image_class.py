@@ -80,6 +80,7 @@ class ImageClassObjective(Objective):
         self.description = f"{len(training):,} images"
         self.batch_shape = self.batches.batch_size, None
         self.num_validation_batches = -(-len(validation) // self.batches.batch_size)
+        self.steps_per_epoch = self.batches.per_epoch
 
     def batch(self, step: int) -> Batch:
         """Images (B, C, H, W) and their classes (B,)."""

@@ -62,6 +62,7 @@ class SequenceToSequenceObjective(Objective):
         texts = (*training.sources, *training.targets, *validation.sources, *validation.targets)
         self.batch_shape = self.batches.batch_size, max(map(len, texts))
         self.num_validation_batches = -(-len(validation) // self.batches.batch_size)
+        self.steps_per_epoch = self.batches.per_epoch
 
     def batch(self, step: int) -> Batch:
         """Sources and targets, each with the number of tokens of every row."""

@@ -29,6 +29,7 @@ class TextObjective(Objective):
         self.validation_windows = corpus.validation_windows(sequence_length)
         self.batch_shape = batch_size, sequence_length
         self.num_validation_batches = -(-len(self.validation_windows) // batch_size)
+        self.steps_per_epoch = self.batches.per_epoch
 
     def batch(self, step: int) -> Batch:
         return self.examples(self.batches.batch(step), step)

@@ -115,6 +115,7 @@ class LabelledTextObjective(Objective):
         self.description = f"{len(training):,} texts{cut}"
         self.batch_shape = self.order.batch_size, max(map(len, texts))
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
+        self.steps_per_epoch = self.order.per_epoch
 
     def batch(self, step: int) -> Batch:
         """Tokens (B, T), how many each row has (B,), and the labels (B,)."""

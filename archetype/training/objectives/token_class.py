@@ -76,6 +76,7 @@ class LabelledTokensObjective(Objective):
         self.description = f"{len(training):,} texts"
         self.batch_shape = self.order.batch_size, max(len(tokens) for tokens, _ in rows)
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
+        self.steps_per_epoch = self.order.per_epoch
 
     def batch(self, step: int) -> Batch:
         """Tokens (B, T), how many each row has (B,), and the class of each, or IGNORED (B, T)."""

@@ -29,7 +29,7 @@ def test_the_model_card_says_what_the_model_is(models: dict[str, Model], tmp_pat
     count = sum(parameter.numel() for parameter in models["bert"].parameters())
     assert f"A model of kind encoder with {count:,} parameters and 2 layers" in card
     assert "from transformers import BertForMaskedLM" in card
-    assert card.startswith("---\nlibrary_name: transformers\ntags: [bert, archetype]\n---\n")
+    assert card.startswith("---\nlibrary_name: transformers\ntags: [archetype, bert]\n---\n")
 
 
 def test_what_does_not_read_back_is_not_called_done(

@@ -16,6 +16,7 @@ from archetype.convert.gguf import file as ours
 from archetype.convert.gguf.architectures import GGUF
 from archetype.convert.gguf.header import Header, read_header
 from archetype.convert.source import open_spec
+from archetype.distribution import install_command
 from archetype.errors import ArchetypeError, CheckpointError, DataError
 from archetype.exporting import export
 from archetype.families.bert import bert
@@ -322,7 +323,7 @@ def test_without_the_library_one_line_says_how_to_install_it(tmp_path: Path, mon
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
     with pytest.raises(DataError) as caught:
         load(file)
-    assert str(caught.value) == "gguf: is not installed; pip install 'archetype-lm[gguf]'"
+    assert str(caught.value) == f"gguf: is not installed; {install_command('gguf')}"
 
 
 def test_numbers_of_32_bits_are_read_as_they_were_written(tmp_path: Path) -> None:

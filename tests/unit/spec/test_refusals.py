@@ -103,7 +103,7 @@ IMPOSSIBLE = [
     ((*LAYER, "wiring", "norm"), {"eps": 1e-5},
      "layers[3].wiring.norm: its kind is missing; start it with kind: NAME"),
     ((*LAYER, "wiring", "norm"), ["rms"],
-     "layers[3].wiring.norm: a list is not a mapping; write it as {key: value, ...}, or as the name of its kind"),
+     "layers[3].wiring.norm: a list is not a kind; write a kind, such as rms; `archetype explain norm` lists them"),
     (POSITION, {"kind": "rotary", "scaling": {"kind": "ntk", "factor": 2}},
      "layers[3].mixer.position.scaling: there is no kind 'ntk'; write dynamic"),
     ((*MIXER, "kind"), "atention", "layers[3].mixer: there is no kind 'atention'; did you mean attention?"),
@@ -506,8 +506,8 @@ def test_a_word_stands_for_its_kind() -> None:
     assert (encoder.head, encoder.layers[0].mixer) == (spec.NoHead(), spec.GRU())
     for field in ("wiring", "mixer"):
         assert refusal((*LAYER, field), "pre_norm" if field == "wiring" else "attention") in (
-            "layers[3].wiring.norm: is missing; give it a value",
-            "layers[3].mixer.num_heads: is missing; give it a value",
+            "layers[3].wiring: pre_norm alone does not say norm; write {kind: pre_norm, norm: rms}",
+            "layers[3].mixer: attention alone does not say num_heads; write {kind: attention, num_heads: 8}",
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from archetype.distribution import install_command
 from archetype.errors import DataError
 from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
@@ -207,7 +208,7 @@ def test_a_missing_package_is_named(tmp_path: Path, package: str, name: str, mon
     (tmp_path / name).write_bytes(RANKS if package == "tiktoken" else b"\x0a\x01")
     config(tmp_path, "tiktoken.json", pattern="a")
     monkeypatch.setitem(sys.modules, package, None)
-    assert f"pip install 'archetype-lm[{package}]'" in refusal(tmp_path)
+    assert install_command(package) in refusal(tmp_path)
 
 
 def test_flipped_bytes_are_refused_or_read_but_never_more(tmp_path: Path, shared: Path) -> None:

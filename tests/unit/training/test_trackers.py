@@ -1,6 +1,7 @@
 """What a run measures reaches TensorBoard's own reader and the trackers that its recipe names."""
 
 import json
+import re
 import signal
 import sys
 from collections import defaultdict
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from archetype.distribution import install_command
 from archetype.errors import SpecError
 from archetype.runs.directory import Run
 from archetype.training import metrics
@@ -88,7 +90,7 @@ def test_a_run_needs_no_tensorboard_unless_its_recipe_names_it(
     folder = tmp_path / "run"
     with pytest.raises(SpecError) as refused:
         start(folder, recipe.replace(trackers=("tensorboard",)), CPU)
-    remedy = "pip install 'archetype-lm[tensorboard]', or leave it out of the recipe's trackers"
+    remedy = f"{install_command('tensorboard')}, or leave it out of the recipe's trackers"
     assert str(refused.value) == f"trackers: tensorboard is not installed; {remedy}"
     assert not folder.exists()
     run(start(folder, recipe.replace(steps=2), CPU), lambda event: None)
@@ -112,7 +114,7 @@ def test_a_tracker_gets_settings_measurements_samples_and_the_end(
     kind: str, tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, kind, None)
-    with pytest.raises(SpecError, match=rf"^trackers: {kind} is not installed; pip install 'archetype-lm\[{kind}\]'"):
+    with pytest.raises(SpecError, match=f"^trackers: {kind} is not installed; {re.escape(install_command(kind))}"):
         start(tmp_path / "run", recipe.replace(trackers=({"kind": kind},)), CPU)
     assert not (tmp_path / "run").exists()
     package = Package()

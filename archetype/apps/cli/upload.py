@@ -1,0 +1,82 @@
+"""The verb `upload`: a model as a folder with its card, sent to huggingface.co."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from archetype.apps.cli.options import Json, Model, StoredDtype
+from archetype.apps.cli.output import print_json
+
+if TYPE_CHECKING:
+    from archetype.io.hub_upload import Destination
+
+
+def upload(
+    model: Model,
+    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository, made where there is none.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write the folder, NAME or that of --to, and print what would be sent.")
+    ] = False,
+    to: Annotated[
+        Path | None, typer.Option("--to", "-o", "--output", help="Keep what is sent, in this new folder.")
+    ] = None,
+    private: Annotated[
+        bool | None, typer.Option("--private/--public", help="Who may read it.  [default: as the account says]")
+    ] = None,
+    revision: Annotated[str | None, typer.Option("--revision", "--branch", help="The branch.  [default: main]")] = None,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="Of the commit.")] = None,
+    format: Annotated[
+        Literal["hf", "archetype-hf"] | None,
+        typer.Option(help="As of export.  [default: hf, or archetype-hf where no published family fits]"),
+    ] = None,
+    with_code: Annotated[
+        bool, typer.Option("--with-code", help="Of archetype-hf: a file for trust_remote_code.")
+    ] = False,
+    dtype: StoredDtype = None,
+    as_json: Json = False,
+) -> None:
+    """Upload a model to huggingface.co with a card: drawing, costs, loss, specification and how to load it.
+
+    The token is that of huggingface_hub: HF_TOKEN, or `hf auth login`. A run's adapter is merged.
+    """
+    from archetype import __version__
+    from archetype.convert.model_card import ModelCard
+    from archetype.exporting import export, fitting_format
+    from archetype.io.hub_upload import check_account, destination, send
+    from archetype.io.tensors import dtype_of
+    from archetype.loading import load
+    from archetype.runs.directory import Run
+    from archetype.training.metrics import last_evaluation
+
+    target = destination(name, revision, private)
+    if not dry_run:
+        check_account()  # before a large model is read
+    lm = load(model, dtype_of(dtype), mapped=True)
+    card = ModelCard(target.repository, target.revision, last_evaluation(Run(model).metrics_file))
+    message = message or f"Upload with Archetype {__version__}"
+    with ExitStack() as stack:
+        scratch = "" if dry_run or to else stack.enter_context(TemporaryDirectory())
+        folder = to or (Path(target.repository.partition("/")[2]) if dry_run else Path(scratch) / "model")
+        export(lm, folder, format=format or fitting_format(lm), with_code=with_code, card=card)
+        sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+        address = None if dry_run else send(folder, target, message)
+    if as_json:
+        place = {"folder": str(folder)} if dry_run or to else {}
+        print_json(
+            {"to": str(target), "private": private, "message": message, "commit": address, **place, "files": sizes}
+        )
+    elif address is None:
+        _print_plan(folder, target, message, sizes)
+    else:
+        print(f"sent {len(sizes)} files, {sum(sizes.values()):,} bytes, to {target}: {address}")
+
+
+def _print_plan(folder: Path, target: "Destination", message: str, sizes: dict[str, int]) -> None:
+    from archetype.table import Table
+
+    print(Table(("file", "bytes"), [(name, f"{size:,}") for name, size in sizes.items()]))
+    access = {None: "", True: ", private", False: ", public"}[target.private]
+    print(f"wrote {folder}; would be sent to {target}{access} as {message!r}, {sum(sizes.values()):,} bytes")

@@ -1,0 +1,129 @@
+"""A folder sent to a model of huggingface.co, through huggingface_hub; nothing else is ever sent anywhere."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from archetype.errors import CheckpointError, one_line
+from archetype.io.hub import NAME
+from archetype.io.weight_files import INDEX
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+REPLACED = ["*.safetensors", INDEX]  # of an earlier upload: two models' weights in one folder would be neither
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The repository and branch that a folder is sent to.
+
+    Attributes:
+        repository: owner/name.
+        revision: the branch, which is made where there is none (absent: main).
+        private: whether only its owner may read it (absent: as it is; a new one as the account says).
+    """
+
+    repository: str
+    revision: str | None = None
+    private: bool | None = None
+
+    def __str__(self) -> str:
+        return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
+
+
+def destination(name: str, revision: str | None, private: bool | None) -> Destination:
+    """The destination that owner/name, or owner/name@revision, says.
+
+    Raises:
+        CheckpointError: it is no such name, or says another branch than `revision`.
+    """
+    match = NAME.fullmatch(name)
+    if match is None or match[1].count("/") != 1:
+        raise CheckpointError(name, "is not a name of the hub", "write owner/name, or owner/name@branch")
+    if None not in (match[2], revision) and match[2] != revision:
+        raise CheckpointError("--revision", f"{revision} is not the {match[2]} of {name}", "name one of them")
+    if revision is not None and not re.fullmatch(r"\w[\w./-]*", revision):
+        raise CheckpointError("--revision", f"{revision!r:.80} is not a name of a branch", "name one such as v1")
+    return Destination(match[1], match[2] or revision, private)
+
+
+def check_account() -> None:
+    """Ask the hub whose account is used, before anything takes long.
+
+    Raises:
+        CheckpointError: there is no token, it is refused, or the hub cannot be reached.
+    """
+    from huggingface_hub import HfApi, constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        cause = "HF_HUB_OFFLINE forbids the network"
+        raise CheckpointError("upload", cause, "unset it, or add --dry-run, which sends nothing")
+    if get_token() is None:
+        remedy = "set HF_TOKEN to a token that may write, or run `hf auth login`; --dry-run needs none"
+        raise CheckpointError("upload", "huggingface.co asks for a token, and there is none here", remedy)
+    with _hub_errors("upload"):
+        HfApi().whoami()
+
+
+def send(folder: Path, to: Destination, message: str) -> str:
+    """Send all files of a folder as one commit, which replaces the weights that are there; its address.
+
+    Args:
+        folder: the files.
+        to: a repository, which is made where there is none.
+        message: of the commit.
+
+    Raises:
+        CheckpointError: the account may not write there, the repository is not as private as said, or the network
+            fails.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    with _hub_errors(to.repository):
+        api.create_repo(to.repository, private=to.private, exist_ok=True)
+        _check_privacy(api, to)
+        if to.revision not in (None, "main") and not str(to.revision).startswith("refs/"):
+            api.create_branch(to.repository, branch=str(to.revision), exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=to.repository, folder_path=folder, commit_message=message, revision=to.revision,
+            delete_patterns=REPLACED,
+        )  # fmt: skip
+    return str(commit.commit_url)
+
+
+def _check_privacy(api: "HfApi", to: Destination) -> None:
+    """Refuse to send to a repository that is there already and not as private as was said."""
+    if to.private is None or (is_private := bool(api.model_info(to.repository).private)) == to.private:
+        return
+    cause = f"exists and is {'private' if is_private else 'public'}"
+    remedy = f"change it on its page, or leave out --{'private' if to.private else 'public'}"
+    raise CheckpointError(to.repository, cause, remedy)
+
+
+@contextmanager
+def _hub_errors(place: str) -> Iterator[None]:
+    """What the hub answers, and what the network library beneath raises, as one line."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except HfHubHTTPError as error:
+        status, said = error.response.status_code, one_line(error.server_message or "", 80)
+        if status == 401:
+            cause, remedy = "the token is refused", "make a new one on huggingface.co/settings/tokens, for HF_TOKEN"
+        elif status == 403:
+            cause, remedy = "the token may not write there", "use a token with write access, or another owner"
+        else:
+            cause, remedy = f"the hub answers {status}", "try again"
+        raise CheckpointError(place, f"{cause}{f' ({said})' if said else ''}", remedy) from None
+    except Exception as error:  # of the network library beneath, which has changed twice
+        cause = f"{constants.ENDPOINT} cannot be used: {one_line(str(error), 80)}"
+        raise CheckpointError(place, cause, "check the network; --dry-run needs none") from None

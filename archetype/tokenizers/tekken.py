@@ -1,0 +1,112 @@
+"""Mistral's tekken.json: byte-level BPE by ranks, with ids for special tokens before all others."""
+
+from base64 import b64decode, b64encode
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from archetype.errors import DataError
+from archetype.io.files import DAMAGED, read_json
+from archetype.tokenizers.files import validated
+from archetype.tokenizers.special_tokens import read_config
+from archetype.tokenizers.tiktoken import TiktokenTokenizer
+from archetype.tokenizers.tokenizer import Tokenizer
+
+FILE = "tekken.json"
+# What files up to version 7 need not say, by id (mistral_common/tokens/tokenizers/tekken.py).
+UNSAID = (
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
+    "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
+)  # fmt: skip
+VERSIONS = ("v1", "v2", "v3", "v7")  # that need not say them
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**24, description="a count")]
+
+
+class Ranked(BaseModel):
+    """A token of the vocabulary."""
+
+    rank: Count
+    token_bytes: str
+
+
+class Special(BaseModel):
+    """A special token."""
+
+    rank: Count
+    token_str: str
+
+
+class Config(BaseModel):
+    """The sizes, and how a text is split before its bytes are merged."""
+
+    pattern: Annotated[str, Field(min_length=1, description="the regular expression that splits a text")]
+    default_vocab_size: Count
+    default_num_special_tokens: Count
+    version: str = ""
+
+
+class TekkenFile(BaseModel):
+    """The fields that decide a text's ids."""
+
+    config: Annotated[Config, Field(description="a mapping with pattern, default_vocab_size and version")]
+    vocab: Annotated[list[Ranked], Field(description="a list of mappings with rank and token_bytes")]
+    special_tokens: Annotated[list[Special] | None, Field(description="a list of mappings with rank and token_str")] = (
+        None
+    )
+
+
+class TekkenTokenizer(TiktokenTokenizer):
+    """A tekken.json, opened as the rank file that gives the same ids."""
+
+    kind = "tekken"
+    files = (FILE,)
+    other_names = ("tekken*.json",)
+
+    @classmethod
+    def open(cls, file: Path) -> Tokenizer:
+        ranks, companion = rank_file(read_json(file))
+        return TiktokenTokenizer(ranks, companion, read_config(file.parent))
+
+
+def rank_file(data: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """The lines of a rank file, and its companion, that give the ids of a tekken.json.
+
+    Raises:
+        DataError: names the key at fault.
+    """
+    file = validated(TekkenFile, data)
+    special, first = _special_tokens(file), file.config.default_num_special_tokens
+    count = file.config.default_vocab_size - first
+    chosen = sorted((token.rank, token.token_bytes) for token in file.vocab)[: max(count, 0)]
+    if [rank for rank, _ in chosen] != list(range(count)):
+        raise DataError("vocab", f"does not have the ranks from 0 to {count - 1:,}", DAMAGED)
+    lines = [f"{_checked(token, rank)} {first + rank}\n" for rank, token in chosen]
+    return "".join(lines).encode(), {"pattern": file.config.pattern, "special_tokens": special, "adds_bos": True}
+
+
+def _special_tokens(file: TekkenFile) -> dict[str, int]:
+    """The ids of all special tokens by name, those without a name too."""
+    count = file.config.default_num_special_tokens
+    if file.special_tokens is not None:
+        named = {token.token_str: token.rank for token in file.special_tokens}
+    elif file.config.version in VERSIONS:
+        named = {name: id for id, name in enumerate(UNSAID)}
+    else:
+        raise DataError("special_tokens", "is missing", "fetch the file again: newer versions name them")
+    named |= {f"<SPECIAL_{id}>": id for id in range(count) if id not in named.values()}
+    if sorted(named.values()) != list(range(count)):
+        raise DataError("special_tokens", f"does not have the ranks from 0 to {count - 1:,}, once each", DAMAGED)
+    return named
+
+
+def _checked(token: str, rank: int) -> str:
+    """A token's bytes in base64, as a rank file has them."""
+    try:
+        return b64encode(b64decode(token, validate=True)).decode()
+    except ValueError:
+        raise DataError(f"vocab: rank {rank}", "token_bytes is not base64", DAMAGED) from None
+
+
+KINDS = (TekkenTokenizer,)
