@@ -10,7 +10,8 @@ from archetype.convert.image_processor import numbers_as_they_are
 from archetype.convert.model_card import ModelCard
 from archetype.convert.own_code import write_own_code
 from archetype.convert.peft.write import write_peft
-from archetype.convert.sentence_transformers import write_files
+from archetype.convert.sentence_transformers.files import write_files
+from archetype.convert.sentence_transformers.weights import head_files
 from archetype.errors import CheckpointError
 from archetype.families import Family, family_for, published
 from archetype.families.own import OWN
@@ -117,7 +118,7 @@ def export(
             write_fast(lm.tokenizer, temporary)
         if lm.template is not None:
             write_template(lm.template, temporary)
-        write_files(lm.sentence_files, temporary)
+        write_files(head_files(lm.model, lm.sentence_files), temporary)
         (card or ModelCard()).write(lm.spec, chosen, temporary)
         hf_folder.compare(lm.model, chosen, temporary, left_out)
     return chosen

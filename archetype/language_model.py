@@ -7,17 +7,25 @@ from typing import Any, Literal, Unpack, overload
 from torch import Tensor
 
 from archetype import generate
-from archetype.convert.sentence_transformers import parse
+from archetype.convert.sentence_transformers.files import SentenceSettings, read_settings
+from archetype.convert.sentence_transformers.head import read_head
+from archetype.convert.sentence_transformers.weights import open_head
 from archetype.data.pairs import read_pairs
+from archetype.data.records import read_records
+from archetype.data.retrieval import read_retrieval
+from archetype.data.text_pairs import SCORED_PAIR, wrong_score
 from archetype.errors import DataError, SpecError
 from archetype.generate import (
     MAX_TOKENS,
+    RECALL_AT,
     Answer,
     ClassReport,
     Engine,
     Pooling,
     Prediction,
+    RetrievalScore,
     Score,
+    SimilarityScore,
     TaskScores,
     TokenClass,
     Translation,
@@ -234,6 +242,39 @@ class LanguageModel(LoadedModel):
             return generate.evaluate_tokens(self.model, self._tokenizer(), Path(data), self.labels)
         raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
 
+    def evaluate_retrieval(self, path: str | Path, recall_at: Sequence[int] = RECALL_AT) -> RetrievalScore:
+        """How well the model's vectors find the texts that answer questions.
+
+        Questions and texts have the prompts that the model has for them. Texts are ranked by the cosines of vectors.
+
+        Args:
+            path: JSON lines, CSV or TSV of anchor and positive, and perhaps negative, whose positives and negatives are
+                all searched; or a folder with corpus.jsonl, queries.jsonl and qrels, as BEIR has it.
+            recall_at: the k of recall@k.
+
+        Raises:
+            ArchetypeError: the model embeds no texts, or the data are wrong.
+        """
+        data = read_retrieval(Path(path))
+        settings = self.sentence_settings or SentenceSettings()
+        queries = self.embed(data.queries, normalized=True, prompt=settings.query_prompt)
+        documents = self.embed(data.documents, normalized=True, prompt=settings.document_prompt)
+        return generate.retrieval_score(queries, documents, data.relevant, recall_at)
+
+    def evaluate_similarity(self, file: str | Path) -> SimilarityScore:
+        """How well the cosines of pairs of texts follow the scores that people gave them.
+
+        Args:
+            file: JSON lines, CSV or TSV of text1, text2 and score.
+
+        Raises:
+            ArchetypeError: the model embeds no texts, or the data are wrong.
+        """
+        records = read_records(Path(file), SCORED_PAIR, fault=wrong_score)
+        a, b = (self.embed([record[field] for record in records]) for field in ("text1", "text2"))
+        scores = [float(record["score"]) for record in records]
+        return generate.similarity_score(generate.cosines_of_pairs(a, b), scores)
+
     def evaluate_tasks(self, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None) -> TaskScores:
         """The scores of known tasks, by lm-eval, the harness of EleutherAI.
 
@@ -260,37 +301,59 @@ class LanguageModel(LoadedModel):
         return self
 
     def embed(
-        self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None, normalized: bool | None = None
+        self,
+        texts: str | Sequence[str | list[int]],
+        pooling: Pooling | None = None,
+        normalized: bool | None = None,
+        prompt: str | None = None,
     ) -> Tensor:
         """Embed texts as vectors, with an encoder or a decoder.
 
         Args:
             texts: one, or several: a row of the result each; or the token ids of whole texts.
             pooling: "mean" over a text's tokens (default for an encoder), their "max", the "first" token through the
-                pooler, or the "last" token, which alone has seen the whole text in a decoder (default there). Where the
-                folder has modules.json of sentence-transformers, that is the default: the vectors are the library's.
-            normalized: scale vectors to length 1 (default: as modules.json says, else true).
+                pooler, or the "last" token, which alone has seen the whole text in a decoder (default there). A head of
+                kind sentence_embedding is the default where the model has one, with the prompt and the longest text
+                that the files of sentence-transformers say: the vectors are the library's.
+            normalized: scale vectors to length 1 (default: as the head says, else true).
+            prompt: name of the prompt before each text (default: the model's default one).
 
         Returns:
             Vectors, (B, D).
         """
-        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
-        modules = None if pooling is not None else parse(self.sentence_files)
-        rows = self.embedding_tokens(texts, pooling)
-        return generate.embed(model, rows, pooling, normalized, modules)
+        model = self._text_model()
+        rows = self.embedding_tokens(texts, pooling, prompt)
+        return generate.embed(model, rows, pooling, normalized, None if pooling else self._sentence_head(model))
 
     def embedding_tokens(
-        self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None
+        self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None, prompt: str | None = None
     ) -> list[list[int]]:
-        """The token ids that `embed` reads: each text with its prompt and cut, where modules.json says so.
+        """The token ids that `embed` reads: each text with its prompt and cut, as sentence-transformers does it.
 
         Args:
             texts: as for `embed`; ids are whole texts and stay as they are.
             pooling: as for `embed`.
+            prompt: as for `embed`.
         """
-        modules = None if pooling is not None else parse(self.sentence_files)
-        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
-        return generate.embedding_tokens(model, self._tokenizer(), texts, modules)
+        if pooling is not None and prompt is not None:
+            raise SpecError("prompt", "belongs to the model's own pooling", "leave out pooling, or the prompt")
+        settings = None if pooling is not None else self.sentence_settings
+        return generate.embedding_tokens(self._text_model(), self._tokenizer(), texts, settings, prompt)
+
+    @property
+    def sentence_settings(self) -> SentenceSettings | None:
+        """What is done to a text before it is embedded; None for a model without a head for that."""
+        has_head = self.spec.head.embeds or read_head(self.sentence_files) is not None
+        return read_settings(self.sentence_files) if has_head else None
+
+    def _sentence_head(self, model: Encoder | Decoder) -> Any:
+        """The module that gives vectors of texts: the model's own, or that of its folder beside a head for classes."""
+        if model.sentence_head is None and (head := read_head(self.sentence_files)) is not None:
+            return open_head(model, head, self.sentence_files)
+        return model.sentence_head
+
+    def _text_model(self) -> Encoder | Decoder:
+        return self.model if isinstance(self.model, Decoder) else self._model(Encoder)
 
     def classify(self, inputs: Tensor | str | list[str]) -> Tensor:
         """The probability of each class, for images or texts; with a head for one class, the value that it estimates.
@@ -318,7 +381,7 @@ class LanguageModel(LoadedModel):
         Raises:
             ArchetypeError: the model's head gives no token a class, or a text is empty or too long.
         """
-        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
+        model = self._text_model()
         return generate.classify_tokens(model, self._tokenizer(), texts, self.labels)
 
     def answer(self, question: str, text: str, max_tokens: int = MAX_TOKENS) -> Answer:
@@ -332,7 +395,7 @@ class LanguageModel(LoadedModel):
         Raises:
             ArchetypeError: the head marks no spans, the tokenizer reads no pairs, or both texts are too long together.
         """
-        model = self.model if isinstance(self.model, Decoder) else self._model(Encoder)
+        model = self._text_model()
         return generate.answer(model, self._tokenizer(), question, text, max_tokens)
 
     def inspect(self, text: Text, target: Text | None = None) -> Inspection:

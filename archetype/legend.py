@@ -49,6 +49,7 @@ LEGEND = {
     "u": "buckets of distances",
     "w": "features of a hidden layer",
     "D": "d_model",
+    "D_s": "features of the vector of a text",
     "D_e": "features of tables that are projected to d_model",
     "D_g": "d_model of the global model",
     "D_l": "d_model of the local model",

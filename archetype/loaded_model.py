@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from archetype.convert.image_processor import ImageProcessor, open_processor
-from archetype.convert.sentence_transformers import write_files
+from archetype.convert.sentence_transformers.files import write_files
 from archetype.data.images import has_pixels, open_pictures, picture_numbers
 from archetype.errors import DataError, SpecError
 from archetype.families import Family

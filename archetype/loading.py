@@ -15,7 +15,9 @@ from archetype.convert.image_processor import read_processor_contents
 from archetype.convert.peft.config import CONFIG as ADAPTER_CONFIG
 from archetype.convert.peft.config import read_config as read_adapter_config
 from archetype.convert.peft.merge import merge_peft
-from archetype.convert.sentence_transformers import read_files
+from archetype.convert.sentence_transformers.files import read_files
+from archetype.convert.sentence_transformers.head import with_head_of
+from archetype.convert.sentence_transformers.weights import attach_head
 from archetype.convert.source import SUFFIXES, open_spec, without_weights
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families import family_for
@@ -149,8 +151,9 @@ def open_pretrained(folder: Path) -> Pretrained:
         new.save(to)
 
     return Pretrained(
-        str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, lm.family, lm.open_image_processor, save
-    )
+        str(folder), lm.model, lm.tokenizer, lm.labels, lm.template, lm.family, lm.open_image_processor,
+        lm.sentence_settings if lm.spec.head.embeds else None, save,
+    )  # fmt: skip
 
 
 def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> LanguageModel:
@@ -165,6 +168,8 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     if tokenizer is not None:
         _set_special_ids(tokenizer, special)
     origin, sentence = read_origin(folder), read_files(run.sentence_folder, allow_pickle=True)
+    if model.spec.head.is_absent and (described := with_head_of(model.spec, sentence)).head.embeds:
+        attach_head(model, described.head, sentence)  # imported before specifications had such a head
     tensors = Tensors.single(run.left_out_file) if run.left_out_file.is_file() else None
     left_out = Selected(tensors, tensors.names()) if tensors else {}
     template = read_template(run.tokenizer_folder)
@@ -232,7 +237,7 @@ def _load_hf(
     if tokenizer is not None:
         _set_special_ids(tokenizer, special)
     labels, template = read_labels(config), read_template(folder)
-    left_out = hf_folder.read_left_out(folder, family, allow_pickle)
+    left_out = hf_folder.read_left_out(folder, family, model.spec, allow_pickle)
     pictures = read_processor_contents(folder) if model.spec.reads_images else None
     sentence = read_files(folder, allow_pickle)
     return LanguageModel(

@@ -60,7 +60,8 @@ def _gradients(subject: Subject, model: Model, scale: float) -> dict[str, Tensor
     """The gradient of each parameter by a pass over whole inputs, of a loss times `scale`; zeros where it has none."""
     model.zero_grad()
     output = model(**{name: in_float64(value) for name, value in subject.inputs().items()})
-    answers = [output.hidden if output.logits is None else output.logits, *output.further]
+    vectors = output.hidden if output.text_vectors is None else output.text_vectors
+    answers = [vectors if output.logits is None else output.logits, *output.further]
     if (pooled := getattr(model, "pooled", None)) is not None:
         answers.append(pooled(output.hidden))
     torch.manual_seed(0)

@@ -68,6 +68,11 @@ def shapes_of(model: nn.Module) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
+def published_shapes(model: nn.Module) -> dict[str, Shape]:
+    """Of all tensors but those of the head for vectors of texts, which have files of their own."""
+    return {name: shape for name, shape in shapes_of(model).items() if not name.startswith("sentence_head.")}
+
+
 def export_tensors(
     model: nn.Module, rules: list[Rule], state: dict[str, Tensor] | None = None
 ) -> Iterator[tuple[str, Tensor]]:

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archetype.convert.apply import export_sizes, export_tensors, load_tensors, shapes_of
+from archetype.convert.apply import export_sizes, export_tensors, load_tensors, published_shapes, shapes_of
 from archetype.convert.infer.names import TABLES, prediction_tensors
+from archetype.convert.sentence_transformers.files import read_files
+from archetype.convert.sentence_transformers.head import with_head_of
+from archetype.convert.sentence_transformers.weights import attach_head
 from archetype.convert.source import read_hf_spec
 from archetype.errors import CheckpointError, LeftOut
 from archetype.families import Family
@@ -53,7 +56,9 @@ def read_model(
         CheckpointError: names the file, key or tensor that is wrong.
     """
     family, spec = read_hf_spec(folder, lambda: open_tensors(folder, allow_pickle).shapes())
-    family = with_spec(family, spec := assign(spec, list(overrides)))
+    files = read_files(folder, allow_pickle)
+    spec = assign(with_head_of(spec, files), list(overrides))
+    family = with_spec(family, bare := spec.without_sentence_head())
     if further_tokens:
         values, names = (
             without_settings(read_mapping(folder / "config.json")),
@@ -63,14 +68,37 @@ def read_model(
             family = with_predictions(family, spec, values, names)
         except CheckpointError as error:
             raise error.at(str(folder)) from None
-        spec = family.format.spec_from(values)
-    return family, _read_weights(folder, family, spec, dtype, device, allow_pickle)
+        spec = bare = family.format.spec_from(values)
+    ignored = _head_tensors(folder, family, spec, allow_pickle)
+    model = _read_weights(folder, family, bare, dtype, device, allow_pickle, ignored)
+    if spec.head.embeds:
+        attach_head(model, spec.head, files)
+    return family, model
 
 
-def read_left_out(folder: Path, family: Family, allow_pickle: bool = False) -> Mapping[str, Tensor]:
+def _head_tensors(folder: Path, family: Family, spec: ModelSpec, allow_pickle: bool) -> list[str]:
+    """The tensors of the head that config.json describes, where modules.json puts another one in its place."""
+    if not spec.head.embeds:
+        return []
+    described, names = read_hf_spec(folder, warn=False)[1], open_tensors(folder, allow_pickle).names()
+    read = []
+    for model in (described, spec.without_sentence_head()):
+        rules = for_model(family.format.rules_for(model), model.num_layers, shapes_of(build_on_meta(model)))
+        read.append({rule.hf for rule in _with_names_of_file(family, rules, names)})
+    copies = {copy for copy, parameter in family.format.copies.items() if parameter.startswith("lm_head.")}
+    return sorted((copies | read[0] - read[1]) & set(names))
+
+
+def read_left_out(folder: Path, family: Family, spec: ModelSpec, allow_pickle: bool = False) -> Mapping[str, Tensor]:
     """The weights of a folder that a model has no use for, such as those of a part that sees images.
 
     They stay in their file until they are asked for.
+
+    Args:
+        folder: that the model was read from.
+        family: of the model.
+        spec: of the model.
+        allow_pickle: as for `read_model`.
 
     Warns:
         LeftOut: the family is registered, so that nothing else has said so.
@@ -80,6 +108,7 @@ def read_left_out(folder: Path, family: Family, allow_pickle: bool = False) -> M
     if family.reading is None and names:
         cause = f"{len(names)} tensors left out, such as {names[0]}, which predict tokens after the next"
         warnings.warn(LeftOut(f"{folder}: {cause}; they are kept and written back"), stacklevel=2)
+    names = (*names, *_head_tensors(folder, family, spec, allow_pickle))
     return Selected(tensors, (name for name in names if not TABLES.fullmatch(name)))
 
 
@@ -113,6 +142,7 @@ def _read_weights(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
     allow_pickle: bool = False,
+    left_out: Iterable[str] = (),
 ) -> Model:
     tensors = open_tensors(folder, allow_pickle, dtype)
     names = tensors.names()
@@ -126,7 +156,7 @@ def _read_weights(
         rules = for_model(family.format.rules_for(spec), spec.num_layers, shapes_of(model))
         rules = _with_names_of_file(family, rules, names)
         copies = _tied_copies(family, rules, tensors)
-        ignored = (*family.format.ignored, *copies, *map(re.escape, prediction_tensors(names)))
+        ignored = (*family.format.ignored, *copies, *map(re.escape, (*prediction_tensors(names), *left_out)))
         load_tensors(model, tensors, rules, ignored, dtype, device)
     except CheckpointError as error:
         raise error.at(str(folder)) from None
@@ -161,7 +191,7 @@ def write_model(
         keys |= {"dtype": dtype}
         keys |= {key: value for key, value in (config or {}).items() if value is not None or key not in keys}
     atomic.write_json(folder / "config.json", keys)
-    rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, shapes_of(model))
+    rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, published_shapes(model))
     by_name = {rule.hf: rule for rule in rules}
     shards = split_state_dict_into_shards_factory(
         export_sizes(model, rules) | {name: tensor.nbytes for name, tensor in left_out.items()},
@@ -178,10 +208,10 @@ def write_model(
 
 def with_copies(model: Model, family: Family, left_out: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """What a model has left out, where tensors that repeat one of its own are as that is now."""
-    copies = {name: param for name, param in family.format.copies.items() if name in left_out}
+    state = model.state_dict()
+    copies = {name: param for name, param in family.format.copies.items() if name in left_out and param in state}
     if not copies:
         return left_out
-    state = model.state_dict()
     return {**left_out, **{name: state[param].detach().clone() for name, param in copies.items()}}
 
 
@@ -192,7 +222,8 @@ def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, T
         CheckpointError: names the tensor that differs.
     """
     registered = family.reading is None
-    state = _read_weights(folder, family, read_hf_spec(folder)[1] if registered else model.spec).state_dict()
+    spec = with_head_of(read_hf_spec(folder)[1], read_files(folder)) if registered else model.spec
+    state = _read_weights(folder, family, spec.without_sentence_head(), left_out=left_out).state_dict()
     expected = {name: tensor.detach().to("cpu") for name, tensor in model.state_dict().items()}
     for mine, theirs in ((expected, state), (left_out, Selected(Tensors.open(folder), left_out))):
         for name, tensor in theirs.items():

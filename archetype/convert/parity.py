@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archetype.convert.apply import export_tensors, shapes_of
+from archetype.convert.apply import export_tensors, published_shapes
 from archetype.convert.gguf.header import is_gguf
 from archetype.convert.hf_folder import read_model
 from archetype.errors import ArchetypeError, DataError
@@ -170,7 +170,7 @@ def _load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
 def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[list[tuple[Rule, str]], list[str]]:
     """Modules (as rules of module names) with the one of transformers that holds the same weight; those without."""
     known, pairs, without = _ModulesByWeight(reference), [], _cut_elsewhere(model.spec)
-    rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, shapes_of(model))
+    rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, published_shapes(model))
     for rule, (_, tensor) in zip(rules, export_tensors(model, rules), strict=True):
         path, _, kind = rule.hf.rpartition(".")
         if kind != "weight" or rule.expert is not None or rule.params[0].removesuffix(".weight") in without:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archetype.convert.gguf.header import is_gguf
+from archetype.convert.sentence_transformers.files import read_files
+from archetype.convert.sentence_transformers.head import with_head_of
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
 from archetype.families.family import Family
 from archetype.families.index import preset_facts
@@ -44,7 +46,7 @@ def open_spec(source: Source) -> ModelSpec:
     if (place / "spec.yaml").is_file():
         return read(place / "spec.yaml")
     if (config := find_config(place)) is not None:
-        return read_config(config)[1]
+        return with_head_of(read_config(config)[1], read_files(place if place.is_dir() else config.file.parent))
     if place.is_dir():
         raise SpecError(
             str(place), "holds neither spec.yaml nor config.json", f"known families: {', '.join(designs())}"

@@ -1,4 +1,4 @@
-"""Examples as records: JSON lines, or CSV with a line of names; those held out are chosen by their hashes."""
+"""Examples as records: JSON lines, or CSV or TSV with a line of names; those held out are chosen by their hashes."""
 
 import csv
 import hashlib
@@ -46,7 +46,7 @@ def read_records(
     """The records of a file, with these fields alone.
 
     Args:
-        file: .csv with a first line of names, else JSON lines.
+        file: .csv or .tsv with a first line of names, else JSON lines.
         fields: what each record must have.
         optional: further fields, where a record has them.
         fault: says what is wrong with a record; nothing where it is right.
@@ -57,7 +57,9 @@ def read_records(
     text = read_text(file)
     records: list[dict[str, Any]] = []
     if file.name.endswith((".csv", ".csv.gz")):
-        rows = _rows(text, str(file), fields)
+        rows = _rows(text, str(file), fields, ",")
+    elif file.name.endswith((".tsv", ".tsv.gz")):
+        rows = _rows(text, str(file), fields, "\t")
     else:
         rows = [(number, _object(line, f"{file}: line {number}")) for number, line in _lines(text)]
     for number, row in rows:
@@ -82,10 +84,10 @@ def _lines(text: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
-def _rows(text: str, file: str, fields: Mapping[str, Form]) -> list[tuple[int, dict[str, Any]]]:
-    """The rows of a CSV file, with the number of each one's last line."""
+def _rows(text: str, file: str, fields: Mapping[str, Form], delimiter: str) -> list[tuple[int, dict[str, Any]]]:
+    """The rows of a CSV or TSV file, with the number of each one's last line."""
     limit = csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # of the whole process
-    reader, rows = csv.reader(io.StringIO(text, newline=""), strict=True), []
+    reader, rows = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter), []
     try:
         names = next(reader, [])
         if twice := [field for field in fields if names.count(field) > 1]:
@@ -93,7 +95,8 @@ def _rows(text: str, file: str, fields: Mapping[str, Form]) -> list[tuple[int, d
         for row in filter(None, reader):
             if len(row) != len(names):
                 cause = f"has {len(row)} fields, and the first line names {len(names)}"
-                raise DataError(f"{file}: line {reader.line_num}", cause, "put fields that hold commas in quotes")
+                remedy = f"put fields that hold {'tabs' if delimiter != ',' else 'commas'} in quotes"
+                raise DataError(f"{file}: line {reader.line_num}", cause, remedy)
             rows.append((reader.line_num, dict(zip(names, row, strict=True))))
         return rows
     except csv.Error as error:

@@ -16,6 +16,7 @@ from archetype.families.decoder_classes import OF_TEXTS, ClassHeads, ClassNames,
 from archetype.families.direction import as_decoder, read_direction, write_direction
 from archetype.families.rules import Rule, weight_rules
 from archetype.models.decoder.spec import Decoder
+from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.file import parse
 from archetype.models.spec import ModelSpec
@@ -106,7 +107,25 @@ class Format:
 
     def _written_as(self, model: ModelSpec) -> ModelSpec:
         """The model whose keys and tensors a file has: of an encoder of a decoder's layers, that decoder."""
+        model = self._without_sentence_head(model)
         return as_decoder(model) if self.decodes else model
+
+    def _without_sentence_head(self, model: ModelSpec) -> ModelSpec:
+        """The model that config.json describes, where modules.json has its head.
+
+        It has none, or a head over the vocabulary where the class without one has a pooler that the model lacks.
+        """
+        bare = model.without_sentence_head()
+        if bare is model or not isinstance(bare, Encoder) or bare.pooler:
+            return bare
+        config, lacking = self._write(bare)
+        if not lacking or not config:
+            return bare
+        stem = without_head(config["architectures"][0]).removesuffix(BARE)
+        try:
+            return bare.replace(head=self.spec_from(config | {"architectures": [f"{stem}{MASKED}"]}).head)
+        except CheckpointError:
+            return bare
 
     def _class_names(self, model: ModelSpec) -> ClassNames | None:
         """How a decoder's head for classes is called; None where the model has no such head, or transformers none."""
@@ -188,6 +207,7 @@ class Format:
 
         Found by reading the written configuration back and comparing, so what is written is never wrong.
         """
+        model = self._without_sentence_head(model)
         body = self._written_as(model)
         if misfits := self.keys.misfits(body):
             return {}, misfits

@@ -89,7 +89,8 @@ class OwnFormat(Format):
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
         """All names below those of the class; without a head, those of the vectors' class alone."""
-        return RULES if not model.head.is_absent else (replace(RULES[-1], hf="network.{name}"),)
+        is_bare = model.without_sentence_head().head.is_absent
+        return (replace(RULES[-1], hf="network.{name}"),) if is_bare else RULES
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
         """The specification that a config.json holds."""
@@ -100,7 +101,7 @@ class OwnFormat(Format):
 
     def _write(self, model: ModelSpec) -> tuple[dict[str, Any], list[CheckpointError]]:
         config = {"architectures": [architecture_of(model)], "model_type": MODEL_TYPE}
-        return config | self.keys.write(model), []
+        return config | self.keys.write(model.without_sentence_head()), []
 
 
 OWN = Family(MODEL_TYPE, {}, OwnFormat(MODEL_TYPE, architecture_of, SpecificationKeys(), RULES, "model.", copies={}))

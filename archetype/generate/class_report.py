@@ -123,18 +123,26 @@ def value_report(expected: Sequence[float], predicted: Sequence[float]) -> Value
         expected: the value of each example.
         predicted: what is said of it.
     """
-    x, y = np.asarray(expected, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
-    return ValueReport(float(((x - y) ** 2).mean()), _correlation(x, y), _correlation(_ranks(x), _ranks(y)), len(x))
+    error = float(((np.asarray(expected) - np.asarray(predicted)) ** 2).mean())
+    correlations = correlation(expected, predicted), rank_correlation(expected, predicted)
+    return ValueReport(error, *correlations, len(expected))
 
 
-def _correlation(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float | None:
-    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) and np.ptp(y) else None
+def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Pearson's correlation of two rows of values; None where one does not vary."""
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) and np.ptp(b) else None
 
 
-def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Spearman's: the correlation of ranks, equal values sharing theirs; None where one row does not vary."""
+    return correlation(_ranks(np.asarray(x, dtype=np.float64)), _ranks(np.asarray(y, dtype=np.float64)))
+
+
+def _ranks(values: npt.NDArray[np.float64]) -> list[float]:
     """The mean rank of all values that are equal."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: npt.NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    ranks: list[float] = (np.cumsum(counts) - (counts - 1) / 2)[places].tolist()
     return ranks
 
 

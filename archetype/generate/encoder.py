@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from archetype.convert.sentence_transformers import SentenceModules
+from archetype.convert.sentence_transformers.files import SentenceSettings
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError, SpecError, nearest
 from archetype.generate.finite import check_finite
@@ -17,7 +17,8 @@ from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.vision.module import VisionEncoder
-from archetype.nn.context import Lengths, Tokens, mean_over_tokens
+from archetype.nn.context import Lengths, Tokens
+from archetype.parts.sentence_head.module import SentenceEmbeddingHead, pool
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
 
@@ -71,7 +72,8 @@ def embedding_tokens(
     model: Encoder | Decoder,
     tokenizer: Tokenizer,
     texts: str | Sequence[str | list[int]],
-    modules: SentenceModules | None = None,
+    settings: SentenceSettings | None = None,
+    prompt: str | None = None,
 ) -> list[list[int]]:
     """Whole texts as the tokens that become a vector.
 
@@ -79,13 +81,14 @@ def embedding_tokens(
         model: that reads them.
         tokenizer: the model's own.
         texts: one, or several; or whole texts as token ids, which stay as they are.
-        modules: of sentence-transformers, which say what stands before a text, and where it is cut.
+        settings: of sentence-transformers, which say what stands before a text, and where it is cut.
+        prompt: the name of what stands before each text (absent: that of the default one).
     """
-    if modules is None:
+    if settings is None:
         return _encoded(tokenizer, texts)
     texts = [texts] if isinstance(texts, str) else texts
-    prepared = [modules.prepared(text) if isinstance(text, str) else text for text in texts]
-    longest = min(modules.max_length or model.spec.context_length, model.spec.context_length)
+    prepared = [settings.prepared(text, prompt) if isinstance(text, str) else text for text in texts]
+    longest = min(settings.max_length or model.spec.context_length, model.spec.context_length)
     return _encoded(tokenizer, prepared, longest)
 
 
@@ -95,27 +98,28 @@ def embed(
     rows: list[list[int]],
     pooling: Pooling | None = None,
     normalized: bool | None = None,
-    modules: SentenceModules | None = None,
+    head: SentenceEmbeddingHead | None = None,
 ) -> Float[Tensor, "B D"]:
     """A vector for each text: of its tokens' vectors the mean or the largest numbers, or one token's vector.
 
     Args:
         model: in evaluation mode.
         rows: the texts as `embedding_tokens` gives them, none of them empty.
-        pooling: mean, max, first (through the pooler) or last; absent, as `modules` say, else mean for an encoder, and
+        pooling: mean, max, first (through the pooler) or last; absent, as `head` says, else mean for an encoder, and
             last for a decoder, whose last token alone has seen the whole text.
         normalized: whether every vector has length 1, so that a product of two is the cosine of their angle (absent:
-            as `modules` say, else true).
-        modules: of sentence-transformers.
+            as `head` says, else true).
+        head: that gives the vectors of texts.
 
     Raises:
         SpecError: there is no such pooling, or it is first for a decoder.
         DataError: a text is empty, or longer than the model's context.
     """
-    if modules is not None and pooling is None:
-        return _embed_by_modules(model, rows, normalized, modules)
-    pooling = pooling or ("last" if isinstance(model, Decoder) else "mean")
-    if pooling not in get_args(Pooling):
+    if pooling is None and head is not None:
+        normalized = head.spec.normalize if normalized is None else normalized
+    elif pooling is None:
+        pooling = "last" if isinstance(model, Decoder) else "mean"
+    elif pooling not in get_args(Pooling):
         raise SpecError("pooling", f"there is no {pooling!r:.40}", nearest(str(pooling), get_args(Pooling)))
     if pooling == "first" and isinstance(model, Decoder):
         raise SpecError("pooling", "a decoder's first token has seen no other", "use last or mean")
@@ -124,28 +128,16 @@ def embed(
         if isinstance(model, Decoder) and pooling == "last":
             last: Tensor = model(tokens, num_tokens=num_tokens, last_only=True).hidden[:, 0]
             return last
-        options = {"with_logits": False} if isinstance(model, Encoder) else {}
-        vectors: Tensor = model(tokens, num_tokens=num_tokens, **options).hidden
-        if pooling == "mean":
-            return mean_over_tokens(vectors, num_tokens)
-        if pooling == "max":
-            is_token = torch.arange(vectors.shape[1], device=vectors.device) < num_tokens[:, None]
-            return vectors.masked_fill(~is_token[..., None], -torch.inf).amax(1)
+        vectors: Tensor = model(tokens, num_tokens=num_tokens, with_logits=False).hidden
+        if pooling is None and head is not None:
+            of_texts: Tensor = head(vectors, num_tokens, normalized=False)
+            return of_texts
         if isinstance(model, Encoder) and pooling == "first":
             return model.pooled(vectors, num_tokens)
-        return vectors[torch.arange(len(tokens)), num_tokens - 1]
+        return pool(pooling or "mean", vectors, num_tokens)
 
     result = _by_length(model, rows, pooled).float()
     return result if normalized is False else torch.nn.functional.normalize(result, dim=-1)
-
-
-def _embed_by_modules(
-    model: Encoder | Decoder, rows: list[list[int]], normalized: bool | None, modules: SentenceModules
-) -> Float[Tensor, "B E"]:
-    def pooled(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B E"]:
-        return modules.pooled(model(tokens, num_tokens=num_tokens, with_logits=False).hidden, num_tokens)
-
-    return modules.finished(_by_length(model, rows, pooled).float(), normalized)
 
 
 @torch.inference_mode()

@@ -38,7 +38,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         """The head, for whoever calls it; from now on the network has none."""
         network = self.network
         head: nn.Module | None = network.classifier if network.lm_head is None else network.lm_head
-        network.lm_head = network.classifier = None
+        network.lm_head = network.classifier = network.sentence_head = None
         return head
 
     def get_input_embeddings(self) -> nn.Module:

@@ -22,13 +22,14 @@ class Output:
     """The result of a forward pass.
 
     Attributes:
-        logits: of tokens (B, t, V), of classes (B, Y), or of classes of tokens (B, T, Y); None for a model without a
-            head, and where they were left out.
+        logits: of tokens (B, t, V), of classes (B, Y), or of classes of tokens (B, T, Y); None for a model without such
+            a head, and where they were left out.
         state: what the next tokens go on from, where the pass was given a state.
         aux_loss: what parts add to the training loss, such as a balance of experts; None where none does.
         hidden: the vectors that the head reads, (B, t, D).
         further: likewise for each token after the next, (B, T, D) each; empty but while training a model that predicts
             further tokens.
+        text_vectors: of whole texts, (B, D_s); None for a model whose head gives none, and where they were left out.
     """
 
     logits: Tensor | None
@@ -36,13 +37,19 @@ class Output:
     aux_loss: Float[Tensor, ""] | None = None
     hidden: Vectors | None = None
     further: tuple[Vectors, ...] = ()
+    text_vectors: Float[Tensor, "B D_s"] | None = None
 
 
 class BaseModel(nn.Module):
-    """Base of all models: `lm_head` of those that predict tokens gives their logits, `classifier` those of classes."""
+    """Base of all models.
+
+    `lm_head` of those that predict tokens gives their logits, `classifier` those of classes, `sentence_head` vectors of
+    texts.
+    """
 
     lm_head: Any  # a module, or None
     classifier: Any
+    sentence_head: Any
 
     def add_head(self, head: Head, vocab_size: int, features: int) -> None:
         """Build the head under the name that says what it answers.
@@ -53,7 +60,9 @@ class BaseModel(nn.Module):
             features: of the vectors that it reads.
         """
         module = build_head(head, vocab_size, features)
-        self.lm_head, self.classifier = (None, module) if head.has_classes else (module, None)
+        self.classifier = module if head.has_classes else None
+        self.sentence_head = module if head.embeds else None
+        self.lm_head = None if head.has_classes or head.embeds else module
 
     @property
     def device(self) -> torch.device:

@@ -7,6 +7,7 @@ from pydantic import model_validator
 
 from archetype.models.initialization_spec import Initialization
 from archetype.models.stack.spec import StackView
+from archetype.parts.head.spec import NoHead
 from archetype.spec.base import invalid
 from archetype.spec.kinds import ByKind, Part, load_all_kinds
 
@@ -124,6 +125,14 @@ class ModelSpec(Part):
             of_tokens: whether each token has one.
         """
         raise NotImplementedError
+
+    def with_sentence_head(self) -> Self:
+        """The same model with a head that gives the vector of each text."""
+        raise NotImplementedError
+
+    def without_sentence_head(self) -> Self:
+        """The same model without such a head, which no published config.json describes."""
+        return self.replace(head=NoHead()) if self.head.embeds else self
 
     @property
     def follows_length(self) -> bool:

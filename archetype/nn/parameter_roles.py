@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 Role = Literal["embedding", "norm", "bias", "hidden", "head", "vector"]
 ROLES = get_args(Role)
-HEADS, EMBEDDINGS = ("lm_head", "classifier", "pooler"), ("embedding.", "position_bias")
+HEADS, EMBEDDINGS = ("lm_head", "classifier", "pooler", "sentence_head"), ("embedding.", "position_bias")
 
 
 def roles_of(model: nn.Module) -> dict[str, Role]:

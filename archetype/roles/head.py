@@ -14,6 +14,7 @@ class Head(Part):
     `(x, table) -> logits`, with vectors (B, T, D) and the embedding's table (V, D), which it may multiply by, and gives
     (B, T, V). That of a head which `classifies` has `num_classes` and is called `(x) -> logits`, with a vector of each
     row (B, D), and gives (B, Y); of one that `labels_tokens`, likewise with vectors (B, T, D), and gives (B, T, Y).
+    That of one that `embeds` is called `(x, num_tokens) -> vectors`, with vectors (B, T, D), and gives (B, D_s).
     """
 
     needs: ClassVar[str] = "module"
@@ -21,6 +22,7 @@ class Head(Part):
     predicts_masked: ClassVar[bool] = False  # whether it gives logits of the token at each position, some being hidden
     classifies: ClassVar[bool] = False  # whether it answers for a whole text or image, and not for each token
     labels_tokens: ClassVar[bool] = False  # whether it gives logits of classes for each token
+    embeds: ClassVar[bool] = False  # whether it gives one vector for each text
     marks_spans: ClassVar[bool] = False  # whether these are of where an answer begins, and where it ends
     is_product: ClassVar[bool] = False  # whether its module is a LanguageModelHead, whose logits may come in chunks
 
@@ -42,11 +44,11 @@ class Head(Part):
 
 NextTokenHead = Annotated[Head, ByKind(Head, "predicts_next", default="language_model")]
 DecoderHead = Annotated[
-    Head, ByKind(Head, "predicts_next", "classifies", "labels_tokens", "is_absent", default="language_model")
+    Head, ByKind(Head, "predicts_next", "classifies", "labels_tokens", "embeds", "is_absent", default="language_model")
 ]
 # One that predicts the next token is of a decoder whose layers were made to see the whole text.
 EncoderHead = Annotated[
-    Head, ByKind(Head, "predicts_masked", "predicts_next", "classifies", "labels_tokens", "is_absent")
+    Head, ByKind(Head, "predicts_masked", "predicts_next", "classifies", "labels_tokens", "embeds", "is_absent")
 ]
 PairHead = Annotated[Head, ByKind(Head, "predicts_next", "classifies", default="language_model")]
 VisionHead = Annotated[Head, ByKind(Head, "classifies", "is_absent")]

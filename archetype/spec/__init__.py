@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
     from archetype.parts.position.spec import *
     from archetype.parts.recurrent.spec import *
     from archetype.parts.router.spec import *
+    from archetype.parts.sentence_head.spec import *
     from archetype.parts.short_convolution.spec import *
     from archetype.parts.together.spec import *
     from archetype.roles.activation import *

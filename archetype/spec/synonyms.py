@@ -32,6 +32,7 @@ SYNONYMS = {
     "masked_language_model": "mlm masked_lm",
     "language_model": "lm causal_lm lm_head",
     "classification": "classifier sequence_classification",
+    "sentence_embedding": "sentence sentence_transformer embedding pooled",
     "xavier": "glorot xavier_uniform",
     "normal": "gaussian",
     "decoder": "gpt llama transformer causal decoder_only",

@@ -1,4 +1,4 @@
-"""Data whose examples are records of files: texts with labels, conversations, preferences."""
+"""Data whose examples are records of files: texts with labels, conversations, preferences, pairs that are compared."""
 
 import json
 from abc import abstractmethod
@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from archetype.data.labelled_words import FIELDS, wrong_words
 from archetype.data.records import TEXT_AND_LABEL, Form, held_out, read_records
+from archetype.data.text_pairs import SCORED_PAIR, TEXT_PAIR, negatives_of, wrong_negatives, wrong_score
 from archetype.errors import DataError, SpecError
 from archetype.spec.kinds import part
 from archetype.training.datasets import TokenizedData
@@ -149,3 +150,47 @@ class Preferences(RecordData):
             for field in self.record_fields
             for part in (record[field] if isinstance(record[field], list) else [record[field]])
         ]
+
+
+@part
+class TextPairs(RecordData):
+    """Texts that belong together, such as a question and its answer; perhaps with texts that do not belong to it.
+
+    Attributes:
+        examples: JSON lines, CSV or TSV of {"anchor": ..., "positive": ...}, and perhaps "negative", a text or a list
+            of texts.
+    """
+
+    record_fields: ClassVar[dict[str, Form]] = TEXT_PAIR
+    optional_fields: ClassVar[tuple[str, ...]] = ("negative",)
+    option: ClassVar[str] = "--pairs"
+    kind: Literal["text_pairs"] = "text_pairs"
+
+    def fault(self, record: dict[str, Any]) -> str:
+        """Negatives that are no texts."""
+        return wrong_negatives(record)
+
+    def texts_of(self, record: dict[str, Any]) -> list[str]:
+        """Anchor, positive and negatives."""
+        return [record["anchor"], record["positive"], *negatives_of(record)]
+
+
+@part
+class ScoredPairs(RecordData):
+    """Pairs of texts, each with a number that says how similar they are.
+
+    Attributes:
+        examples: JSON lines, CSV or TSV of {"text1": ..., "text2": ..., "score": ...}.
+    """
+
+    record_fields: ClassVar[dict[str, Form]] = SCORED_PAIR
+    option: ClassVar[str] = "--scored-pairs"
+    kind: Literal["scored_pairs"] = "scored_pairs"
+
+    def fault(self, record: dict[str, Any]) -> str:
+        """A score that is no number."""
+        return wrong_score(record)
+
+    def texts_of(self, record: dict[str, Any]) -> list[str]:
+        """Both texts."""
+        return [record["text1"], record["text2"]]

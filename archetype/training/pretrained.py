@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from archetype.convert.image_processor import ImageProcessor
+from archetype.convert.sentence_transformers.files import SentenceSettings
 from archetype.families.family import Family
 from archetype.models.build import Model
 from archetype.nn.parameter_names import names_matching, train_only
@@ -30,6 +31,7 @@ class Pretrained:
         template: its chat template.
         family: the published family that it was loaded from.
         image_processor: how pictures become its numbers.
+        sentence: what is done to a text before it is embedded; None for a model without a head for that.
         save: writes all that it came with as a run directory, with this model, tokenizer and labels for its own, and
             other contents of preprocessor_config.json where there are some.
     """
@@ -41,6 +43,7 @@ class Pretrained:
     template: ChatTemplate | None
     family: Family | None
     image_processor: Callable[[], ImageProcessor | None]
+    sentence: SentenceSettings | None
     save: Callable[[Path, Model, Tokenizer | None, tuple[str, ...], dict[str, Any] | None], None]
 
 

@@ -100,10 +100,17 @@ def resolve_recipe(
     if spec.reads_images and recipe.sequence_length is not None:
         raise SpecError("sequence_length", "pictures are rows of as many patches as they have", "leave it out")
     if isinstance(data, TokenizedData):
-        recipe = recipe.replace(sequence_length=recipe.sequence_length or spec.context_length)
+        longest = spec.context_length
+        if pretrained is not None and pretrained.sentence is not None and spec.head.embeds:
+            longest = min(longest, pretrained.sentence.max_length or longest)
+            recipe = recipe.replace(data=data.replace(lowercase=data.lowercase or pretrained.sentence.lowercase))
+        recipe = recipe.replace(sequence_length=recipe.sequence_length or longest)
     processes.check(recipe, spec)
     template = resolve_template(data, tokenizer, pretrained)
     objective = build_objective(recipe, spec, tokenizer, texts, template)
+    if objective.compares_rows and recipe.micro_batch_size == 1:
+        cause = "a row alone has no others to be compared with"
+        raise SpecError("micro_batch_size", cause, "raise it, or leave it out")
     if processes.is_alone and not force:
         check_memory(recipe, spec, objective, device)
     if budget:
@@ -192,7 +199,8 @@ def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
     elif getattr(data, "source", ()) and not spec.reads_source:
         remedy = "use a model that reads a source, such as --spec t5-tiny"
     else:
-        remedy = f"use data of kind {' or '.join(others)}" if others else "use another head"
+        named = " or ".join(filter(None, (", ".join(others[:-1]), *others[-1:])))
+        remedy = f"use data of kind {named}" if others else "use another head"
     raise SpecError("objective", cause, remedy)
 
 

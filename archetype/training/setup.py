@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from archetype.convert.sentence_transformers.files import write_prompts
 from archetype.errors import CheckpointError, SpecError
 from archetype.io import atomic
 from archetype.io.lock import locked
@@ -80,6 +81,8 @@ def start(
             write_template(resolved.template, run.tokenizer_folder)
         if pretrained is None:
             write_origin(temporary, spec, None, resolved.labels, resolved.image_processor)
+        if recipe.objective is not None and recipe.objective.prompts:
+            write_prompts(recipe.objective.prompts, run.sentence_folder)
         if text is not None:
             atomic.write_bytes(temporary / TEXT_FILE, text.encode())
         state = TrainState.build(run, recipe, tokenizer, objective, model)

@@ -23,6 +23,8 @@ MODELS = {  # of the material, each made when a mode names it first
     "adapted": "train {text} --from {run} --adapter lora --steps 1 --sequence-length 16 --to adapted",
     "chatting": "train --from {run} --chat {chat} --steps 1 --set data.template={template} --to chatting",
     "classes": "train --labelled {labelled} --spec {decoder} --tokenizer bytes --steps 2 --to classes",
+    "sentences": "train --pairs {anchors} --spec {decoder} --tokenizer bytes --sequence-length 16 --batch-size 4"
+    " --steps 1 --set objective.kind=contrastive --set objective.anchor_prompt=ask --to sentences",
     "pairs": "train --source {source} --target {target} --spec {pair} --tokenizer byte_bpe --vocab-size 300"
     " --steps 200 --learning-rate 0.01 --to pairs",
     "store": "compare run {experiment} --store store",
@@ -43,6 +45,8 @@ def _write_files(folder: Path) -> dict[str, str]:
         "chat": [{"messages": [{"role": "user", "content": line[:9]}, {"role": "assistant", "content": line[::-1][:9]}]}
                  for line in lines],
         "preferences": [{"prompt": line[:9], "chosen": line[:9], "rejected": line[::-1][:9]} for line in lines],
+        "anchors": [{"anchor": line, "positive": line[::-1]} for line in lines],
+        "scored": [{"text1": line, "text2": line[::-1], "score": len(line)} for line in lines],
         "prompts": [{"prompt": line[:9]} for line in lines[:3]],
     }  # fmt: skip
     texts = {

@@ -28,6 +28,7 @@ def taught(
 
 
 def logits_or_hidden(output: Any) -> torch.Tensor:
-    """Logits, or the hidden vectors of a model without a head."""
-    result: Tensor = output.hidden if output.logits is None else output.logits
+    """Logits, the vectors of texts, or the hidden vectors of a model without a head."""
+    vectors = output.hidden if output.text_vectors is None else output.text_vectors
+    result: Tensor = vectors if output.logits is None else output.logits
     return result

@@ -639,7 +639,21 @@ def encoder_heads(wild: bool = False) -> SearchStrategy[spec.EncoderHead]:
     )  # fmt: skip
     plain = st.builds(spec.MaskedLogitsHead, tied=st.booleans(), bias=st.booleans())
     of_classes = classification_heads(wild), token_class_heads(wild)
-    return st.one_of(masked, plain, language_model_heads(wild), *of_classes, st.just(spec.NoHead()))
+    others = st.just(spec.NoHead()), sentence_heads(wild)
+    return st.one_of(masked, plain, language_model_heads(wild), *of_classes, *others)
+
+
+@cache
+def sentence_heads(wild: bool = False) -> SearchStrategy[spec.SentenceEmbeddingHead]:
+    """Every head that gives vectors of texts."""
+    modes = st.sampled_from(("first", "max", "mean", "mean_sqrt_len", "weighted_mean", "last"))
+    layers = st.builds(spec.DenseLayer, width=counts(1, 5, wild), activation=activations(wild), bias=st.booleans())
+    return st.builds(
+        spec.SentenceEmbeddingHead,
+        pooling=st.lists(modes, min_size=1, max_size=3, unique=True).map(tuple),
+        layers=st.lists(layers, max_size=2).map(tuple),
+        normalize=st.booleans(),
+    )
 
 
 @cache

@@ -141,8 +141,8 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
     )
     assert refused(archetype, "train", "--images", folder / "images.npz", *to) == (
         "objective: no objective suits a model of kind decoder with head language_model and data of kind images; "
-        "use data of kind corpus or documents or mixture or labelled_text or labelled_tokens or chat "
-        "or preferences or recall or distant_recall or facts"
+        "use data of kind corpus, documents, mixture, labelled_text, labelled_tokens, chat, preferences, text_pairs, "
+        "scored_pairs, recall, distant_recall or facts"
     )
     message = refused(archetype, "train", *pairs, folder / "b.txt", "--text", folder / "a.txt", *to)
     assert message == "--source: cannot be combined with --text; give one of them"

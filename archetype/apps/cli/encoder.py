@@ -46,6 +46,10 @@ def embed(
             help="Of all tokens, or the first or last one.  [default: modules.json's; else mean, last for a decoder]"
         ),
     ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The model's prompt before each text, such as query.  [default: its own]"),
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not scale vectors to length 1.")] = False,
     dtype: Dtype = None,
     device: Device = "auto",
@@ -55,7 +59,7 @@ def embed(
     from archetype.api import load
 
     lm = load(model, dtype, device)
-    vectors = lm.embed(texts, pooling, normalized=False if raw else None)
+    vectors = lm.embed(texts, pooling, normalized=False if raw else None, prompt=prompt)
     if as_json:
         rows = zip(texts, vectors.tolist(), strict=True)
         print_json({"vectors": [{"text": text, "vector": vector} for text, vector in rows]})

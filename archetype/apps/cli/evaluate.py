@@ -18,15 +18,21 @@ DATA_HELP = (
     "Texts with labels (JSON lines or CSV), words with labels (JSON lines), images (.npz, or a folder with one for "
     "each class), or pairs (JSON lines of source and target)."
 )
+RETRIEVAL_HELP = (
+    "Texts to find: pairs as --pairs of train (JSON lines, CSV or TSV of anchor, positive, and perhaps negative), or a "
+    "folder of corpus.jsonl, queries.jsonl and qrels."
+)
 BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty")
 NEEDS = {
     "stride": ("text", "files"), "length": ("text", "files"), "num_fewshot": ("tasks",), "limit": ("tasks",),
-    "source": ("target",), "target": ("source",), **dict.fromkeys(BEAM, ("source", "data")),
+    "source": ("target",), "target": ("source",), "recall_at": ("retrieval",),
+    **dict.fromkeys(BEAM, ("source", "data")),
 }  # fmt: skip
 SECTIONS = {  # of the options, in the help
-    "Data": ("text", "data", "source", "target", "tasks"),
+    "Data": ("text", "data", "source", "target", "retrieval", "correlation", "tasks"),
     "Texts": ("stride", "length"),
     "Translations": tuple(BEAM),
+    "Vectors": ("recall_at",),
     "Tasks": ("num_fewshot", "limit"),
 }
 
@@ -42,6 +48,10 @@ def evaluate(
     data: Annotated[Path | None, typer.Option("--data", "--labelled", "--images", help=DATA_HELP)] = None,
     source: Annotated[Path | None, typer.Option(help="A file of source lines; with --target.")] = None,
     target: Annotated[Path | None, typer.Option(help="A file with what each source line should become.")] = None,
+    retrieval: Annotated[Path | None, typer.Option(help=RETRIEVAL_HELP)] = None,
+    correlation: Annotated[
+        Path | None, typer.Option(help="Pairs with scores, as --scored-pairs of train: JSON lines, CSV or TSV.")
+    ] = None,
     tasks: Annotated[
         str | None, typer.Option(metavar="A,B", help="Tasks of lm-eval, YAML files of tasks, or folders of them.")
     ] = None,
@@ -52,6 +62,9 @@ def evaluate(
     num_fewshot: Annotated[
         int | None, typer.Option(min=0, help="Examples before each question.  [default: the task's]")
     ] = None,
+    recall_at: Annotated[
+        list[int] | None, typer.Option(min=1, help="A k of recall@k; may be repeated.  [default: 1, 10 and 100]")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Questions of each task.  [default: all]")] = None,
     dtype: Dtype = None,
     weights: Weights = None,
@@ -59,15 +72,15 @@ def evaluate(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Print how good a model is: loss, perplexity, accuracy, classes one by one, BLEU and chrF, or known tasks."""
+    """Print how good a model is: loss, accuracy, classes, BLEU and chrF, retrieval and correlation, or known tasks."""
     show_warnings()
     from archetype.api import load
     from archetype.errors import SpecError
-    from archetype.generate import Beam
+    from archetype.generate import RECALL_AT, Beam
     from archetype.io.text import read_text
 
-    if sum(bool(one) for one in (files, text, data, source, tasks)) != 1:
-        remedy = "give FILE, --text, --data, --source with --target, or --tasks"
+    if sum(bool(one) for one in (files, text, data, source, tasks, retrieval, correlation)) != 1:
+        remedy = "give FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"
         raise SpecError("evaluate", "takes one kind of data", remedy)
     beam = values_of(BEAM, options)
     Beam.parse(beam)  # a wrong setting is refused before a large model is read
@@ -91,6 +104,12 @@ def evaluate(
         with contextlib.redirect_stdout(sys.stderr):  # what lm-eval prints
             scores = lm.evaluate_tasks(tasks.split(","), num_fewshot, limit)
         show(scores.record(), scores)
+    elif retrieval is not None:
+        ranked = lm.evaluate_retrieval(retrieval, recall_at or RECALL_AT)
+        show(ranked.record(), ranked)
+    elif correlation is not None:
+        followed = lm.evaluate_similarity(correlation)
+        show(followed.record(), followed)
     elif text is None:
         pair = None if source is None or target is None else (source, target)
         report = lm.evaluate(pair or data or "", **beam)

@@ -20,7 +20,7 @@ SECTIONS = {
     "Run": ("recipe", "to", "resume", "track", "assignments", "allow_changes"),
     "Model and data": (
         "spec", "start_from", "train", "adapter", "new_tokens", "text", "source", "target", "images", "labelled",
-        "labelled_tokens", "chat", "preferences", "tokenizer", "vocab_size",
+        "labelled_tokens", "chat", "preferences", "pairs", "scored_pairs", "tokenizer", "vocab_size",
     ),
     "Optimization": (
         "steps", "epochs", "tokens", "flops", "minutes", "batch_size", "micro_batch_size", "sequence_length",
@@ -40,6 +40,8 @@ FIELDS = {
     **fields("training/examples.py:LabelledTokens", labelled_tokens="data.examples"),
     **fields("training/examples.py:Conversations", chat="data.examples"),
     **fields("training/examples.py:Preferences", preferences="data.examples"),
+    **fields("training/examples.py:TextPairs", pairs="data.examples"),
+    **fields("training/examples.py:ScoredPairs", scored_pairs="data.examples"),
     **fields("training/datasets.py:TokenizedData", tokenizer="data.tokenizer", vocab_size="data.vocab_size"),
     **fields("training/optimizers/base.py:Optimizer", learning_rate="optimizer.learning_rate"),
     **fields("training/schedules.py:WarmUp", warmup_steps="schedule.warmup_steps"),
@@ -48,6 +50,7 @@ BUDGET = fields("training/budget.py:Budget", "epochs", "tokens", "flops", "minut
 KINDS = {  # of data that an option names; of --text its files decide
     "source": "pairs", "target": "pairs", "images": "images", "labelled": "labelled_text",
     "labelled_tokens": "labelled_tokens", "chat": "chat", "preferences": "preferences",
+    "pairs": "text_pairs", "scored_pairs": "scored_pairs",
 }  # fmt: skip
 NEEDS = {"allow_changes": ("resume",), "gpu": ("plan",)}
 EXCLUDES = {

@@ -42,7 +42,8 @@ async def embeddings(models: Models, exchange: Exchange) -> None:
         model.check("embeddings")
         inputs = _check_inputs(as_list(body.input))
         rows = await model.worker.text(lambda: _rows(model, inputs, body.pooling))
-        width = getattr(model.lm.spec, "d_model", 0)
+        head, width = model.lm.spec.head, getattr(model.lm.spec, "d_model", 0)
+        width = head.width(width) if head.embeds and body.pooling is None else width
         nbytes = len(rows) * width * (BASE64_BYTES if body.encoding_format == "base64" else NUMBER_BYTES)
         check_answer(nbytes, f"{len(rows):,} vectors of {width:,} numbers", "input")
         with model.memory.hold(MEMORY_OF_JSON * nbytes, "the answer", "input"):

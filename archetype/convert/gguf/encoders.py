@@ -33,6 +33,13 @@ def check_bert(model: ModelSpec) -> None:
     check_activations(encoder.layers, (GELU(), GELUTanh()))
 
 
+def as_mean(model: ModelSpec) -> ModelSpec:
+    """A model without its head for vectors of texts, where that is what llama.cpp computes of a file without a head."""
+    if model.head.embeds and (model.head.pooling != ("mean",) or model.head.layers):
+        raise unsupported("head", "other vectors of texts than the mean of their tokens")
+    return model.without_sentence_head()
+
+
 def as_vectors(model: Encoder) -> Encoder:
     """Without a pooler, and with the activation that BERT's files mean."""
     blocks = (

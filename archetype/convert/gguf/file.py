@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from archetype.convert.gguf.architectures import gguf_of
+from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.header import gguf_library, read_header
 from archetype.convert.gguf.keys import Value
 from archetype.convert.gguf.llama_cpp import check_ids
@@ -57,9 +58,8 @@ def write_gguf(
     """
     library = gguf_library()
     target = gguf_of(family.name)
-    keys = target.metadata(
-        model.spec, lambda: file_shapes(model.spec, target), lambda name: frequency_factors(model.spec) or []
-    )
+    spec = as_mean(model.spec)
+    keys = target.metadata(spec, lambda: file_shapes(spec, target), lambda name: frequency_factors(spec) or [])
     type = type or own_type(model)
     if not type:
         raise CheckpointError("dtype", "of the model has no place in GGUF", "use --dtype float32, float16 or bfloat16")

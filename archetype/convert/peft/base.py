@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from archetype.convert.apply import shapes_of
+from archetype.convert.apply import published_shapes
 from archetype.errors import CheckpointError
 from archetype.families import Family
 from archetype.families.rules import Rule, for_model
@@ -17,7 +17,7 @@ PREFIX = "base_model.model."
 def rules_of(model: Model, family: Family) -> list[Rule]:
     """The rules of all tensors of a model but its adapter's own."""
     names = ("lora_A", "lora_B", "magnitude")
-    shapes = {name: shape for name, shape in shapes_of(model).items() if not name.endswith(names)}
+    shapes = {name: shape for name, shape in published_shapes(model).items() if not name.endswith(names)}
     return for_model(family.format.rules_for(model.spec), model.spec.num_layers, shapes)
 
 

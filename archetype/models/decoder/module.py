@@ -87,7 +87,8 @@ class Decoder(Stack, CausalModel):
     ) -> Output:
         """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`.
 
-        With a head for classes, their logits for each whole text, (B, Y), or each token, (B, T, Y). With
+        With a head for classes, their logits for each whole text, (B, Y), or each token, (B, T, Y); with one that
+        embeds, the vectors of whole texts, (B, D_s). With
         `document_ids`, and without a state, no token sees one of another document: logits are as of each alone. With
         `shares` of processes, this one gives the logits of its positions. While training without a state the output
         has the vectors of further tokens, too.
@@ -108,7 +109,9 @@ class Decoder(Stack, CausalModel):
             logits = self.lm_head(x, self.token_table)  # (B, t, V)
         elif self.classifier is not None and with_logits:
             logits = self.class_logits(x, context, self.classifier)
-        return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x, further)
+        is_whole = with_logits and state is None and not last_only
+        vectors = self.sentence_head(x, num_tokens) if self.sentence_head is not None and is_whole else None
+        return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x, further, vectors)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
         """Logits of classes: (B, Y) of each text, by its last token's vector, or (B, t, Y) of each token."""

@@ -12,6 +12,7 @@ from archetype.models.stack.spec import EndsWithNorm, StackView
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead, LanguageModelHead, TokenClassificationHead
 from archetype.parts.norm.spec import NoNorm
+from archetype.parts.sentence_head.spec import SentenceEmbeddingHead
 from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import DecoderHead
 from archetype.roles.norm import AnyNorm
@@ -89,3 +90,7 @@ class Decoder(EndsWithNorm, CausalSpec):
         kind = TokenClassificationHead if of_tokens else ClassificationHead
         head = kind(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0), bias=of_tokens)
         return self.replace(head=head, further_tokens=None)
+
+    def with_sentence_head(self) -> Self:
+        """A head that gives the vector of each text: of the last token, which alone has seen the whole text."""
+        return self.replace(head=SentenceEmbeddingHead(pooling=("last",)), further_tokens=None)

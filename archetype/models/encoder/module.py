@@ -48,7 +48,7 @@ class Encoder(Stack, TokenModel):
         shares: PositionShares | None = None,
     ) -> Output:
         """The hidden vectors of all tokens, and the head's logits: (B, T, V) of tokens, (B, Y) of
-        classes, or (B, T, Y) of classes of tokens.
+        classes, or (B, T, Y) of classes of tokens; or the vectors of texts.
 
         Args:
             tokens: of each row, padded at the end where rows differ.
@@ -69,4 +69,5 @@ class Encoder(Stack, TokenModel):
             logits = self.lm_head(x, self.token_table)
         elif self.classifier is not None and with_logits:
             logits = self.class_logits(x, context, self.classifier)
-        return Output(logits, aux_loss=context.aux_loss, hidden=x)
+        vectors = self.sentence_head(x, num_tokens) if self.sentence_head is not None and with_logits else None
+        return Output(logits, aux_loss=context.aux_loss, hidden=x, text_vectors=vectors)

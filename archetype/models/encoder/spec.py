@@ -12,6 +12,7 @@ from archetype.parts.activation.spec import Tanh
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.head.spec import ClassificationHead, MaskedLanguageModelHead, TokenClassificationHead
 from archetype.parts.norm.spec import NoNorm
+from archetype.parts.sentence_head.spec import SentenceEmbeddingHead
 from archetype.roles.activation import AnyActivation
 from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import EncoderHead
@@ -84,6 +85,10 @@ class Encoder(EndsWithNorm, ModelSpec):
         kind = TokenClassificationHead if of_tokens else ClassificationHead
         head = kind(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0))
         return self.replace(head=head, pooling="first", pooler=not of_tokens)
+
+    def with_sentence_head(self) -> Self:
+        """A head that gives the vector of each text: of all tokens, as most published ones have it."""
+        return self.replace(head=SentenceEmbeddingHead(pooling=("mean",)), pooling="first")
 
     @model_validator(mode="after")
     def _late_pooling_is_of_logits(self) -> Self:

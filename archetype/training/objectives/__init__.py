@@ -2,6 +2,7 @@
 
 from archetype.training.objectives.base import ObjectiveConfig as ObjectiveConfig
 from archetype.training.objectives.chat import Chat as Chat
+from archetype.training.objectives.contrastive import Contrastive as Contrastive
 from archetype.training.objectives.dpo import DPO as DPO
 from archetype.training.objectives.image_class import ImageClass as ImageClass
 from archetype.training.objectives.masked_token import MaskedToken as MaskedToken
@@ -11,4 +12,5 @@ from archetype.training.objectives.span_corruption import SpanCorruption as Span
 from archetype.training.objectives.synthetic import SyntheticTask as SyntheticTask
 from archetype.training.objectives.text_class import Regression as Regression
 from archetype.training.objectives.text_class import TextClass as TextClass
+from archetype.training.objectives.text_similarity import TextSimilarity as TextSimilarity
 from archetype.training.objectives.token_class import TokenClass as TokenClass

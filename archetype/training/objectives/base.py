@@ -73,6 +73,7 @@ class Objective(ABC):
         chunks_logits: whether large logits are computed in chunks; not where processes share the vocabulary.
         bytes_per_unit: UTF-8 bytes of held-out text for each prediction, where the loss can be given in bits per byte.
         steps_per_epoch: after how many every example was seen once; absent where examples do not end.
+        compares_rows: whether the loss of a row depends on the others that are computed with it.
         batch_shape: rows of a batch, and the most tokens that one may have (None for images); absent where it is as
             the recipe says.
     """
@@ -83,6 +84,7 @@ class Objective(ABC):
     num_validation_batches: int
     label_smoothing: float = 0.0
     chunks_logits: bool = True
+    compares_rows: bool = False
     bytes_per_unit: float | None = None
     steps_per_epoch: float | None = None
     batch_shape: tuple[int, int | None] | None = None
@@ -223,6 +225,11 @@ class ObjectiveConfig(Part):
     @abstractmethod
     def suits(self, spec: ModelSpec, data: Data) -> bool:
         """Whether a model of this specification can learn this from data of this kind."""
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Texts before the texts that the model embeds from now on, by their names; none for most."""
+        return {}
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
         """How many ids the vocabulary must have: the tokenizer's, and those that the objective adds."""

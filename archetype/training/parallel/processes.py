@@ -166,6 +166,9 @@ class ManyProcesses(Processes):
         self.measured = mesh["pipeline", "data_parallel", "shard", "context"]._flatten("measured")
         self.stages = mesh["pipeline"]
         state.objective.chunks_logits = layout.tensor == 1
+        if state.objective.compares_rows and self.size > 1:
+            rows = min(state.recipe.micro_batch_size or state.recipe.batch_size, state.recipe.batch_size // self.size)
+            state.notes = (*state.notes, f"each row is compared with those that its process computes at once: {rows}")
         self.holds_all = layout.shard == layout.tensor == layout.expert == layout.pipeline == 1
         self.writes_checkpoints = self.is_main or not self.holds_all
         self.saving = dist.new_group(timeout=PATIENCE, backend="gloo")

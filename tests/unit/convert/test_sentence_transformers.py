@@ -1,22 +1,31 @@
-"""modules.json of sentence-transformers: each mode of pooling, layers behind it, and what is not known."""
+"""modules.json of sentence-transformers, both ways: poolings, layers, heads that it replaces, and what is not known."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from hypothesis import given, settings
+from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 import archetype
+from archetype import spec
+from archetype.convert.sentence_transformers.files import SentenceSettings, read_settings
+from archetype.convert.sentence_transformers.head import ACTIVATIONS, dense_folders, read_head, write_head
 from archetype.errors import CheckpointError
 from archetype.language_model import LanguageModel
+from archetype.models.file import read
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case
 from tests.helpers.published import EXACT
+from tests.helpers.strategies import sentence_heads
 from tests.helpers.weights import distance, randomize
+from tests.unit.parts.test_sentence_head import model_with
 
 D = 16
 TEXTS = [[5, 9, 2, 30], [7], [3, 3, 40, 21, 8, 60, 1], [50, 4]]
@@ -128,12 +137,131 @@ def test_texts_are_cut_lowercased_and_prompted(tmp_path: Path) -> None:
     assert distance(lm.embed("ABCCCC"), plain.embed("q: a", "mean", normalized=False)) < EXACT
 
 
+@given(sentence_heads())
+@settings(max_examples=30, deadline=None)
+def test_every_head_is_written_and_read_the_same(head: spec.SentenceEmbeddingHead) -> None:
+    own = all(layer.activation in ACTIVATIONS.values() for layer in head.layers)
+    model = model_with(head)
+    if own:
+        files = write_head(model, {})
+        assert read_head(files) == head
+        assert read_settings(files) == SentenceSettings(max_length=model.context_length)
+        widths = [json.loads(files[f"{path}/config.json"]) for path in dense_folders(files)]
+        assert all(one["in_features"] == two["out_features"] for one, two in zip(widths[1:], widths, strict=False))
+    else:
+        with pytest.raises(CheckpointError, match=r"none of sentence-transformers' own"):
+            write_head(model, {})
+
+
+def test_every_published_folder_says_a_head_that_is_written_back(shared: Path) -> None:
+    folder, unknown = shared / "published/configs", dict[str, str]()
+    heads = dict[str, Any]()
+    for file in sorted(folder.glob("*.modules.json")):
+        name = file.name.removesuffix(".modules.json")
+        beside = (path.name.removeprefix(f"{name}.") for path in folder.glob(f"{name}.*.json"))
+        paths = {one: re.sub(r"^(\d_[A-Za-z]+)\.", r"\1/", one) for one in beside}
+        files = {path: (folder / f"{name}.{one}").read_bytes() for one, path in paths.items()}
+        try:
+            head = read_head(files)
+        except CheckpointError as error:
+            unknown[name.partition("__")[2]] = str(error)
+            continue
+        if head is None:
+            continue
+        model = model_with(head).replace(d_model=64)
+        assert read_head(write_head(model, files)) == head
+        said = read_settings(files)
+        said = said if "sentence_bert_config.json" in files else replace(said, max_length=9)  # the model's context
+        assert read_settings(write_head(model, files)) == said
+        heads[name.partition("__")[2]] = (head.pooling, [layer.width for layer in head.layers], head.normalize)
+    assert heads["LaBSE"] == (("first",), [768], True)
+    assert heads["embeddinggemma-300m"] == (("mean",), [3072, 768], True)
+    assert heads["distiluse-base-multilingual-cased-v1"] == (("mean",), [512], False)
+    assert heads["gte-large-en-v1.5"][0] == ("first",) and len(heads) >= 8
+    assert unknown.keys() == {"instructor-large", "NoInstruct-small-Embedding-v0"}
+
+
+@pytest.mark.parametrize("has_tensors", [True, False])
+def test_a_head_that_names_tokens_gives_way(has_tensors: bool, tmp_path: Path) -> None:
+    """As in the library, whose folders often name one without having it; the tensors are written back."""
+    vectors = write(tmp_path / "theirs", {"pooling_mode": "mean"}, "Normalize")
+    tensors = load_file(tmp_path / "theirs/model.safetensors")
+    config = json.loads((tmp_path / "theirs/config.json").read_text()) | {"architectures": ["BertForMaskedLM"]}
+    (tmp_path / "theirs/config.json").write_text(json.dumps(config))
+    if has_tensors:
+        masked = randomize(BertForMaskedLM(BertConfig.from_dict(config))).state_dict()
+        cls = {name: tensor.clone() for name, tensor in masked.items() if name.startswith("cls.")}
+        save_file(
+            {f"bert.{name}": tensor for name, tensor in tensors.items()} | cls, tmp_path / "theirs/model.safetensors"
+        )
+    expected = torch.nn.functional.normalize(torch.stack([row.mean(0) for row in rows(vectors)]), dim=-1)
+    lm = load(tmp_path / "theirs")
+    assert distance(lm.embed(TEXTS), expected) < EXACT and lm.spec == archetype.load_spec(tmp_path / "theirs")
+    assert bool(lm.left_out) == has_tensors
+    archetype.export(lm, tmp_path / "out")
+    again = load(tmp_path / "out")
+    assert torch.equal(again.embed(TEXTS), lm.embed(TEXTS)) and again.spec == lm.spec
+    written = load_file(tmp_path / "out/model.safetensors")
+    assert any(name.startswith("cls.") for name in written) == has_tensors
+
+
+def test_a_head_for_classes_stays_and_vectors_are_still_the_librarys(tmp_path: Path) -> None:
+    vectors = write(tmp_path, {"pooling_mode": "lasttoken"})
+    sizes = BertConfig.from_pretrained(tmp_path, num_labels=3)
+    model = BertForSequenceClassification(sizes)
+    model.bert.load_state_dict(BertModel.from_pretrained(tmp_path).state_dict())
+    model.save_pretrained(tmp_path)
+    lm = load(tmp_path)
+    assert lm.spec.head.num_classes == 3
+    assert distance(lm.embed(TEXTS), torch.stack([row[-1] for row in rows(vectors)])) < EXACT
+
+
+def test_a_head_that_was_changed_is_written_anew_with_prompts_and_length(tmp_path: Path) -> None:
+    dense = {
+        "in_features": D,
+        "out_features": 6,
+        "bias": True,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    write(tmp_path / "theirs", {"pooling_mode": "mean"}, "Dense", dense=dense)
+    said = {"config_sentence_transformers.json": {"prompts": {"query": "Q: "}, "default_prompt_name": None},
+            "sentence_bert_config.json": {"max_seq_length": 9}}  # fmt: skip
+    for name, content in said.items():
+        (tmp_path / "theirs" / name).write_text(json.dumps(content))
+    lm = load(tmp_path / "theirs")
+    with torch.no_grad():
+        lm.model.sentence_head.layers[0].weight.mul_(2)
+    expected = lm.embed(TEXTS)
+    archetype.export(lm, tmp_path / "weights")
+    assert torch.equal(load(tmp_path / "weights").embed(TEXTS), expected)
+    changed = archetype.load(tmp_path / "theirs", overrides=["head.pooling=[max]", "head.normalize=true"])
+    assert changed.spec.head.pooling == ("max",)
+    archetype.export(changed, tmp_path / "spec")
+    assert archetype.load(tmp_path / "spec").spec == changed.spec
+    for folder in ("weights", "spec"):
+        assert load(tmp_path / folder).sentence_settings == lm.sentence_settings
+        for name, content in said.items():
+            assert json.loads((tmp_path / folder / name).read_text()) == content
+
+
+def test_runs_that_were_imported_before_read_their_modules(tmp_path: Path) -> None:
+    write(tmp_path / "theirs", {"pooling_mode": "max"}, "Normalize")
+    lm = load(tmp_path / "theirs")
+    lm.save(tmp_path / "run")
+    file = tmp_path / "run/spec.yaml"
+    file.write_text(re.sub(r"head:\n(  .*\n)+", "head: {kind: none}\n", file.read_text()))
+    assert read(file).head.is_absent and torch.equal(load(tmp_path / "run").embed(TEXTS), lm.embed(TEXTS))
+
+
 BAD: list[tuple[str, str, Any, str]] = [
     ("modules.json", "modules.json", {"0": 1}, "does not list modules"),
     ("outside", "modules.json", [{"type": "a.Pooling", "path": "../x"}], "does not list modules"),
     ("module", "modules.json", [module(1, "Pooling"), module(2, "CNN")], "CNN here is not known"),
     ("mode", "1_Pooling/config.json", {"pooling_mode": "median"}, "'median' is not known"),
     ("no mode", "1_Pooling/config.json", {}, "is not known"),
+    ("order", "modules.json", [module(1, "Pooling"), module(2, "Normalize"), module(3, "Dense")], "Dense here is not"),
+    ("prompts", "config_sentence_transformers.json", {"prompts": {"a": 1}}, "does not hold texts by their names"),
+    ("prompt", "config_sentence_transformers.json", {"default_prompt_name": "a"}, "'a' is none of the prompts"),
     ("length", "sentence_bert_config.json", {"max_seq_length": "long"}, "not a positive whole number"),
 ]  # fmt: skip
 

@@ -40,8 +40,9 @@ def all_recipes(tmp_path: Path) -> dict[str, Recipe]:
 HEADS = {"encoder": "masked_language_model", "vision_encoder": "classification"}
 
 
-TEXT = "data of kind corpus or documents or mixture or labelled_text or labelled_tokens"
-FOR_DECODERS = f"{TEXT} or chat or preferences or recall or distant_recall or facts"
+TEXT = "data of kind corpus, documents, mixture, labelled_text, labelled_tokens"
+FOR_DECODERS = f"{TEXT}, chat, preferences, text_pairs, scored_pairs, recall, distant_recall or facts"
+FOR_ENCODERS = f"{TEXT}, text_pairs or scored_pairs"
 
 
 READS_SOURCE = "a model that reads a source, such as --spec t5-tiny"
@@ -58,8 +59,8 @@ MISMATCHES = [
     ("ngram", decoder(), CLASS, mismatch("image_class does not suit", "decoder", "corpus", "next_token")),
     ("ngram", ENCODER, NEXT, mismatch("next_token does not suit", "encoder", "corpus", "masked_token")),
     ("ngram", WITH_CLASSES, None,
-     mismatch("no objective suits", "encoder", "corpus", "data of kind labelled_text or labelled_tokens",
-         "classification")),
+     mismatch("no objective suits", "encoder", "corpus",
+         "data of kind labelled_text, labelled_tokens, text_pairs or scored_pairs", "classification")),
     ("ngram", transformer_pair(), NEXT,
      mismatch("next_token does not suit", "encoder_decoder", "corpus", "span_corruption")),
     ("ngram", transformer_pair(), PAIRS,

@@ -1,0 +1,1 @@
+"""Folders of sentence-transformers: modules.json and what it names, read and written."""

@@ -1,0 +1,171 @@
+"""The files of a folder of sentence-transformers, and what they say of texts before a model reads them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from archetype.errors import CheckpointError, SpecError, nearest
+from archetype.io import atomic
+from archetype.io.yaml import read_mapping
+from archetype.spec.base import MAX_LENGTH
+
+MODULES = "modules.json"
+SETTINGS = "sentence_bert_config.json"
+PROMPTS = "config_sentence_transformers.json"
+CONFIG, WEIGHTS, PICKLE = "config.json", "model.safetensors", "pytorch_model.bin"
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names that the library tries for texts that are searched
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class SentenceSettings:
+    """What is done to a text before the tokenizer reads it.
+
+    Attributes:
+        max_length: tokens that a text is cut to (absent: the model's context).
+        lowercase: whether texts are lowercased.
+        prompts: texts that may stand before a text, by name.
+        default_prompt: the name of the prompt of texts for which none is named (absent: none).
+        pools_prompt: whether the tokens of a prompt take part in pooling.
+    """
+
+    max_length: int | None = None
+    lowercase: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    pools_prompt: bool = True
+
+    def prepared(self, text: str, prompt: str | None = None) -> str:
+        """The text that is read, behind the prompt of a name (absent: the default one).
+
+        Raises:
+            SpecError: there is no such prompt, or it must not be pooled.
+        """
+        name = self.default_prompt if prompt is None else prompt
+        if prompt is not None and prompt not in self.prompts:
+            cause = f"the model has no prompt named {prompt!r:.40}"
+            remedy = nearest(prompt, list(self.prompts)) if self.prompts else "leave it out"
+            raise SpecError("prompt", cause, remedy)
+        before = self.prompts.get(name, "") if name is not None else ""
+        if before and not self.pools_prompt:
+            raise CheckpointError("include_prompt", "a prompt that is not pooled is not known here", "give --pooling")
+        return (before + text).lower() if self.lowercase else before + text
+
+    @property
+    def query_prompt(self) -> str | None:
+        """The name of the prompt of questions, as the library chooses it."""
+        return "query" if "query" in self.prompts else None
+
+    @property
+    def document_prompt(self) -> str | None:
+        """The name of the prompt of texts that are searched, as the library chooses it."""
+        return next((name for name in DOCUMENT_PROMPTS if name in self.prompts), None)
+
+
+def read_files(folder: Path, allow_pickle: bool = False) -> dict[str, bytes]:
+    """The files of a folder's modules, and of prompts and lengths, by their paths there.
+
+    Raises:
+        CheckpointError: a module lies outside the folder.
+    """
+    names = [MODULES, SETTINGS, PROMPTS]
+    files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
+    if not files:
+        return {}
+    for module in listed_modules(files, str(folder)):
+        if path := module["path"]:
+            names += [f"{path}/{name}" for name in (CONFIG, WEIGHTS, *([PICKLE] if allow_pickle else []))]
+    files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
+    settings, length = read_json(files, SETTINGS, str(folder)), _longest(folder)
+    if settings.get("max_seq_length") is None and length is not None:  # said by the tokenizer, from version 6 on
+        files[SETTINGS] = json.dumps(settings | {"max_seq_length": length}, indent=2).encode()
+    return files
+
+
+def _longest(folder: Path) -> int | None:
+    """The longest text by the tokenizer's files; those without a limit have a number beyond all lengths."""
+    if not (file := folder / "tokenizer_config.json").is_file():
+        return None
+    length = read_mapping(file).get("model_max_length")
+    return length if isinstance(length, int) and 0 < length <= MAX_LENGTH else None
+
+
+def write_files(files: Files, folder: Path) -> None:
+    """Write the files of modules into a folder that exists."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        atomic.write_bytes(folder / name, content)
+
+
+def write_prompts(prompts: Mapping[str, str], folder: Path) -> None:
+    """Write further prompts into a folder, which is made where it is missing."""
+    folder.mkdir(exist_ok=True)
+    said = read_json(read_files(folder), PROMPTS, str(folder))
+    atomic.write_json(folder / PROMPTS, said | {"prompts": (said.get("prompts") or {}) | dict(prompts)})
+
+
+def read_settings(files: Files) -> SentenceSettings:
+    """What the files say of texts; nothing where there are none.
+
+    Raises:
+        CheckpointError: names the key that is wrong.
+    """
+    settings, said = read_json(files, SETTINGS), read_json(files, PROMPTS)
+    length, prompts = settings.get("max_seq_length"), said.get("prompts") or {}
+    if length is not None and (type(length) is not int or length < 1):
+        cause = f"{length!r} is not a positive whole number"
+        raise CheckpointError(f"{SETTINGS}: max_seq_length", cause, "fix the file")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise CheckpointError(f"{PROMPTS}: prompts", "does not hold texts by their names", "fix the file")
+    name = said.get("default_prompt_name")
+    if name is not None and name not in prompts:
+        cause = f"{name!r:.40} is none of the prompts"
+        raise CheckpointError(f"{PROMPTS}: default_prompt_name", cause, "fix the file")
+    pooling = [read_json(files, f"{one['path']}/{CONFIG}") for one in listed_modules(files) if is_pooling(one)]
+    return SentenceSettings(
+        max_length=length,
+        lowercase=settings.get("do_lower_case") is True,
+        prompts={name: text for name, text in prompts.items() if text is not None},
+        default_prompt=name,
+        pools_prompt=all(config.get("include_prompt", True) is True for config in pooling),
+    )
+
+
+def is_pooling(module: Mapping[str, str]) -> bool:
+    """Whether a listed module pools the vectors of tokens."""
+    return module["type"].rpartition(".")[2] == "Pooling"
+
+
+def listed_modules(files: Files, place: str = "") -> list[dict[str, str]]:
+    """The listed modules, each with its type and its path below the folder.
+
+    Raises:
+        CheckpointError: the list is damaged, or leads out of the folder.
+    """
+    if MODULES not in files:
+        return []
+    modules, cause = read_json(files, MODULES, place), "does not list modules, each with a type and a folder of its own"
+    error = CheckpointError(f"{place}/{MODULES}" if place else MODULES, cause, "fix the file")
+    if not isinstance(modules, list):
+        raise error
+    for module in modules:
+        if not isinstance(module, dict) or not all(isinstance(module.get(key), str) for key in ("type", "path")):
+            raise error
+        if len(PurePosixPath(module["path"]).parts) > 1 or module["path"] in ("..", "/"):
+            raise error
+    return modules
+
+
+def read_json(files: Files, name: str, place: str = "") -> Any:
+    """The contents of a file; nothing where it is not there.
+
+    Raises:
+        CheckpointError: it is not JSON.
+    """
+    try:
+        return json.loads(files.get(name, b"{}"))
+    except ValueError:
+        place = f"{place}/{name}" if place else name
+        raise CheckpointError(place, "is not JSON", "is the file whole?") from None

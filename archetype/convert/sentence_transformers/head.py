@@ -1,0 +1,163 @@
+"""The modules behind the transformer as the head of a specification, both ways."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from archetype.convert.sentence_transformers.files import (
+    CONFIG,
+    MODULES,
+    PROMPTS,
+    SETTINGS,
+    Files,
+    listed_modules,
+    read_json,
+    read_settings,
+)
+from archetype.errors import CheckpointError
+from archetype.models.spec import ModelSpec
+from archetype.parts.activation.spec import GELU, NoActivation, ReLU, Sigmoid, SiLU, Tanh
+from archetype.parts.sentence_head.spec import DenseLayer, PoolingMode, SentenceEmbeddingHead
+from archetype.roles.activation import Activation
+
+# Modes of pooling: ours, the library's, and its older key; in the order in which the vectors of several are joined.
+MODES: tuple[tuple[PoolingMode, str, str], ...] = (
+    ("first", "cls", "pooling_mode_cls_token"),
+    ("max", "max", "pooling_mode_max_tokens"),
+    ("mean", "mean", "pooling_mode_mean_tokens"),
+    ("mean_sqrt_len", "mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens"),
+    ("weighted_mean", "weightedmean", "pooling_mode_weightedmean_tokens"),
+    ("last", "lasttoken", "pooling_mode_lasttoken"),
+)
+ACTIVATIONS: dict[str, Activation] = {
+    "torch.nn.modules.linear.Identity": NoActivation(),
+    "torch.nn.modules.activation.Tanh": Tanh(),
+    "torch.nn.modules.activation.GELU": GELU(),
+    "torch.nn.modules.activation.ReLU": ReLU(),
+    "torch.nn.modules.activation.Sigmoid": Sigmoid(),
+    "torch.nn.modules.activation.SiLU": SiLU(),
+}
+TYPE = "sentence_transformers.models."  # of modules, by the name that all versions of the library read
+
+
+def read_head(files: Files) -> SentenceEmbeddingHead | None:
+    """The head that the files of modules describe; None where there are none, or no module pools.
+
+    Raises:
+        CheckpointError: names the module or the key that is not known here.
+    """
+    pooling: tuple[PoolingMode, ...] = ()
+    layers: list[DenseLayer] = []
+    normalize = False
+    for module in listed_modules(files):
+        kind, path = module["type"].rpartition(".")[2], module["path"]
+        match kind:
+            case "Transformer" if not path:
+                pass
+            case "Pooling" if not pooling:
+                pooling = _read_pooling(read_json(files, f"{path}/{CONFIG}"), path)
+            case "Normalize" if pooling:
+                normalize = True
+            case "Dense" if pooling and not normalize:
+                layers.append(_read_dense(read_json(files, f"{path}/{CONFIG}"), path))
+            case "Dropout" if pooling:
+                pass  # of training
+            case _:
+                cause = f"a module {kind} here is not known"
+                raise CheckpointError(f"{MODULES}: {path or kind}", cause, "give --pooling")
+    if not pooling:
+        return None
+    return SentenceEmbeddingHead(pooling=pooling, layers=tuple(layers), normalize=normalize)
+
+
+def dense_folders(files: Files) -> list[str]:
+    """The folders of the layers, in turn."""
+    return [module["path"] for module in listed_modules(files) if module["type"].rpartition(".")[2] == "Dense"]
+
+
+def with_head_of(model: ModelSpec, files: Files) -> ModelSpec:
+    """A model with the head that its folder's modules describe, in place of one that names tokens.
+
+    The library reads no such head either, which many folders name and do not have. Where a module is not known, the
+    model's own head stays, and `read_head` says why when a text is to be embedded.
+    """
+    try:
+        head = read_head(files) if model.embeds_tokens and not model.head.has_classes else None
+    except CheckpointError:
+        return model
+    return model if head is None else model.with_sentence_head().replace(head=head)
+
+
+def write_head(model: ModelSpec, before: Files) -> dict[str, bytes]:
+    """The files of a model's head, without the weights of layers.
+
+    Args:
+        model: whose head embeds texts.
+        before: the files that its folder had, of which prompts and lengths stay.
+    """
+    head, width = model.head, getattr(model, "d_model", 0)
+    configs = [("Pooling", _pooling_config(head, width, read_settings(before).pools_prompt))]
+    width *= len(head.pooling)
+    for layer in head.layers:
+        configs.append(("Dense", _dense_config(layer, width)))
+        width = layer.width
+    if head.normalize:
+        configs.append(("Normalize", {}))
+    modules = [{"idx": 0, "name": "0", "path": "", "type": f"{TYPE}Transformer"}]
+    files: dict[str, Any] = {}
+    for number, (kind, config) in enumerate(configs, start=1):
+        path = f"{number}_{kind}"
+        modules.append({"idx": number, "name": str(number), "path": path, "type": f"{TYPE}{kind}"})
+        if config:
+            files[f"{path}/{CONFIG}"] = config
+    files |= {MODULES: modules, SETTINGS: {"max_seq_length": model.context_length, "do_lower_case": False}}
+    files[PROMPTS] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    written = {name: json.dumps(content, indent=2).encode() for name, content in files.items()}
+    return written | {name: before[name] for name in (SETTINGS, PROMPTS) if name in before}
+
+
+def _read_pooling(config: Mapping[str, Any], path: str) -> tuple[PoolingMode, ...]:
+    said = config.get("pooling_mode", [mode for _, mode, key in MODES if config.get(key) is True])
+    names = (said,) if isinstance(said, str) else tuple(said)
+    known = {mode: ours for ours, mode, _ in MODES}
+    if not names or not all(isinstance(name, str) and name in known for name in names):
+        cause = f"{said!r} is not known"
+        raise CheckpointError(f"{path}/{CONFIG}: pooling_mode", cause, f"known are {', '.join(known)}")
+    return tuple(known[name] for name in names)
+
+
+def _pooling_config(head: SentenceEmbeddingHead, width: int, pools_prompt: bool) -> dict[str, Any]:
+    """By the older keys, unless the vectors are joined in another order than theirs."""
+    order = tuple(ours for ours, _, _ in MODES if ours in head.pooling)
+    if order == head.pooling:
+        modes: dict[str, Any] = {key: ours in head.pooling for ours, _, key in MODES}
+    else:
+        names = {ours: mode for ours, mode, _ in MODES}
+        modes = {"pooling_mode": [names[mode] for mode in head.pooling]}
+    return {"word_embedding_dimension": width} | modes | {"include_prompt": pools_prompt}
+
+
+def _read_dense(config: Mapping[str, Any], path: str) -> DenseLayer:
+    name = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+    known = {key.rpartition(".")[2]: activation for key, activation in ACTIVATIONS.items()}
+    if name not in known:
+        raise CheckpointError(f"{path}/{CONFIG}: activation_function", f"{name!r} is not known", "give --pooling")
+    if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+        raise CheckpointError(f"{path}/{CONFIG}", "is not of a plain layer on a text's vector", "give --pooling")
+    width = config.get("out_features")
+    if type(width) is not int or width < 1:
+        raise CheckpointError(
+            f"{path}/{CONFIG}: out_features", f"{width!r} is not a number of features", "fix the file"
+        )
+    return DenseLayer(width=width, activation=known[name], bias=config.get("bias", True) is True)
+
+
+def _dense_config(layer: DenseLayer, width: int) -> dict[str, Any]:
+    names = {activation: name for name, activation in ACTIVATIONS.items()}
+    if layer.activation not in names:
+        cause = f"{layer.activation.kind} is none of sentence-transformers' own"
+        raise CheckpointError("head.layers: activation", cause, "keep the run directory")
+    return {
+        "in_features": width, "out_features": layer.width, "bias": layer.bias,
+        "activation_function": names[layer.activation],
+    }  # fmt: skip

@@ -1,0 +1,95 @@
+"""The weights of the layers behind pooling, and a model with them."""
+
+import io
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from archetype.convert.sentence_transformers.files import PICKLE, WEIGHTS, Files
+from archetype.convert.sentence_transformers.head import dense_folders, read_head, write_head
+from archetype.errors import CheckpointError
+from archetype.models.build import Model
+from archetype.nn.registry import build_head
+from archetype.parts.sentence_head.spec import SentenceEmbeddingHead
+
+NAMES = {"linear.weight": "weight", "linear.bias": "bias"}  # of a layer's tensors: the library's and ours
+
+
+def read_layers(files: Files) -> dict[str, Tensor]:
+    """The tensors of all layers, by their names in the head's module.
+
+    Raises:
+        CheckpointError: the file of a layer is missing or damaged.
+    """
+    return {
+        f"layers.{index}.{ours}": tensor
+        for index, path in enumerate(dense_folders(files))
+        for theirs, tensor in _tensors(files, path).items()
+        if (ours := NAMES.get(theirs)) is not None
+    }
+
+
+def attach_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> None:
+    """Give a model a head for vectors of texts, with the weights of the modules of its folder.
+
+    Args:
+        model: changed in place.
+        spec: of the head.
+        files: of the folder.
+
+    Raises:
+        CheckpointError: a tensor is missing, or of another shape.
+    """
+    head = open_head(model, spec, files)
+    model.spec = model.spec.without_sentence_head().replace(head=spec)
+    model.lm_head = model.classifier = None
+    model.sentence_head = head
+
+
+def open_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> nn.Module:
+    """The module of a head with the weights of a folder's modules; arguments and errors as of `attach_head`."""
+    with torch.device("meta"):
+        head: Any = build_head(spec, 0, getattr(model.spec, "d_model"))  # noqa: B009
+    tensors = {name: tensor.to(model.device, model.dtype) for name, tensor in read_layers(files).items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
+    for name, path in zip(shapes, (path for path in dense_folders(files) for _ in NAMES), strict=False):
+        if tuple(tensors[name].shape if name in tensors else ()) != shapes[name]:
+            cause = f"{name} is missing or not of shape {shapes[name]}, as the configurations say"
+            raise CheckpointError(f"{path}/{WEIGHTS}", cause, "is the folder complete?")
+    head.load_state_dict({name: tensors[name] for name in shapes}, strict=True, assign=True)
+    module: nn.Module = head.eval()
+    return module
+
+
+def head_files(model: Model, before: Files) -> dict[str, bytes]:
+    """The files of a model's head: those that its folder had where they still say the same, else new ones."""
+    if not model.spec.head.embeds:
+        return dict(before)
+    state = model.sentence_head.state_dict()
+    if before and _is_said_by(before, model, state):
+        return dict(before)
+    files = write_head(model.spec, before)
+    for index, path in enumerate(dense_folders(files)):
+        layer = {theirs: state.get(f"layers.{index}.{ours}") for theirs, ours in NAMES.items()}
+        present = {name: tensor.detach().cpu().contiguous() for name, tensor in layer.items() if tensor is not None}
+        files[f"{path}/{WEIGHTS}"] = save(present, {"format": "pt"})
+    return files
+
+
+def _is_said_by(files: Files, model: Model, state: dict[str, Tensor]) -> bool:
+    if read_head(files) != model.spec.head:
+        return False
+    tensors = read_layers(files)
+    return all(torch.equal(tensors[name].to(tensor), tensor) for name, tensor in state.items())
+
+
+def _tensors(files: Files, path: str) -> dict[str, Tensor]:
+    if f"{path}/{WEIGHTS}" in files:
+        return load(files[f"{path}/{WEIGHTS}"])
+    if f"{path}/{PICKLE}" in files:
+        tensors: dict[str, Tensor] = torch.load(io.BytesIO(files[f"{path}/{PICKLE}"]), weights_only=True)
+        return tensors
+    remedy = "is the folder complete? a pickle needs --allow-pickle"
+    raise CheckpointError(f"{path}/{WEIGHTS}", "is missing", remedy)

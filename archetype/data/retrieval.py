@@ -1,0 +1,81 @@
+"""Questions, the texts that are searched, and which of these answer which: of pairs, or of a folder as BEIR has it."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from archetype.data.records import LABEL, Form, read_records
+from archetype.data.text_pairs import TEXT_PAIR, negatives_of, wrong_negatives
+from archetype.errors import DataError
+
+CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"  # of a folder
+JUDGEMENTS = ("qrels/test.tsv", "qrels/dev.tsv", "qrels/train.tsv", "qrels.tsv")
+
+
+class RetrievalData(NamedTuple):
+    """A task of retrieval.
+
+    Attributes:
+        queries: the questions, each once.
+        documents: the texts that are searched, each once.
+        relevant: for each question the places of the documents that answer it, and how well, above 0.
+    """
+
+    queries: list[str]
+    documents: list[str]
+    relevant: list[dict[int, float]]
+
+
+def read_retrieval(path: Path) -> RetrievalData:
+    """The task of a file of pairs, whose positives and negatives are searched, or of a folder as BEIR has it.
+
+    Raises:
+        DataError: a file is missing or damaged, or no question has an answer.
+    """
+    return _of_folder(path) if path.is_dir() else _of_pairs(path)
+
+
+def _of_pairs(file: Path) -> RetrievalData:
+    documents: dict[str, int] = {}
+    relevant: dict[str, dict[int, float]] = {}
+    for record in read_records(file, TEXT_PAIR, ("negative",), wrong_negatives):
+        positive, *_ = (
+            documents.setdefault(text, len(documents)) for text in (record["positive"], *negatives_of(record))
+        )
+        relevant.setdefault(record["anchor"], {})[positive] = 1.0
+    return RetrievalData([*relevant], [*documents], [*relevant.values()])
+
+
+def _of_folder(folder: Path) -> RetrievalData:
+    id_and_text = {"_id": Form("a name"), "text": Form("a text")}
+    documents = _by_id(read_records(folder / CORPUS, id_and_text, ("title",)), folder / CORPUS)
+    queries = _by_id(read_records(folder / QUERIES, id_and_text), folder / QUERIES)
+    file = next((folder / name for name in JUDGEMENTS if (folder / name).is_file()), folder / JUDGEMENTS[0])
+    places = {name: place for place, name in enumerate(documents)}
+    relevant: dict[str, dict[int, float]] = {}
+    fields = {"query-id": Form("a name"), "corpus-id": Form("a name"), "score": Form("a number", LABEL)}
+    for record in read_records(file, fields, fault=_wrong_judgement):
+        query, document = record["query-id"], record["corpus-id"]
+        for name, known, other in ((query, queries, QUERIES), (document, places, CORPUS)):
+            if name not in known:
+                raise DataError(str(file), f"names {name!r:.60}, which {other} has not", "are they of one task?")
+        if float(record["score"]) > 0:
+            relevant.setdefault(query, {})[places[document]] = float(record["score"])
+    if not relevant:
+        raise DataError(str(file), "no question has an answer", "give a score above 0 to those that have")
+    return RetrievalData([queries[name] for name in relevant], [*documents.values()], [*relevant.values()])
+
+
+def _by_id(records: list[dict[str, Any]], file: Path) -> dict[str, str]:
+    """Each text by its name, behind its title where it has one."""
+    texts = {record["_id"]: f"{record.get('title') or ''} {record['text']}".strip() for record in records}
+    if len(texts) < len(records):
+        raise DataError(str(file), "has several texts of one _id", "give each text an _id of its own")
+    return texts
+
+
+def _wrong_judgement(record: dict[str, Any]) -> str:
+    try:
+        float(record["score"])
+    except ValueError:
+        return f"the score {record['score']!r:.40} is not a number"
+    return ""

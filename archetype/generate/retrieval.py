@@ -1,0 +1,125 @@
+"""How well vectors find texts, and how well their cosines follow scores that people gave."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from archetype.generate.class_report import correlation, rank_correlation
+from archetype.table import Table
+
+DEPTH = 10  # of the ranking that MRR@10 and nDCG@10 read
+RECALL_AT = (1, 10, 100)
+QUERIES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class RetrievalScore:
+    """How well the texts that answer questions are found among all texts; every figure is a mean over the questions.
+
+    Attributes:
+        recall: share of a question's answers among the k texts nearest to it, by k.
+        mrr: 1 / rank of its first answer, 0 where that is beyond 10.
+        ndcg: discounted gain of the 10 nearest texts, over that of the best order (Järvelin 2002).
+        num_queries: questions.
+        num_documents: texts that are searched.
+    """
+
+    recall: dict[int, float]
+    mrr: float
+    ndcg: float
+    num_queries: int
+    num_documents: int
+
+    def record(self) -> dict[str, Any]:
+        """All figures by name."""
+        recall = {f"recall@{k}": share for k, share in self.recall.items()}
+        counts = {"num_queries": self.num_queries, "num_documents": self.num_documents}
+        return recall | {f"mrr@{DEPTH}": self.mrr, f"ndcg@{DEPTH}": self.ndcg} | counts
+
+    def __str__(self) -> str:
+        *names, _, _ = self.record()
+        row = [f"{self.num_queries:,}", f"{self.num_documents:,}", *(f"{self.record()[name]:.4f}" for name in names)]
+        shown = (name.replace("mrr", "MRR").replace("ndcg", "nDCG") for name in names)
+        return str(Table(("queries", "documents", *shown), [row], text_columns=0))
+
+
+@dataclass(frozen=True)
+class SimilarityScore:
+    """How well the similarities of pairs of texts follow the scores that people gave them.
+
+    Attributes:
+        spearman: the correlation of ranks, equal values sharing theirs; None where one side does not vary.
+        pearson: the correlation of values; likewise.
+        num_pairs: pairs.
+    """
+
+    spearman: float | None
+    pearson: float | None
+    num_pairs: int
+
+    def record(self) -> dict[str, Any]:
+        """All figures by name."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        said = ["" if value is None else f"{value:.4f}" for value in (self.spearman, self.pearson)]
+        return str(Table(("pairs", "Spearman", "Pearson"), [[f"{self.num_pairs:,}", *said]], text_columns=0))
+
+
+def retrieval_score(
+    queries: Float[Tensor, "queries D_s"],
+    documents: Float[Tensor, "documents D_s"],
+    relevant: Sequence[Mapping[int, float]],
+    recall_at: Sequence[int] = RECALL_AT,
+) -> RetrievalScore:
+    """Rank all documents for each query by the products of their vectors; of equal ones the first comes first.
+
+    Args:
+        queries: vectors of the questions.
+        documents: vectors of the texts that are searched.
+        relevant: for each question the places of its answers, and how well each answers it.
+        recall_at: the k of recall@k.
+    """
+    depth = min(max(DEPTH, *recall_at), len(documents))
+    recalls, reciprocals, gains = dict.fromkeys(recall_at, 0.0), 0.0, 0.0
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        some = queries[start : start + QUERIES_AT_ONCE]
+        ranking = nearest(some, documents, depth).tolist()
+        for order, answers in zip(ranking, relevant[start : start + QUERIES_AT_ONCE], strict=True):
+            for k in recalls:
+                recalls[k] += len(answers.keys() & set(order[:k])) / len(answers)
+            hits = [rank for rank, place in enumerate(order[:DEPTH], start=1) if place in answers]
+            reciprocals += 1 / hits[0] if hits else 0.0
+            ideal = sorted(answers.values(), reverse=True)
+            gains += _gain([answers.get(place, 0.0) for place in order]) / _gain(ideal)
+    count = len(queries)
+    means = {k: total / count for k, total in recalls.items()}
+    return RetrievalScore(means, reciprocals / count, gains / count, count, len(documents))
+
+
+def nearest(
+    queries: Float[Tensor, "queries D_s"], documents: Float[Tensor, "documents D_s"], depth: int
+) -> Int[Tensor, "queries depth"]:
+    """The places of the documents whose products with each query are the largest, in their order."""
+    return (queries @ documents.T).sort(dim=1, descending=True, stable=True).indices[:, :depth]
+
+
+def similarity_score(similarities: Sequence[float], scores: Sequence[float]) -> SimilarityScore:
+    """Correlate similarities of pairs with their scores."""
+    return SimilarityScore(rank_correlation(scores, similarities), correlation(scores, similarities), len(scores))
+
+
+def cosines_of_pairs(a: Float[Tensor, "pairs D_s"], b: Float[Tensor, "pairs D_s"]) -> list[float]:
+    """The cosine of each vector with its partner."""
+    values: list[float] = torch.nn.functional.cosine_similarity(a, b).tolist()
+    return values
+
+
+def _gain(relevances: Sequence[float]) -> float:
+    """The discounted gain of the first texts of a ranking."""
+    return sum(value / math.log2(rank + 1) for rank, value in enumerate(relevances[:DEPTH], start=1))

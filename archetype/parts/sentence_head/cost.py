@@ -1,0 +1,38 @@
+"""The cost of a head that gives one vector for each text."""
+
+from archetype.cost.formula import Counts, Formula, symbol
+from archetype.cost.registry import cost_of, linear
+from archetype.cost.work import TrainingWork, Work
+from archetype.parts.head.cost import HeadCost
+from archetype.parts.sentence_head import spec
+
+
+@cost_of(spec.SentenceEmbeddingHead)
+class SentenceEmbeddingHeadCost(HeadCost):
+    """Its layers; pooling and normalization have no weights, and no products worth counting."""
+
+    part: spec.SentenceEmbeddingHead
+
+    def __init__(self, part: spec.SentenceEmbeddingHead, d: Formula, vocab_size: int) -> None:
+        super().__init__(part, d, vocab_size)
+        widths = [symbol("D_s", layer.width) for layer in part.layers]
+        self.sides = list(zip([len(part.pooling) * d, *widths], widths, strict=False))
+
+    def parameters(self) -> Counts:
+        """Weight and bias of each layer."""
+        return {
+            f"sentence_head.layers.{index}": linear(*sides, bias=layer.bias)
+            for index, (sides, layer) in enumerate(zip(self.sides, self.part.layers, strict=True))
+        }
+
+    def flops(self, work: Work) -> Counts:
+        """Products of the layers, for the vector of each text."""
+        return {
+            f"sentence_head.layers.{index}": 2 * work.rows * inner * outer
+            for index, (inner, outer) in enumerate(self.sides)
+        }
+
+    def saved_activations(self, work: TrainingWork) -> int:
+        """The input of each layer and what its activation saves."""
+        numbers = sum(inner.value + 2 * outer.value for inner, outer in self.sides)
+        return work.input_bytes(numbers, tokens=work.rows)

@@ -1,0 +1,57 @@
+"""A head that gives one vector for each text: the tokens' vectors pooled, perhaps transformed, perhaps normalized."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from archetype.parts.activation.spec import Tanh
+from archetype.roles.activation import AnyActivation
+from archetype.roles.head import Head
+from archetype.spec.base import Flag, Size, Spec
+from archetype.spec.kinds import part
+
+__all__ = ["DenseLayer", "SentenceEmbeddingHead"]
+
+PoolingMode = Literal["first", "max", "mean", "mean_sqrt_len", "weighted_mean", "last"]
+
+
+def _as_list(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+class DenseLayer(Spec):
+    """A layer on the vector of a text.
+
+    Attributes:
+        width: features of what it gives.
+        activation: its nonlinearity.
+        bias: whether it adds a bias.
+    """
+
+    width: Size
+    activation: AnyActivation = Tanh()
+    bias: Flag = True
+
+
+@part
+class SentenceEmbeddingHead(Head):
+    """One vector for each text, by which texts are compared (Reimers 2019).
+
+    The vectors of several poolings are joined. `mean_sqrt_len` divides the sum by the square root of the number of
+    tokens; `weighted_mean` gives the n-th token the weight n (Muennighoff 2022).
+
+    Attributes:
+        pooling: how the vectors of tokens become one: first, max, mean, mean_sqrt_len, weighted_mean or last.
+        layers: on the pooled vector, in turn.
+        normalize: whether the vector is scaled to length 1.
+    """
+
+    embeds: ClassVar[bool] = True
+    kind: Literal["sentence_embedding"] = "sentence_embedding"
+    pooling: Annotated[tuple[PoolingMode, ...], BeforeValidator(_as_list), Field(min_length=1)] = ("mean",)
+    layers: tuple[DenseLayer, ...] = ()
+    normalize: Flag = True
+
+    def width(self, d_model: int) -> int:
+        """Features of a text's vector."""
+        return self.layers[-1].width if self.layers else d_model * len(self.pooling)

@@ -1,0 +1,95 @@
+"""Contrastive learning of vectors: a text is nearer to its own partner than to all others of the batch."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from archetype.data.text_pairs import negatives_of
+from archetype.errors import DataError
+from archetype.spec.base import Flag, Positive
+from archetype.spec.kinds import part
+from archetype.training.datasets import Data
+from archetype.training.examples import Records, TextPairs
+from archetype.training.objectives.base import Batch, ObjectiveInputs
+from archetype.training.objectives.text_vectors import Examples, TextVectorConfig, TextVectorObjective, cosines
+
+
+@part
+class Contrastive(TextVectorConfig):
+    """Cross-entropy of an anchor's positive among all positives and negatives of the batch (van den Oord 2018, InfoNCE;
+    sentence-transformers' MultipleNegativesRankingLoss).
+
+    The other rows of a batch are those that are computed at once: of a micro-batch, and of one process.
+
+    Attributes:
+        scale: what similarities are multiplied by, the inverse of a temperature.
+        symmetric: whether the loss is the mean of that and of each positive's anchor among all anchors.
+        similarity: of two vectors, cosine or dot.
+        anchor_prompt: text before every anchor; the model's prompt `query` from then on.
+        document_prompt: text before every positive and negative; the model's prompt `document`.
+    """
+
+    kind: Literal["contrastive"] = "contrastive"
+    scale: Positive = 20.0
+    symmetric: Flag = False
+    similarity: Literal["cosine", "dot"] = "cosine"
+    anchor_prompt: str = ""
+    document_prompt: str = ""
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Those of anchors and documents, as sentence-transformers names them."""
+        prompts = {"query": self.anchor_prompt, "document": self.document_prompt}
+        return prompts if any(prompts.values()) else {}
+
+    def takes(self, data: Data) -> bool:
+        """Pairs or triplets."""
+        return isinstance(data, TextPairs)
+
+    def build(self, inputs: ObjectiveInputs) -> "ContrastiveObjective":
+        """The examples and the loss.
+
+        Raises:
+            DataError: rows have different numbers of negatives.
+        """
+        return ContrastiveObjective(inputs, self)
+
+
+class ContrastiveObjective(TextVectorObjective):
+    """Anchors, their positives, and perhaps negatives of their own."""
+
+    compares_rows = True
+
+    def __init__(self, inputs: ObjectiveInputs, config: Contrastive) -> None:
+        assert isinstance(inputs.data, TextPairs)
+        self.config = config
+        training, validation = inputs.data.split(inputs.texts)
+        if len(numbers := {len(negatives_of(record)) for record in (*training, *validation)}) > 1:
+            cause = f"some rows have {min(numbers)} negatives and others {max(numbers)}"
+            raise DataError(inputs.data.examples[0], cause, "give every row as many")
+        super().__init__(inputs, *(Examples(self._columns(records)) for records in (training, validation)))
+
+    def _columns(self, records: Records) -> list[list[str]]:
+        """Anchors, positives, and a column for each negative."""
+        rows = [
+            [self.config.anchor_prompt + record["anchor"]]
+            + [self.config.document_prompt + text for text in (record["positive"], *negatives_of(record))]
+            for record in records
+        ]
+        return [list(column) for column in zip(*rows, strict=True)]
+
+    def loss_of_vectors(self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch) -> tuple[Tensor, int | None]:
+        """The mean over the anchors, and for how many the positive is the most similar text."""
+        anchors, positives = vectors[0], vectors[1]
+        right = torch.arange(len(anchors), device=anchors.device)
+        logits = self._similarities(anchors, torch.cat(vectors[1:]))  # (B, b)
+        loss = cross_entropy(logits, right)
+        if self.config.symmetric:
+            loss = (loss + cross_entropy(self._similarities(positives, anchors), right)) / 2
+        return loss, int((logits.argmax(1) == right).sum())
+
+    def _similarities(self, a: Float[Tensor, "B D_s"], b: Float[Tensor, "b D_s"]) -> Float[Tensor, "B b"]:
+        return self.config.scale * (cosines(a, b) if self.config.similarity == "cosine" else a @ b.T)

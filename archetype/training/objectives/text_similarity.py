@@ -1,0 +1,63 @@
+"""Vectors whose similarity follows scores that people gave to pairs of texts."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, mse_loss
+
+from archetype.spec.base import Positive
+from archetype.spec.kinds import part
+from archetype.training.datasets import Data
+from archetype.training.examples import Records, ScoredPairs
+from archetype.training.objectives.base import Batch, ObjectiveInputs
+from archetype.training.objectives.text_vectors import Examples, TextVectorConfig, TextVectorObjective
+
+
+@part
+class TextSimilarity(TextVectorConfig):
+    """The order of cosines is that of the scores (CoSENT, Huang 2024), or each cosine is its score (Reimers 2019).
+
+    CoSENT is log(1 + sum exp(scale (cos_i - cos_j))) over all i and j of a batch of which j has the higher score.
+
+    Attributes:
+        loss: cosent, or cosine for the mean squared difference, whose scores lie between -1 and 1.
+        scale: what CoSENT multiplies cosines by, the inverse of a temperature.
+    """
+
+    kind: Literal["text_similarity"] = "text_similarity"
+    loss: Literal["cosent", "cosine"] = "cosent"
+    scale: Positive = 20.0
+
+    def takes(self, data: Data) -> bool:
+        """Pairs with scores."""
+        return isinstance(data, ScoredPairs)
+
+    def build(self, inputs: ObjectiveInputs) -> "TextSimilarityObjective":
+        return TextSimilarityObjective(inputs, self)
+
+
+class TextSimilarityObjective(TextVectorObjective):
+    """Pairs of texts and their scores."""
+
+    def __init__(self, inputs: ObjectiveInputs, config: TextSimilarity) -> None:
+        assert isinstance(inputs.data, ScoredPairs)
+        self.config = config
+        self.compares_rows = config.loss == "cosent"
+        super().__init__(inputs, *map(_examples, inputs.data.split(inputs.texts)))
+
+    def loss_of_vectors(self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch) -> tuple[Tensor, int | None]:
+        """CoSENT of the batch, or the mean squared difference; nothing is right or wrong."""
+        scores, cosine = labels[0].to(vectors[0]), cosine_similarity(vectors[0], vectors[1])
+        if self.config.loss == "cosine":
+            return mse_loss(cosine, scores), None
+        scaled = self.config.scale * cosine
+        is_lower = scores[:, None] < scores[None, :]
+        differences = (scaled[:, None] - scaled[None, :])[is_lower]
+        return torch.cat([scaled.new_zeros(1), differences]).logsumexp(0), None
+
+
+def _examples(records: Records) -> Examples:
+    columns = [[record[field] for record in records] for field in ("text1", "text2")]
+    return Examples(columns, [float(record["score"]) for record in records])

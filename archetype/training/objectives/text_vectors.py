@@ -1,0 +1,159 @@
+"""What objectives share that compare vectors of texts: their examples, the model's head, and the passes of a batch."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from archetype.data.batches import Tokens
+from archetype.data.pairs import OrderByLength, Pairs, Rows
+from archetype.models.spec import ModelSpec
+from archetype.training.datasets import Data
+from archetype.training.examples import Records
+from archetype.training.objectives.base import Batch, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.text_class import tokenized_texts
+
+
+class TextVectorConfig(ObjectiveConfig):
+    """Base of objectives for models with a head of kind sentence_embedding; another head is replaced by such a one."""
+
+    def suits(self, spec: ModelSpec, data: Data) -> bool:
+        """A model that gives vectors of tokens, and the data."""
+        return spec.embeds_tokens and self.takes(data)
+
+    @abstractmethod
+    def takes(self, data: Data) -> bool:
+        """Whether data are of the kind that is learned from."""
+
+    def resolve(
+        self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
+    ) -> tuple["TextVectorConfig", ModelSpec]:
+        """A head for vectors of texts where the model has another."""
+        return self, spec if spec.head.embeds else spec.with_sentence_head()
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows of several texts each.
+
+    Attributes:
+        columns: the first texts of all rows, the second ones, and so on.
+        labels: of the rows, where they have any.
+    """
+
+    columns: list[list[str]]
+    labels: list[float] | None = None
+
+
+class TokenizedExamples:
+    """Examples as tokens.
+
+    Args:
+        examples: the texts.
+        inputs: has the tokenizer, and the most tokens of a text.
+    """
+
+    def __init__(self, examples: Examples, inputs: ObjectiveInputs) -> None:
+        lowercase = getattr(inputs.data, "lowercase", False)
+        self.columns: list[list[Tokens]] = []
+        self.num_cut = 0
+        for texts in examples.columns:
+            records: Records = [{"text": text.lower() if lowercase else text} for text in texts]
+            rows, num_cut = tokenized_texts(records, inputs.text_tokenizer, inputs.sequence_length)
+            self.columns.append(rows)
+            self.num_cut += num_cut
+        self.labels = None if examples.labels is None else np.array(examples.labels)
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of the longest text of each row."""
+        lengths: npt.NDArray[np.int64] = np.array([[len(text) for text in rows] for rows in self.columns]).max(0)
+        return lengths
+
+    def batch(self, places: npt.NDArray[np.int64]) -> Batch:
+        """For each column its tokens (B, T) and how many each row has (B,); then the labels (B,), where there are any.
+
+        Args:
+            places: of the rows.
+        """
+        tensors: list[Tensor] = []
+        for column in self.columns:
+            rows = Rows.of([column[place] for place in places])
+            tensors += [torch.from_numpy(rows.tokens).long(), torch.from_numpy(rows.num_tokens)]
+        return (*tensors, *([] if self.labels is None else [torch.from_numpy(self.labels[places])]))
+
+
+class TextVectorObjective(Objective):
+    """Rows of several texts each, of similar length, padded at their ends.
+
+    Args:
+        inputs: has the tokenizer, and the most tokens of a text.
+        training: to learn from.
+        validation: held out.
+    """
+
+    unit = "pair"
+
+    def __init__(self, inputs: ObjectiveInputs, training: Examples, validation: Examples) -> None:
+        self.training, self.validation = (TokenizedExamples(part, inputs) for part in (training, validation))
+        self.order = OrderByLength(self.training.lengths, inputs.batch_size, inputs.seed)
+        both = (self.training, self.validation)
+        texts = [text for part in both for column in part.columns for text in column]
+        self.fingerprint = Pairs(texts, [part.labels for part in both if part.labels is not None]).fingerprint
+        num_cut = sum(part.num_cut for part in both)
+        cut = f", {num_cut:,} texts cut to {inputs.sequence_length:,} tokens" if num_cut else ""
+        self.description = f"{len(self.training):,} pairs{cut}"
+        self.batch_shape = self.order.batch_size * len(training.columns), max(map(len, texts))
+        self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
+
+    def batch(self, step: int) -> Batch:
+        """The rows of a step; see `TokenizedExamples.batch`."""
+        return self.training.batch(self.order.batch(step))
+
+    def validation_batch(self, index: int) -> Batch:
+        first = index * self.order.batch_size
+        return self.validation.batch(np.arange(first, min(first + self.order.batch_size, len(self.validation))))
+
+    def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """The texts of the first column, and a target for each row."""
+        return {"tokens": batch[0], "num_tokens": batch[1]}, torch.arange(len(batch[0]))
+
+    def num_targets(self, batch: Batch) -> int:
+        """One for each row."""
+        return len(batch[0])
+
+    def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
+        """A pass for each column of texts, and the loss of their vectors, in float32 at least."""
+        vectors, aux_losses = [], []
+        for column in range(len(self.training.columns)):
+            output = model(tokens=batch[2 * column], num_tokens=batch[2 * column + 1])
+            vectors.append(output.text_vectors.to(torch.promote_types(output.text_vectors.dtype, torch.float32)))
+            if output.aux_loss is not None:
+                aux_losses.append(output.aux_loss)
+        with torch.autocast(batch[0].device.type, enabled=False):
+            loss, num_correct = self.loss_of_vectors(vectors, batch[2 * len(vectors) :])
+        if aux_losses:
+            loss = loss + torch.stack(aux_losses).mean()
+        return LossOutput(loss, len(batch[0]), None if loss.requires_grad else num_correct)
+
+    @abstractmethod
+    def loss_of_vectors(self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch) -> tuple[Tensor, int | None]:
+        """The loss of a batch, and how many rows were right, where that is counted.
+
+        Args:
+            vectors: of the texts of each column.
+            labels: one tensor (B,), where rows have labels.
+        """
+
+
+def cosines(a: Float[Tensor, "B D_s"], b: Float[Tensor, "b D_s"]) -> Float[Tensor, "B b"]:
+    """The cosine of the angle between each vector of one kind and each of another."""
+    return nn.functional.normalize(a, dim=-1) @ nn.functional.normalize(b, dim=-1).T
