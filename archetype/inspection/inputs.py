@@ -59,6 +59,8 @@ def inputs_of(
     ids = _ids(model, tokenizer, text, "text")
     if not isinstance(model, EncoderDecoder):
         return Inputs({"tokens": ids}, _names(tokenizer, ids), ids=ids)
+    if isinstance(target, Tensor):  # which has its start
+        return _pair(tokenizer, ids, _ids(model, tokenizer, target, "target"))
     if start is None:
         start = end_of_text(_needed(tokenizer))
     if target is None and not model.spec.writes_target:
@@ -67,13 +69,15 @@ def inputs_of(
         settings = Beam(num_beams=1)
         written = beam_search(model, ids.tolist(), start, end_of_text(_needed(tokenizer)), settings)[0]
         answer = torch.tensor([[start, *written]], device=model.device)
-    elif isinstance(target, Tensor):
-        answer = _ids(model, tokenizer, target, "target")
     else:
         encoded = _needed(tokenizer).encode_target(target) if isinstance(target, str) else list(target)
         answer = _ids(model, tokenizer, [start, *encoded], "target")
-    sources = _names(tokenizer, ids)
-    return Inputs({"target": answer, "source": ids}, _names(tokenizer, answer), sources, answer)
+    return _pair(tokenizer, ids, answer)
+
+
+def _pair(tokenizer: Tokenizer | None, source: Tensor, target: Tensor) -> Inputs:
+    names, source_names = (_names(tokenizer, ids) for ids in (target, source))
+    return Inputs({"target": target, "source": source}, names, source_names, target)
 
 
 def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, place: str) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from archetype.errors import SpecError
+from archetype.errors import DataError, SpecError
 from archetype.families import preset
 from archetype.generate import step
 from archetype.generate.step import DecodeStep, prefill
@@ -237,3 +237,15 @@ def test_a_change_holds_in_every_pass_of_a_generation() -> None:
         lm_of_classes.trace(HELLO).generate()
     with pytest.raises(SpecError, match="of patches are others than those of the text"):
         bytes_model("megabyte-tiny").trace(HELLO).set("global_model.blocks.0.out", 0.0, positions=1).generate()
+
+
+def test_a_pair_without_a_tokenizer_reads_ids() -> None:
+    """A tensor of the target has its start already; a list needs a tokenizer, which says what starts a target."""
+    model = randomize(build(preset("transformer-tiny")))
+    lm = LanguageModel(model.spec, model)
+    source, target = torch.tensor([[5, 6, 7]]), torch.tensor([[1, 5]])
+    with torch.no_grad():
+        expected = logits(model(target, source=source).logits)
+    assert torch.equal(logits(lm.trace(source, target=target).run().logits), expected)
+    with pytest.raises(DataError, match="tokenizer: the model's folder has none"):
+        lm.trace(source, target=[5])
