@@ -91,8 +91,8 @@ def _names(sources: Sequence[str]) -> list[str]:
     """A short name for each, different from all others."""
     names: list[str] = []
     for source in sources:
-        name = Path(source).name.removesuffix(Path(source).suffix) if Path(source).exists() else source
-        name = name.replace("/", "-")
+        place = Path(source)
+        name = place.stem if place.is_file() else place.resolve().name if place.is_dir() else source.replace("/", "-")
         names.append(name if name not in names else f"{name}-{len(names) + 1}")
     return names
 

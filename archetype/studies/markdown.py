@@ -47,7 +47,7 @@ def _blocks(text: str, pictures: Mapping[str, str]) -> Iterator[str]:
             case "items":
                 yield f"<ul>{''.join(f'<li>{_inline(line[2:])}</li>' for line in lines)}</ul>"
             case "picture":
-                yield from (pictures[line.rpartition("](")[2].rstrip(")")] for line in lines)
+                yield from (pictures.get(line.rpartition("](")[2].rstrip(")"), _inline(line)) for line in lines)
             case "heading":
                 for line in lines:
                     marks, _, words = line.partition(" ")

@@ -49,9 +49,11 @@ def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
     own, other = mean(values[arm]), mean(values[control])
     share = "" if effect.get("share") is None else f", {effect['share']:+.2%}"
     is_better = (number < 0) == (part["metric"]["better"] == "lower")
-    certainty = f"{interval}; p = {effect['adjusted_p']:.2g} after Holm's correction"
-    if test["verdict"] == NO_DIFFERENCE:
-        claim = f"{arm} is as good as {control} within {effect['margin']:.3g} {metric}"
+    certainty, p = interval, effect["adjusted_p"]
+    if p is not None:
+        certainty += f"; p = {p:.2g} after Holm's correction"
+    if test["verdict"] == NO_DIFFERENCE and effect["interval90"] and effect["margin"]:
+        claim = f"{arm} is as good as {control} in {metric}, to within {effect['margin']:.3g}"
         certainty = f"90 % interval {effect['interval90'][1]:.4g} to {effect['interval90'][2]:.4g}"
     elif not _is_apart(part, effect):
         claim = f"{arm} and {control} cannot be told apart in {metric}"

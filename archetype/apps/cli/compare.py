@@ -36,7 +36,7 @@ class Comparisons(TyperGroup):
 def _is_model(word: str) -> bool:
     from archetype.families.index import preset_facts
 
-    return Path(word).exists() or word in preset_facts()
+    return Path(word).exists() or "/" in word or word in preset_facts()
 
 
 app = typer.Typer(

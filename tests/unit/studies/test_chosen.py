@@ -90,6 +90,13 @@ def test_what_cannot_be_compared_so_is_refused(folder: Path) -> None:
             assert str(error.value).startswith(message)
 
 
+def test_models_have_names_of_their_own(folder: Path) -> None:
+    """Files lose their ending, folders do not, and the folder where one stands has a name too."""
+    (folder / "llama-3.1").mkdir()
+    sources = ["narrow.yaml", "llama-3.1", ".", "llama-tiny", "owner/name", str(folder / "narrow.yaml")]
+    assert chosen._names(sources) == ["narrow", "llama-3.1", folder.name, "llama-tiny", "owner-name", "narrow-6"]
+
+
 def test_a_misspelt_verb_is_told() -> None:
     result = CliRunner().invoke(app, ["compare", "rnu", "width.yaml"])
     assert result.exit_code == 2 and "No such command 'rnu'" in result.output
