@@ -170,7 +170,7 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** Which share of the groups of `n` letters of the new text never stands in the training text? Use `train`
+# **2.** Which share of the groups of `n` letters of the new text does not occur in the training text? Use `train`
 # and `test`.
 # %% exercise 2
 def unseen_share(n):

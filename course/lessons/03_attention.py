@@ -98,8 +98,8 @@ figure.tight_layout()
 # %% [markdown]
 # ## Order
 #
-# Nothing in the formula knows where a key stands: the mask alone does. Without it, in an encoder, permuted inputs
-# give the same outputs, permuted. Lesson 4 gives positions to attention.
+# Nothing in the formula knows the position of a key; only the mask does. Without it, in an encoder, permuted
+# inputs give the same outputs, permuted. Lesson 4 gives positions to attention.
 # %%
 layer = layer | {"feedforward": {"kind": "mlp", "d_ff": 64, "activation": "relu"}}
 encoder = archetype.build({"kind": "encoder", **sizes, "layers": [layer]})
@@ -160,7 +160,7 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** Change attention so that the weights of a query are taken from the *three* highest allowed scores alone.
+# **2.** Change attention so that the weights of a query are taken from the *three* highest allowed scores only.
 # Take one row of `scores` of allowed keys and return the weights.
 # %% exercise 2
 def top_three_weights(scores):

@@ -42,7 +42,7 @@ products = table @ table.T
 print(f"PE(3).PE(10) = {products[3, 10]:.4f}, PE(303).PE(310) = {products[303, 310]:.4f}")
 torch.testing.assert_close(products.diagonal(7), products[3, 10].expand(505), rtol=1e-3, atol=1e-3)
 # %% [markdown]
-# The product of two positions depends on their distance alone: $\sum_j \cos((i - k)\,\omega_j)$. But that is a
+# The product of two positions depends only on their distance: $\sum_j \cos((i - k)\,\omega_j)$. But that is a
 # product of the position vectors themselves. In a model they are added to tokens and pass through matrices first.
 #
 # ## Rotations
@@ -71,8 +71,8 @@ print("query of head 2 at position 25, turned by hand: equal")
 # %% [markdown]
 # ## Predict
 #
-# The query $q$ stands at position 10 and the key $k$ at position 3; their score is $s$. Both move on by 100
-# positions. By how much does the score change? And if only the key moves?
+# The query $q$ is at position 10 and the key $k$ at position 3; their score is $s$. Both move on by 100 positions.
+# By how much does the score change? And if only the key moves?
 # %%
 prediction = None
 # %%

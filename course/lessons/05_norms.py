@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 5. Norms, and where they stand
+# # 5. Norms, before or after a layer
 #
 # **Question.** Why does every Transformer normalize its vectors, and why does it matter whether before or after a
 # layer?

@@ -122,7 +122,7 @@ print("MLA with copied heads is GQA")
 # ## Attending to the latents themselves
 #
 # $q_h \cdot (W^{uk}_h c) = (W^{uk\,\top}_h q_h) \cdot c$: the expansion can move into the query. Then no key is
-# ever expanded, and decoding reads the narrow cache alone. This is the *absorbed* form.
+# ever expanded, and decoding reads only the narrow cache. This is the *absorbed* form.
 # %%
 with torch.no_grad():
     mla.kv_up.weight.normal_(std=0.2)  # any expansion, not a copy
@@ -190,8 +190,8 @@ figure.tight_layout()
 # %% [markdown]
 # ## Exercises
 #
-# **1.** How many texts of `length` tokens fit into a GPU of `memory` bytes beside weights of `weights` bytes, if
-# each token of each text needs `per_token` bytes?
+# **1.** How many texts of `length` tokens fit into a GPU of `memory` bytes together with weights of `weights`
+# bytes, if each token of each text needs `per_token` bytes?
 # %% exercise 1
 def texts_that_fit(memory, weights, per_token, length):
     raise NotImplementedError("Write your answer in the cell above.")
@@ -219,8 +219,8 @@ with exercise(2):
 
 # %% [markdown]
 # **3.** The absorbed form multiplies each query by $W^{uk}$ once and then has wide products. Per query and head
-# with `S` keys, count the multiplications of the scores: expanded (all keys are made anew: $S\,C\,P$, then $S\,P$)
-# and absorbed ($P\,C$, then $S\,C$). Return the pair.
+# with `S` keys, count the multiplications of the scores: expanded (all keys are expanded again: $S\,C\,P$, then
+# $S\,P$) and absorbed ($P\,C$, then $S\,C$). Return the pair.
 # %% exercise 3
 def score_multiplications(S, C, P):
     raise NotImplementedError("Write your answer in the cell above.")

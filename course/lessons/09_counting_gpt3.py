@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 9. Counting GPT-3
 #
-# **Question.** Where do the 175 billion parameters of GPT-3 stand, and what does it cost to train and to run?
+# **Question.** Where are the 175 billion parameters of GPT-3, and what does it cost to train and to run?
 #
 # You count a Transformer with a pencil, check each number against Archetype's cost model, which builds nothing,
 # and see which costs grow with what.

@@ -10,7 +10,7 @@
 #
 # In a made-up language the tokens at even places are drawn at random from 0 to 11, and each token at an odd place
 # is the *larger* of its two neighbours. One token at an odd place is hidden. A model that sees both sides can
-# always name it. How often can one that sees the left side alone? (What is its best guess?)
+# always name it. How often can one that sees only the left side? (What is its best guess?)
 # %%
 prediction = None
 # %%
@@ -72,7 +72,7 @@ print(f"trained: {left:.1%} with the left side alone, {both:.1%} with both")
 # ## Padding
 #
 # Texts of a batch have different lengths and are padded. In an encoder the padding would be seen, so the mask must
-# hide it: a text in a batch gives the vectors that it gives alone.
+# hide it: a text in a batch gives the same vectors as without the others.
 # %%
 encoder = archetype.build(stack("encoder"))
 rows, lengths = texts(3), torch.tensor([13, 5, 8])
@@ -159,7 +159,7 @@ figure.tight_layout()
 # ## What you have seen
 #
 # * Encoder, decoder and pair are the same layers with other masks: all pairs; $j \le i$; and between two texts.
-# * What stands on both sides of a gap can be necessary. A causal model cannot use it.
+# * Both sides of a gap can be necessary. A causal model cannot use it.
 # * $\operatorname{Cross}(Y, X) = \operatorname{softmax}\left((Y W_q)(X W_k)^\top / \sqrt P\right) X W_v$, with $X$
 #   the encoder's output: computed once for a source, and kept while the target is written.
 # %% [markdown]

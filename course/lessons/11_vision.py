@@ -8,8 +8,8 @@
 # %% [markdown]
 # ## Pictures
 #
-# Nothing is downloaded: each picture has two discs and some noise. The class is how the discs lie: beside each other,
-# above each other, or on one of the two diagonals. A single patch does not tell.
+# Nothing is downloaded: each picture has two discs and some noise. The class is how the discs lie: beside each
+# other, above each other, or on one of the two diagonals. A single patch does not tell.
 # %%
 import archetype
 
