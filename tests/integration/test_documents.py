@@ -17,6 +17,7 @@ from tests.helpers.documents import GUIDES, RAW, REPOSITORY, ROOT, blocks, files
 from tests.helpers.packages import install
 from tests.unit.test_names import RENAMED
 
+BADGES = "https://colab.research.google.com/assets/"
 RUNNABLE = {"sh", "python", "console"}
 INSTALLS = [
     document
@@ -118,7 +119,7 @@ def test_links_of_the_readme_hold_on_a_package_index() -> None:
     assert len(own) >= 10
     assert [link for link in own if (file := own_file(link)) is None or not file.exists()] == []
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
-    assert pictures and all(link.startswith(RAW) for link in pictures)  # pages under blob/ are no pictures
+    assert pictures and all(link.startswith((RAW, BADGES)) for link in pictures)  # pages under blob/ are no pictures
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project.get("urls", {}).get("Repository", REPOSITORY) == REPOSITORY
 

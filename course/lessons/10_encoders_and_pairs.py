@@ -1,0 +1,209 @@
+# %% [markdown]
+# # 10. Encoders and pairs
+#
+# **Question.** What can a model do with both sides of a gap, and how does one text become another?
+#
+# You train the same layers with and without sight of what follows, compute cross-attention by hand, and let an
+# encoder-decoder reverse texts: its attention shows that it learned to read backwards.
+# %% [markdown]
+# ## Predict
+#
+# In a made-up language the tokens at even places are drawn at random from 0 to 11, and each token at an odd place
+# is the *larger* of its two neighbours. One token at an odd place is hidden. A model that sees both sides can
+# always name it. How often can one that sees only the left side? (What is its best guess?)
+# %%
+prediction = None
+# %%
+import archetype
+
+V, T, D = 12, 13, 32
+MASK = V  # a token of its own, in the place of a hidden one
+INITIAL = {"kind": "normal", "std": 0.1}  # larger than usual, for models so narrow
+
+
+def texts(count):
+    rows = torch.randint(V, (count, T))
+    rows[:, 1::2] = torch.maximum(rows[:, :-2:2], rows[:, 2::2])
+    return rows
+
+
+def stack(kind):
+    block = {
+        "wiring": {"kind": "pre_norm", "norm": "layer"},
+        "mixer": {"kind": "attention", "num_heads": 4, "bias": True},
+        "feedforward": {"kind": "mlp", "d_ff": 128, "activation": "gelu", "bias": True},
+    }
+    sizes = {"vocab_size": V + 1, "context_length": 32, "d_model": D, "embedding": {"position": "learned"}}
+    return {"kind": kind, **sizes, "layers": [block] * 2, "final_norm": "layer", "initialization": INITIAL}
+
+
+def hide(rows):
+    """Rows with one token at an odd place hidden, and that place of each row."""
+    places = 2 * torch.randint(T // 2, (len(rows),)) + 1
+    hidden = rows.clone()
+    hidden[torch.arange(len(rows)), places] = MASK
+    return hidden, places
+
+
+def accuracy(kind):
+    torch.manual_seed(0)
+    model = archetype.build(stack(kind))
+
+    def logits_of(rows):
+        hidden, places = hide(rows)
+        each = torch.arange(len(rows))
+        return model(hidden).logits[each, places], rows[each, places]
+
+    fit(lambda: torch.nn.functional.cross_entropy(*logits_of(texts(32))), model.parameters(), 300, rate=5e-3)
+    with torch.no_grad():
+        logits, right = logits_of(texts(1000))
+    return (logits.argmax(-1) == right).double().mean().item()
+
+
+both, left = accuracy("encoder"), accuracy("decoder")
+best = sum(a + 1 for a in range(V)) / V**2  # it names its left neighbour a, which is right if the other is <= a
+reveal(prediction, best)
+print(f"trained: {left:.1%} with the left side alone, {both:.1%} with both")
+# %% [markdown]
+# The two models differ in one word of their specification, `encoder` or `decoder`: the mask. An encoder is trained
+# by hiding tokens (BERT hides 15 %); it cannot write a text, because it has never seen one without an end. A
+# decoder is trained on every token at once, and writes.
+#
+# ## Padding
+#
+# Texts of a batch have different lengths and are padded. In an encoder the padding would be seen, so the mask must
+# hide it: a text in a batch gives the same vectors as without the others.
+# %%
+encoder = archetype.build(stack("encoder"))
+rows, lengths = texts(3), torch.tensor([13, 5, 8])
+with torch.no_grad():
+    together = encoder(rows, num_tokens=lengths).hidden
+    for row, length in enumerate(lengths):
+        alone = encoder(rows[row : row + 1, :length]).hidden[0]
+        torch.testing.assert_close(together[row, :length], alone, rtol=1e-4, atol=1e-5)
+print("padded and alone: equal vectors")
+# %% [markdown]
+# ## Cross-attention by hand
+#
+# An encoder-decoder has two stacks. In each layer of the second, queries come from the target and keys and values
+# from the encoder's vectors of the source. There is no causal mask: the source is known as a whole.
+# %%
+layer = stack("decoder")["layers"][0]
+crossing = layer | {"cross_attention": {"kind": "attention", "num_heads": 4}}
+sides = {
+    "encoder": {"layers": [layer], "final_norm": "layer"},
+    "decoder": {"layers": [crossing], "final_norm": "layer"},
+}
+pair_spec = {
+    "kind": "encoder_decoder", "vocab_size": V + 1, "context_length": 32, "d_model": D,
+    "embedding": {"position": "learned"}, **sides,
+}  # fmt: skip
+pair = archetype.build(pair_spec)
+source, target = texts(1), texts(1)[:, :6]
+lm = archetype.LanguageModel(pair.spec, pair)
+trace = lm.trace(source[0], target=target).run()
+cross = pair.decoder.blocks[0].cross
+with torch.no_grad():
+    read = trace["encoder.final_norm.out"][0]  # (13, D)
+    asks = trace["decoder.blocks.0.cross.in"][0]  # (6, D)
+    q = cross.q(asks).unflatten(-1, (4, -1)).transpose(0, 1)  # (H, 6, P)
+    k, v = (one(read).unflatten(-1, (4, -1)).transpose(0, 1) for one in (cross.k, cross.v))
+    weights = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1)  # (H, 6, 13)
+    by_hand = cross.o((weights @ v).transpose(0, 1).flatten(1))
+torch.testing.assert_close(by_hand, trace["decoder.blocks.0.cross.out"][0])
+print("cross-attention by hand is what the layer gives")
+# %% [markdown]
+# ## Reversing texts
+#
+# The pair now learns to write its source backwards. Where does it look?
+# %%
+START, N = MASK, 7
+
+
+def reversal(count):
+    source = torch.randint(V, (count, N))
+    target = source.flip(1)
+    start = torch.full((count, 1), START)
+    return source, torch.cat((start, target[:, :-1]), dim=1), target
+
+
+torch.manual_seed(0)
+pair = archetype.build(pair_spec | {"initialization": INITIAL})
+
+
+def loss():
+    source, given, target = reversal(32)
+    logits = pair(given, source=source).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+fit(loss, pair.parameters(), 300, rate=5e-3)
+source, given, target = reversal(200)
+with torch.no_grad():
+    right = (pair(given, source=source).logits.argmax(-1) == target).double().mean()
+print(f"{right:.1%} of the reversed tokens are right")
+
+lm = archetype.LanguageModel(pair.spec, pair.eval())
+maps = lm.inspect(source[0], target=given[:1])
+weights = torch.stack([maps.attention("decoder.blocks.0.cross", head).tensors()["weights"] for head in range(4)])
+figure, axes = plt.subplots(1, 4, figsize=(7, 2))
+for head, axis in enumerate(axes):
+    axis.imshow(weights[head], cmap="viridis", vmin=0, vmax=1)
+    axis.set(title=f"head {head}", xticks=[], yticks=[])
+    axis.set_xlabel("source")
+axes[0].set_ylabel("target")
+figure.tight_layout()
+
+
+# %% [markdown]
+# ## What you have seen
+#
+# * Encoder, decoder and pair are the same layers with other masks: all pairs; $j \le i$; and between two texts.
+# * Both sides of a gap can be necessary. A causal model cannot use it.
+# * $\operatorname{Cross}(Y, X) = \operatorname{softmax}\left((Y W_q)(X W_k)^\top / \sqrt P\right) X W_v$, with $X$
+#   the encoder's output: computed once for a source, and kept while the target is written.
+# %% [markdown]
+# ## Exercises
+#
+# **1.** BERT hides 15 % of the tokens: of these 80 % become the mask, 10 % another token and 10 % stay. Given `n`
+# tokens of a text, how many are expected to be *changed* in what the model reads? (A random other token always
+# differs.)
+# %% exercise 1
+def expected_changes(n):
+    raise NotImplementedError("Write your answer in the cell above.")
+
+
+# %% check 1
+with exercise(1):
+    assert abs(expected_changes(100) - 13.5) < 1e-9
+
+
+# %% [markdown]
+# **2.** Write the mask (True where a position may be seen) of a *prefix* language model: the first `prefix` tokens
+# see each other in both directions, the rest is causal.
+# %% exercise 2
+def prefix_mask(T, prefix):
+    raise NotImplementedError("Write your answer in the cell above.")
+
+
+# %% check 2
+with exercise(2):
+    mask = prefix_mask(6, 3)
+    assert mask[0, 2] and not mask[0, 3] and mask[5, 0] and not mask[3, 4] and mask[4, 4]
+    assert torch.equal(prefix_mask(6, 0), torch.ones(6, 6, dtype=torch.bool).tril())
+
+
+# %% [markdown]
+# **3.** While a pair writes a target of `T` tokens to a source of `S`, what does one decoder layer keep, in
+# numbers? Count keys and values of `H` heads of `P` features of both kinds of attention. (Archetype also keeps the
+# length of the source.)
+# %% exercise 3
+def pair_state(T, S, H, P):
+    raise NotImplementedError("Write your answer in the cell above.")
+
+
+# %% check 3
+with exercise(3):
+    for T_, S in ((10, 20), (32, 5)):
+        counted = archetype.cost_report(pair_spec, length=T_, source_length=S, dtype="float32").state["bytes"]
+        assert 4 * pair_state(T_, S, 4, D // 4) + 8 == counted

@@ -1,0 +1,101 @@
+"""Lessons as cells, read from percent scripts, and as Jupyter notebooks of format 4.5."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archetype.distribution import DISTRIBUTION, REPOSITORY
+
+FOLDER = Path(__file__).parent
+LESSONS = sorted((FOLDER / "lessons").glob("*.py"))
+MARKER = re.compile(r"^# %% ?(.*)$", re.MULTILINE)
+INSTALL = f"""# On Colab this installs Archetype; where it can be imported, nothing happens.
+import importlib.util
+
+if importlib.util.find_spec("archetype") is None:
+    %pip install --quiet "{DISTRIBUTION}[studies] @ git+{REPOSITORY}"
+"""
+HIDDEN = {"cellView": "form", "jupyter": {"source_hidden": True}}  # Colab's word and Jupyter's
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a lesson.
+
+    Attributes:
+        title: what stands after `# %%`, such as "[markdown]", "exercise 1" or nothing.
+        source: the text, for markdown without its comment signs.
+        metadata: of the notebook's cell.
+    """
+
+    title: str
+    source: str
+    metadata: Any = None
+
+    @property
+    def is_markdown(self) -> bool:
+        """Whether the cell is text."""
+        return self.title == "[markdown]"
+
+
+def read_cells(script: Path) -> list[Cell]:
+    """Read the cells of a percent script."""
+    _, *parts = MARKER.split(script.read_text(encoding="utf-8"))
+    cells = []
+    for title, body in zip(parts[::2], parts[1::2], strict=True):
+        source = body.strip()
+        if title == "[markdown]":
+            source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
+        cells.append(Cell(title, source))
+    return cells
+
+
+def lesson_cells(script: Path) -> list[Cell]:
+    """Return all cells of a lesson's notebook: its title with a badge, the installation, the helpers, its own cells."""
+    title, *cells = read_cells(script)
+    badge = f"[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab_address(script)})"
+    helpers = f"# @title Helpers of the course\n{(FOLDER / 'helpers.py').read_text(encoding='utf-8').strip()}"
+    return [
+        Cell("[markdown]", f"{badge}\n\n{title.source}"),
+        Cell("install", INSTALL.strip()),
+        Cell("helpers", helpers, HIDDEN),
+        *cells,
+    ]
+
+
+def answers_of(script: Path) -> dict[str, Cell]:
+    """The answered exercise cells of a lesson, by their titles."""
+    return {cell.title: cell for cell in read_cells(FOLDER / "answers" / script.name)}
+
+
+def notebook_file(script: Path) -> Path:
+    """The notebook of a lesson."""
+    return FOLDER / script.with_suffix(".ipynb").name
+
+
+def colab_address(script: Path) -> str:
+    """The address under which Colab opens a lesson's notebook."""
+    path = f"{FOLDER.name}/{notebook_file(script).name}"
+    return f"{REPOSITORY.replace('github.com', 'colab.research.google.com/github')}/blob/main/{path}"
+
+
+def notebook(cells: list[Cell], outputs: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the notebook of cells.
+
+    Args:
+        cells: of a lesson.
+        outputs: of each of its code cells, in their order.
+    """
+    left, written, count = iter(outputs), [], 0
+    for index, cell in enumerate(cells):
+        own: dict[str, Any] = {"id": f"cell-{index:02}", "metadata": cell.metadata or {}}
+        own["source"] = cell.source.splitlines(keepends=True)
+        if cell.is_markdown:
+            written.append({"cell_type": "markdown", **own})
+        else:
+            count += 1
+            written.append({"cell_type": "code", "execution_count": count, "outputs": next(left), **own})
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    return {"cells": written, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
