@@ -9,19 +9,27 @@ from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from archetype.confined.message_order import starts_of_messages, writes_in_order
 
-def answer(source: str, values: dict[str, Any]) -> list[str]:
+
+def answer(source: str, values: dict[str, Any], with_starts: bool = False) -> list[Any]:
     """Render a template.
 
     Args:
         source: in Jinja.
         values: by the names that it knows them by.
+        with_starts: whether to say where each message begins, of a template that writes them in order.
 
     Returns:
         "text" and the text; "refused" and why the template refuses it or is none; or "fails" and what Python says.
+        With starts "text", the text and a list of them; of another template "unordered" and nothing.
     """
     try:
-        return ["text", _compiled(source).render(values)]
+        if not with_starts:
+            return ["text", _compiled(source).render(values)]
+        if not _is_ordered(source):
+            return ["unordered", ""]
+        return ["text", *starts_of_messages(_compiled(source), values)]
     except TemplateError as error:
         return ["refused", _line(error)]
     except MemoryError:
@@ -33,6 +41,11 @@ def answer(source: str, values: dict[str, Any]) -> list[str]:
 @lru_cache(maxsize=16)
 def _compiled(source: str) -> Template:
     return _environment().from_string(source)
+
+
+@lru_cache(maxsize=16)
+def _is_ordered(source: str) -> bool:
+    return writes_in_order(_environment(), source)
 
 
 class _Generation(Extension):

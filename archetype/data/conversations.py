@@ -1,6 +1,6 @@
 """Conversations through a chat template, as the tokens that a model reads and those that it is to write."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,16 +86,38 @@ def conversation_rows(
     """
     _check(messages, place)
     rows, row = [], Row()
+    texts = _texts(messages, template, tools)
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        prompt, answered = prompt_and_answer(messages[:number], [message], template, tools)
+        prompt, answered = texts(number) or prompt_and_answer(messages[:number], [message], template, tools)
         if not prompt.startswith(row.text):
             rows.append(row)
             row = Row()
         row.extend(prompt, False, tokenizer)
         row.extend(answered, True, tokenizer)
     return [*rows, row]
+
+
+def _texts(
+    messages: Sequence[Message], template: ChatTemplate, tools: Sequence[Mapping[str, Any]] | None
+) -> Callable[[int], tuple[str, str] | None]:
+    """A function that gives the prompt of an answer, and the text with it, by its place; None where both are to be
+    rendered by themselves: by a template that does not write messages in order, or refuses one of them.
+    """
+    last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
+    try:
+        prompts, answered = (template.beginnings(messages[: last + 1], prompted, tools) for prompted in (True, False))
+    except DataError:  # which the first beginning that has it says again
+        prompts = answered = None
+
+    def texts(number: int) -> tuple[str, str] | None:
+        if prompts is None or answered is None or number == 0:
+            return None
+        pair = prompts.render(number), answered.render(number + 1)
+        return pair if pair[1].startswith(pair[0]) else None
+
+    return texts
 
 
 def prompt_and_answer(

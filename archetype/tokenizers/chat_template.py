@@ -58,6 +58,35 @@ class ChatTemplate:
             DataError: the template is wrong, refuses these messages or reads a part of them nowhere, or needs too much
                 time or memory.
         """
+        return str(self._rendered(messages, add_generation_prompt, tools)[0])
+
+    def beginnings(
+        self, messages: Sequence[Message], add_generation_prompt: bool, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> "Beginnings | None":
+        """All beginnings of a conversation by one rendering, which takes time as the conversation is long.
+
+        Args:
+            messages: at least one.
+            add_generation_prompt: as for `render`.
+            tools: likewise.
+
+        Returns:
+            None where the template does not write one message after the other.
+
+        Raises:
+            DataError: as `render`, of any beginning.
+        """
+        text, *starts = self._rendered(messages, add_generation_prompt, tools, True)
+        return Beginnings(text, starts[0]) if starts and len(starts[0]) == len(messages) + 1 else None
+
+    def _rendered(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        *with_starts: bool,
+    ) -> list[Any]:
+        """The text, and where each message begins, if that is asked for and the template says so."""
         self._check_read(messages, tools)
         if len(self.source) > MAX_SOURCE:
             cause = f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}"
@@ -65,14 +94,16 @@ class ChatTemplate:
         values = {"add_generation_prompt": add_generation_prompt, "tools": tools, "documents": None, **self.tokens}
         values["messages"] = [_named(message) for message in messages]
         try:
-            outcome, text = _render(self.source, values, seconds=MAX_SECONDS, max_bytes=MAX_BYTES)
+            outcome, text, *starts = _render(
+                self.source, values, *with_starts, seconds=MAX_SECONDS, max_bytes=MAX_BYTES
+            )
         except ConfinedError as error:
             raise DataError("chat template", str(error), "fix the template or the messages") from None
         if outcome == "refused":
             raise DataError("chat template", text, "fix the template or the messages")
         if outcome == "fails":
             raise DataError("chat template", f"fails with {text}", "fix the template")
-        return str(text)
+        return [text, *starts]
 
     def render_continued(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """The text of a conversation up to the end of its last message, which is to be continued.
@@ -110,6 +141,23 @@ class ChatTemplate:
         for place, key in [*keys, *([("tools", "tools")] if tools else [])]:
             if not self.reads(key):
                 raise DataError(place, "is nowhere in the model's chat template", "leave it out")
+
+
+@dataclass(frozen=True)
+class Beginnings:
+    """The text of a conversation that a template writes one message after the other.
+
+    Attributes:
+        text: of all messages.
+        starts: where each message begins, and last where the messages end.
+    """
+
+    text: str
+    starts: list[int]
+
+    def render(self, count: int) -> str:
+        """What `ChatTemplate.render` makes of the first messages, one or more of them."""
+        return self.text[: self.starts[count]] + self.text[self.starts[-1] :]
 
 
 def _named(message: Message) -> dict[str, Any]:

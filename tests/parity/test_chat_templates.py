@@ -244,3 +244,18 @@ def test_calls_as_transformers_writes_them_are_read_back(templates: dict[str, Ch
             _, calls_read = read_calls(form, dict.fromkeys("fg", CALLED), text[text.rindex("Do it") :])
             assert calls_read == calls, name
     assert FORMS.keys() <= {*read.values()} and len(read) > 12
+
+
+def test_published_templates_that_write_in_order_are_rendered_once(templates: dict[str, ChatTemplate]) -> None:
+    """All beginnings of a conversation by one rendering are what transformers makes of each."""
+    once = 0
+    for name, template in templates.items():
+        draw = random.Random(name)
+        talk = [{"role": ("user", "assistant")[number % 2], "content": draw.choice(TEXTS)} for number in range(5)]
+        for prompted in (True, False):
+            if (beginnings := template.beginnings(talk, prompted)) is not None:
+                once += 1
+                for count in (1, 2, 5):
+                    text = expected(template, talk[:count], add_generation_prompt=prompted)
+                    assert beginnings.render(count) == text, name
+    assert once > 10

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     TaskID,
@@ -21,6 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from archetype.apps.cli.output import console, device_name
+from archetype.data.preparation import telling
 from archetype.data.tokenization import reporting
 from archetype.errors import one_line
 from archetype.estimate.report import total_parameters
@@ -112,6 +114,29 @@ def tokenization_bar() -> Iterator[None]:
 
     try:
         with reporting(show):
+            yield
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def preparation_bar() -> Iterator[None]:
+    """Show, within the block, how many records are prepared, where that takes longer than a moment."""
+    err = console(stderr=True)
+    columns = TextColumn("preparing"), BarColumn(bar_width=10), MofNCompleteColumn()
+    bar = Progress(*columns, TimeRemainingColumn(compact=True), console=err, disable=not err.is_terminal)
+    tasks: list[TaskID] = []
+
+    def show(done: int, total: int) -> None:
+        if not tasks:
+            bar.start()
+            tasks.append(bar.add_task("", total=total))
+            if not err.is_terminal:
+                err.print(f"preparing {total:,} records")
+        bar.update(tasks[0], completed=done)
+
+    try:
+        with telling(show):
             yield
     finally:
         bar.stop()

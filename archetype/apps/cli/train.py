@@ -42,7 +42,7 @@ def train(
     if to is None and resume is None and plan is None and not find_rate:
         raise SpecError("--to", "is missing", "name the run directory to create, such as --to runs/first")
     from archetype.apps.cli.plan import print_plan, print_plan_here, print_rates
-    from archetype.apps.cli.progress import raise_if_interrupted, run_with_progress, tokenization_bar
+    from archetype.apps.cli.progress import preparation_bar, raise_if_interrupted, run_with_progress, tokenization_bar
     from archetype.loading import open_pretrained
     from archetype.machine.device import resolve_device
     from archetype.training import metrics, setup
@@ -82,7 +82,7 @@ def train(
             state.notes = (*([f"chosen: {said}"] if said else []), *state.notes)
             return state
 
-        with tokenization_bar():
+        with tokenization_bar(), preparation_bar():
             state = processes.begin(begin, lambda: setup.resume(folder, own_device, force=True, processes=processes))
         interrupted = run_with_progress(state)
     if as_json and processes.is_main:

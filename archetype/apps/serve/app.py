@@ -2,29 +2,25 @@
 
 import asyncio
 import hmac
-import logging
-import secrets
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cached_property, partial
 from ipaddress import ip_address
 from pathlib import Path
 
-from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from archetype.apps.serve import page
-from archetype.apps.serve.cross_origin import Headers, Origins
-from archetype.apps.serve.errors import ApiError, api_error, event
+from archetype.apps.serve.answering import Answering, refusal
+from archetype.apps.serve.cross_origin import Origins
+from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.limits import Limits
 from archetype.apps.serve.metrics import CONTENT_TYPE, Metrics
 from archetype.apps.serve.models import Models, summary
 from archetype.errors import nearest
 
-log = logging.getLogger(__name__)
 Handler = Callable[[Exchange], Awaitable[None]]
 KEYLESS = ("/", "/health")  # and the files of the page
 HEADER_BYTES = 2**15
@@ -106,7 +102,7 @@ class App:
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
-        answer = _Answer(send, self._origins.headers(headers))
+        answer = Answering(send, self._origins.headers(headers))
         scope["app"] = self
         try:
             self._check_head(scope)
@@ -120,7 +116,7 @@ class App:
         except _Disconnected:
             pass
         except Exception as error:
-            await answer.fail(_refusal(error, answer.id))
+            await answer.fail(refusal(error, answer.id))
         finally:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.count(path, answer.status)
@@ -228,7 +224,7 @@ class App:
             cause = f"the body did not arrive in {self.limits.body_seconds:g} s; send it again"
             raise ApiError("request_timeout", cause, headers=CLOSE) from None
 
-    async def _run(self, scope: Scope, body: bytes, receive: Receive, answer: "_Answer") -> None:
+    async def _run(self, scope: Scope, body: bytes, receive: Receive, answer: Answering) -> None:
         """Let a handler answer, until the client has gone, the time is over, or the server has to stop.
 
         Raises:
@@ -302,68 +298,3 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._handler(Exchange(scope, scope["archetype.body"], send))
-
-
-def request_id() -> str:
-    """A new value for the header that every answer bears."""
-    return f"req_{secrets.token_hex(12)}"
-
-
-class _Answer:
-    """The status and headers that were sent to a client.
-
-    Args:
-        send: of ASGI.
-        headers: of every answer, beside the request's id.
-
-    Attributes:
-        status: of HTTP; 499 as long as nothing was sent.
-        id: of the request, which every answer bears.
-    """
-
-    def __init__(self, send: Send, headers: Headers) -> None:
-        self._send, self._headers = send, headers
-        self.status, self._is_stream, self._is_complete = 499, False, False
-        self.id = request_id()
-
-    async def send(self, message: Message) -> None:
-        """Send a message of ASGI; the first gets the request's id."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            self._is_stream = any(value == b"text/event-stream" for _, value in message["headers"])
-            message["headers"] = [*message["headers"], *self._headers, (b"x-request-id", self.id.encode())]
-        else:
-            self._is_complete = not message.get("more_body")
-        await self._send(message)
-
-    async def fail(self, error: ApiError) -> None:
-        """Send an error: as an answer, or as the last event of a stream."""
-        if self.status != 499:
-            if self._is_stream and not self._is_complete:
-                await self.send({"type": "http.response.body", "body": event(error.body)})
-            return
-        body, headers = error.body, {"content-type": "application/json"} | error.headers
-        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-        pairs.append((b"content-length", str(len(body)).encode()))
-        await self.send({"type": "http.response.start", "status": error.status, "headers": pairs})
-        await self.send({"type": "http.response.body", "body": body})
-
-
-def _refusal(error: Exception, id: str) -> ApiError:
-    """An error that a handler raised, as a client sees it; a fault of ours goes to the log, without any contents.
-
-    Args:
-        error: that was raised.
-        id: of the request, by which the log has it.
-    """
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        message = f"this method is not allowed here; use {allowed}"
-        return ApiError("method_not_allowed", message, headers={"allow": allowed})
-    refusal = api_error(error)
-    if refusal.code == "internal_error":
-        cause = error if refusal.cause is None else refusal.cause
-        places = (f"{one.filename}:{one.lineno} {one.name}" for one in traceback.extract_tb(cause.__traceback__))
-        log.error("%s: %s at\n  %s", id, type(cause).__name__, "\n  ".join(places))
-        refusal.message = f"{refusal.message} ({id})"
-    return refusal

@@ -14,7 +14,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from archetype.apps.serve.app import HEADER_BYTES, App, request_id
+from archetype.apps.serve.answering import request_id
+from archetype.apps.serve.app import HEADER_BYTES, App
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.limits import ALL_WAITING_BYTES, WAITING_BYTES
 from archetype.errors import DataError

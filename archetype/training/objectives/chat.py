@@ -10,6 +10,7 @@ from torch import Tensor
 from archetype.data.batches import Tokens
 from archetype.data.conversations import conversation_rows
 from archetype.data.pairs import OrderByLength, Pairs
+from archetype.data.preparation import prepared
 from archetype.errors import SpecError
 from archetype.models.decoder.module import check_documents_are_separate
 from archetype.models.spec import ModelSpec
@@ -106,7 +107,7 @@ class ChatObjective(Objective):
             remedy = "name a file of one with --set data.template=FILE, or begin with a model that chats"
             raise SpecError("data.template", "the model has no chat template", remedy)
         rows: list[MarkedRow] = []
-        for record in records:
+        for record in prepared(records):
             place = f"data.examples: {str(record['messages'])[:40]}"
             tokenizer, tools = self.inputs.text_tokenizer, record.get("tools")
             for row in conversation_rows(record["messages"], template, tokenizer, place, tools):

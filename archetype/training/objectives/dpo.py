@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from archetype.data.conversations import Row, prompt_and_answer
 from archetype.data.pairs import OrderByLength, Pairs
+from archetype.data.preparation import prepared
 from archetype.errors import DataError, SpecError
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Positive
@@ -150,7 +151,7 @@ class DPOObjective(Objective):
     def _pairs(self, records: Records) -> list[Pair]:
         longest = self.inputs.sequence_length + 1
         pairs: list[Pair] = []
-        for record in records:
+        for record in prepared(records):
             one, two = (self._row(record, record[field]) for field in ("chosen", "rejected"))
             if max(len(one.ids), len(two.ids)) <= longest:
                 pairs.append((one.arrays(longest), two.arrays(longest)))

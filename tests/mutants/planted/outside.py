@@ -30,8 +30,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("pieces[-1] += stream.finish()", "pass"),
     ],
     "apps/serve/chat.py": [
-        ("text = template.render(plain, add_generation_prompt is not False)",
-         "text = template.render(plain, bool(add_generation_prompt))"),
+        ("text = template.render(plain, add_generation_prompt is not False, tools or None)",
+         "text = template.render(plain, bool(add_generation_prompt), tools or None)"),
         ("one.token in (*model.tokenizer.eos, *(body.stop_token_ids or ()))", "one.token in model.tokenizer.eos"),
     ],
     "apps/serve/generation_request.py": [

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from archetype.data import preparation
 from archetype.data.conversations import conversation_rows
 from archetype.errors import DataError
-from archetype.tokenizers import Tokenizer, train_tokenizer
+from archetype.tokenizers import Tokenizer, chat_template, train_tokenizer
 from archetype.tokenizers.added_tokens import add_tokens
 from archetype.tokenizers.chat_template import ChatTemplate
 
@@ -110,6 +111,97 @@ def test_a_conversation_is_read_in_linear_time(tokenizer: Tokenizer) -> None:
         conversation_rows(drawn_talk(random.Random(0), length), ChatTemplate(CHATML, {}), counted, "")
         read.append(counted.characters)
     assert read[1] < 2.5 * read[0]
+
+
+IN_ORDER = [  # what a template may write of each message, around the loop, and behind it
+    ["<{{ m.role }}>{{ m.content }}</s>", "{% if loop.first %}^{% endif %}{{ loop.index }}:{{ m.content }};",
+     "{% set c = m.content | trim %}{{ m.role ~ c }}\n",
+     "{% for c in m.content %}{{ c }}{% if loop.last %}.{% endif %}{% endfor %}",
+     "{% if not loop.first %}{{ loop.previtem.role }}{% endif %}{{ m.content }}{% if m == messages[0] %}!{% endif %}"],
+    ["", "{{ bos_token }}", "{% if messages[0].role == 'system' %}S{% endif %}", "{% set talk = messages %}",
+     "{% macro tag(x) %}<{{ x }}>{% endmacro %}{{ tag('a') }}"],
+    ["{% if add_generation_prompt %}<a>{% endif %}", "{{ '<a>' if add_generation_prompt else '.' }}"],
+]  # fmt: skip
+AHEAD = [  # what depends on later messages, on their number, or on what one left to the next
+    ["{{ m.content }}{% if not loop.last %}|{% endif %}", "{{ loop.length }}{{ m.content }}",
+     "{{ loop.revindex }}{{ m.content }}",
+     "{{ m.content }}{{ loop.nextitem.role }}", "{{ m.content }}{{ messages[loop.index0 - 1].role }}",
+     "{{ m.content }}{% if messages[-1] == m %}!{% endif %}", "{{ m.content }}{% set ns.n = ns.n + 1 %}",
+     "{{ m.content }}{% if add_generation_prompt %}?{% endif %}", "{% set l = loop %}{{ m.content }}{{ l.last }}"],
+    ["{{ messages | length }}", "{% for x in messages[::-1] %}{{ x.role }}{% endfor %}", "{{ messages[1].role }}",
+     "{% set talk = messages %}{{ talk | last }}", "{% if add_generation_prompt %}P{% endif %}"],
+    ["{% if ns.n %}{{ ns.n }}{% endif %}{% if add_generation_prompt %}<a>{% endif %}",
+     "{{ messages[-1].role }}{% if add_generation_prompt %}<a>{% endif %}"],
+]  # fmt: skip
+
+
+def template_of(draw: random.Random, fragments: list[list[str]]) -> ChatTemplate:
+    """A template of a fragment of each list: in the loop, before it, and behind it."""
+    inner, before, behind = map(draw.choice, fragments)
+    over = "talk" if "set talk = messages %}" in before and "last" not in before and draw.random() < 0.8 else "messages"
+    loop = f"{{% for m in {over} %}}{inner}{{% endfor %}}"
+    if draw.random() < 0.3:
+        loop = f"{{% if bos_token %}}{loop}{{% else %}}no{{% endif %}}"
+    counted = "{% set ns = namespace(n=0) %}" if "ns." in inner + behind else ""
+    return ChatTemplate(f"{counted}{before}{loop}{behind}", {"bos_token": "<s>"})
+
+
+@pytest.mark.parametrize("draws", [60, pytest.param(1500, marks=pytest.mark.slow)])
+def test_one_rendering_holds_all_beginnings_or_says_that_it_does_not(
+    draws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Templates that write messages in order, and such with one part that does not: each beginning is as rendered."""
+    draw, tokenizer, in_order = random.Random(1), train_tokenizer("bytes", [], None), 0
+    for number in range(draws):
+        fragments = [*IN_ORDER]
+        if is_ahead := bool(number % 2):
+            place = draw.randrange(3)
+            fragments[place] = AHEAD[place]
+        template, talk = template_of(draw, fragments), [{"role": "system", "content": "x"}, *drawn_talk(draw, 6)]
+        for prompted in (True, False):
+            beginnings = template.beginnings(talk, prompted)
+            assert (beginnings is None) >= is_ahead, template.source
+            if beginnings is not None:
+                in_order += 1
+                for count in range(1, len(talk) + 1):
+                    assert beginnings.render(count) == template.render(talk[:count], prompted), template.source
+        if number % 5 == 0:
+            quick = outcome(talk, template, tokenizer)
+            with monkeypatch.context() as patch:
+                patch.setattr(ChatTemplate, "beginnings", lambda *_: None)
+                assert outcome(talk, template, tokenizer) == quick
+    assert in_order == draws
+
+
+def outcome(talk: Any, template: ChatTemplate, tokenizer: Tokenizer) -> Any:
+    """The rows of a conversation, or why there are none."""
+    try:
+        return [(row.ids, row.is_answer, row.text) for row in conversation_rows(talk, template, tokenizer, "")]
+    except DataError as error:
+        return str(error)
+
+
+def test_a_long_conversation_is_rendered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[int] = []
+    render = chat_template._render
+
+    def count(*args: Any, **options: Any) -> Any:
+        rendered.append(len(args[1]["messages"]))
+        return render(*args, **options)
+
+    monkeypatch.setattr(chat_template, "_render", count)
+    tokenizer = train_tokenizer("bytes", [], None)
+    conversation_rows(drawn_talk(random.Random(0), 301), ChatTemplate(CHATML, {}), tokenizer, "")
+    assert rendered == [300, 300]  # what is behind the last answer is not learned
+
+
+def test_preparation_is_told_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    with preparation.telling(lambda *numbers: told.append(numbers)):
+        assert [*preparation.prepared([1, 2, 3])] == [1, 2, 3] and not told
+        monkeypatch.setattr(preparation, "SOON", -1.0)
+        assert [*preparation.prepared(["a", "b"])] == ["a", "b"] and told == [(0, 2), (1, 2)]
+    assert [*preparation.prepared([1])] == [1] and len(told) == 2
 
 
 @pytest.mark.parametrize(
