@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 FOLDERS = (
-    ".ci", ".github", "archetype", "benchmarks", "claims", "course", "docs", "examples", "recipes", "tests", "web",
+    ".ci", ".github", "archetype", "benchmarks", "claims", "course", "docs", "recipes", "tests", "web",
 )  # fmt: skip
 TEXT = {"", ".cff", ".ipynb", ".md", ".py", ".svelte", ".toml", ".ts", ".txt", ".yaml", ".yml"}
 # The name alone, as pip would take it: `pip install archetype`, `archetype[gguf]`; not a list in a Python annotation.
