@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from archetype.families.family import Family, InferenceReport, Preset
     from archetype.families.format import Format
     from archetype.families.index import PresetFacts, preset_facts
-    from archetype.families.registry import FAMILIES, family_for, family_of, preset, presets, published
+    from archetype.families.registry import FAMILIES, family_for, family_of, preset, presets, published, register_family
 
 _MODULES = {
     "family": ("Family", "InferenceReport", "Preset"),
     "format": ("Format",),
     "index": ("PresetFacts", "preset_facts"),
-    "registry": ("FAMILIES", "family_for", "family_of", "preset", "presets", "published"),
+    "registry": ("FAMILIES", "family_for", "family_of", "preset", "presets", "published", "register_family"),
 }
 __all__ = [
     "FAMILIES",
@@ -31,6 +31,7 @@ __all__ = [
     "preset_facts",
     "presets",
     "published",
+    "register_family",
 ]
 
 

@@ -37,8 +37,13 @@ SPELLINGS = {
 MODULES = {name: module for module, names in SPELLINGS.items() for name in names}
 
 
+_from_outside: dict[str, Family] = {}
+
+
 class _Families(Mapping[str, Family]):
     def __getitem__(self, name: str) -> Family:
+        if name in _from_outside:
+            return _from_outside[name]
         if name in MODULES:
             spelling: Family = import_module(f"archetype.families.{MODULES[name]}").FAMILIES[name]
             return spelling
@@ -48,13 +53,35 @@ class _Families(Mapping[str, Family]):
         return family
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*NAMES, *MODULES))
+        return iter((*NAMES, *MODULES, *_from_outside))
 
     def __len__(self) -> int:
-        return len(NAMES) + len(MODULES)
+        return len(NAMES) + len(MODULES) + len(_from_outside)
 
 
 FAMILIES = _Families()
+
+
+def register_family(family: Family) -> Family:
+    """Add a family from outside: its folders are read and written, and its presets have names.
+
+    Args:
+        family: called like the `model_type` of its format.
+
+    Raises:
+        SpecError: a family of this package has the name, or the format has another.
+    """
+    if family.name in NAMES or family.name in MODULES or family.name == OWN.name:
+        raise SpecError(family.name, "a family of this name is registered already", "choose another name")
+    if family.published is not None and family.published.model_type != family.name:
+        cause = f"its format is that of model_type {family.published.model_type}"
+        raise SpecError(family.name, cause, "call the family like it")
+    if taken := sorted(family.presets.keys() & preset_facts().keys()):
+        raise SpecError(taken[0], "a preset of this name is registered already", "choose another name")
+    _from_outside[family.name] = family
+    published.cache_clear()
+    presets.cache_clear()
+    return family
 
 
 @cache

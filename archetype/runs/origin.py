@@ -4,12 +4,13 @@ The family, the names of classes and, where the family is not registered, config
 specification that stood for it and the name of every tensor: all that writing it back needs, as plain JSON.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from archetype.errors import ArchetypeError, CheckpointError, SpecErrors
+from archetype.errors import ArchetypeError, CheckpointError, SpecErrors, UnknownFamily
 from archetype.families import FAMILIES, Family, InferenceReport
 from archetype.families.as_read import KeysAsRead, family_as_read
 from archetype.families.rules import Rule
@@ -46,11 +47,18 @@ class Origin(BaseModel):
     image_processor: dict[str, Any] | None = None
 
     def open_family(self) -> Family | None:
-        """The family; None where the model was trained here, or the family is not known to this version."""
+        """The family; None where the model was trained here, or the family is not registered.
+
+        Warns:
+            UnknownFamily: it is not: the family of an extension that is not loaded, or of a later version.
+        """
         if self.family is None:
             return None
         if self.config is None or self.spec is None or self.reading is None:
-            return FAMILIES.get(self.family)
+            if (family := FAMILIES.get(self.family)) is None:
+                cause = f"{self.family}, the family that this model was read as, is not registered"
+                warnings.warn(UnknownFamily(f"{cause}; give --extension FILE to write its format"), stacklevel=2)
+            return family
         return family_as_read(self.family, self.config, parse(self.spec), self.rules, self.reading)
 
 

@@ -31,6 +31,7 @@ from archetype.nn.registry import module_class
 from archetype.spec.kinds import Part
 from archetype.spec.registry import PROVIDED, providers
 from archetype.training.block_execution import recompute_blocks
+from tests.helpers.documents import GUIDES, files_of
 from tests.helpers.inspected import inspection
 from tests.helpers.weights import distance, randomize
 
@@ -93,6 +94,13 @@ def test_every_row_of_archetype_check_holds(file: Path) -> None:
         rows = check_kind(*kind, without=(compiled_is_eager,)).rows
         assert [row for row in rows if row.result == "fails"] == []
         assert sum(row.result == "holds" for row in rows) >= len(rows) - 2
+
+
+def test_the_tutorial_about_attention_is_the_file() -> None:
+    (document,) = (file for file in GUIDES if file.stem == "attention_but_different")
+    (file,) = (file for file in FILES if file.stem == "differential_attention")
+    quoted = files_of(document)[file.name]
+    assert [line for line in quoted.splitlines() if line] == [line for line in file.read_text().splitlines() if line]
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def test_a_run_directory_has_files_that_editors_check(tmp_path: Path) -> None:
     run, spec = Run(tmp_path), archetype.load_spec("llama-tiny")
     write_run_spec(run, spec)
     recipe = Recipe.parse({"spec": "llama-tiny", "steps": 3, "trackers": ["tensorboard"]})
-    write_recipe(run, recipe, spec, SimpleNamespace(fingerprint="none"))  # type: ignore[arg-type]
+    write_recipe(run, recipe, spec, SimpleNamespace(fingerprint="none", guessing_loss=lambda spec: None))  # type: ignore[arg-type]
     for file, kind in ((run.spec_file, "specification"), (run.recipe_file, "recipe")):
         match = LINE.match(file.read_text())
         assert match is not None and match[1] == schema_url(kind)
