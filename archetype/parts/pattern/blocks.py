@@ -141,8 +141,8 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         return _big_bird_rows(self.spec, self._count(context), context.layer)
 
     def _count(self, context: MaskContext) -> int:
-        """Blocks of the text."""
-        return -(-context.length // self.spec.block)
+        """Blocks of the text; of no negative number, which ONNX would round towards zero."""
+        return (context.length + self.spec.block - 1) // self.spec.block
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
         """Each block of queries with its blocks of keys; the global queries with all."""
