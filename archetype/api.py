@@ -338,7 +338,7 @@ def export(
     folder: str | Path,
     family: str | None = None,
     shard_bytes: int | None = None,
-    format: Literal["hf", "gguf", "archetype-hf"] = "hf",
+    format: Literal["hf", "gguf", "archetype-hf", "torch-export", "onnx"] = "hf",
     type: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = None,
     allow_different_tokens: bool = False,
     with_code: bool = False,
@@ -351,7 +351,8 @@ def export(
         family: the published format, such as "llama" (default: as loaded, or the first that can express the model).
         shard_bytes: the size above which the weights are split into several files.
         format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp, "archetype-hf" for transformers
-            after `import archetype.hf`, which takes every model.
+            after `import archetype.hf`, which takes every model; "torch-export" and "onnx" for a program of the whole
+            pass, from tokens to logits, which needs no Archetype.
         type: of the matrices of a GGUF file, such as "q8_0"; norms and vectors are in f32 (default: the model's own).
         allow_different_tokens: write a GGUF file though llama.cpp cuts some texts otherwise, with a warning.
         with_code: of archetype-hf, a file by which transformers finds the classes where the folder's code is trusted.

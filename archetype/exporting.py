@@ -1,4 +1,4 @@
-"""Language models written for other programs: Hugging Face folders, GGUF files, adapters of peft."""
+"""Language models written for other programs: Hugging Face folders, GGUF files, programs, adapters of peft."""
 
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -10,6 +10,7 @@ from archetype.convert.image_processor import numbers_as_they_are
 from archetype.convert.model_card import ModelCard
 from archetype.convert.own_code import write_own_code
 from archetype.convert.peft.write import write_peft
+from archetype.convert.program.files import ProgramFormat, is_program, write_program
 from archetype.convert.sentence_transformers.files import write_files
 from archetype.convert.sentence_transformers.weights import head_files
 from archetype.errors import CheckpointError
@@ -35,7 +36,7 @@ from archetype.tokenizers.fast import write_fast
 from archetype.training.recipe import read_recipe
 from archetype.weights.packed import is_packed
 
-ExportFormat = Literal["hf", "gguf", "archetype-hf"]
+ExportFormat = Literal["hf", "gguf", "archetype-hf", ProgramFormat]
 GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 
 
@@ -58,7 +59,8 @@ def export(
         family: the published format (default: as loaded, or the first that can express the model).
         shard_bytes: the size above which the weights are split into several files.
         format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp, "archetype-hf" for transformers
-            with `archetype.hf`, which can express every model.
+            with `archetype.hf`, which can express every model; "torch-export" and "onnx" for a program of the whole
+            pass, which needs no Archetype.
         type: of the matrices of a GGUF file (default: the model's own).
         allow_different_tokens: write a GGUF file too whose texts llama.cpp cuts otherwise than the tokenizer does,
             with a warning that names one.
@@ -84,8 +86,10 @@ def export(
         raise CheckpointError("--with-code", "is for archetype-hf alone", "leave it out")
     if family is not None and family not in published():
         raise CheckpointError("family", f"{family!r} is not a published format", f"use one of {', '.join(designs())}")
-    if family is not None and format == "archetype-hf":
-        raise CheckpointError("family", "archetype-hf is a format of its own", "leave out one of them")
+    if family is not None and _takes_all(format):
+        raise CheckpointError("family", f"{format} is a format of its own", "leave out one of them")
+    if shard_bytes is not None and is_program(format):
+        raise CheckpointError("shard_bytes", f"a program of {format} is one file", "leave it out")
     chosen = _family(lm, family, format)
     if format != "gguf" and is_packed(lm.model):
         cause = "its matrices are packed, which the format does not hold"
@@ -105,9 +109,13 @@ def export(
         config = special | _label_names(lm)
         if chosen is OWN and (extensions := extensions_of([lm.spec])):
             config["extensions"] = [one.model_dump(mode="json") for one in extensions]
-        if with_code:
-            config["auto_map"] = write_own_code(temporary, chosen.format.architecture_of(lm.spec))
-        hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
+        if is_program(format):
+            atomic.write_json(temporary / "config.json", chosen.format.config_for(lm.spec) | config)
+            write_program(lm.model, format, temporary)
+        else:
+            if with_code:
+                config["auto_map"] = write_own_code(temporary, chosen.format.architecture_of(lm.spec))
+            hf_folder.write_model(lm.model, chosen, temporary, config, shard_bytes or SHARD_BYTES, left_out)
         if isinstance(lm.model, CausalModel | EncoderDecoder):
             atomic.write_json(temporary / GENERATION_CONFIG, special | generation_config(lm.sampling, lm.generation))
         if lm.spec.image_shape is not None:
@@ -118,6 +126,8 @@ def export(
             write_fast(lm.tokenizer, temporary)
         if lm.template is not None:
             write_template(lm.template, temporary)
+        if is_program(format):
+            return chosen
         write_files(head_files(lm.model, lm.sentence_files), temporary)
         (card or ModelCard()).write(lm.spec, chosen, temporary)
         hf_folder.compare(lm.model, chosen, temporary, left_out)
@@ -156,11 +166,16 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
     return chosen
 
 
+def _takes_all(format: ExportFormat) -> bool:
+    """Whether a format expresses every specification, whose own words stand in its config.json."""
+    return format == "archetype-hf" or is_program(format)
+
+
 def _family(lm: LanguageModel, name: str | None, format: ExportFormat) -> Family:
     """The family whose format is written: the named one, that of its folder (of which llama.cpp knows registered ones
     only), or the first that can express the model.
     """
-    if format == "archetype-hf":
+    if _takes_all(format):
         return OWN
     if name is not None:
         return published()[name]

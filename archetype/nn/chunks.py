@@ -7,10 +7,13 @@ and queries of K heads. A single position takes one step of the recurrence as it
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from archetype.nn import symbolic
 
 Outputs = tuple[Float[Tensor, "B T H Q"], Float[Tensor, "B H P Q"]]
 
@@ -19,12 +22,21 @@ def read_chunks(
     chunk: Callable[..., tuple[Tensor, Tensor]], size: int, memory: Float[Tensor, "B H P Q"], *inputs: Tensor
 ) -> Outputs:
     """Read a text's (B, T, ...) inputs `size` positions at a time: the outputs, and the memory after the last."""
+    if symbolic.is_symbolic(inputs[0].shape[1]):  # no number of chunks: each position is one
+        y, memory = symbolic.scan(partial(_step, chunk), (memory,), *inputs)
+        return y, memory
     outputs = []
     with torch.autocast(memory.device.type, enabled=False):  # sums over thousands of positions keep all their bits
         for parts in zip(*(x.split(size, dim=1) for x in inputs), strict=True):
             y, memory = chunk(memory, *(x.transpose(1, 2) for x in parts))
             outputs.append(y)
     return torch.cat(outputs, dim=2).transpose(1, 2), memory
+
+
+def _step(chunk: Callable[..., tuple[Tensor, Tensor]], memory: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs (B, H, Q) of one position's (B, ...) inputs, and the memory after it."""
+    y, memory = chunk(memory, *(x.unsqueeze(2) for x in parts))
+    return y.squeeze(2), memory
 
 
 def state_space_chunk(

@@ -47,6 +47,12 @@ class MaskContext(NamedTuple):
     length: int  # of the text, in tokens
     layer: int = 0  # index of the layer in its stack
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens, where the length is a symbol of torch.export's; None where it is a number."""
+        length: Any = self.length
+        return None if isinstance(length, int) else int(length.node.shape_env.bound_sympy(length.node.expr).upper)
+
 
 class Tile(NamedTuple):
     """Some queries and every key that one of them may see, as ranges of positions."""

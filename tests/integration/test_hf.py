@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import peft
 import pytest
 import torch
@@ -286,6 +287,30 @@ def test_the_trainer_trains_a_hybrid_with_recomputed_blocks(tmp_path: Path) -> N
     assert distance(lm.model(tokens).logits, answer(model.eval(), input_ids=tokens)) < EXACT
 
 
+def test_accelerate_trains_a_hybrid_as_a_plain_loop_does() -> None:
+    tokens = torch.randint(1, 256, (4, 2, 24))
+
+    def losses(accelerator: accelerate.Accelerator | None) -> list[float]:
+        torch.manual_seed(0)
+        model: Any = hf.ArchetypeForCausalLM(hf.ArchetypeConfig(spec=hybrid(), pad_token_id=0))
+        optimizer: Any = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        batches: Any = torch.utils.data.DataLoader(tokens, batch_size=None)
+        if accelerator is not None:
+            model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
+        measured = []
+        for batch in batches:
+            loss = model(input_ids=batch, labels=batch).loss
+            loss.backward() if accelerator is None else accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            measured.append(loss.item())
+        return measured
+
+    plain = losses(None)
+    assert losses(accelerate.Accelerator(cpu=True)) == plain
+    assert plain[-1] != plain[0]
+
+
 def test_a_pipeline_writes_with_the_tokenizer_of_the_folder(tmp_path: Path) -> None:
     archetype.train(tmp_path / "run", Path(__file__), spec=hybrid(), steps=2, batch_size=2, device="cpu")
     lm = archetype.load(tmp_path / "run", device="cpu")
@@ -307,9 +332,7 @@ def test_extensions_are_named_and_never_run_by_themselves(tmp_path: Path) -> Non
     (needed,) = json.loads((tmp_path / "config.json").read_text())["extensions"]
     assert needed["name"] == EXTENSION.name and needed["kinds"] == ["Mixer.differential_attention"]
     for load in (transformers.AutoModelForCausalLM.from_pretrained, archetype.load):
-        with pytest.raises(
-            archetype.errors.ArchetypeError, match=r"attention\.py .*, which is not loaded"
-        ):
+        with pytest.raises(archetype.errors.ArchetypeError, match=r"attention\.py .*, which is not loaded"):
             load(tmp_path)
 
 

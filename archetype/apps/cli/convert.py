@@ -44,9 +44,10 @@ def export(
     to: Output,
     family: Annotated[str | None, typer.Option(help="Such as llama.  [default: as loaded, or what fits]")] = None,
     format: Annotated[
-        Literal["hf", "gguf", "archetype-hf"],
+        Literal["hf", "gguf", "archetype-hf", "torch-export", "onnx"],
         typer.Option(
-            help="hf for transformers, gguf for llama.cpp; archetype-hf for transformers after import archetype.hf."
+            help="hf for transformers, gguf for llama.cpp; archetype-hf for transformers after import archetype.hf; "
+            "torch-export, onnx: a program from tokens to logits."
         ),
     ] = "hf",
     type: Annotated[
@@ -70,7 +71,7 @@ def export(
         bool, typer.Option("--adapter-only", help="Write a run's adapter as a folder of peft, without its base.")
     ] = False,
 ) -> None:
-    """Write a model as a folder for transformers or llama.cpp, read back and compared.
+    """Write a model for transformers, llama.cpp, torch or ONNX, read back and compared.
 
     A preset or a specification's file is written with random weights. A run's adapter is merged.
     """
@@ -98,8 +99,12 @@ def export(
     if weights is not None and not trained:
         lm.pack(weights)
     card = ModelCard(evaluation=last_evaluation(Run(Path(model)).metrics_file))
-    written = export(lm, to, family, None, format, type, allow_different_tokens, with_code, card)
-    name = written.format.architecture_of(lm.spec) if format != "gguf" else f"GGUF of {written.name}"
+    written = export(
+        lm, to, family, format=format, type=type, allow_different_tokens=allow_different_tokens, with_code=with_code,
+        card=card,
+    )  # fmt: skip
+    names = {"gguf": f"GGUF of {written.name}", "torch-export": "a torch.export program", "onnx": "an ONNX program"}
+    name = names.get(format) or written.format.architecture_of(lm.spec)
     fresh = "" if trained else f"; {model} has no weights: these are random, of seed {seed}"
     print(f"wrote {to} as {name}, reloaded and compared{fresh}")
 

@@ -64,7 +64,11 @@ VERBS = {
         "import_",
         "Read a Hugging Face folder, a GGUF file or a model of huggingface.co into a run directory.",
     ),
-    "export": ("convert", "export", "Write a model as a folder for transformers or llama.cpp, read back and compared."),
+    "export": (
+        "convert",
+        "export",
+        "Write a model for transformers, llama.cpp, torch or ONNX, read back and compared.",
+    ),
     "upload": ("upload", "upload", "Upload a model to huggingface.co with a card, or print what would be sent."),
     "parity": (
         "convert",

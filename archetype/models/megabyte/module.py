@@ -166,7 +166,7 @@ class MegaByte(CausalModel):
         size, length = self.spec.patch_size, tokens.shape[1]
         if state is None:
             count = length // size + 1
-            return nn.functional.pad(tokens, (0, count * size - length)).view(-1, count, size)
+            return nn.functional.pad(tokens, (0, count * size - length)).unfold(1, size, size)
         count = (length - 1) // size + 2
         places = torch.arange(count * size, device=tokens.device)
         had = context.positions[:, :1] % size
@@ -214,7 +214,8 @@ class MegaByte(CausalModel):
         x = x.flatten(0, 1)
         inner = _beside(context, x, num_tokens=num_tokens.flatten())
         y: Tensor = self.local_model.final_norm(self.local_model.run(x, inner), inner)
-        return y.reshape(text.shape[0], -1, y.shape[2])
+        bytes_of_patches: Tensor = y.unflatten(0, text.shape[:2])
+        return bytes_of_patches.flatten(1, 2)
 
 
 def _partial(state: State) -> PartialPatch:

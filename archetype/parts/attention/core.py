@@ -9,6 +9,7 @@ from archetype.native import fused
 from archetype.native.dispatch import recorded
 from archetype.native.recorder import Recorder
 from archetype.nn.dropout import dropout
+from archetype.nn.symbolic import is_symbolic
 from archetype.parts.attention.projections import Heads
 from archetype.parts.pattern.scores import MASKED, ScoreFunction
 from archetype.parts.pattern.tiles import Bias, Tiles, attend_piece, gather_tiles, scatter_tiles
@@ -36,7 +37,7 @@ def attend(
         return y
     assert not causal or mask is not None or q.shape[2] == k.shape[2]
     k, v = k.to(q.dtype), v.to(q.dtype)  # a state may keep fewer bits
-    if score.is_scaled_product and q.shape[2] > 1:
+    if score.is_scaled_product and (is_symbolic(q.shape[2]) or q.shape[2] > 1):
         is_plain = (mask is None or causal) and not score.dropout
         if is_plain and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
             return y
@@ -51,6 +52,8 @@ def attend(
             scale=score.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
+    if is_symbolic(q.shape[2]):  # no rows of an unknown number are joined: each head has keys of its own
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     weights = dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype)
     return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
 

@@ -26,7 +26,7 @@ from archetype.parts.attention.projections import Heads, KeyHeads, MultiHeadProj
 from archetype.parts.pattern.scores import allowed_pairs, present_keys
 from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
 from archetype.parts.pattern.spec import Full, GlobalWindow, Window
-from archetype.parts.pattern.tiles import tiles
+from archetype.parts.pattern.tiles import saves_pairs, tiles
 from archetype.parts.position.module import Alibi, QueryBias, RelativeBias, Rotation, ScoreBias
 from archetype.parts.position.spec import NoPosition
 from archetype.parts.position.spec import RelativeBias as RelativeBiasSpec
@@ -166,7 +166,7 @@ class Attention(MultiHeadProjection):
         if isinstance(pattern, Full):
             if bias is None and (self.causal or context.num_tokens is None):
                 return attend(q, k, v, self.score_function, causal=self.causal)
-        elif self.rule.num_computed_pairs(where := MaskContext(self.causal, length, self.layer)) < length**2:
+        elif saves_pairs(self.rule, where := MaskContext(self.causal, length, self.layer)):
             valid = None if self.causal else context.valid
             return attend_tiles(q, k, v, self.score_function, tiles(pattern, where, q.device), bias, valid)
         return attend(q, k, v, self.score_function, self.mask(context, context.shared_positions))
@@ -246,7 +246,7 @@ class Attention(MultiHeadProjection):
         """Replace the global tokens' results: they attend to all by projections of their own (Beltagy 2020, 3.1)."""
         assert isinstance(self.spec.pattern, GlobalWindow)
         assert self.q_global is not None and self.k_global is not None and self.v_global is not None
-        g = min(self.spec.pattern.num_global_tokens, x.shape[1])
+        g = self.spec.pattern.num_global_tokens  # or all, of a text that is shorter
         q, k = (
             self.apply_rope(self.split_heads_and_norm(projected, norm), context.positions, context, norm)
             for projected, norm in ((self.q_global(x), self.q_norm), (self.k_global(x), self.k_norm))
@@ -257,7 +257,7 @@ class Attention(MultiHeadProjection):
         if (bias := self.bias(context)) is not None:
             scores = bias(context.shared_positions[:, :g], context.shared_positions)
             mask = scores if mask is None else scores.masked_fill(~mask, -math.inf)
-        return torch.cat((attend(q[:, :, :g], k, v, self.score_function, mask), y[:, :, g:]), dim=2)
+        return y.slice_scatter(attend(q[:, :, :g], k, v, self.score_function, mask), dim=2, end=g)
 
 
 def attend_to_cache(

@@ -74,7 +74,7 @@ class DisentangledAttention(nn.Module):
         table = context.position_bias
         assert isinstance(table, RelativeVectors)
         length = q.shape[2]
-        rows = context.cached(("rows of distances", length), lambda: table.rows(length)).expand(*q.shape[:2], -1, -1)
+        rows = context.cached("rows of distances", lambda: table.rows(length)).expand(*q.shape[:2], -1, -1)
         vectors = context.cached("vectors of distances", table)[None]  # (1, R, D)
         terms = []
         if self.spec.content_to_position:

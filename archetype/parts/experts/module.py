@@ -17,6 +17,7 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.probe import probe
 from archetype.nn.registry import build_feedforward, module_class, module_for
+from archetype.nn.symbolic import is_symbolic
 from archetype.parts.activation.module import activation
 from archetype.parts.experts import spec
 from archetype.parts.feedforward.module import gated_product
@@ -172,6 +173,8 @@ class Experts(nn.Module):
         """For each token the sum of its k experts' outputs, weighted where there are weights."""
         if self.exchange is not None:
             y = self.exchange(x, chosen)
+        elif is_symbolic(x.shape[0]):
+            y = self.each_expert(x, chosen)
         else:
             native = recorded(expert_outputs, self, x, chosen)
             y = self.sorted_by_expert(x, chosen) if native is None else native
@@ -186,6 +189,16 @@ class Experts(nn.Module):
         stacks = zip(*map(self._unstacked, self.projections), strict=True)
         outputs = [self._expert(rows, *one) for rows, one in zip(sorted_tokens, stacks, strict=True) if len(rows)]
         return torch.cat(outputs).index_select(0, order.argsort()).view(*chosen.shape, -1)
+
+    def each_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
+        """The same where nobody can ask how many tokens an expert has: each takes its own, which may be none."""
+        choices = chosen.flatten()
+        y = x.new_zeros(choices.shape[0], x.shape[1])
+        for number, one in enumerate(zip(*map(self._unstacked, self.projections), strict=True)):
+            places = (choices == number).nonzero().squeeze(1)
+            y = y.index_copy(0, places, self._expert(x.index_select(0, places // chosen.shape[1]), *one))
+        outputs: Tensor = y.unflatten(0, chosen.shape)
+        return outputs
 
     def _unstacked(self, name: str) -> list[Projection]:
         """Each expert's weight and bias.

@@ -19,6 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from archetype.nn import symbolic
+
 
 def scan(
     delta: Float[Tensor, "B T I"],
@@ -29,6 +31,9 @@ def scan(
     h: Float[Tensor, "B I Z"],
 ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
     """The outputs y at every position, and the state after the last, from the state `h` before the first."""
+    if symbolic.is_symbolic(delta.shape[1]):
+        y, h = symbolic.scan(lambda h, delta, v, b, c: step(delta, v, b, c, a, h), (h,), delta, v, b, c)
+        return y, h
     with torch.autocast(delta.device.type, enabled=False):  # sums over thousands of positions keep all their bits
         if delta.shape[1] == 1:
             y, h = step(delta[:, 0], v[:, 0], b[:, 0], c[:, 0], a, h)

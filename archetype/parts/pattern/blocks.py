@@ -127,14 +127,22 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         """Whether the query's row of blocks has the key's block."""
         row, column = i // self.spec.block, j // self.spec.block
         if isinstance(row, int):
-            return column in _big_bird_row(self.spec, -(-context.length // self.spec.block), context.layer, row)
-        rows = self.rows(context)
-        table = [[column in row for column in range(len(rows))] for row in map(set, rows)]
-        return row.new_tensor(table, dtype=(row == row).dtype)[row, column]
+            return column in _big_bird_row(self.spec, self._count(context), context.layer, row)
+        is_bool = (row == row).dtype
+        if (longest := context.longest) is None:
+            table = _big_bird_table(self.spec, self._count(context), context.layer)
+            return row.new_tensor(table, dtype=is_bool)[row, column]
+        most = -(-longest // self.spec.block)
+        tables = [_big_bird_table(self.spec, count, context.layer, most) for count in range(1, most + 1)]
+        return row.new_tensor(tables, dtype=is_bool)[self._count(context) - 1][row, column]
 
     def rows(self, context: MaskContext) -> tuple[tuple[int, ...], ...]:
         """For each block of queries, the blocks of keys."""
-        return _big_bird_rows(self.spec, -(-context.length // self.spec.block), context.layer)
+        return _big_bird_rows(self.spec, self._count(context), context.layer)
+
+    def _count(self, context: MaskContext) -> int:
+        """Blocks of the text; of no negative number, which ONNX would round towards zero."""
+        return (context.length + self.spec.block - 1) // self.spec.block
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
         """Each block of queries with its blocks of keys; the global queries with all."""
@@ -187,6 +195,13 @@ class BigBirdRule(PatternRule[spec.BigBird]):
 @lru_cache(maxsize=64)
 def _big_bird_rows(pattern: spec.BigBird, count: int, layer: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(_big_bird_row(pattern, count, layer, row)) for row in range(count))
+
+
+def _big_bird_table(pattern: spec.BigBird, count: int, layer: int, size: int | None = None) -> list[list[bool]]:
+    """Whether each block of queries sees each block of keys, of `size` blocks, of which only `count` exist."""
+    rows = [set(row) for row in _big_bird_rows(pattern, count, layer)]
+    rows += [set()] * ((size or count) - count)
+    return [[column in row for column in range(len(rows))] for row in rows]
 
 
 @lru_cache(maxsize=4096)

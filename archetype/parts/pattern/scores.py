@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from archetype.nn.context import Lengths
+from archetype.nn.symbolic import is_symbolic
 from archetype.roles.pattern import MaskContext, PatternRule
 
 MASKED = -1e30  # instead of minus infinity where all keys of a query may be masked: infinity less infinity is no number
@@ -36,7 +37,10 @@ class ScoreFunction:
         if self.additive is not None:
             k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
             sums = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (B, H, T, S, P)
-            return at_least_float32(torch.einsum("bhtsp,hp->bhts", sums, self.additive.to(sums.dtype)))
+            additive = self.additive.to(sums.dtype)
+            if is_symbolic(q.shape[2]):  # of which a product would ask how its strides compare
+                return at_least_float32((sums * additive[:, None, None]).sum(-1))
+            return at_least_float32(torch.einsum("bhtsp,hp->bhts", sums, additive))
         grouped = q.reshape(*k.shape[:2], -1, q.shape[3])  # (B, K, G T, P)
         scores = at_least_float32(grouped @ k.transpose(2, 3)) * self.scale
         return self.apply_softcap(scores.view(*q.shape[:3], k.shape[2]))

@@ -4,14 +4,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from archetype.nn.dropout import dropout
+from archetype.nn.symbolic import is_symbolic
 from archetype.parts.pattern.scores import MASKED, ScoreFunction, at_least_float32
-from archetype.roles.pattern import MaskContext, Pattern, Piece, pattern_rule
+from archetype.roles.pattern import MaskContext, Pattern, PatternRule, Piece, pattern_rule
 
 Bias = Callable[[Tensor, Tensor], Tensor]
 
@@ -25,6 +27,11 @@ class Tiles:
     allowed: Bool[Tensor, "m a j"]
     place: Int[Tensor, "T"]  # of each query among the g a; of one that has none, any
     absent: Bool[Tensor, "T"] | None  # queries that have none
+
+
+def saves_pairs(rule: PatternRule[Any], context: MaskContext) -> bool:
+    """Whether tiles have fewer pairs than a whole text; of an unknown length nobody can cut tiles."""
+    return not is_symbolic(context.length) and rule.num_computed_pairs(context) < context.length**2
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,6 @@
 """Recurrent mixers: a state of constant size, computed by torch's kernels."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import module_for
+from archetype.nn.symbolic import is_symbolic, scan
 from archetype.parts.recurrent import spec
 
 
@@ -61,6 +62,14 @@ class _LSTM(_Uniform, nn.LSTM): ...
 class _GRU(_Uniform, nn.GRU): ...
 
 
+CELLS: Mapping[str, Callable[..., Any]] = {  # one step of each kernel, by torch's name of its mode
+    "RNN_TANH": torch.rnn_tanh_cell,
+    "RNN_RELU": torch.rnn_relu_cell,
+    "LSTM": torch.lstm_cell,
+    "GRU": torch.gru_cell,
+}
+
+
 @module_for(spec.RNN, spec.LSTM, spec.GRU)
 class Recurrent(nn.Module):
     """An RNN, LSTM or GRU over the positions (Elman 1990; Hochreiter 1997; Cho 2014).
@@ -106,6 +115,8 @@ class Recurrent(nn.Module):
         self, x: Tensor, context: ForwardContext, first: tuple[Tensor, ...] | None
     ) -> tuple[Vectors, tuple[Tensor, ...]]:
         """The kernel's output, and where it stood after each row's last token."""
+        if is_symbolic(x.shape[1]):
+            return self._scan_cell(x, context, first)
         start = first if first is None or isinstance(self.cell, nn.LSTM) else first[0]
         # padding stands at the end: it matters to who starts there or stops before it, where there is more than a token
         if context.num_tokens is None or x.shape[1] == 1 or (first is None and self.directions == 1):
@@ -118,6 +129,30 @@ class Recurrent(nn.Module):
                 y, last = self.cell(packed, start)
             y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.shape[1])
         return y, last if isinstance(last, tuple) else (last,)
+
+    def _scan_cell(
+        self, x: Tensor, context: ForwardContext, first: tuple[Tensor, ...] | None
+    ) -> tuple[Vectors, tuple[Tensor, ...]]:
+        """The same, position by position: padding is skipped, and its output is zero."""
+        if first is None:
+            first = self._split(self.new_state(x.shape[0], 0, x.dtype, x.device).vectors, x.dtype)
+        valid = torch.ones_like(x[..., :1], dtype=torch.bool) if context.valid is None else context.valid[..., None]
+        cell = CELLS[self.cell.mode]
+        outputs, lasts = [], []
+        for direction, weights in enumerate(self.cell.all_weights):
+
+            def step(*values: Tensor, weights: Sequence[Tensor] = weights) -> tuple[Tensor, ...]:
+                *states, place, is_token = values
+                new = cell(place, states[0] if len(states) == 1 else states, *weights)
+                after = new if isinstance(new, tuple) else (new,)
+                states = [torch.where(is_token, *pair) for pair in zip(after, states, strict=True)]
+                return torch.where(is_token, after[0], 0.0), *states
+
+            starts = tuple(whole[direction].clone() for whole in first)
+            y, *last = scan(step, starts, x, valid, backward=direction == 1)
+            outputs.append(y)
+            lasts.append(last)
+        return torch.cat(outputs, dim=-1), tuple(torch.stack(vectors) for vectors in zip(*lasts, strict=True))
 
 
 @contextmanager

@@ -154,7 +154,7 @@ def test_the_type_of_the_file_may_be_another_than_the_models(tmp_path: Path) -> 
     for options, message in (
         ({"format": "gguf", "type": "q5_1"}, "--type: 'q5_1' is not known; use one of f32, f16, bf16, q8_0, q4_0"),
         ({"type": "q8_0"}, "--type: is for GGUF alone; add --format gguf, or use --dtype"),
-        ({"format": "onnx"}, "format: there is no 'onnx'; use one of hf, gguf, archetype-hf"),
+        ({"format": "pt"}, "format: there is no 'pt'; use one of hf, gguf, archetype-hf, torch-export, onnx"),
     ):
         with pytest.raises(CheckpointError) as caught:
             export(LanguageModel(model.spec, model), tmp_path / "refused", **options)  # type: ignore[arg-type]

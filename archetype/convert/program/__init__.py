@@ -1,0 +1,1 @@
+"""Models as programs that run without Archetype: of torch.export, and of ONNX."""

@@ -1,0 +1,157 @@
+"""A model traced by torch.export, once, for every number of rows and every length."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from archetype.errors import CheckpointError
+from archetype.models.build import Model
+from archetype.models.output import Output
+from archetype.models.spec import ModelSpec
+
+Inputs = dict[str, Tensor]
+ROWS, LENGTH, SOURCE_LENGTH = 3, 7, 11  # of the trace; sizes that differ stay apart, and those of 1 would be constants
+
+
+def trace(model: Model) -> ExportedProgram:
+    """The program of a whole pass: from tokens, or images, to logits, or vectors where there is no head.
+
+    Args:
+        model: whose training mode is left.
+
+    Raises:
+        CheckpointError: torch.export cannot follow a part, as one from outside whose lines ask tensors for numbers.
+    """
+    model.eval()
+    inputs, error = example_inputs(model, ROWS, LENGTH, SOURCE_LENGTH), None
+    for is_oblivious in (False, True):
+        try:
+            with torch.no_grad(), _sizes_of_one(is_oblivious):
+                return torch.export.export(
+                    _pass_of(model), (), inputs, dynamic_shapes=_dynamic_shapes(model.spec, inputs), strict=False
+                )
+        except (torch._dynamo.exc.TorchDynamoException, RuntimeError, TypeError, AssertionError) as caught:
+            error = error or caught
+    cause = f"torch.export cannot follow it: {str(error).strip().splitlines()[0]:.120}"
+    raise CheckpointError(model.spec.name or "model", cause, "export --format archetype-hf keeps it") from error
+
+
+def example_inputs(model: Model, rows: int, length: int, source_length: int, seed: int = 0) -> Inputs:
+    """Random inputs of the program by name.
+
+    Args:
+        model: whose program reads them.
+        rows: of the batch.
+        length: of the tokens, cut to the context length.
+        source_length: likewise of an encoder-decoder's source.
+        seed: of the numbers.
+    """
+    spec, generator = model.spec, torch.Generator().manual_seed(seed)
+    if spec.image_shape is not None:
+        channels, size = spec.image_shape
+        return {"images": torch.randn(rows, channels, size, size, generator=generator)}
+
+    def tokens(length: int, vocab_size: int) -> Tensor:
+        return torch.randint(vocab_size, (rows, min(length, spec.context_length)), generator=generator)
+
+    def num_tokens(tokens: Tensor) -> Tensor:
+        return torch.randint(1, tokens.shape[1] + 1, (rows,), generator=generator)
+
+    name = "target" if spec.reads_source else "tokens"
+    inputs = {name: tokens(length, spec.vocab_size)}
+    if spec.reads_source:
+        inputs["source"] = tokens(source_length, getattr(spec, "source_vocab_size", None) or spec.vocab_size)
+        inputs["source_num_tokens"] = num_tokens(inputs["source"])
+    if _padding_matters(model):
+        inputs["num_tokens"] = num_tokens(inputs[name])
+    if not spec.is_causal and (types := getattr(spec, "embedding").num_token_types) > 1:  # noqa: B009
+        inputs["token_types"] = torch.randint(types, inputs[name].shape, generator=generator)
+    return inputs
+
+
+def output_name(spec: ModelSpec) -> str:
+    """What the program gives."""
+    return "hidden" if spec.head.is_absent else "logits"
+
+
+def run(model: Model, inputs: Inputs) -> Tensor:
+    """What the model itself gives for the program's inputs."""
+    with torch.no_grad():
+        return cast(Tensor, _pass_of(model.eval())(**inputs))
+
+
+def _padding_matters(model: Model) -> bool:
+    """Whether what stands behind a text changes its logits, so that the program asks how long each row is.
+
+    A pattern that follows a text's length is made for each: its rows are of one length.
+    """
+    follows_length = any(getattr(getattr(one, "rule", None), "depends_on_length", False) for one in model.modules())
+    sees_ahead = not (model.spec.is_causal or model.spec.reads_source)
+    return (sees_ahead or model.spec.head.has_classes) and not follows_length
+
+
+class _OfTokens(nn.Module):
+    """A pass of a model that reads one text."""
+
+    def __init__(self, network: Model) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens: Tensor, num_tokens: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
+        types = {} if token_types is None else {"token_types": token_types}
+        return _result(self.network(tokens, num_tokens=num_tokens, **types))
+
+
+class _OfPairs(_OfTokens):
+    """A pass of an encoder-decoder; a source stands in each row beside its target."""
+
+    def forward(  # type: ignore[override]
+        self, target: Tensor, source: Tensor, source_num_tokens: Tensor, num_tokens: Tensor | None = None
+    ) -> Tensor:
+        torch._check(target.shape[0] == source.shape[0])
+        return _result(self.network(target, num_tokens=num_tokens, source=source, source_num_tokens=source_num_tokens))
+
+
+class _OfImages(_OfTokens):
+    """A pass of a model of images."""
+
+    def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
+        return _result(self.network(images))
+
+
+def _pass_of(model: Model) -> nn.Module:
+    spec = model.spec
+    kind = _OfImages if spec.reads_images else _OfPairs if spec.reads_source else _OfTokens
+    return kind(model).eval()
+
+
+def _result(output: Output) -> Tensor:
+    return cast(Tensor, output.hidden if output.logits is None else output.logits)
+
+
+def _dynamic_shapes(spec: ModelSpec, inputs: Inputs) -> dict[str, dict[int, Dim]]:
+    """Which dimensions may be of any size; lengths end at the context length, which positions were learned for."""
+    batch = Dim("batch")
+    if spec.reads_images:
+        return {name: {0: batch} for name in inputs}
+    length, source_length = (Dim(name, max=spec.context_length) for name in ("length", "source_length"))
+    shapes = {}
+    for name, tensor in inputs.items():
+        lengths = {1: source_length if name == "source" else length} if tensor.dim() > 1 else {}
+        shapes[name] = {0: batch, **lengths}
+    return shapes
+
+
+@contextmanager
+def _sizes_of_one(is_oblivious: bool) -> Iterator[None]:
+    """How torch takes a question whose answer differs for a size of 1: as for others, or oblivious to the example.
+
+    Most models can be traced in the first way. Sizes that follow from the length, such as a number of patches, may be
+    1 whatever the length of the example: then only the second serves, which refuses more of what torch itself asks.
+    """
+    with torch.fx.experimental._config.patch(backed_size_oblivious=is_oblivious):  # type: ignore[attr-defined]
+        yield

@@ -1,0 +1,35 @@
+"""Which presets are programs of torch.export and of ONNX: `python -m tests.helpers.programs [PRESET...]`.
+
+Each is built with random weights, written, read back and run at other sizes than those of its trace.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import archetype
+from archetype.convert.program.files import FILES, is_program
+from archetype.errors import CheckpointError
+from archetype.exporting import export
+from archetype.loading import build_untrained
+from archetype.table import Table
+from tests.helpers.weights import randomize
+
+
+def answer(name: str, format: str) -> str:
+    """Yes, or the refusal."""
+    assert is_program(format)
+    lm = build_untrained(name)
+    randomize(lm.model)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            export(lm, Path(folder) / "program", format=format)
+        except CheckpointError as error:
+            return str(error)
+    return "yes"
+
+
+if __name__ == "__main__":
+    presets = sys.argv[1:] or [name for name in archetype.presets() if name.endswith("-tiny")]
+    rows = [(name, *(answer(name, format) for format in FILES)) for name in presets]
+    print(Table(("preset", *FILES), rows, text_columns=3))
