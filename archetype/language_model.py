@@ -338,6 +338,8 @@ class LanguageModel(LoadedModel):
         if pooling is not None and prompt is not None:
             raise SpecError("prompt", "belongs to the model's own pooling", "leave out pooling, or the prompt")
         settings = None if pooling is not None else self.sentence_settings
+        if settings is None and prompt is not None:
+            raise SpecError("prompt", "the model has no head for vectors of texts, and no prompts", "leave it out")
         return generate.embedding_tokens(self._text_model(), self._tokenizer(), texts, settings, prompt)
 
     @property

@@ -80,7 +80,8 @@ def _head_tensors(folder: Path, family: Family, spec: ModelSpec, allow_pickle: b
     """The tensors of the head that config.json describes, where modules.json puts another one in its place."""
     if not spec.head.embeds:
         return []
-    described, names = read_hf_spec(folder, warn=False)[1], open_tensors(folder, allow_pickle).names()
+    tensors = open_tensors(folder, allow_pickle)
+    described, names = read_hf_spec(folder, tensors.shapes, warn=False)[1], tensors.names()
     read = []
     for model in (described, spec.without_sentence_head()):
         rules = for_model(family.format.rules_for(model), model.num_layers, shapes_of(build_on_meta(model)))

@@ -272,5 +272,5 @@ def test_what_the_tables_of_a_verb_say_is_refused_in_one_line(tmp_path: Path) ->
 
 def _value(option: Any) -> list[str]:
     """Something that an option's type takes."""
-    choices = get_args(option.type_descriptor.annotation)
+    choices = [one for one in get_args(option.type_descriptor.annotation) if not isinstance(one, type)]
     return [str(choices[-1] if choices else 2)] * max(1, option.nargs)

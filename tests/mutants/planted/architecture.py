@@ -13,6 +13,14 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "parts/attention/core.py": [
         ("scores.masked_fill(~mask, MASKED) if", "scores if"),
     ],
+    "parts/sentence_head/module.py": [
+        ('"last": lambda: vectors[torch.arange(len(vectors), device=vectors.device), num_tokens - 1]',
+         '"last": lambda: vectors[:, -1]'),
+        ('"mean": lambda: mean_over_tokens(vectors, num_tokens)', '"mean": lambda: vectors.mean(1)'),
+        ("/ num_tokens[:, None].sqrt()", "/ num_tokens[:, None]"),
+        ("is_token * (places[:, None] + 1)", "is_token * places[:, None]"),
+        ("if (self.spec.normalize if normalized is None else normalized) else x", "if self.spec.normalize else x"),
+    ],
     "models/block/module.py": [
         ('return self.write("feedforward", x, self.output("feedforward", g, context, state), context)',
          'return x + self.output("feedforward", g, context, state)'),

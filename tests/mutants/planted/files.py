@@ -43,14 +43,19 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("pairs: Tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2)",
          "pairs: Tensor = tensor.unflatten(0, (2, heads, -1)).transpose(1, 2)"),
     ],
-    "convert/sentence_transformers.py": [
-        ('"lasttoken": lambda: vectors[torch.arange(len(vectors)), num_tokens - 1]',
-         '"lasttoken": lambda: vectors[:, -1]'),
-        ('"mean": lambda: total / counts', '"mean": lambda: vectors.mean(1)'),
-        ('"mean_sqrt_len_tokens": lambda: total / counts.sqrt()', '"mean_sqrt_len_tokens": lambda: total / counts'),
-        ("(places[:, None] + 1), (vectors", "places[:, None], (vectors"),
-        ("text = self.prompt + text", "text = text + self.prompt"),
-        ("elif normalized is not False:", "else:"),
+    "convert/sentence_transformers/files.py": [
+        ("(before + text).lower() if self.lowercase else before + text",
+         "(text + before).lower() if self.lowercase else text + before"),
+        ('return "query" if "query" in self.prompts else None', "return None"),
+    ],
+    "convert/sentence_transformers/head.py": [
+        ("    if order == head.pooling:", "    if True:"),
+        ("model.embeds_tokens and not model.head.has_classes", "model.embeds_tokens"),
+        ("read_settings(before).pools_prompt", "True"),
+        ("        width = layer.width\n    if head.normalize", "    if head.normalize"),
+    ],
+    "convert/sentence_transformers/weights.py": [
+        ("return all(torch.equal(tensors[name].to(tensor), tensor) for name, tensor in state.items())", "return True"),
     ],
     "tokenizers/added.py": [
         ("names = map(re.escape, sorted(known, key=len, reverse=True))",

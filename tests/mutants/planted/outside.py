@@ -81,7 +81,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("return table[token].double() * head.spec.scale,", "return table[token].double(),"),
     ],
     "generate/encoder.py": [
-        ("return vectors[torch.arange(len(tokens)), num_tokens - 1]", "return vectors[:, -1]"),
+        ('pooling = "last" if isinstance(model, Decoder) else "mean"', 'pooling = "mean"'),
         ("return torch.cat(results)[torch.tensor(places, device=model.device).argsort()]",
          "return torch.cat(results)[torch.tensor(places, device=model.device)]"),
         ("room = max(map(len, rows), default=0) if longest is None else longest - around",

@@ -66,6 +66,19 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("self.label_smoothing if model.training else 0.0", "self.label_smoothing"),
         ("loss = loss + aux_loss", "pass"),
     ],
+    "training/objectives/contrastive.py": [
+        ("self._similarities(anchors, torch.cat(vectors[1:]))", "self._similarities(anchors, positives)"),
+        ("cross_entropy(self._similarities(positives, anchors), right)", "loss"),
+        ("self.config.document_prompt + text", "self.config.anchor_prompt + text"),
+    ],
+    "training/objectives/text_similarity.py": [
+        ("scores[:, None] < scores[None, :]", "scores[:, None] <= scores[None, :]"),
+    ],
+    "generate/retrieval.py": [
+        ("reciprocals += 1 / hits[0] if hits else 0.0", "reciprocals += 1 / hits[-1] if hits else 0.0"),
+        ("ideal = sorted(answers.values(), reverse=True)", "ideal = sorted(answers.values())"),
+        ("descending=True, stable=True", "descending=True"),
+    ],
     "training/objectives/masked_token.py": [
         ("draw >= 0.9", "draw >= 0.8"),
         ("np.where(chosen, tokens, IGNORED)", "tokens"),

@@ -13,6 +13,9 @@ from torch.nn.functional import cosine_similarity, normalize
 import archetype
 from archetype import loading
 from archetype.errors import ArchetypeError
+from archetype.language_model import LanguageModel
+from archetype.models.build import build
+from archetype.models.file import parse
 from archetype.training import metrics
 from archetype.training.examples import ScoredPairs, TextPairs
 from archetype.training.loop import run
@@ -208,6 +211,27 @@ def test_prompts_stand_before_texts_and_stay_with_the_model(files: dict[str, Pat
             lm.embed("the", prompt=name)
     with pytest.raises(ArchetypeError, match="leave out pooling"):
         lm.embed("the", pooling="mean", prompt="query")
+
+
+def test_the_longest_text_and_small_letters_of_a_pretrained_model_are_obeyed(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    run(start(tmp_path / "first", recipe_of(files, "pairs", steps=1), CPU), lambda event: None)
+    (tmp_path / "first/sentence").mkdir()
+    settings = {"max_seq_length": 9, "do_lower_case": True}
+    (tmp_path / "first/sentence/sentence_bert_config.json").write_text(json.dumps(settings))
+    loud = tmp_path / "loud.jsonl"
+    loud.write_text(files["pairs"].read_text().upper().replace("ANCHOR", "anchor").replace("POSITIVE", "positive"))
+    begin = loading.open_pretrained(tmp_path / "first")
+    state = start(tmp_path / "second", recipe_of({"pairs": loud}, "pairs"), CPU, pretrained=begin)
+    assert state.recipe.sequence_length == 9 and state.recipe.data.lowercase  # type: ignore[attr-defined]
+    tokens = state.objective.batch(0)[0]
+    assert tokens.shape[1] == 9 and bytes(tokens[0].tolist()).decode().islower()
+    batches = resume(tmp_path / "second", CPU).objective.batch(3), state.objective.batch(3)
+    assert all(torch.equal(one, other) for one, other in zip(*batches, strict=True))
+    bare = build(parse(MODELS["decoder"] | {"vocab_size": 9}))
+    with pytest.raises(ArchetypeError, match="no head for vectors of texts, and no prompts"):
+        LanguageModel(bare.spec, bare).embed([[1]], prompt="query")
 
 
 BAD = {
