@@ -215,7 +215,7 @@ def main() -> None:
 def _verb_of(error: typer.TyperException) -> list[str]:
     """The words of the verb whose arguments are wrong; none where there is no such verb."""
     context = getattr(error, "ctx", None)
-    words = []
+    words: list[str] = []
     while context is not None and context.parent is not None:
         words.insert(0, str(context.info_name))
         context = context.parent
