@@ -197,7 +197,7 @@ def main() -> None:
             print(error.format_message())
             sys.exit(0)
         help_ = " ".join(["archetype", *_verb_of(error), "--help"])
-        _fail(f"{one_line(_usage(error), MAX_MESSAGE - len(help_) - 7)} See `{help_}`.", 2)
+        _fail(f"{one_line(_usage(error), MAX_MESSAGE - len(help_) - 8)} See `{help_}`.", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except OSError as error:
