@@ -98,6 +98,7 @@ def draw(
     batch: int = 1,
     length: int | None = None,
     dtype: str = "bfloat16",
+    aspect: str | None = None,
 ) -> Drawing:
     """Draw an architecture; a notebook shows it, `.save("it.svg")` or `.save("it.png")` writes it.
 
@@ -110,21 +111,23 @@ def draw(
         batch: sequences at once, for FLOPs.
         length: tokens of each sequence (default: the context length).
         dtype: type of the weights.
+        aspect: width and height of the picture, such as "16:9", by margins (absent: as what is drawn).
 
     Raises:
         ArchetypeError: a specification is wrong, or there is no such measure.
     """
     from archetype.diagram import Drawing
     from archetype.diagram.architecture import draw
+    from archetype.diagram.aspect import with_aspect
     from archetype.diagram.compare import compared
     from archetype.estimate.report import cost_report
 
     specs = [load_spec(one) for one in (source, other) if one is not None]
     scenes = [draw(cost_report(one, batch, length, dtype), measure) for one in specs]
-    if len(specs) == 1:
-        return Drawing(scenes[0])
-    (first, second), (left, right) = specs, scenes
-    return Drawing(compared((first, left), (second, right)))
+    scene = scenes[0]
+    if len(specs) > 1:
+        scene = compared((specs[0], scenes[0]), (specs[1], scenes[1]))
+    return Drawing(scene if aspect is None else with_aspect(scene, aspect))
 
 
 def build(

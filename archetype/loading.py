@@ -35,6 +35,7 @@ from archetype.language_model import LanguageModel
 from archetype.machine.device import resolve_device
 from archetype.machine.huge_pages import move_to_huge_pages
 from archetype.models.build import Model, build
+from archetype.native.library import library
 from archetype.runs.directory import Run, read_run_model
 from archetype.runs.origin import read_origin
 from archetype.tokenizers import Tokenizer, open_tokenizer
@@ -107,6 +108,8 @@ def load(
         raise SpecError("further_tokens", cause, "leave --further-tokens out, or name another draft than self")
     if weights is not None:
         lm.pack(weights)
+    if device.type == "cpu":
+        library()  # what is said of the kernels is said before any text
     if not mapped:
         unpack_without_kernels(lm.model)
         move_to_huge_pages(lm.model)

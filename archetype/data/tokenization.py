@@ -25,6 +25,7 @@ from archetype.data.shards import MANIFEST, Manifest, ShardRecord, ShardWriter, 
 from archetype.data.sources import Part, Sources
 from archetype.errors import ArchetypeError, DataError
 from archetype.io import atomic
+from archetype.io.cache import cache_folder as usual_folder
 from archetype.io.files import MAX_TEXT_BYTES, read_json
 from archetype.io.lock import locked
 from archetype.tokenizers import Tokenizer, open_tokenizer
@@ -49,10 +50,10 @@ def reporting(progress: Progress) -> Iterator[None]:
 
 
 def cache_folder(folder: str | None = None) -> Path:
-    """Where tokenised documents are: the folder itself, ARCHETYPE_CACHE, or archetype in XDG_CACHE_HOME or ~/.cache."""
+    """Where tokenised documents are: the folder itself, ARCHETYPE_CACHE, or the folder of all caches."""
     if folder or (folder := os.environ.get("ARCHETYPE_CACHE")):
         return Path(folder).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "archetype"
+    return usual_folder()
 
 
 def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int | None = None) -> TokenizedDocuments:

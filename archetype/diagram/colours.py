@@ -16,6 +16,7 @@ class Colours(NamedTuple):
     edge: str
     roles: dict[str, tuple[str, str]]
     changes: dict[str, str]
+    tint: str  # of what differs in size alone
 
 
 LIGHT = Colours(
@@ -29,7 +30,8 @@ LIGHT = Colours(
         "layer0": ("#e9f0fb", "#3d6fb8"), "layer1": ("#e6f3ec", "#3a8a64"), "layer2": ("#fbf0df", "#c07f2b"),
         "layer3": ("#efeafa", "#7657b3"), "layer4": ("#fae9ee", "#b4486c"), "layer5": ("#f4f1e8", "#a58c4e"),
     },
-    changes={"added": "#1a8f4a", "removed": "#cf3341", "changed": "#d58a00"},
+    changes={"added": "#1a8f4a", "removed": "#cf3341", "changed": "#d58a00", "resized": "#8a6d1f"},
+    tint="#fff3d1",
 )  # fmt: skip
 DARK = Colours(
     paper="#14171c", ink="#e6eaf0", quiet="#98a2b1", line="#76808f", box="#20252d", track="#343b46",
@@ -42,7 +44,8 @@ DARK = Colours(
         "layer0": ("#1b2636", "#7ba6e6"), "layer1": ("#192a22", "#6fc096"), "layer2": ("#2d2417", "#e3a859"),
         "layer3": ("#251f34", "#a98ee0"), "layer4": ("#301c25", "#e0849f"), "layer5": ("#29261b", "#cdb676"),
     },
-    changes={"added": "#4cc27c", "removed": "#f0717c", "changed": "#f0b23e"},
+    changes={"added": "#4cc27c", "removed": "#f0717c", "changed": "#f0b23e", "resized": "#d8bd74"},
+    tint="#3a3014",
 )  # fmt: skip
 
 
@@ -73,6 +76,8 @@ def area_paint(style: str, change: str, colours: Colours) -> Paint:
         "pill": Paint(full_of("feedforward", colours), "none"), "model": Paint("none", colours.edge),
     }  # fmt: skip
     paint = paints[first]
+    if change == "resized":
+        return paint._replace(fill=colours.tint, edge=colours.changes[change] if paint.edge == "none" else paint.edge)
     return paint._replace(edge=colours.changes[change], width=2.2) if change else paint
 
 

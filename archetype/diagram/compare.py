@@ -1,4 +1,4 @@
-"""Two models as one picture: what was added, removed and changed is coloured, and every changed field is listed."""
+"""Two models as one picture: kinds that differ are coloured, sizes that differ tinted, and every field is listed."""
 
 import re
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from archetype.spec.edit import Change, differences
 
 LINE, EDGE = 15.0, 28.0
 MOST_LINES = 40  # of the list of changes
-MARKS = ("removed", "added", "changed")
+MARKS = ("removed", "added", "changed", "resized")
 
 
 def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) -> Scene:
@@ -65,7 +65,6 @@ class _Side:
     def marked(self, other: "_Side", absent: str, changes: Iterable[Change]) -> Layout:
         """Its scene, with what the other has not, and what differs in it."""
         partners = {place: self._partner(container, other) for place, container in self.blocks.items()}
-        paths = [_path(path) for path, _, _ in changes]
 
         def mark(item: Any) -> str:
             block = next((place for place in self.blocks if f"{item.id}.".startswith(f"{place}.")), None)
@@ -75,12 +74,15 @@ class _Side:
                 return ""
             if twin is None:
                 return absent
-            return "changed" if _said(item) != _said(twin) else ""
+            if _said(item) == _said(twin):
+                return ""
+            return "resized" if _what(item) == _what(twin) else "changed"
 
         marks = {item.id: mark(item) for item in self.items.values()}
-        for path in paths:
-            for item in self._drawn(path):
-                marks[item.id] = marks[item.id] or "changed"
+        for path, before, after in changes:
+            is_size = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (before, after))
+            for item in self._drawn(_path(path)):
+                marks[item.id] = marks[item.id] or ("resized" if is_size else "changed")
         scene = self.scene
         return Layout(
             [replace(box, change=marks[box.id]) for box in scene.boxes],
@@ -156,6 +158,11 @@ def _said(item: Box | Container) -> tuple[Any, ...]:
         return (item.repeat,) if item.kind in ("block", "repeat") else (item.label, item.lines)
     cost, layers = item.cost, item.repeat
     return item.kind, item.label, item.shape, cost.parameters // layers, cost.active // layers, cost.flops // layers
+
+
+def _what(item: Box | Container) -> tuple[Any, ...]:
+    """What a box stands for, whatever its sizes."""
+    return item.kind, item.label
 
 
 def _named(layout: Layout, side: str) -> Layout:

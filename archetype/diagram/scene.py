@@ -81,7 +81,7 @@ class Box:
         cost: of all these layers together.
         detail: what a reader may want to know beside it.
         field: the part of the specification that it draws.
-        change: of a diff: added, removed or changed.
+        change: of a diff: added, removed, changed (another kind) or resized.
         gives: the activation that holds its result; empty where that is the output of the module of its id.
     """
 
@@ -121,7 +121,7 @@ class Container:
         lines: what is said beside its boxes.
         repeat: how many times it stands in a row.
         field: the part of the specification that it draws.
-        change: of a diff: added, removed or changed.
+        change: of a diff: added, removed, changed (another kind) or resized.
     """
 
     id: str

@@ -98,6 +98,11 @@ def chooses_experts(report: CostReport) -> bool:
     return any(0 < row.active < row.parameters for row in report.rows)
 
 
+def launches(report: CostReport) -> int:
+    """Products of matrices that a forward pass starts at least, which no roofline has."""
+    return sum(row.layers for row in report.rows if row.forward)
+
+
 def time_table(times: list[PhaseTime], missing: Sequence[TooLarge] = ()) -> Table:
     """How long each phase takes, what limits it, and what does not fit."""
     rows = []

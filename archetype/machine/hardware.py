@@ -29,6 +29,7 @@ class Device(NamedTuple):
     memory: int | None  # bytes
     source: str
     usual: Utilizations = MappingProxyType({})
+    launch_seconds: float = 0.0  # to start one product, where it was measured
 
     def peak(self, dtype: str) -> float:
         """FLOPs a second; weights of fewer bits are multiplied in bfloat16, a type that is not listed in float32."""

@@ -15,7 +15,7 @@ is not its concern: a box shows the cost of the module that has its name.
 A kind without one is drawn by the modules that its cost counts.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from archetype.spec.base import Spec
@@ -250,12 +250,21 @@ def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = Non
     """
     names = list(modules)
     function = function or provided("diagram", type(part))
+    if function is None and names:
+        return _unknown(part, names)
     drawn = function(part, frozenset(names)) if function else Inside(())
     shown = {row for cell in drawn.cells for row in cell.rows or (cell.name,)}
     above = max((cell.row for cell in drawn.cells), default=-1) + 1
     rest = [name for name in names if name not in shown]
     cells = tuple(Cell(name, index % 3, above + index // 3) for index, name in enumerate(rest))
     return drawn._replace(cells=(*drawn.cells, *cells))
+
+
+def _unknown(part: Spec, names: Sequence[str]) -> Inside:
+    """One box, with the fields, of a part of which nothing says how it is drawn."""
+    fields = ", ".join(f"{name} {value}" for name, value in part.dump().items() if name != "kind")
+    label = title(part) if isinstance(part, Part) else type(part).__name__
+    return Inside((Cell(names[0], 0, 0, (X,), 3, label, tuple(names), shape=fields),), names[0])
 
 
 def title(part: Part) -> str:

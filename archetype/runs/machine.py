@@ -21,6 +21,7 @@ from archetype.weights.quantized import GROUP, QuantizedMatrix
 NUM_TRIES = 3  # of each path; the best counts
 READ_BYTES = 2**28  # more than a cache holds
 SIDE = 1536  # of the matrices that are multiplied
+LAUNCHES = 1000  # of products of one number
 GPU_FACTOR = 5  # by which a GPU's matrices are larger in each direction, so that starting a product costs nothing
 BITS = {"int8": 8, "int4": 4}
 Way = tuple[int, Callable[[], object]]  # bytes or FLOPs of one call, and the call
@@ -50,7 +51,20 @@ def measured_device() -> Device:
     reading, _ = read_peak(device)
     paths = ", ".join(f"{dtype} by {peak.path}" for dtype, peak in peaks.items())
     source = f"measured: {processor(device)}, {torch.get_num_threads()} threads; memory by {reading.path}, {paths}"
-    return Device("here", reading.rate, {dtype: peak.rate for dtype, peak in peaks.items()}, memory, source)
+    rates = {dtype: peak.rate for dtype, peak in peaks.items()}
+    return Device("here", reading.rate, rates, memory, source, launch_seconds=launch_seconds(device))
+
+
+@torch.inference_mode()
+def launch_seconds(device: torch.device) -> float:
+    """How long it takes to call a module that multiplies: of many calls with one number, the time of each."""
+    one, module = torch.ones(1, 1, device=device), torch.nn.Linear(1, 1, bias=False, device=device)
+
+    def several() -> None:
+        for _ in range(LAUNCHES):
+            module(one)
+
+    return _seconds(several, device, NUM_TRIES) / LAUNCHES
 
 
 def product_peak(device: torch.device, dtype: torch.dtype, weights: str | None = None) -> Peak:

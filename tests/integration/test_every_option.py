@@ -94,7 +94,7 @@ VALUES = {  # of options, in every mode of their verb
     "cost --batch": "2", "cost --length": "32", "cost --source-length": "16", "cost --dtype": "float32",
     "cost --state-dtype": "fp8", "cost --attention": "allowed", "cost --fit": "2GiB", "cost --device": "A100-80GB",
     "cost --devices": "2", "draw --measure": "active", "draw --batch": "2", "draw --length": "32",
-    "draw --dtype": "float32", "draw --to": "a.png", "tokenizer train --text": "{labelled}",
+    "draw --dtype": "float32", "draw --aspect": "16:9", "draw --to": "a.png", "tokenizer train --text": "{labelled}",
     "tokenizer train --to": "other", "tokenizer train --kind": "bpe", "tokenizer train --vocab-size": "270",
     "tokenizer train --text {text} --to out --kind words --vocab-size": "8",
     "tokenizer show --merges": "3", "tokenizer show --text": "{text}",

@@ -64,7 +64,7 @@ def test_a_mixer_of_a_file_is_counted_as_it_is_built() -> None:
     assert report.parameters["total"] == sum(p.numel() for p in built.parameters())
     boxes = archetype.draw(model, batch=2, length=16).scene.boxes
     assert sum(box.cost.flops for box in boxes) == report.flops["forward"]
-    assert sum(box.id.startswith("blocks.*.mixer.") and box.cost.parameters > 0 for box in boxes) >= 4
+    assert sum(box.id.startswith("blocks.*.mixer.") for box in boxes) == 1  # nothing says how it is drawn
     assert report.flops["forward"] > report.flops["prefill"] > report.flops["decode"] > 0
     assert report.state["bytes"] == built.new_state(2, 16, torch.bfloat16).nbytes
     assert report.memory["training_peak"] > report.memory["weights"] > 0

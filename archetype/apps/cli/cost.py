@@ -111,7 +111,7 @@ def _fit(report: "CostReport", text: str | None, memory: int | None) -> Iterator
 
 
 def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction]:
-    from archetype.estimate.roofline import chooses_experts, predict, time_table, too_large
+    from archetype.estimate.roofline import chooses_experts, launches, predict, time_table, too_large
 
     if device is not None:
         times, missing = predict(report, device), too_large(report, device)
@@ -126,4 +126,14 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
         bound = "at least, if tokens choose experts evenly," if even else "at least,"
         title = f"{bound} on {device.name} ({device.source})"
         usual = "; ".join(f"{phase} {one.share:.0%} ({one.source})" for phase, one in device.usual.items())
-        yield Prediction(title, time_table(times, missing), data, f"usual: {usual}" if usual else "")
+        number = launches(report)
+        overhead = number * device.launch_seconds
+        data["launches"] = {"number": number, "seconds": overhead}
+        note = f"usual: {usual}" if usual else ""
+        if small := [time.phase for time in times if time.seconds < overhead]:
+            note = (
+                f"launch overhead: to start the {number} products of a pass takes {overhead:.2g} s more "
+                f"({1e6 * device.launch_seconds:.1f} µs each), which is longer than {' and '.join(small)} of so small "
+                "a model"
+            )
+        yield Prediction(title, time_table(times, missing), data, note)

@@ -22,6 +22,10 @@ def draw(
     batch: Annotated[int, typer.Option(min=1, help="Rows at once, for FLOPs.")] = 1,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context]")] = None,
     dtype: Annotated[str, typer.Option(help="Type of the weights, for bytes.")] = "bfloat16",
+    aspect: Annotated[
+        str | None,
+        typer.Option(metavar="W:H", help="Proportion by margins, such as 16:9 for slides.  [default: as drawn]"),
+    ] = None,
     to: OptionalOutput = None,
     as_json: Json = False,
 ) -> None:
@@ -29,14 +33,14 @@ def draw(
 
     Repeated blocks are folded, and the residual stream is the thick line. Writes NAME.svg, or the file that -o names:
     .svg, .png, or .json with every box and wire. Of two specifications
-    what was added, removed or changed is coloured, and each changed field is listed.
+    what was added, removed or of another kind is coloured, what differs in size is tinted, and each field is listed.
     """
     from pathlib import Path
 
     from archetype import api
     from archetype.convert.source import SUFFIXES
 
-    drawing = api.draw(source, other, measure, batch, length, dtype)  # type: ignore[arg-type]  # refused if unknown
+    drawing = api.draw(source, other, measure, batch, length, dtype, aspect)  # type: ignore[arg-type]  # refused if unknown
     if as_json:
         print_json(drawing.scene.to_json())
         return

@@ -209,7 +209,7 @@ def main() -> None:
             print(error.format_message())
             sys.exit(0)
         help_ = " ".join(["archetype", *_verb_of(error), "--help"])
-        _fail(f"{one_line(_usage(error), MAX_MESSAGE - len(help_) - 7)} See `{help_}`.", 2)
+        _fail(f"{one_line(_usage(error), MAX_MESSAGE - len(help_) - 8)} See `{help_}`.", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except OSError as error:
@@ -240,7 +240,7 @@ def _fail_of_extension(error: Exception) -> None:
 def _verb_of(error: typer.TyperException) -> list[str]:
     """The words of the verb whose arguments are wrong; none where there is no such verb."""
     context = getattr(error, "ctx", None)
-    words = list[str]()
+    words: list[str] = []
     while context is not None and context.parent is not None:
         words.insert(0, str(context.info_name))
         context = context.parent

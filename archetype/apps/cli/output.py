@@ -35,6 +35,7 @@ def show_warnings() -> None:
     if not logging.getLogger().handlers and not any(isinstance(h, logging.StreamHandler) for h in logger.handlers):
         handler = logging.StreamHandler(sys.stderr)
         handler.setLevel(logging.WARNING)
+        handler.setFormatter(logging.Formatter("archetype: %(message)s"))
         logger.addHandler(handler)
 
 

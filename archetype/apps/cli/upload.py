@@ -38,9 +38,10 @@ def upload(
     dtype: StoredDtype = None,
     as_json: Json = False,
 ) -> None:
-    """Upload a model to huggingface.co with a card: drawing, costs, loss, specification and how to load it.
+    """Upload a model to huggingface.co with a card, or print what would be sent.
 
-    The token is that of huggingface_hub: HF_TOKEN, or `hf auth login`. A run's adapter is merged.
+    The card has the drawing, held-out loss, costs, specification, and how to load the model. The token is that of
+    huggingface_hub: HF_TOKEN, or `hf auth login`. A run's adapter is merged.
     """
     from archetype import __version__
     from archetype.convert.model_card import ModelCard

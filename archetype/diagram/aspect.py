@@ -1,0 +1,31 @@
+"""A scene with empty margins that give it a proportion, such as that of a slide."""
+
+import re
+from dataclasses import replace
+
+from archetype.diagram.scene import Layout, Scene
+from archetype.errors import SpecError
+
+
+def with_aspect(scene: Scene, aspect: str) -> Scene:
+    """The scene in the middle of a picture of a proportion; nothing is scaled or cut.
+
+    Args:
+        scene: what is drawn.
+        aspect: width and height, such as 16:9.
+
+    Raises:
+        SpecError: it is no such pair.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,3}):([1-9]\d{0,3})", aspect)
+    if match is None:
+        raise SpecError("aspect", f"{aspect!r:.40} is no proportion", "write width and height, such as 16:9")
+    ratio = int(match[1]) / int(match[2])
+    width, height = max(scene.width, ratio * scene.height), max(scene.height, scene.width / ratio)
+    moved = Layout()
+    drawn = Layout(list(scene.boxes), list(scene.containers), list(scene.wires), list(scene.notes))
+    moved.join(drawn, (width - scene.width) / 2, (height - scene.height) / 2)
+    return replace(
+        scene, width=width, height=height, boxes=tuple(moved.boxes), containers=tuple(moved.containers),
+        wires=tuple(moved.wires), notes=tuple(moved.notes),
+    )  # fmt: skip

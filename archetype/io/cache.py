@@ -1,0 +1,53 @@
+"""The folder for what is made once and used again: compiled kernels, tokenised documents."""
+
+import os
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+
+from archetype.errors import Notice
+
+
+def cache_folder() -> Path:
+    """`archetype` in XDG_CACHE_HOME or ~/.cache; where that cannot be written to, a folder among the temporary files.
+
+    Warns:
+        Notice: which folder is used instead, once.
+    """
+    return _writable(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111  # any home
+
+
+@cache
+def _writable(caches: str) -> Path:
+    folder = Path(caches) / "archetype"
+    try:
+        _check_writable(folder)
+    except OSError as error:
+        instead = _own_temporary_folder()
+        cause = f"cannot be written to ({error.strerror}); caches go to {instead}"
+        warnings.warn(Notice(f"{folder}: {cause}, unless XDG_CACHE_HOME names another folder"), stacklevel=2)
+        return instead
+    return folder
+
+
+def _own_temporary_folder() -> Path:
+    """A folder that later processes of this user find again, and that nobody else can write to."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    folder = Path(tempfile.gettempdir()) / f"archetype-{user}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        if status.st_uid == user and not status.st_mode & 0o077 and folder.is_dir() and not folder.is_symlink():
+            _check_writable(folder)
+            return folder
+    except OSError:
+        pass  # somebody else's, or a file
+    return Path(tempfile.mkdtemp(prefix="archetype-"))
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise OSError where nothing can be written; what a file's mode says does not hold for every user and disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder):
+        pass
