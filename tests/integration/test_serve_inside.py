@@ -28,6 +28,7 @@ from archetype.estimate.report import cost_report
 from archetype.estimate.state import state_parts
 from archetype.generate import Event
 from archetype.inspection import Inspection
+from archetype.inspection.way import way
 from archetype.models.build import build
 from archetype.models.vision.module import VisionEncoder
 from archetype.runs.directory import Run, write_run_spec
@@ -179,6 +180,35 @@ def same_attention(server: Served, path: str, answer: Any, inspection: Inspectio
             assert (tensor(server, address) == cells.float().numpy()).all()
             small = tensor(server, address + "&max=4")
             assert small.shape == tuple(min(4, size) for size in cells.shape) and small.max() == cells.max()
+
+
+def test_a_tokens_way_and_the_choice_after_it(server: Served) -> None:
+    """Stations are those of Python; what is drawn is what the engine writes with the same settings."""
+    lm, ids = loaded("llama"), list(TEXT.encode())
+    path = f"/api/inspect/{ask(server, '/api/inspect', {'model': 'llama', 'ids': ids})['id']}"
+    last = f"position={len(ids) - 1}"
+    stations = ask(server, f"{path}/way?{last}")["stations"]
+    own = list(way(lm.model, lm.inspect(torch.tensor([ids])).trace.inputs, len(ids) - 1))
+    assert [(one["box"], one["layer"], one["name"]) for one in stations] == [one[:3] for one in own]
+    for number in range(0, len(own), 5):
+        cells = tensor(server, f"{path}/station?{last}&number={number}")
+        assert np.array_equal(cells, own[number].values.numpy(), equal_nan=True)
+    for settings in (
+        {"temperature": 0.0},
+        {"seed": 4},
+        {"seed": 5, "top_k": 3},
+        {"seed": 6, "top_p": 0.5, "min_p": 0.1},
+    ):
+        request = lm.engine().submit(ids, max_new_tokens=1, **{"temperature": 1.0} | settings)
+        request.result()
+        query = "&".join(f"{name}={value}" for name, value in settings.items())
+        answer = ask(server, f"{path}/choice?{last}&{query}")
+        assert [answer["chosen"]] == request.tokens and answer["rows"][0]["probability"] < 1
+    for query, message in (
+        ("choice?top_p=0", "top_p: '0' is not a number from 0.001"), ("way?position=99", "position: '99' is not"),
+        ("choice?temperature=nan", "temperature: 'nan'"), ("station?number=999", "number: '999' is not a number"),
+    ):  # fmt: skip
+        assert message in server.call(f"{path}/{query}").error["message"]
 
 
 def test_what_is_generated_is_inspected_too(server: Served) -> None:
