@@ -5,10 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from archetype.errors import Notice
+from archetype.io import cache
 from archetype.native import arguments, compiler
 from archetype.native import library as native_library
 from archetype.native.compiler import built_file, variants
@@ -119,11 +122,17 @@ def test_a_source_tree_compiles_once_and_says_so_on_a_terminal(
 
 
 def test_a_cache_that_cannot_be_written_is_not_needed(
-    not_built: None, compiled_before: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    not_built: None, compiled_before: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """The kernels are kept among the temporary files."""
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cache._writable.cache_clear()
     caplog.set_level(logging.WARNING, "archetype.native")
-    assert library() is not None and not caplog.records
+    with pytest.warns(Notice, match="caches go to "):
+        assert library() is not None and not caplog.records
+    assert len([*tmp_path.glob("archetype-*/kernels-*.so")]) == 1
 
 
 def test_without_a_compiler_one_line_is_logged_and_the_plain_path_stays(
