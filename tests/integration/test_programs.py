@@ -1,6 +1,7 @@
 """Programs of torch.export and ONNX: every tiny preset, for any number of rows and any length, as the model itself."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import archetype
 from archetype.convert.program import files, onnx, trace
+from archetype.distribution import install_command
 from archetype.errors import CheckpointError
 from archetype.exporting import export
 from archetype.language_model import LanguageModel
@@ -114,7 +116,7 @@ def test_what_onnx_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(CheckpointError, match=r"^--format onnx: onnxruntime computes nothing in bfloat16; add --dtype"):
         export(halved, tmp_path / "program", format="onnx")
     monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxscript" else object())
-    with pytest.raises(CheckpointError, match=r"^--format onnx: needs onnxscript; pip install 'archetype-lm\[onnx\]'"):
+    with pytest.raises(CheckpointError, match=re.escape(f"--format onnx: needs onnxscript; {install_command('onnx')}")):
         export(preset("bigram-tiny"), tmp_path / "program", format="onnx")
 
 

@@ -39,6 +39,7 @@ POSTS: dict[str, list[dict[str, Any]]] = {
     "/api/inspect": [{"model": "mixture", "text": "a cat"}, {"model": "mamba", "text": "a"}],
     "/api/spec/evaluate": [{"preset": "llama-tiny"}, {"source": "kind: ["}],
     "/api/spec/position": [{"preset": "llama-tiny"}],
+    "/api/spec/cache": [{"preset": "llama-tiny"}],
     "/api/spec/recipe": [{"preset": "llama-tiny", "size": 1000}],
 }  # fmt: skip
 PLACES = {"/v1/models/{id}": "llama", "/api/reports/{name}": "heads", "/api/pictures/{name}": "heads.svg"}

@@ -183,7 +183,8 @@ TAKES = {  # a verb's words, with the name of a model where it takes a model, a 
     "show": "{}", "diff": "{} llama-tiny", "set": "{} name=a", "cost": "{}", "draw": "{} --json",
     "tokenizer show": "{}", "tokenizer encode": "{} a", "tokenizer decode": "{} 97", "generate": "{} a --draft {}",
     "evaluate": "{} --text text.txt", "translate": "{} a", "fill": "{} [MASK]", "embed": "{} a b", "classify": "{} a",
-    "answer": "{} a b", "inspect": "{} a", "bench": "decode {} --prompt 2 --new 2 --repeat 1", "import": "{} --to out",
+    "answer": "{} a b", "chat": "{}", "inspect": "{} a", "bench": "decode {} --prompt 2 --new 2 --repeat 1",
+    "import": "{} --to out",
     "export": "{} --to exported", "parity": "{}", "upload": "{} a/b --dry-run --to up",
     "train": "text.txt --spec {} --tokenizer {} --steps 1 --batch-size 2 --to run",
 }  # fmt: skip
@@ -193,7 +194,7 @@ TAKES_NONE = {
     "report": "takes a run", "serve": "never ends; its models are asked for below",
 }  # fmt: skip
 LONG = ("bench", "parity")  # of which only the control is run here
-CANNOT = ("cannot do this", "names no class", "marks no answer")  # of another kind of model
+CANNOT = ("cannot do this", "names no class", "marks no answer", "was not made to answer")  # of another kind of model
 
 
 @pytest.mark.filterwarnings("ignore::archetype.errors.Notice")

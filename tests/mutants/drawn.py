@@ -129,7 +129,8 @@ class Places:
                 for one, other in pairwise(values):
                     yield from self._between("logic", one, other, "or" if isinstance(operator, ast.And) else "and")
             case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
-                yield Site("sign", *self._span(node), self._code(operand))
+                code = self._code(operand)
+                yield Site("sign", *self._span(node), f"({code})" if "\n" in code else code)
             case ast.Constant(value=value):
                 yield from self._constant(node, value)
             case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):

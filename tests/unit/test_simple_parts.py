@@ -1,5 +1,6 @@
 """Parts from outside that do the least: without a state, with numbers read from tensors, and with a mistake."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,7 @@ def test_a_mistake_of_a_part_is_one_line_with_its_place(
     tmp_path: Path, extension: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "spec.yaml").write_text(archetype.spec.to_yaml(model(fails=True)))
+    monkeypatch.setattr(logging.getLogger("archetype"), "level", logging.WARNING)  # which --verbose sets
     command = ["archetype", "cost", str(tmp_path / "spec.yaml"), "--extension", str(extension)]
     said = {}
     for more in ((), ("--verbose",)):

@@ -48,7 +48,7 @@ VERBS = {
     "evaluate": (
         "evaluate",
         "evaluate",
-        "Print how good a model is: loss, perplexity, accuracy, classes one by one, BLEU and chrF, or known tasks.",
+        "Print how good a model is: loss, accuracy, classes, BLEU and chrF, retrieval and correlation, or known tasks.",
     ),
     "translate": ("generate", "translate", "Translate source texts, one line each."),
     "fill": ("encoder", "fill", "Predict the masked tokens of a text."),

@@ -29,17 +29,19 @@ def runs(
     from archetype.runs.listing import differences_of_runs
 
     folders = sorted({file.parent for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}recipe.yaml")})
-    rows, problems = [], []
+    rows, problems = [], list[str]()
     for run in (Run(path) for path in folders if path.name != "best" and Run(path).exists):
         try:
             rows.append(_row(run))
         except (ArchetypeError, OSError) as error:
             problems.append(one_line(str(error)))
-    if problems:
-        others = f", and {len(problems) - 1} others" if len(problems) > 1 else ""
-        warnings.warn(f"left out what cannot be read: {problems[0]}{others}", Notice, stacklevel=1)
+    others = f", and {len(problems) - 1} others" if len(problems) > 1 else ""
+    if not rows and problems:
+        raise DataError(str(folder), f"holds no run that can be read: {problems[0]}{others}", "")
     if not rows:
         raise DataError(str(folder), "holds no run directories", "name the folder that has them")
+    if problems:
+        warnings.warn(f"left out what cannot be read: {problems[0]}{others}", Notice, stacklevel=1)
     recipes = [row.pop("recipe") for row in rows]
     for row, changes in zip(rows, differences_of_runs(recipes), strict=True):
         row["changes"] = changes

@@ -223,6 +223,17 @@ class Recurrent(Reply):
     series: list[Row]
 
 
+class Way(Reply):
+    stations: list[Row]
+
+
+class Choice(Reply):
+    chosen: int
+    left: int
+    size: int
+    rows: list[Row]
+
+
 class EngineState(Reply):
     models: list[Row]
 

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from archetype import __version__
 from archetype.apps.serve import answer_schemas as answers
-from archetype.apps.serve import positions, recipes, requests, specs
+from archetype.apps.serve import kv_cache, positions, recipes, requests, specs
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.fill import FillRequest
 from archetype.apps.serve.inspections import STAGES
@@ -74,6 +74,19 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "/api/inspect/{id}/experts": Operation("Give each token's experts", answers.Experts),
     "/api/inspect/{id}/recurrent": Operation("Give the series of states and gates", answers.Recurrent),
+    "/api/inspect/{id}/way": Operation(
+        "Give what each box of the diagram gives at a position", answers.Way,
+        query={"position": INTEGER, "source": INTEGER},
+    ),
+    "/api/inspect/{id}/station": Operation(
+        "Give the numbers of one of these", media=BYTES,
+        query={"position": INTEGER, "source": INTEGER, "number": INTEGER},
+    ),
+    "/api/inspect/{id}/choice": Operation(
+        "Choose a token at a position by settings", answers.Choice,
+        query={"position": INTEGER, "source": INTEGER, "temperature": NUMBER, "top_k": INTEGER, "top_p": NUMBER,
+               "min_p": NUMBER, "seed": INTEGER, "k": INTEGER},
+    ),
     "/api/events": Operation("Follow the engines", media=STREAM),
     "/api/state": Operation("Give the slots and states of the engines", answers.EngineState, query=MODEL),
     "/api/reports": Operation("List the reports of studies", answers.ReportList),
@@ -89,6 +102,7 @@ OPERATIONS: dict[str, Operation] = {
     "/api/presets": Operation("List the presets and devices", answers.Presets),
     "/api/spec/schema": Operation("Give the JSON schema of specifications", dict[str, Any]),
     "/api/spec/evaluate": Operation("Say what a specification costs", answers.Judged, specs.EvaluateRequest),
+    "/api/spec/cache": Operation("Say what decoding keeps, and saves", answers.Judged, kv_cache.CacheRequest),
     "/api/spec/position": Operation("Say what one does with positions", answers.Judged, positions.PositionRequest),
     "/api/spec/recipe": Operation("Say how one would be trained", answers.Judged, recipes.RecipeRequest),
 }  # fmt: skip

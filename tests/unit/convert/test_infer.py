@@ -342,6 +342,7 @@ def test_llama_cpp_has_no_place_for_it_but_under_a_family_that_it_knows(folder: 
     assert (tmp_path / "out" / "model.gguf").is_file()
 
 
+@pytest.mark.filterwarnings("ignore::archetype.errors.UnknownFamily")
 def test_a_damaged_origin_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     read(folder).save(tmp_path / "run")
     file = tmp_path / "run" / "origin.json"

@@ -5,6 +5,7 @@ In processes of their own, for the libraries start threads that would stand besi
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import archetype
+from archetype.distribution import install_command
 from archetype.errors import DataError
 from archetype.families.llama import llama
 from archetype.generate.score import score_continuations
@@ -91,7 +93,7 @@ def test_continuations_are_scored_as_one_by_one() -> None:
 
 def test_without_lm_eval_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    with pytest.raises(DataError, match=r"lm-eval: is not installed; pip install 'archetype-lm\[lm-eval\]'"):
+    with pytest.raises(DataError, match=re.escape(f"lm-eval: is not installed; {install_command('lm-eval')}")):
         archetype.evaluate(tiny(), tasks=["hellaswag"])
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def run(*arguments: str) -> Any:
 @pytest.mark.usefixtures("folder")
 def test_two_models_and_a_text_are_enough() -> None:
     done = run("narrow.yaml", "wide.yaml", "--data", "text.txt", "--minutes", "0.05")
-    reasons = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.stderr.splitlines() if "  " in line}
+    reasons = dict(
+        re.findall(r"^(control|data|tokens|rates|seeds|margin|verdict|experiment) +(.+)$", done.stderr, re.MULTILINE)
+    )
     assert reasons.keys() == {"control", "data", "tokens", "rates", "seeds", "margin", "verdict", "experiment"}
     steps = round(0.05 * 60 / (10 * 0.1))  # of 10 runs, by 0.1 s each
     (part,) = read_experiment(Path(reasons["experiment"])).parts

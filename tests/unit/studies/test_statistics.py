@@ -1,6 +1,7 @@
 """Every rule of a study against scipy, closed form, or simulation."""
 
 import math
+import re
 import sys
 from itertools import product
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from archetype.distribution import install_command
 from archetype.errors import SpecError
 from archetype.studies import statistics
 from archetype.studies.decisions import (
@@ -212,5 +214,5 @@ def test_equal_arms_are_told_apart_no_more_often_than_the_rules_allow() -> None:
 
 def test_scipy_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
-    with pytest.raises(SpecError, match=r"compare: scipy is not installed; pip install 'archetype-lm\[studies\]'"):
+    with pytest.raises(SpecError, match=re.escape(f"compare: scipy is not installed; {install_command('studies')}")):
         statistics.paired_interval([1.0, 2.0])
