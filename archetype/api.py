@@ -109,7 +109,7 @@ def draw(
         other: drawn beside it, with what was added, removed or changed coloured and listed (absent: nothing).
         measure: what the bars show: parameters, active ones, FLOPs or bytes of the weights.
         batch: sequences at once, for FLOPs.
-        length: tokens of each sequence (default: the context length).
+        length: tokens of each sequence (default: the context length, of two the shorter).
         dtype: type of the weights.
         aspect: width and height of the picture, such as "16:9", by margins (absent: as what is drawn).
 
@@ -120,9 +120,10 @@ def draw(
     from archetype.diagram.architecture import draw
     from archetype.diagram.aspect import with_aspect
     from archetype.diagram.compare import compared
-    from archetype.estimate.report import cost_report
+    from archetype.estimate.report import common_length, cost_report
 
     specs = [load_spec(one) for one in (source, other) if one is not None]
+    length = common_length(specs) if length is None else length
     scenes = [draw(cost_report(one, batch, length, dtype), measure) for one in specs]
     scene = scenes[0]
     if len(specs) > 1:

@@ -66,8 +66,12 @@ of {family.format.architecture_of(model)}. Written by Archetype {__version__}.
 
     def _metadata(self, model: ModelSpec, family: Family) -> str:
         """The front matter, by which the hub files the model."""
-        task = {"pipeline_tag": "text-generation"} if model.continues_text else {}
-        data = {"library_name": "transformers"} | task | {"tags": sorted({family.format.model_type, "archetype"})}
+        library, task, tags = "transformers", "text-generation" if model.continues_text else None, ["archetype"]
+        if model.head.embeds:
+            library, task = "sentence-transformers", "sentence-similarity"
+            tags.append(library)
+        tagged = {"tags": sorted({family.format.model_type, *tags})}
+        data = {"library_name": library} | ({"pipeline_tag": task} if task else {}) | tagged
         return mapping_to_yaml(data)
 
     def _evaluation(self) -> str:
@@ -85,10 +89,14 @@ of {family.format.architecture_of(model)}. Written by Archetype {__version__}.
         module = "archetype.hf" if family is OWN else "transformers"
         revision = "" if self.revision is None else f', revision="{self.revision}"'
         name = self.name if self.revision is None else f"{self.name}@{self.revision}"
+        loading = f'{architecture}.from_pretrained("{self.name}"{revision})'
+        if model.head.embeds:  # config.json names a class without this head
+            module, architecture = "sentence_transformers", "SentenceTransformer"
+            loading = f'SentenceTransformer("{self.name}"{revision})'
         return f"""```python
 from {module} import {architecture}
 
-model = {architecture}.from_pretrained("{self.name}"{revision})
+model = {loading}
 ```
 
 ```python

@@ -318,6 +318,11 @@ def cost_report(
     return CostReport(model, batch, length, dtype, attention, tuple(rows), memory, source_length)
 
 
+def common_length(models: Sequence[ModelSpec]) -> int | None:
+    """The tokens that models beside each other are counted for: what the shortest context holds; None for images."""
+    return None if any(model.reads_images for model in models) else min(model.context_length for model in models)
+
+
 def total_parameters(model: ModelSpec) -> int:
     """All parameters of a model, shared ones once."""
     return num_parameters(model_cost(model)).value

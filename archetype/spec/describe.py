@@ -71,8 +71,19 @@ def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
     names = list(dict.fromkeys(str(cls.model_fields["kind"].default) for _, cls in kinds()))
     name, written = (kind, kind) if kind in names else meant_kind(kind, names) or ("", "")
     if not name:
-        raise SpecError(kind[:60], "there is no such kind", nearest_kind(kind, names))
+        raise SpecError(kind[:60], "there is no such kind", _where_else(kind) or nearest_kind(kind, names))
     return [(role, cls) for role, cls in kinds() if cls.model_fields["kind"].default == name], written
+
+
+def _where_else(word: str) -> str:
+    """Where a word of the field that names no kind is found: the KV cache, or a field of kinds."""
+    word = word.lower().replace("-", "_").replace(" ", "_")
+    if "cache" in word.split("_"):
+        return "it is the state that attention keeps; `archetype cost MODEL --length N` has its bytes"
+    owners = list(
+        dict.fromkeys(str(cls.model_fields["kind"].default) for _, cls in kinds() if word in cls.model_fields)
+    )
+    return f"it is a field: explain {' or '.join(owners[:4])}" if owners and word != "kind" else ""
 
 
 def kinds_of(role: str) -> str:

@@ -15,6 +15,7 @@ from archetype.studies.statistics import Interval
 
 SHOWN, NO_DIFFERENCE, NOT_SHOWN = "shown", "no difference shown", "not shown at this scale"
 DIRECTION, UNCALIBRATED = "direction only, no verdict", "no verdict without calibration"
+CONTROL_FAILED = "control failed"  # begins the reason of a verdict
 NOT_RUN = "not run"
 ALPHA = 0.05
 LEAST_PAIRS = 6  # below which a sign-flip test cannot reach 0.05
@@ -360,7 +361,7 @@ def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]
     for (decision, evidence), p in zip(judged, adjusted, strict=True):
         verdict = decision.judge(evidence, p)
         if evidence.failed_control:
-            verdict = replace(verdict, verdict=NOT_SHOWN, reason=f"control failed: {evidence.failed_control}")
+            verdict = replace(verdict, verdict=NOT_SHOWN, reason=f"{CONTROL_FAILED}: {evidence.failed_control}")
         elif not evidence.tuning_is_interior:
             reason = "tuning: the best trial of an arm lies at the edge of its grid"
             verdict = replace(verdict, verdict=NOT_SHOWN, reason=reason)

@@ -11,7 +11,7 @@ from archetype.io.files import read_json
 from archetype.machine.environment import now
 from archetype.spec.base import in_words, path
 from archetype.studies.calibration import read_calibration
-from archetype.studies.decisions import NOT_SHOWN
+from archetype.studies.decisions import CONTROL_FAILED, NOT_SHOWN
 from archetype.studies.experiment import Experiment, TrainedPart
 from archetype.studies.store import CODE, RunRequest, Store
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
@@ -191,7 +191,7 @@ class ReportExtension:
         for test, before in zip(reported.each_test(), part.get("tests") or [{"effect": part["effect"]}], strict=True):
             verdict, reason = test.verdict, test.reason
             if verdict != NOT_SHOWN and has_failed:  # by a rule newer than the report
-                verdict, reason = NOT_SHOWN, f"control failed: {reported.control} learned no more than a guess"
+                verdict, reason = NOT_SHOWN, f"{CONTROL_FAILED}: {reported.control} learned no more than a guess"
             of_arm = [(other, values[test.arm]) for other, values in evidence]
             verdict, reason = confirmed(study.part, verdict, reason, test.effect.effect[0], first, of_arm)
             is_supported = verdict == reported.claimed

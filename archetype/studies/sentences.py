@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from statistics import mean
 from typing import Any
 
-from archetype.studies.decisions import ALPHA, DIRECTION, NO_DIFFERENCE, UNCALIBRATED
+from archetype.studies.decisions import ALPHA, CONTROL_FAILED, DIRECTION, NO_DIFFERENCE, UNCALIBRATED
 from archetype.table import quantity
 
 METRICS = {
@@ -27,6 +27,9 @@ def sentences(part: Mapping[str, Any]) -> list[str]:
     first, tokens = part["comparisons"][0], part["arms"][part["control"]]["tokens"]
     runs = len(first["seeds"]) * len(first["values"])
     lines = [f"Each of {runs} runs learned from {tokens:,} tokens of {first['name']}."]
+    for arm, guessed in first.get("diverged", {}).items():
+        if any(guessed):
+            lines.append(f"{sum(guessed)} of {len(guessed)} runs of {arm} ended worse than a guess, and count as one.")
     for test in part["tests"]:
         lines += [_finding(part, test), _cost(part, test["arm"])]
     return [*lines, *_slopes(part)]
@@ -35,6 +38,8 @@ def sentences(part: Mapping[str, Any]) -> list[str]:
 def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
     """What one test found, with how certain that is."""
     effect, control, arm = test["effect"], part["control"], test["arm"]
+    if test["reason"].startswith(CONTROL_FAILED):
+        return f"{arm} cannot be judged: {test['reason']}{_end(test)}."
     metric = METRICS.get(part["metric"]["name"], part["metric"]["name"])
     number, low, high = effect["effect"]
     interval = "no interval from one pair" if low is None else f"95 % interval {low:.4g} to {high:.4g}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, SHOWN, UNCALIBRATED, Verdict
+from archetype.studies.decisions import CONTROL_FAILED, DIRECTION, NOT_RUN, NOT_SHOWN, SHOWN, UNCALIBRATED, Verdict
 
 
 def announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:
@@ -43,7 +43,8 @@ def verdict_of_arms(control: str, tests: Sequence[dict[str, Any]]) -> dict[str, 
         return {name: tests[0][name] for name in ("verdict", "reason", "is_supported")}
     verdicts = [test["verdict"] for test in tests]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
+    failed = next((f"; {test['reason']}" for test in tests if test["reason"].startswith(CONTROL_FAILED)), "")
     return {
-        "verdict": joint_verdict(tests, "arms"), "reason": f"of {len(tests)} arms against {control} {counts}",
+        "verdict": joint_verdict(tests, "arms"), "reason": f"of {len(tests)} arms against {control} {counts}{failed}",
         "is_supported": all(test["is_supported"] for test in tests),
     }  # fmt: skip

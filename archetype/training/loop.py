@@ -75,7 +75,7 @@ def run(
             if state.verdict is not None:
                 on_event(Notice(state.step, state.verdict.text))
         try:
-            draw_picture(run, state.objective.unit)
+            draw_picture(run, state.objective.loss_label)
         except Exception as error:  # whatever a library for pictures raises: the weights are written, and count
             log.warning("no loss curve", exc_info=True)
             on_event(Notice(state.step, one_line(f"{run.loss_picture.name} could not be drawn: {error}")))

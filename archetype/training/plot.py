@@ -10,6 +10,7 @@ from archetype.io import atomic
 from archetype.runs.directory import Run
 from archetype.training import metrics
 
+ORDINATE = "loss (nats per token)"
 Axis = Literal["steps", "tokens", "flops", "seconds"]
 Curve = tuple[list[float], list[float]]
 
@@ -73,7 +74,7 @@ def draw_in_terminal(curves: dict[str, Curve], title: str, width: int, height: i
     return lines if isinstance(lines, str) else "\n".join(lines)
 
 
-def draw_picture(run: Run, unit: str = "token") -> None:
+def draw_picture(run: Run, ordinate: str = ORDINATE) -> None:
     """The loss curve of a run as loss.png, with its name and final losses."""
     training, held_out, final = curves(metrics.read(run.metrics_file))
     labelled = {
@@ -82,10 +83,10 @@ def draw_picture(run: Run, unit: str = "token") -> None:
         f"all that is held out{_final(final)}": final,
     }
     if training[0] or held_out[0]:
-        draw_curves(labelled, run.loss_picture, run.folder.resolve().name, "step", unit)
+        draw_curves(labelled, run.loss_picture, run.folder.resolve().name, "step", ordinate)
 
 
-def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str, unit: str = "token") -> None:
+def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str, ordinate: str = ORDINATE) -> None:
     """Curves by their labels as a PNG file; no name is taken for markup."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -97,7 +98,7 @@ def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str,
             mark = "o" if len(xs) <= 50 else None
             # matplotlib leaves labels that begin with an underscore out of the legend
             axes.plot(xs, ys, label=" " + one_line(label), linewidth=1.2, marker=mark, markersize=4)
-    axes.set(xlabel=abscissa, ylabel=f"loss (nats per {unit})")
+    axes.set(xlabel=abscissa, ylabel=ordinate)
     axes.set_title(one_line(title), parse_math=False)
     axes.grid(alpha=0.3)
     for text in axes.legend().get_texts():

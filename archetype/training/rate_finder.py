@@ -41,12 +41,12 @@ class RateSweep:
         """Plain data, for `--json`."""
         return asdict(self)
 
-    def draw(self, file: Path, unit: str) -> None:
+    def draw(self, file: Path, label: str) -> None:
         """The losses by the rate, as a PNG file."""
         logarithms = [math.log10(rate) for rate in self.rates]
         labelled = {"each step": (logarithms, self.losses), "mean": (logarithms, self.means)}
         title = "learning-rate range test" + (f": {self.suggested:.1e}" if self.suggested else "")
-        draw_curves(labelled, file, title, "logarithm of the learning rate, base 10", unit)
+        draw_curves(labelled, file, title, "logarithm of the learning rate, base 10", label)
 
 
 def find_rate(resolved: ResolvedRecipe, device: torch.device, num_steps: int = NUM_STEPS) -> RateSweep:

@@ -103,7 +103,7 @@ def ngram_perplexity(n, tokens, k=0.1):
 
 
 orders = range(1, 8)
-seen = [ngram_perplexity(n, train) for n in orders]
+seen = [ngram_perplexity(n, train, k=0) for n in orders]  # nothing in it was never seen
 unseen = [ngram_perplexity(n, test) for n in orders]
 # %% [markdown]
 # ## A network with a memory

@@ -30,6 +30,7 @@ def pairs(shared: Path) -> dict[str, Path]:
     return {side: shared / "multi30k" / f"train.{end}.gz" for side, end in (("source", "de"), ("target", "en"))}
 
 
+@pytest.mark.slow
 def test_sixty_steps_learn_more_than_how_often_each_token_occurs(shared: Path, tmp_path: Path) -> None:
     """A narrower model, on the first of the pairs, in fewer tokens, and a smaller batch."""
     beginnings = {side: tmp_path / f"{side}.txt" for side in pairs(shared)}

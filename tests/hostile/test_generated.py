@@ -307,6 +307,7 @@ def test_what_is_no_file_is_refused(sound: dict[str, Path], tmp_path: Path) -> N
     assert faults(kind, tmp_path, range(len(kind.specials))) == []
 
 
+@pytest.mark.slow
 def test_limits_and_judgement_would_tell(sound: dict[str, Path], tmp_path: Path) -> None:
     """The control: sound files are read, and too much time, too much memory and a trace are faults."""
     kinds = [of(name, sound) for name in CLASSES]

@@ -119,7 +119,7 @@ def test_an_output_of_another_input_is_left_alone(
         (["--input", prompts], "--input: has no effect without --output; add it, or leave this out"),
         (
             ["--input", prompts, "--output", output, "text"],
-            "PROMPT...: cannot be combined with --input",
+            "PROMPT: cannot be combined with --input",
         ),
         (["--input", tmp_path / "none", "--output", output], f"{tmp_path / 'none'}: there is no such file"),
     ):

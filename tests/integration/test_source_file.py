@@ -88,7 +88,7 @@ def test_a_wrong_line_is_named_before_anything_runs(archetype: Command, model: P
     output.write_text("other\n")
     for arguments, message in (
         (["--input", file], "--input: has no effect without --output; add it, or leave this out"),
-        (["a text", "--input", file, "--output", output], "TEXT...: cannot be combined with --input; give one of them"),
+        (["a text", "--input", file, "--output", output], "TEXT: cannot be combined with --input; give one of them"),
         (["--input", file, "--output", output], f"{output}: holds no translation of this input; choose another"),
     ):
         done = archetype("translate", model, *arguments)

@@ -20,7 +20,9 @@ def draw(
         str, typer.Option(help="What the bars show: parameters, active, flops or bytes.")
     ] = "parameters",
     batch: Annotated[int, typer.Option(min=1, help="Rows at once, for FLOPs.")] = 1,
-    length: Annotated[int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context]")] = None,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context, of two the shorter]")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="Type of the weights, for bytes.")] = "bfloat16",
     aspect: Annotated[
         str | None,

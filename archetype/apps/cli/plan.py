@@ -116,14 +116,14 @@ def print_rates(resolved: ResolvedRecipe, device: torch.device, file: Path | Non
     Args:
         file: where to draw the curve as a picture (absent: nowhere).
     """
-    sweep, unit = find_rate(resolved, device), resolved.objective.unit
+    sweep, label = find_rate(resolved, device), resolved.objective.loss_label
     if file is not None:
-        sweep.draw(file, unit)
+        sweep.draw(file, label)
     if as_json:
         print_json(sweep.to_json())
         return
     print_device(device)
-    title = f"loss (nats per {unit}) by the logarithm of the learning rate, base 10"
+    title = f"{label} by the logarithm of the learning rate, base 10"
     logarithms = [math.log10(rate) for rate in sweep.rates]
     print(draw_in_terminal({"mean": (logarithms, sweep.means)}, title, 90))
     if sweep.suggested is None:

@@ -67,7 +67,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
     write_report(state.run)
     if measured := read(state.run.metrics_file):
         training, held_out, _ = curves(measured)
-        title = f"loss (nats per {state.objective.unit}) by step"
+        title = f"{state.objective.loss_label} by step"
         labelled = {"training": training, "held out": held_out}
         bars = loss_bars(training, encoding=err.encoding)
         drawn = draw_in_terminal(labelled, title, err.width, curve_height) if curve_height > 1 else bars
@@ -180,7 +180,7 @@ class ProgressLine:
             step, evaluation = event.step, event.evaluation
             self.validation = f"  held out {evaluation.loss:.3f}"
             if evaluation.accuracy is None:
-                measured = f"mean squared error {evaluation.loss:.4f}"
+                measured = f"{self.state.objective.loss_name or 'loss'} {evaluation.loss:.4f}"
             else:
                 measured = f"loss {evaluation.loss:.4f} nats/{self.unit}, {evaluation.accuracy:.1%} right"
             bits = f", {evaluation.bits_per_byte:.4f} bits/byte" if evaluation.bits_per_byte is not None else ""

@@ -42,6 +42,7 @@ def runs(
         raise DataError(str(folder), "holds no run directories", "name the folder that has them")
     if problems:
         warnings.warn(f"left out what cannot be read: {problems[0]}{others}", Notice, stacklevel=1)
+    _warn_of_tokens([row.pop("tokens") for row in rows])
     recipes = [row.pop("recipe") for row in rows]
     for row, changes in zip(rows, differences_of_runs(recipes), strict=True):
         row["changes"] = changes
@@ -95,8 +96,27 @@ def _row(run: "Run") -> dict[str, Any]:
         "step": lines[-1]["step"] if lines else 0,
         "steps": recipe.steps,
         "best_validation_loss": min(losses, default=None),
+        "tokens": _tokens_of(run),
         "recipe": recipe.dump(full=True) | {"spec": spec.dump(full=True, each_layer=True)},
     }
+
+
+def _tokens_of(run: "Run") -> str:
+    """What one token of a run is: its tokenizer, and how many there are."""
+    from archetype.runs.directory import read_run_spec
+    from archetype.training.recipe import read_recipe
+
+    data, spec = read_recipe(run.recipe_file).data, read_run_spec(run)
+    return f"{getattr(data, 'tokenizer', None)} {getattr(spec, 'vocab_size', None)}"
+
+
+def _warn_of_tokens(tokens: list[str]) -> None:
+    """Say that runs read other tokens, so that a loss of one says nothing beside that of another."""
+    from archetype.errors import Notice
+
+    if len({*tokens}) > 1:
+        cause = "these runs differ in their tokenizers, so that their losses of a token cannot be compared"
+        warnings.warn(f"{cause}; held-out bits per byte can, which report.html has", Notice, stacklevel=2)
 
 
 def plot(
@@ -118,6 +138,7 @@ def plot(
         labelled[str(folder)] = curves.held_out if held_out else curves.training
     if not any(xs for xs, _ in labelled.values()):
         raise SpecError(", ".join(map(str, folders)), "nothing was measured yet", "train further")
+    _warn_of_tokens([_tokens_of(Run(folder)) for folder in folders])
     title = f"{'held-out' if held_out else 'training'} loss (nats)"
     if to is not None:
         draw_curves(labelled, to, title, UNITS[x])

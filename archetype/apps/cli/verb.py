@@ -54,7 +54,8 @@ class Verb(TyperCommand):
             SpecError: names both.
         """
         written = {
-            str(one.name): one.opts[0] if one.param_type_name == "option" else str(one.metavar).strip("[].") for one in self.params
+            str(one.name): one.opts[0] if one.param_type_name == "option" else str(one.metavar).strip("[].")
+            for one in self.params
         }
         chosen = [name for name in written if ctx.get_parameter_source(name).name == "COMMANDLINE"]
         for name in chosen:

@@ -21,7 +21,7 @@ from archetype.diagram.items import picture_items
 from archetype.diagram.scene import Box, Container, Scene
 from archetype.errors import ArchetypeError, SpecError, SpecErrors
 from archetype.estimate.fit import fits
-from archetype.estimate.report import CostReport, cost_report
+from archetype.estimate.report import CostReport, common_length, cost_report
 from archetype.estimate.roofline import chooses_experts, predict, too_large
 from archetype.families.index import preset_facts
 from archetype.families.registry import family_for, preset
@@ -130,9 +130,10 @@ def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
         if body.source is None or body.set:
             spec = assign(spec, [f"{path}={json.dumps(value)}" for path, value in body.set.items()])
             text = to_yaml(spec)
-        report = cost_report(spec, body.batch, body.length, body.dtype)
         base = None if body.base is None else read(models, body.base)
-        base_sums = None if base is None else sums(base, body.batch, body.length, body.dtype)
+        length = common_length([spec, base]) if base is not None and body.length is None else body.length
+        report = cost_report(spec, body.batch, length, body.dtype)
+        base_sums = None if base is None else sums(base, body.batch, length, body.dtype)
     except SpecError as error:
         return {"ok": False, "source": text, "problems": list(problems(error, text))}
     scene = draw(report, body.measure, body.unfold)
@@ -146,7 +147,7 @@ def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
         answer["base"] = base_sums
         answer["diff"] = [{"path": path, "a": a, "b": b} for path, a, b in differences(base, spec)]
         if body.compare:
-            before = cost_report(base, body.batch, body.length, body.dtype)
+            before = cost_report(base, body.batch, length, body.dtype)
             scene = compared((base, draw(before, body.measure)), (spec, draw(report, body.measure)))
     if body.family:
         answer["family"] = family_name(spec)

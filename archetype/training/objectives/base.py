@@ -66,6 +66,7 @@ class Objective(ABC):
 
     Attributes:
         unit: what is predicted: token or image.
+        loss_name: of a loss that is no number of nats.
         description: how much there is to learn from, as it is shown to people.
         fingerprint: a hash of the examples, to tell on resuming whether they are still the same.
         num_validation_batches: how many batches the held-out examples make.
@@ -79,6 +80,7 @@ class Objective(ABC):
     """
 
     unit: ClassVar[str] = "token"
+    loss_name: str | None = None
     description: str
     fingerprint: str
     num_validation_batches: int
@@ -88,6 +90,11 @@ class Objective(ABC):
     bytes_per_unit: float | None = None
     steps_per_epoch: float | None = None
     batch_shape: tuple[int, int | None] | None = None
+
+    @property
+    def loss_label(self) -> str:
+        """What the loss is, for an axis."""
+        return self.loss_name or f"loss (nats per {self.unit})"
 
     @abstractmethod
     def batch(self, step: int) -> Batch:

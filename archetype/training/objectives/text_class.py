@@ -147,6 +147,8 @@ class LabelledTextObjective(Objective):
 class RegressionObjective(LabelledTextObjective):
     """Texts, and a number that is said of each."""
 
+    loss_name = "mean squared error"
+
     def guessing_loss(self, spec: ModelSpec) -> float:
         """That of the mean."""
         return float(np.square(self.validation_labels - self.labels.mean()).mean())

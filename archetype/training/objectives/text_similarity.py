@@ -45,6 +45,7 @@ class TextSimilarityObjective(TextVectorObjective):
         assert isinstance(inputs.data, ScoredPairs)
         self.config = config
         self.compares_rows = config.loss == "cosent"
+        self.loss_name = "CoSENT" if config.loss == "cosent" else "mean squared error"
         super().__init__(inputs, *map(_examples, inputs.data.split(inputs.texts)))
 
     def loss_of_vectors(self, vectors: list[Float[Tensor, "B D_s"]], labels: Batch) -> tuple[Tensor, int | None]:

@@ -22,6 +22,7 @@ from archetype.studies.report import keep_outcome, summary_text, write_reports
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.study import Study
 from archetype.studies.trained import TrainedStudy
+from archetype.studies.verdicts import verdict_of_arms
 from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.training.schedules import Cosine
 from tests.unit.studies.pretended import GRID, LOSS_BY_RATE, Pretended, calibrating, pretended
@@ -95,6 +96,10 @@ def test_a_control_that_learned_nothing_gives_no_verdict(tmp_path: Path) -> None
         one, _ = pretended(tmp_path, "full", trained(seeds=8), losses={0.01: loss}, gain=0.5)
         (part,) = one.outcome()["parts"]
         assert part["verdict"] == verdict and part["reason"].startswith(reason)
+        is_said = any("cannot be judged: control failed: 8 of 8" in sentence for sentence in part["sentences"])
+        assert is_said == (verdict == NOT_SHOWN)
+    tests = [{"verdict": NOT_SHOWN, "reason": "control failed: no run learned", "is_supported": False}] * 2
+    assert verdict_of_arms("a", tests)["reason"] == f"of 2 arms against a 2 {NOT_SHOWN}; control failed: no run learned"
 
 
 def test_a_guess_is_counted_in_the_tokens_that_a_model_learns(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def looped(recipe: Recipe, layers: list[Any], **changes: Any) -> Recipe:
     return recipe.replace(spec=spec, **sizes, **changes)
 
 
+@pytest.mark.slow
 def test_shared_layers_and_contents_side_by_side_train_as_in_one_process(recipe: Recipe, tmp_path: Path) -> None:
     recipe = looped(recipe.replace(evaluate_every=2, checkpoint_every=2), [LOOP, LOOP])
     train_one((str(tmp_path / "alone"), recipe, {}), ALONE)

@@ -61,6 +61,7 @@ def test_runs_are_listed_with_what_each_changes_and_its_best_loss(folder: Path) 
     assert slow.split()[-2:] == ["4.3500", "0.001"]
 
 
+@pytest.mark.filterwarnings("ignore:these runs differ in their tokenizers:archetype.errors.Notice")
 def test_models_are_compared_by_path_whatever_they_are_called(folder: Path) -> None:
     for other in (TINY, TINY.replace(name="mine")):
         write_run_spec(Run(folder / "slow"), spec.assign(other, ["layers[*].mixer.num_kv_heads=1", "d_model=32"]))
