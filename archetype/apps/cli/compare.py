@@ -68,7 +68,7 @@ To = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="The fol
 def models(
     sources: Annotated[list[str], typer.Argument(metavar="MODEL...", help=f"Two or more. {SPEC_HELP}")],
     data: Annotated[
-        str, typer.Option(help="A text file, a folder of them, or the name of a corpus.  [default: this Python's docs]")
+        str, typer.Option(help="A text file, a folder of them, or a corpus by its name; pystdlib: this Python's docs.")
     ] = "pystdlib",
     minutes: Annotated[float, typer.Option(help="How long all runs may take together.")] = 10,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",

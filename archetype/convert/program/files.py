@@ -92,14 +92,15 @@ def readme(model: Model, format: ProgramFormat, inputs: Inputs) -> str:
     """What the program is, and the lines that run it."""
     names = {"torch": ", ".join(f"{name}={name}" for name in inputs)}
     names["numpy"] = ", ".join(f'"{name}": {name}' for name in inputs)
+    padded = " `num_tokens` are the tokens of each row before its padding, which stands at the end."
     use = USES[format].format(output=output_name(model.spec), **names)
     return f"""# {model.spec.name or model.spec.kind}
 
 A whole pass as a program of {format}, for every number of rows and every length. `{SIGNATURE}` has the names, shapes
-and types of what it reads and gives. `num_tokens` are the tokens of each row before its padding, which stands at the
-end. Written by Archetype {__version__}.
+and types of what it reads and gives.{padded if "num_tokens" in inputs else ""} Written by Archetype {__version__}.
 
 ```python
+# {", ".join(inputs)}: yours
 {use}
 ```
 """
