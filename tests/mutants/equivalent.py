@@ -31,4 +31,8 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "weights/linear.py",
         "FEW = 16 -> FEW = 17",
     ): "the number of vectors from which the other of two ways is faster; both give the same",
+    (
+        "apps/cli/source_file.py",
+        "for source, target in zip(batch, targets, strict=True): -> for source, target in zip(batch, targets):",
+    ): "a model gives a target for each source",
 }

@@ -308,3 +308,10 @@ def test_an_option_that_would_be_ignored_is_refused_in_one_line(
     arguments: tuple[str, ...], place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert f"{place}: " in refusal(monkeypatch, capsys, *arguments)
+
+
+def test_options_of_a_section_stand_in_its_order() -> None:
+    shown = CliRunner().invoke(main.app, ["evaluate", "--help"]).stdout
+    names = ("text", "data", "source", "target", "retrieval", "correlation", "tasks", "stride", "num-beams")
+    places = [shown.index(f"\n  --{name}") for name in names]
+    assert places == sorted(places)
