@@ -312,8 +312,8 @@ def test_a_folder_says_which_extension_it_needs_and_loads_none(tmp_path: Path) -
         check_extensions(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path}: needs Mixer.gated_linear_attention of the extension linear_attention.py"
-        f" (sha256 {extension.sha256[:12]}...), which is not loaded; give --extension linear_attention.py (in"
-        " Python, import it) if you trust that file"
+        f" (sha256 {extension.sha256[:12]}...), which is not loaded; give --extension linear_attention.py if you trust"
+        " that file"
     )
     assert "gated_linear_attention" not in spec.Mixer.kinds
     (tmp_path / FILE).write_text("{}")
