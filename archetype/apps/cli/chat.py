@@ -118,7 +118,7 @@ class Conversation:
                 self._answer(line)
 
     def _begin(self, system: str | None) -> None:
-        """Begin anew."""
+        """Forget the messages, and take this system message."""
         messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
         self._lm.encode_chat([*messages, {"role": "user", "content": "Hi"}])  # or the template refuses it
         self._system, self.messages = system, messages

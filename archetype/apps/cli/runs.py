@@ -1,5 +1,6 @@
 """Verbs on runs: a list of them, and their curves in one picture."""
 
+import hashlib
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -102,16 +103,15 @@ def _row(run: "Run") -> dict[str, Any]:
 
 
 def _tokens_of(run: "Run") -> str:
-    """What one token of a run is: its tokenizer, and how many there are."""
-    from archetype.runs.directory import read_run_spec
-    from archetype.training.recipe import read_recipe
-
-    data, spec = read_recipe(run.recipe_file).data, read_run_spec(run)
-    return f"{getattr(data, 'tokenizer', None)} {getattr(spec, 'vocab_size', None)}"
+    """A hash of the tokenizer of a run, which decides what a loss of one token means."""
+    digest = hashlib.sha256()
+    for file in sorted(run.tokenizer_folder.glob("*")):
+        digest.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def _warn_of_tokens(tokens: list[str]) -> None:
-    """Say that runs read other tokens, so that a loss of one says nothing beside that of another."""
+    """Warn where runs have different tokenizers: their losses of a token cannot be compared."""
     from archetype.errors import Notice
 
     if len({*tokens}) > 1:

@@ -1,6 +1,8 @@
 """Runs listed, compared and drawn over each other, from folders that are written here without training."""
 
 import json
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from archetype.errors import DataError, Notice
 from archetype.estimate.report import cost_report
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run, write_run_spec
+from archetype.tokenizers import train_tokenizer
 from archetype.training import metrics, plot
 from archetype.training.evaluate import Evaluation
 from archetype.training.metrics import Evaluated, Step
@@ -61,7 +64,6 @@ def test_runs_are_listed_with_what_each_changes_and_its_best_loss(folder: Path) 
     assert slow.split()[-2:] == ["4.3500", "0.001"]
 
 
-@pytest.mark.filterwarnings("ignore:these runs differ in their tokenizers:archetype.errors.Notice")
 def test_models_are_compared_by_path_whatever_they_are_called(folder: Path) -> None:
     for other in (TINY, TINY.replace(name="mine")):
         write_run_spec(Run(folder / "slow"), spec.assign(other, ["layers[*].mixer.num_kv_heads=1", "d_model=32"]))
@@ -94,6 +96,20 @@ def test_what_cannot_be_read_is_left_out_with_one_line(folder: Path) -> None:
         (folder / name / "spec.yaml").unlink()
     with pytest.raises(DataError, match=r"holds no run that can be read: .*recipe.yaml.*, and \d others"):
         CliRunner().invoke(app, ["runs", str(folder)], catch_exceptions=False)
+
+
+def test_losses_of_different_tokenizers_are_said_not_to_compare(folder: Path, tmp_path: Path) -> None:
+    tokenizers = [train_tokenizer("bytes", "", None), train_tokenizer("byte_bpe", "the cat sat", 257)]
+    for names, is_said in (((0, 0), False), ((0, 1), True)):
+        for run, number in zip(LOSSES, names, strict=True):
+            shutil.rmtree(folder / run / "tokenizer", ignore_errors=True)
+            (folder / run / "tokenizer").mkdir()
+            tokenizers[number].save(folder / run / "tokenizer")
+        for arguments in (("runs", folder), ("plot", *(folder / run for run in LOSSES), "--to", tmp_path / "c.png")):
+            with warnings.catch_warnings(record=True) as shown:
+                warnings.simplefilter("always")
+                printed(*arguments)
+            assert any("differ in their tokenizers" in str(one.message) for one in shown) == is_said
 
 
 def test_a_difference_of_runs_is_that_of_models_and_recipes(folder: Path) -> None:
