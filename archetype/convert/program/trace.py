@@ -18,7 +18,7 @@ ROWS, LENGTH, SOURCE_LENGTH = 3, 7, 11  # of the trace; sizes that differ stay a
 
 
 def trace(model: Model) -> ExportedProgram:
-    """The program of a whole pass: from tokens, or images, to logits, or vectors where there is no head.
+    """The program of a whole pass: from tokens, or images, to logits, or vectors where no head gives any.
 
     Args:
         model: whose training mode is left.
@@ -75,7 +75,7 @@ def example_inputs(model: Model, rows: int, length: int, source_length: int, see
 
 def output_name(spec: ModelSpec) -> str:
     """What the program gives."""
-    return "hidden" if spec.head.is_absent else "logits"
+    return "vectors" if spec.head.embeds else "hidden" if spec.head.is_absent else "logits"
 
 
 def run(model: Model, inputs: Inputs) -> Tensor:
@@ -91,7 +91,7 @@ def _padding_matters(model: Model) -> bool:
     """
     follows_length = any(getattr(getattr(one, "rule", None), "depends_on_length", False) for one in model.modules())
     sees_ahead = not (model.spec.is_causal or model.spec.reads_source)
-    return (sees_ahead or model.spec.head.has_classes) and not follows_length
+    return (sees_ahead or model.spec.head.has_classes or model.spec.head.embeds) and not follows_length
 
 
 class _OfTokens(nn.Module):
@@ -130,7 +130,8 @@ def _pass_of(model: Model) -> nn.Module:
 
 
 def _result(output: Output) -> Tensor:
-    return cast(Tensor, output.hidden if output.logits is None else output.logits)
+    results = (output.text_vectors, output.logits, output.hidden)
+    return next(one for one in results if one is not None)
 
 
 def _dynamic_shapes(spec: ModelSpec, inputs: Inputs) -> dict[str, dict[int, Dim]]:

@@ -24,7 +24,7 @@ def pool(mode: spec.PoolingMode, vectors: Vectors, num_tokens: Lengths) -> Float
         "mean": lambda: mean_over_tokens(vectors, num_tokens),
         "mean_sqrt_len": lambda: (vectors * is_token).sum(1) / num_tokens[:, None].sqrt(),
         "weighted_mean": lambda: (vectors * weights).sum(1) / weights.sum(1),
-        "last": lambda: vectors[torch.arange(len(vectors), device=vectors.device), num_tokens - 1],
+        "last": lambda: vectors[torch.arange(vectors.shape[0], device=vectors.device), num_tokens - 1],
     }
     return pools[mode]()
 
@@ -66,7 +66,7 @@ class SentenceEmbeddingHead(nn.Module):
             normalized: whether vectors have length 1 (absent: as the specification says).
         """
         if num_tokens is None:
-            num_tokens = torch.full((len(hidden),), hidden.shape[1], device=hidden.device)
+            num_tokens = torch.full((hidden.shape[0],), hidden.shape[1], device=hidden.device)
         x = torch.cat([pool(mode, hidden, num_tokens) for mode in self.spec.pooling], dim=-1)
         for layer in self.layers:
             x = layer(x)
