@@ -14,7 +14,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("scores.masked_fill(~mask, MASKED) if", "scores if"),
     ],
     "parts/sentence_head/module.py": [
-        ('"last": lambda: vectors[torch.arange(len(vectors), device=vectors.device), num_tokens - 1]',
+        ('"last": lambda: vectors[torch.arange(vectors.shape[0], device=vectors.device), num_tokens - 1]',
          '"last": lambda: vectors[:, -1]'),
         ('"mean": lambda: mean_over_tokens(vectors, num_tokens)', '"mean": lambda: vectors.mean(1)'),
         ("/ num_tokens[:, None].sqrt()", "/ num_tokens[:, None]"),
