@@ -17,6 +17,7 @@ from archetype.generate.generation_config import GENERATION_CONFIG, generation_c
 from archetype.generate.settings import Beam, LogitsRules, Sampling, SamplingFields
 from archetype.io import atomic
 from archetype.io.tensors import dtype_of, save
+from archetype.io.text import read_text
 from archetype.machine.device import resolve_device
 from archetype.models.build import Model
 from archetype.models.causal import CausalModel
@@ -30,6 +31,7 @@ from archetype.runs.origin import write_origin
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate, write_template
+from archetype.tokenizers.special_tokens import special_names
 from archetype.weights.packing import pack_model
 
 M = TypeVar("M")
@@ -103,6 +105,18 @@ class LoadedModel:
         """
         pack_model(self.model, weights)
         return self
+
+    def use_template(self, file: Path) -> Self:
+        """Write conversations by the Jinja template of a file, not by the folder's; returns this language model."""
+        self.template = ChatTemplate(read_text(file), self.special_names)
+        return self
+
+    @property
+    def special_names(self) -> dict[str, str]:
+        """bos_token, eos_token and pad_token as they are spelled, where the model has them."""
+        if self.template is not None and self.template.tokens:
+            return dict(self.template.tokens)
+        return {} if self.tokenizer is None else special_names(self.tokenizer, self.special.get("pad_token_id"))
 
     def save(self, folder: str | Path) -> None:
         """Write a run directory, with all that the folder said which the model was loaded from.

@@ -1,14 +1,21 @@
 """A grammar tried out, for a process that can be killed: its compiler may recurse, build and search without bound."""
 
 import ctypes
+import json
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 import llguidance
 
+from archetype.errors import shorten
+
 LONGEST = 1000  # characters of what is wrong: it repeats the grammar
 STEPS = 64  # tokens of a text that are tried: what grows with each of them shows
+PLACED = 20_000  # characters of a JSON schema whose fault is looked for part by part
+LONGEST_PLACE = 100  # characters
 PER_CHARACTER = 10_000  # bytes of a compiled grammar at most, where the system does not say how many it takes
 
 
@@ -33,7 +40,44 @@ def answer(kind: str, source: str, whitespace: str | None, num_tokens: int = 0) 
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         matcher.consume_token(mask.bit_length() - 1)
     taken = PER_CHARACTER * len(source) if before is None else (allocated() or 0) - before
-    return fault_of(matcher), max(taken, len(source))
+    fault = fault_of(matcher)
+    if fault is not None and kind == "json_schema" and len(source) <= PLACED:
+        with suppress(RecursionError):  # then it is too deep, as its fault says
+            fault = f"{place_of(json.loads(source), fault)}{fault}"
+    return fault, max(taken, len(source))
+
+
+def place_of(schema: object, fault: str) -> str:
+    """Where a JSON schema is wrong, such as "properties.a: ": its innermost part that has the same fault alone."""
+    path: list[str] = []
+    inner: list[str] | None = []
+    while inner is not None:
+        path += inner
+        inner, schema = next(
+            ((keys, part) for keys, part in _parts(schema) if _fault_alone(part) == fault), (None, schema)
+        )
+    return f"{shorten('.'.join(path), LONGEST_PLACE)}: " if path else ""
+
+
+def _parts(schema: object) -> Iterator[tuple[list[str], object]]:
+    """The mappings in a mapping or list and in these, each with its keys: one of both is a schema."""
+    for key, value in _items(schema):
+        if isinstance(value, dict):
+            yield [key], value
+        for inner_key, inner in _items(value):
+            if isinstance(inner, dict):
+                yield [key, inner_key], inner
+
+
+def _items(value: object) -> Iterable[tuple[str, object]]:
+    if isinstance(value, dict):
+        return value.items()
+    return ((str(index), one) for index, one in enumerate(value)) if isinstance(value, list) else ()
+
+
+def _fault_alone(schema: object) -> str | None:
+    text = text_of("json_schema", json.dumps(schema), None)
+    return fault_of(llguidance.LLMatcher(_bytes(0), text, log_level=0, limits=limits()))
 
 
 def text_of(kind: str, source: str, whitespace: str | None) -> str:

@@ -19,6 +19,7 @@ from archetype.training import metrics
 from archetype.training.plot import Curve, curves
 from archetype.training.provenance import read_provenance
 from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.step_flops import step_flops
 from archetype.training.verdict import verdict
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 260, 60, 34, 12, 12  # of a picture and its margins
@@ -71,6 +72,7 @@ def _page(run: Run) -> str:
     judged = verdict(lines, provenance.guessing_loss if provenance else None, recipe.optimizer.learning_rate)
     if judged and run.weights_file.is_file():  # a run that is over
         told.append(f"This run {judged.text}.")
+    told += [f"It went on with a change: {change}." for change in (provenance.changes if provenance else ())]
     sections = [
         ("", "".join(f"<p>{html.escape(sentence)}</p>" for sentence in told)),
         ("", _summary(recipe, cost, steps, lines)),
@@ -109,7 +111,7 @@ def _summary(recipe: Recipe, cost: CostReport, steps: list[dict[str, Any]], line
             figures["bits per byte, last"] = f"{bits:.4f}"
     measured = next((line for line in reversed(lines) if "peak_flops" in line), None)
     if measured and seconds and not cost.spec.reads_source:
-        rate = cost.flops["train"] * len(steps) / seconds
+        rate = step_flops(recipe, cost.spec, cost.batch, cost.length) * len(steps) / seconds
         peak = Peak(measured["peak_flops"], measured.get("peak_path", "torch.mm")).raised(rate)  # once only torch.mm
         path = html.escape(peak.path)
         figures["MFU"] = f"{rate / peak.rate:.1%} of {peak.rate / 1e9:,.0f} GFLOP/s, measured by {path}"

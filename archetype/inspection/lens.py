@@ -141,7 +141,8 @@ class LensView(View):
         cells = self.log_probabilities[:, -shown:, 0].exp().flip(0)
         image = figures.heat_map(axes, cells, self.layers[::-1], self.tokens[-shown:], low=0.0, high=1.0, texts=texts)
         figures.title(axes, "Logit lens: the likeliest answer after each layer")
-        axes.set_xlabel("position (its token)", fontsize=8)
+        cut = f"the last {shown} of {len(self.tokens)} positions" if shown < len(self.tokens) else "position"
+        axes.set_xlabel(f"{cut} (its token)", fontsize=8)
         figures.color_bar(figure, image, axes, "probability")
 
 

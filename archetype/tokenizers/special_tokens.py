@@ -110,3 +110,19 @@ def mask_id(tokenizer: Tokenizer) -> int:
     """The id that stands for a masked token: the tokenizer's own, or one beyond its vocabulary."""
     special = tokenizer.special_tokens
     return next((special[name] for name in MASKS if name in special), tokenizer.vocab_size)
+
+
+def special_names(tokenizer: Tokenizer, pad: object) -> dict[str, str]:
+    """bos_token, eos_token and pad_token as a tokenizer spells them, where there are such.
+
+    Args:
+        tokenizer: which knows the first two.
+        pad: the id of the third, as a file says it.
+    """
+    ids = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos[0] if tokenizer.eos else None, "pad_token": pad}
+    names = {id: name for name, id in tokenizer.special_tokens.items()}
+    return {
+        key: names.get(id) or tokenizer.token(id)
+        for key, id in ids.items()
+        if isinstance(id, int) and 0 <= id < tokenizer.vocab_size
+    }

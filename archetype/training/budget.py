@@ -7,12 +7,12 @@ import torch
 from pydantic import Field
 
 from archetype.errors import SpecError
-from archetype.estimate.report import cost_report
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Spec
 from archetype.training.objectives.base import Objective
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import WarmUp
+from archetype.training.step_flops import step_flops
 from archetype.training.throughput import seconds_of_steps
 
 NUM_EVALUATIONS = 4
@@ -43,7 +43,7 @@ class Budget(Spec):
         """As many steps as tokens and FLOPs allow, of rows without padding."""
         limits = [
             self.tokens and self.tokens / (recipe.batch_size * length),
-            self.flops and self.flops / cost_report(spec, recipe.batch_size, length).flops["train"],
+            self.flops and self.flops / step_flops(recipe, spec, recipe.batch_size, length),
         ]
         return max(1, math.floor(min(limit for limit in limits if limit is not None)))
 
@@ -58,7 +58,7 @@ class Budget(Spec):
         if self.tokens is not None:
             limits.append(steps_that_predict(objective, self.tokens))
         if self.flops is not None:
-            limits.append(self.flops / cost_report(spec, rows, length, recipe.dtype).flops["train"])
+            limits.append(self.flops / step_flops(recipe, spec, rows, length))
         if self.minutes is not None:
             limits.append(60 * self.minutes / seconds_of_steps(recipe, spec, objective, device))
         if self.epochs is not None:

@@ -26,6 +26,7 @@ from archetype.training.pretrained import set_trainable
 from archetype.training.recipe import Recipe
 
 FLOAT32, BFLOAT16 = 4, 2
+AFTER_BLOCKS = ("final_norm.", "lm_head.", "classifier.")  # how names of parameters begin
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class StepMemoryCost:
         self.recipe, self.spec = recipe, spec
         self.is_bfloat16 = recipe.weights_dtype == "bfloat16"
         self.cost = MemoryCost(spec, "bfloat16" if self.is_bfloat16 else recipe.dtype)
-        model = build_on_meta(spec)
+        self.model = model = build_on_meta(spec)
         self.num_blocks = len(blocks_of(model))
         if recipe.adapter is not None:
             install(model, recipe.adapter)
@@ -92,10 +93,10 @@ class StepMemoryCost:
         held, logits = self._loss(saved)
         outside = saved.embedding_and_head - saved.num_logits * saved.logits - held
         copies = 0 if self.is_bfloat16 else self.cost.cast_weights
-        if self._share_of_blocks_with_gradients == 0:  # the head alone learns, of what it reads
+        if self.share_of_blocks_with_gradients == 0:  # the head alone learns, of what it reads
             outside, copies = rows * length * FLOAT32 * getattr(self.spec, "d_model", 0), 0
         num_recomputed = number_recomputed(recipe.recompute, self.num_blocks)
-        trained = self._share_of_blocks_with_gradients
+        trained = self.share_of_blocks_with_gradients
         of_recomputed = num_recomputed / max(1, self.num_blocks)
         inputs = int(outside + trained * of_recomputed * saved.block_inputs)
         activations = inputs + int(trained * (1 - of_recomputed) * saved.blocks)
@@ -127,11 +128,13 @@ class StepMemoryCost:
         return never_held, gradients + chunk * copies
 
     @property
-    def _share_of_blocks_with_gradients(self) -> float:
-        """Blocks below the first parameter that is trained save nothing."""
+    def share_of_blocks_with_gradients(self) -> float:
+        """Of all blocks; those below the first parameter that is trained have none, and save nothing."""
         places = [re.search(r"^blocks\.(\d+)\.", each.name) for each in self.grouped]
         if not all(places):
-            after = all(place or each.role == "head" for place, each in zip(places, self.grouped, strict=True))
+            after = all(
+                place or each.name.startswith(AFTER_BLOCKS) for place, each in zip(places, self.grouped, strict=True)
+            )
             if not after:
                 return 1.0
         first = min((int(place[1]) for place in places if place), default=self.num_blocks)

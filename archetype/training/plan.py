@@ -13,6 +13,7 @@ from archetype.training.block_execution import number_recomputed
 from archetype.training.budget import predictions_of
 from archetype.training.memory import StepMemory, StepMemoryCost
 from archetype.training.resolve import ResolvedRecipe
+from archetype.training.step_flops import step_flops
 from archetype.training.throughput import seconds_of_steps
 
 MEASURED_FLOPS = 2e13  # of a step: a smaller one is measured, a larger one is estimated
@@ -92,9 +93,9 @@ def plan(resolved: ResolvedRecipe, device: torch.device) -> Plan:
     rows, length = min(batch, recipe.micro_batch_size or batch), length or spec.context_length
     cost = StepMemoryCost(recipe, spec)
     memory, free = cost.step(rows, length, rows < batch), free_memory(device)
-    report = cost_report(spec, batch, length, recipe.dtype).flops
     share = number_recomputed(recipe.recompute, cost.num_blocks) / max(1, cost.num_blocks)
-    flops = report["train"] + share * (report["train_recomputed"] - report["train"])
+    once_more = cost_report(spec, batch, length, recipe.dtype).flops_of_blocks
+    flops = step_flops(recipe, spec, batch, length) + share * cost.share_of_blocks_with_gradients * once_more
     is_measured = flops <= MEASURED_FLOPS and (free is None or memory.peak <= free)
     if is_measured:
         seconds = seconds_of_steps(recipe, spec, objective, device)

@@ -1,6 +1,7 @@
 """The beginning of a run, written beside its recipe: a resumed run is told where something is no longer the same."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -30,6 +31,7 @@ class Provenance(BaseModel, frozen=True):
         recipe: with all its values.
         environment: the machine and the versions.
         guessing_loss: the held-out loss of who does not look at the examples, where it is known.
+        changes: what was no longer the same when the run went on, each with its step.
     """
 
     spec: str
@@ -37,10 +39,11 @@ class Provenance(BaseModel, frozen=True):
     recipe: dict[str, Any]
     environment: dict[str, Any] = {}
     guessing_loss: float | None = None
+    changes: tuple[str, ...] = ()
 
 
-def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective) -> None:
-    """Write every value of a run's recipe, and what the run begins with."""
+def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective, changes: Sequence[str] = ()) -> None:
+    """Write every value of a run's recipe, and what the run begins with or, after changes, goes on with."""
     values = recipe.dump(full=True)
     atomic.write_bytes(run.recipe_file, with_schema_line(mapping_to_yaml(values), "recipe").encode())
     provenance = Provenance(
@@ -49,6 +52,7 @@ def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective
         recipe=values,
         environment=environment(),
         guessing_loss=objective.guessing_loss(spec),
+        changes=tuple(changes),
     )
     atomic.write_json(run.provenance_file, provenance.model_dump())
 
@@ -88,17 +92,34 @@ def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
         raise CheckpointError(f"{run.recipe_file}: {field}", cause, f"restore it, {ALLOW}")
 
 
-def check_origin(
-    run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective, origin: Mapping[str, Any], allow_changes: bool
-) -> None:
-    """Compare specification and data with the hashes that a run or its checkpoint recorded.
+def check_spec(run: Run, spec: ModelSpec, origin: Mapping[str, Any]) -> None:
+    """Compare a specification with the hash that a run or its checkpoint recorded.
 
     Raises:
-        CheckpointError: one of them differs.
+        CheckpointError: it differs.
     """
     if origin.get("spec") not in (fingerprint(spec), fingerprint(spec, earlier=True)):
         cause = "the architecture is not the one that this run began with"
         raise CheckpointError(str(run.spec_file), cause, "restore it, or start a new run")
-    if origin.get("data") != objective.fingerprint and not allow_changes:
+
+
+def check_data(recipe: Recipe, objective: Objective, origin: Mapping[str, Any]) -> None:
+    """Compare data with the hash that a run or its checkpoint recorded.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    if origin.get("data") != objective.fingerprint:
         cause = "the data are not those that this run began with"
         raise CheckpointError(", ".join(recipe.data.files()), cause, f"restore them, {ALLOW}")
+
+
+@contextmanager
+def noting(changes: dict[str, None] | None) -> Iterator[None]:
+    """Take a refusal down as a change that is allowed; where None are, it stays one."""
+    try:
+        yield
+    except CheckpointError as error:
+        if changes is None:
+            raise
+        changes[f"{error.place}: {error.cause}"] = None

@@ -65,8 +65,12 @@ def resolve_recipe(
     budget: Budget | None = None,
     pretrained: Pretrained | None = None,
     processes: Processes = ALONE,
+    is_plan: bool = False,
 ) -> ResolvedRecipe:
-    """Read the data and decide all that a run takes, and write nothing; see `setup.start`."""
+    """Read the data and decide all that a run takes, and write nothing; see `setup.start`.
+
+    A plan needs no weights to put an adapter beside.
+    """
     for path in (str(folder), *recipe.data.files()):
         if any("\ud800" <= character <= "\udfff" for character in path):
             raise DataError(path, "its name is not UTF-8", "rename it")
@@ -78,7 +82,7 @@ def resolve_recipe(
     if pretrained is not None:
         notes = ()
         recipe = recipe.replace(spec=pretrained.model.spec.dump())
-    elif recipe.adapter is not None:
+    elif recipe.adapter is not None and not is_plan:
         raise SpecError("adapter", "stands beside a trained model, and there is none", "name one with --from")
     tokenizer = tokenizer or build_tokenizer(data, texts)
     if recipe.add_tokens:

@@ -27,7 +27,7 @@ from archetype.training.memory import check_memory
 from archetype.training.objectives.base import Objective
 from archetype.training.pretrained import Pretrained, take_over
 from archetype.training.processes import ALONE, Processes
-from archetype.training.provenance import check_origin, check_recipe, read_provenance, write_recipe
+from archetype.training.provenance import check_data, check_recipe, check_spec, noting, read_provenance, write_recipe
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.resolve import TEXT_FILE, ResolvedRecipe, build_objective, resolve_recipe
 from archetype.training.state import TrainState
@@ -135,20 +135,24 @@ def resume(
     if processes.is_main:
         with locked(folder):
             pass  # another process is told now, not after all the reading
-    if not allow_changes:
+    changes: dict[str, None] | None = {} if allow_changes else None
+    with noting(changes):
         refuse_changes(folder)
     spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)  # says first which extension is missing
     began = read_provenance(run)
-    if not allow_changes:
+    with noting(changes):
         check_recipe(run, recipe, began)
     tokenizer, objective = _read_objective(run, recipe, spec)
     damages: list[str] = []
     checkpoint = checkpoints.latest(run.checkpoints, damages.append)
     for origin in (began.model_dump() if began else None, checkpoint.manifest if checkpoint else None):
         if origin is not None:
-            check_origin(run, recipe, spec, objective, origin, allow_changes)
+            check_spec(run, spec, origin)
+            with noting(changes):
+                check_data(recipe, objective, origin)
     step = checkpoint.step if checkpoint else 0
-    notes = (*damages, *(() if steps is None else (describe_more_steps(recipe, step, steps),)))
+    changed = [f"after step {step}, {change}" for change in changes or ()]
+    notes = (*damages, *changed, *(() if steps is None else (describe_more_steps(recipe, step, steps),)))
     recipe = recipe.replace(steps=steps or recipe.steps, parallel=recipe.parallel.resized(sizes))
     processes.check(recipe, spec)
     if processes.is_alone and not force:
@@ -158,7 +162,7 @@ def resume(
             checkpoints.set_aside(run.checkpoints, step)
     if steps is not None or allow_changes or sizes:
         with locked(folder):
-            write_recipe(run, recipe, spec, objective)
+            write_recipe(run, recipe, spec, objective, (*(began.changes if began else ()), *changed))
             write_extensions(folder, [spec, recipe])
             if steps is not None and checkpoint is not None:  # which has the same weights
                 run.weights_file.unlink(missing_ok=True)

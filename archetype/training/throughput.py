@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from archetype.data.corpus import Corpus
-from archetype.estimate.report import cost_report
 from archetype.models.build import build
 from archetype.models.decoder.spec import Decoder
 from archetype.models.spec import ModelSpec
@@ -19,16 +18,17 @@ from archetype.training.objectives.base import Objective
 from archetype.training.objectives.next_token import NextTokenObjective
 from archetype.training.recipe import Recipe
 from archetype.training.state import TrainState
+from archetype.training.step_flops import step_flops
 
 NUM_STEPS = 5
 LONG = 5.0  # seconds, after which no step is repeated
 
 
-def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> int | None:
+def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> float | None:
     """FLOPs of a step as the cost model counts them; None for encoder-decoders, whose rows differ in length."""
     if objective.batch_shape is None or spec.reads_source:
         return None
-    return cost_report(spec, *objective.batch_shape, recipe.dtype).flops["train"]
+    return step_flops(recipe, spec, *objective.batch_shape)
 
 
 def seconds_per_step(recipe: Recipe, spec: Decoder) -> float:

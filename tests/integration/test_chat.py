@@ -75,9 +75,23 @@ def test_wrong_lines_and_models_are_refused_in_one_line(archetype: Any, folder: 
     bare.save(tmp_path / "bare")
     done = archetype("chat", tmp_path / "bare", input="Hi")
     assert done.returncode == 2 and done.stderr == (
-        f"archetype: {tmp_path / 'bare'}: has no chat template: it continues texts and was not made to answer; use "
-        "`archetype generate`, or teach it answers with `archetype train --chat`\n"
+        f"archetype: {tmp_path / 'bare'}: has no chat template: it continues texts and was not made to answer; name "
+        "one with --chat-template, or teach it answers with `archetype train --chat`\n"
     )
+
+
+def test_a_template_from_a_file_takes_the_place_of_the_models(archetype: Any, folder: Path, tmp_path: Path) -> None:
+    bare, file = tmp_path / "bare", tmp_path / "own.jinja"
+    LanguageModel(answering().spec, answering().model, byte_tokenizer()).save(bare)
+    file.write_text(TEMPLATE.source)
+    options = ("--chat-template", file, "--temperature", "0")
+    done = archetype("chat", bare, *options, input="What is 2 + 2?\n")
+    assert (done.returncode, done.stdout) == (0, "Four, I say.\n"), done.stderr
+    assert archetype("generate", bare, "What is 2 + 2?", "--chat", *options).stdout == "Four, I say.\n"
+    file.write_text(TEMPLATE.source.replace("</s>", "{{ eos_token }}"))  # which the model's folder names
+    assert archetype("chat", folder, *options, input="What is 2 + 2?\n").stdout == "Four, I say.\n"
+    done = archetype("generate", bare, "Hi", *options)
+    assert done.returncode == 2 and "--chat-template: has no effect without --chat or --input" in done.stderr
 
 
 def test_an_answer_is_stopped_and_the_conversation_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

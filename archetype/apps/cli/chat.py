@@ -12,7 +12,7 @@ import typer
 
 from archetype.apps.cli.fields import takes, values_of
 from archetype.apps.cli.generate import OWN, SAMPLING
-from archetype.apps.cli.options import Device, Dtype, Model, Weights
+from archetype.apps.cli.options import Device, Dtype, Model, Template, Weights
 from archetype.apps.cli.output import print_device, show_warnings
 from archetype.errors import ArchetypeError, DataError, nearest
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CHOSEN = ("max_new_tokens", *OWN, "seed", "stop", "ignore_eos")
 SETTINGS = {name: field for name, field in SAMPLING.items() if name in CHOSEN}
 SECTIONS = {
-    "Conversation": ("system",),
+    "Conversation": ("system", "template"),
     "Text": ("max_new_tokens", "stop", "ignore_eos"),
     "Sampling": (*OWN, "seed"),
 }
@@ -41,6 +41,7 @@ ENDS = "Ctrl-C stops an answer, Ctrl-D ends."
 def chat(
     model: Model,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    template: Template = None,
     dtype: Dtype = None,
     weights: Weights = None,
     device: Device = "auto",
@@ -58,8 +59,10 @@ def chat(
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
     lm = load(model, dtype, device, weights=weights)
+    if template is not None:
+        lm.use_template(template)
     if lm.template is None:
-        remedy = "use `archetype generate`, or teach it answers with `archetype train --chat`"
+        remedy = "name one with --chat-template, or teach it answers with `archetype train --chat`"
         raise DataError(str(model), "has no chat template: it continues texts and was not made to answer", remedy)
     talk = Conversation(lm, Engine(lm, slots=1), settings, system)
     print_device(lm.model.device)

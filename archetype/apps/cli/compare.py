@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from archetype.apps.cli.options import SPEC_HELP, Json
 from archetype.apps.cli.output import print_json
-from archetype.apps.cli.verb import Verb
+from archetype.apps.cli.verb import WRITTEN, Verb
 
 if TYPE_CHECKING:
     from archetype.studies.extend import ReportExtension
@@ -129,16 +129,16 @@ def status(
 
 @app.command(cls=Verb)
 def report(
-    file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
+    ctx: typer.Context, file: File,
+    quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, to: To = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Print the outcome of an experiment whose runs are there; --to writes Markdown, JSON and pictures."""
     from archetype.errors import DataError
 
-    study = _study(file, mode := _mode(quick, full, extended, gpu), store, data_dir)
+    study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
     if left := study.status()["left"]:
-        command = f"archetype compare run {file}{'' if mode == 'full' else f' --{mode}'}"
-        raise DataError(file, f"{left} runs are left", f"make them with `{command}`")
+        raise DataError(file, f"{left} runs are left", f"make them with `archetype compare run {ctx.meta[WRITTEN]}`")
     _report(study, to, as_json)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from archetype.apps.cli.fields import fields, takes, values_of
-from archetype.apps.cli.options import Deterministic, Device, Dtype, Json, Model, Weights
+from archetype.apps.cli.options import Deterministic, Device, Dtype, Json, Model, Template, Weights
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty", "max_e
 SECTIONS = {  # of the options, in the help
     "Text": ("max_new_tokens", "stop", "ignore_eos", "json_schema", "json_whitespace", "regex", "lark"),
     "Sampling": ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),
-    "Conversation": ("chat", "system"),
+    "Conversation": ("chat", "system", "template"),
     "Speculation": ("draft", "lookup"),
     "Beam search": tuple(BEAM),
     "Files": ("input", "output", "slots"),
 }
 NEEDS = {
-    "system": ("chat",), "slots": ("input",), "input": ("output",), "output": ("input",),
+    "system": ("chat",), "template": ("chat", "input"), "slots": ("input",), "input": ("output",), "output": ("input",),
     "json_whitespace": ("json_schema", "input"),
 }  # fmt: skip
 EXCLUDES = {"input": ("prompts", "texts", "chat"), "chat": ("draft", "lookup")}
@@ -51,6 +51,7 @@ def generate(
     lark: Annotated[Path | None, typer.Option(help="Write what the Lark grammar in this file allows.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Take each prompt as a message, and print the answer.")] = False,
     system: Annotated[str | None, typer.Option(help="The system message; with --chat.")] = None,
+    template: Template = None,
     draft: Annotated[
         Path | None, typer.Option(help="A smaller model with the same tokens, or self: its guesses save time.")
     ] = None,
@@ -82,16 +83,21 @@ def generate(
     from archetype.generate import Engine, Sampling
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
+
+    def open_model() -> "LanguageModel":
+        lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF, deterministic=deterministic)
+        return lm if template is None else lm.use_template(template)
+
     if input is not None and output is not None:
         from archetype.apps.cli.prompt_file import read_prompts
 
         lines = read_prompts(input)  # wrong lines are refused before a large model is read
-        lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF, deterministic=deterministic)
+        lm = open_model()
         engine = Engine(lm, slots, draft=_draft(draft, dtype, device), lookup=lookup)
         _generate_file(lm, engine, lines, output, settings, as_json)
         return
     texts = [_standard_input() if prompt == "-" else prompt for prompt in prompts or [""]]
-    lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF, deterministic=deterministic)
+    lm = open_model()
     if chat:
         _print_answers(lm, [_conversation(system, text) for text in texts], settings, as_json)
         return

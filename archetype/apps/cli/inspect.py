@@ -77,5 +77,4 @@ def inspect(
         print_json(shown.record())
         return
     print_device(lm.model.device)
-    if output is None:
-        print(shown.table())
+    print(shown.table() if output is None else output)

@@ -53,6 +53,7 @@ Weights = Annotated[
         help="int8, int4: matrices of 8 or 4 bits, in groups of 32; lossless: bfloat16 in 12.  [default: as stored]",
     ),
 ]
+Template = Annotated[Path | None, typer.Option("--chat-template", help="A Jinja file in place of the model's own.")]
 Deterministic = Annotated[
     bool,
     typer.Option(

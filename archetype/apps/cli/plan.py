@@ -43,6 +43,9 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
     if recipe.micro_batch_size is not None or recipe.recompute != "none":
         name = "recompute" if recipe.micro_batch_size is None else "micro_batch_size"
         raise SpecError(name, "is what a plan for a cluster chooses", "leave it out")
+    for name in ("adapter", "trainable"):
+        if getattr(recipe, name) is not None:
+            raise SpecError(name, "a plan for a cluster is of a model that learns as a whole", "leave it out")
     source = recipe.spec
     if leaves_vocabulary_open(source):
         raise SpecError("spec.vocab_size", "is missing, and a plan reads no text", "add --set spec.vocab_size=N")
@@ -106,7 +109,7 @@ def print_plan_here(resolved: ResolvedRecipe, device: torch.device, chosen: str,
     if chosen:
         print(f"chosen: {chosen}")
     optimizer = resolved.recipe.optimizer
-    print(f"{optimizer.kind} with a learning rate of {optimizer.learning_rate:g}")
+    print(f"{optimizer.kind} with a learning rate of {optimizer.learning_rate:g}, in {resolved.recipe.dtype}")
     print(planned.table())
 
 

@@ -142,6 +142,7 @@ def plot(
     title = f"{'held-out' if held_out else 'training'} loss (nats)"
     if to is not None:
         draw_curves(labelled, to, title, UNITS[x])
+        print(to)
         return
     out = console()
     out.print(draw_in_terminal(labelled, f"{title} by {UNITS[x]}", out.width), markup=False)
@@ -149,11 +150,11 @@ def plot(
 
 def _curves(run: "Run", axis: "Axis") -> "Curves":
     from archetype.errors import DataError
-    from archetype.estimate.report import cost_report
     from archetype.runs.directory import read_run_spec
     from archetype.training import metrics
     from archetype.training.plot import curves
     from archetype.training.recipe import read_recipe
+    from archetype.training.step_flops import step_flops
 
     if not run.exists:
         raise DataError(str(run.folder), "is not a run directory", "give folders that `archetype train` wrote")
@@ -161,9 +162,9 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
     if axis != "steps" and any("loss" in line and "num_targets" not in line for line in lines):
         raise DataError(str(run.metrics_file), "is of an earlier version, which counted no tokens", "use --x steps")
     if axis == "flops":
-        spec, length = read_run_spec(run), read_recipe(run.recipe_file).sequence_length
-        length = None if spec.reads_images else length  # an image is one target
-        flops = cost_report(spec, 1, length).flops["train"] / (length or 1)
+        spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)
+        length = None if spec.reads_images else recipe.sequence_length  # an image is one target
+        flops = step_flops(recipe, spec, 1, length) / (length or 1)
     return curves(lines, axis, flops)
 
 

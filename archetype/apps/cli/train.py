@@ -65,7 +65,7 @@ def train(
         if plan not in (None, own.HERE):
             print_plan(chosen, plan, gpu or own.GPU, budget, as_json)
             return
-        resolved = resolve_recipe(folder, chosen, here, None, True, budget, pretrained)
+        resolved = resolve_recipe(folder, chosen, here, None, True, budget, pretrained, is_plan=not find_rate)
         if find_rate:
             print_rates(resolved, here, to, as_json)
         else:

@@ -2,6 +2,7 @@
 
 import gc
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from typer.core import TyperCommand
 
 from archetype.errors import SpecError
 
+WRITTEN = "archetype.written"  # of a context: what stands behind the verb
 KEPT = 2**30  # bytes of freed memory that stay with verbs that read: each layer takes what the one before gave back
 
 
@@ -33,6 +35,7 @@ class Verb(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments, and be ready to run; an option that may stand alone gets what it means then."""
+        ctx.meta[WRITTEN] = shlex.join(args)
         for option, (alone, form) in self.optional_values.items():
             if option in args and not re.fullmatch(form, (*args, "")[args.index(option) + 1]):
                 args = [*args]

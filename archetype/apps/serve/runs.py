@@ -1,4 +1,7 @@
-"""GET /api/runs: the runs of a folder, and their curves, which grow while one is trained; nothing loads torch."""
+"""GET /api/runs: the runs of a folder, and their curves, which grow while one is trained.
+
+Nothing loads torch, but for the FLOPs of runs with frozen weights.
+"""
 
 import asyncio
 from functools import lru_cache
@@ -145,9 +148,14 @@ def _architecture(folder: Path, changed: float) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _flops_per_target(folder: Path, changed: float) -> float:
     """FLOPs of training for each token or image."""
-    spec, length = read(folder / "spec.yaml"), read_mapping(folder / "recipe.yaml").get("sequence_length")
-    length = None if spec.reads_images else length  # an image is one target
-    return cost_report(spec, 1, length).flops["train"] / (length or 1)
+    spec, values = read(folder / "spec.yaml"), read_mapping(folder / "recipe.yaml")
+    length = None if spec.reads_images else values.get("sequence_length")  # an image is one target
+    if values.get("trainable") is None and values.get("adapter") is None:
+        return cost_report(spec, 1, length).flops["train"] / (length or 1)
+    from archetype.training.recipe import Recipe
+    from archetype.training.step_flops import step_flops
+
+    return step_flops(Recipe.parse(values), spec, 1, length) / (length or 1)
 
 
 def _written(folder: Path) -> float:

@@ -13,11 +13,9 @@ from archetype.apps.serve.models import ModelOptions, Source
 from archetype.apps.serve.worker import Worker
 from archetype.estimate.state import state_parts
 from archetype.generate import Engine, Sampling
-from archetype.io.text import read_text
 from archetype.language_model import LanguageModel
 from archetype.spec.base import fingerprint
 from archetype.tokenizers import Tokenizer
-from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.tokenizers.token_bytes import TokenBytes
 from archetype.weights.fingerprint import weights_fingerprint
 
@@ -38,7 +36,7 @@ class ServedModel:
         if not options.own_sampling:
             lm = replace(lm, sampling=Sampling())
         if options.chat_template is not None:
-            lm = replace(lm, template=ChatTemplate(read_text(options.chat_template), special_names(lm)))
+            lm = replace(lm).use_template(options.chat_template)
         self.name, self.source, self.lm = source.name, source, lm
         self.created = int(time.time())
         self.fingerprint = _fingerprint(lm)
@@ -139,23 +137,6 @@ class ServedModel:
             verbs = ", ".join(name for name, possible in able.items() if possible) or "nothing over this interface"
             message = f"model: {self.name} is of kind {self.lm.spec.kind} and has no {task}; it has {verbs}"
             raise ApiError("invalid_value", message, "model")
-
-
-def special_names(lm: LanguageModel) -> dict[str, str]:
-    """bos_token, eos_token and pad_token as they are spelled, where the model has them."""
-    if lm.template is not None and lm.template.tokens:
-        return dict(lm.template.tokens)
-    if lm.tokenizer is None:
-        return {}
-    eos, pad = lm.tokenizer.eos, lm.special.get("pad_token_id")
-    ids = {"bos_token": lm.tokenizer.bos, "eos_token": eos[0] if eos else None, "pad_token": pad}
-    names = {id: name for name, id in lm.tokenizer.special_tokens.items()}
-    known = (isinstance(id, int) and 0 <= id < lm.tokenizer.vocab_size for id in ids.values())
-    return {
-        key: names.get(id) or lm.tokenizer.token(id)
-        for (key, id), there in zip(ids.items(), known, strict=True)
-        if there and id is not None
-    }
 
 
 def _no_bytes(token: int) -> bytes:

@@ -9,7 +9,6 @@ from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.generation import check_tokens
 from archetype.apps.serve.models import Models
 from archetype.apps.serve.requests import DetokenizeRequest, TokenizeRequest
-from archetype.apps.serve.served_model import special_names
 
 
 async def tokenize(models: Models, exchange: Exchange) -> None:
@@ -50,7 +49,7 @@ async def tokenizer_info(models: Models, exchange: Exchange) -> None:
     """Answer with the special tokens and the template of the first model, or of the one that the query names."""
     query = exchange.query.get("model")
     async with models.use(query) as model:
-        tokenizer, names = model.tokenizer, special_names(model.lm)
+        tokenizer, names = model.tokenizer, model.lm.special_names
         template = None if model.lm.template is None else model.lm.template.source
     await exchange.answer({
         "tokenizer_class": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "model_max_length": model.context_length,

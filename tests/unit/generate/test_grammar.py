@@ -112,6 +112,12 @@ def test_bytes_of_tokens_are_those_of_the_text(kind: str) -> None:
         ({"regex": "[0-9"}, "regex: at 1(8): invalid regex"),
         ({"lark": "start: nothing"}, "lark: "),
         ({"json_schema": {"type": "nope"}}, "json_schema: Invalid type: nope; fix it"),
+        ({"json_schema": {"properties": {"a": {"type": "nope"}}}}, "json_schema: properties.a: Invalid type: nope;"),
+        (
+            {"json_schema": {"anyOf": [{}, {"items": {"enum": 3}}]}},
+            "json_schema: anyOf.1.items: enum must be an array;",
+        ),
+        ({"json_schema": "[" * 9000 + "]" * 9000}, "json_schema: "),
         ({"json_schema": "{"}, "json_schema: "),
         ({"regex": "a", "lark": "b"}, "lark: and regex cannot both constrain a text; give one of them"),
     ],

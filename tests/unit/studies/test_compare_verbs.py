@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,14 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             "4 of 4 runs failed, the first: device: this machine has no cuda;",
         ),
         (["run", str(file), "--workers", "0", *store], "--workers: 0 is too small; use 1 or more"),
-        (["report", str(file), *store], f"4 runs are left; make them with `archetype compare run {file}`"),
-        (["report", str(file), "--quick", *store], f"make them with `archetype compare run {file} --quick`"),
+        (
+            ["report", str(file), *store],
+            f"4 runs are left; make them with `archetype compare run {file} {shlex.join(store)}`",
+        ),
+        (
+            ["report", str(file), "--quick", *store],
+            f"make them with `archetype compare run {file} --quick {shlex.join(store)}`",
+        ),
         (["claim", "5", "--data-dir", str(tmp_path), *store], "tinyshakespeare: there is no such corpus in"),
     ]:
         with pytest.raises(ArchetypeError) as error:
@@ -114,3 +121,17 @@ def test_a_plan_counts_the_time_of_further_sizes_and_corpora(tmp_path: Path, mon
 def test_the_schema_is_one_object() -> None:
     schema = json.loads(run("schema"))
     assert schema["title"] == "Archetype experiment" and "parts" in schema["properties"]
+
+
+def test_a_search_prints_its_front_and_writes_it(tmp_path: Path) -> None:
+    file = tmp_path / "search.yaml"
+    space = {"title": "Widths", "base": BASE, "space": {"d_model": [8, 12]}, "data": DATA, "recipe": RECIPE}
+    rest = {"metric": {"name": "test.loss"}, "rungs": [64], "keep": 0.5, "cost": "parameters"}
+    file.write_text(mapping_to_yaml(space | rest))
+    options = [str(file), "--store", str(tmp_path / "store")]
+    text = run("search", *options, "--to", str(tmp_path / "out"))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"widths.json", "widths.md", "widths-front.svg"}
+    result = json.loads(run("search", *options, "--json"))
+    assert json.loads((tmp_path / "out" / "widths.json").read_text()) == result and len(result["candidates"]) == 2
+    assert text.startswith("2 candidates")
+    assert all((f" {row['cost']:,.0f} " in text) == row["is_on_front"] for row in result["candidates"])

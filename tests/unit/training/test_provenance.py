@@ -1,5 +1,6 @@
 """A run whose recipe or data are no longer what it began with says which field it is, and goes on only when told to."""
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ import pytest
 import torch
 
 from archetype.errors import ArchetypeError
+from archetype.evaluation.report import write_report
 from archetype.io.yaml import read_mapping
 from archetype.training.loop import run
 from archetype.training.metrics import Event, Notice, Step
+from archetype.training.provenance import read_provenance
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.setup import resume, start
 from archetype.training.state import TrainState
@@ -51,8 +54,15 @@ def test_an_edited_recipe_is_named_by_its_field(tmp_path: Path, recipe: Recipe, 
     edit(state, "seed: 5", "seed: 6")
     edit(state, "max_grad_norm: 1.0", "max_grad_norm: 2.0")
     assert "max_grad_norm: was 1.0" in refusal(folder) and "is 2.0 now (and seed)" in refusal(folder)
-    assert resume(folder, CPU, allow_changes=True).recipe.seed == 6
+    state = resume(folder, CPU, allow_changes=True)
+    change = f"after step {taken}, {folder}/recipe.yaml: max_grad_norm: was 1.0 when this run began and is 2.0 now"
+    assert state.recipe.seed == 6 and state.notes == (f"{change} (and seed)",)
     assert resume(folder, CPU).recipe.seed == 6  # said once
+    edit(state, "seed: 6", "seed: 7")
+    resume(folder, CPU, allow_changes=True)
+    kept = read_provenance(state.run)
+    assert kept is not None and len(kept.changes) == 2 and kept.changes[0] == state.notes[0]
+    assert all(html.escape(change) in write_report(state.run).read_text() for change in kept.changes)
 
 
 def test_another_text_is_noticed_before_the_first_checkpoint(tmp_path: Path, recipe: Recipe, text_file: Path) -> None:

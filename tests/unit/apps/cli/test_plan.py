@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -48,6 +49,19 @@ def test_what_a_recipe_says_of_the_layout_is_obeyed_or_refused() -> None:
         (("--set", "parallel.shard=3"), "parallel: no layout of 8 devices for this model and batch has shard 3"),
         (("--micro-batch-size", "2"), "micro_batch_size: is what a plan for a cluster chooses; leave it out"),
         (("--set", "recompute=blocks"), "recompute: is what a plan for a cluster chooses; leave it out"),
+        (("--adapter", "lora"), "adapter: a plan for a cluster is of a model that learns as a whole; leave it out"),
+        (("--train", "lm_head.*"), "trainable: a plan for a cluster is of a model that learns as a whole; leave it "),
     ]:
         with pytest.raises(SpecError, match=f"^{message}"):
             planned(*arguments, *options)
+
+
+def test_an_adapter_is_planned_without_the_weights_beside_it(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("To be, or not to be, that is the question.\n" * 50)
+    arguments = (str(text), "--spec", "llama-3-8b", "--batch-size", "1", "--sequence-length", "64", "--plan", "--json")
+    adapted, whole = json.loads(planned(*arguments, "--adapter", "lora")), json.loads(planned(*arguments))
+    assert adapted["trained"] < whole["trained"] / 100 and adapted["memory"]["optimizer"] < 2**30
+    assert 0.6 * whole["flops"] < adapted["flops"] < 0.75 * whole["flops"]  # without the gradients of weights
+    with pytest.raises(SpecError, match="adapter: stands beside a trained model, and there is none; name one with --f"):
+        planned(*arguments[:3], "--adapter", "lora", "--to", str(tmp_path / "run"))

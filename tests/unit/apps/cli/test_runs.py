@@ -138,7 +138,7 @@ def test_curves_lie_over_steps_tokens_flops_or_seconds(
 
 def test_curves_are_drawn_as_a_picture_or_in_the_terminal(folder: Path) -> None:
     runs = folder / "slow", folder / "fast"
-    assert printed("plot", *runs, "--x", "tokens", "--to", folder / "loss.png") == ""
+    assert printed("plot", *runs, "--x", "tokens", "--to", folder / "loss.png") == f"{folder / 'loss.png'}\n"
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
     text = printed("plot", *runs, "--x", "flops")
     assert "training loss (nats) by FLOPs" in text and all(str(run) in text for run in runs)

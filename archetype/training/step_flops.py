@@ -1,0 +1,41 @@
+"""FLOPs of a training step, by its recipe: what is frozen has no gradient of its weights, and what is below it none."""
+
+from archetype.estimate.report import cost_report
+from archetype.models.spec import ModelSpec
+from archetype.nn.parameter_roles import roles_of
+from archetype.parts.adapter.module import adapter_parameters
+from archetype.training.memory import StepMemoryCost
+from archetype.training.recipe import Recipe
+
+PER_WEIGHT = 2  # FLOPs, for each token
+
+
+def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -> float:
+    """FLOPs of a step, without what is computed again.
+
+    Where everything learns it is three times the forward pass: each product has a gradient of its input and one of its
+    weight. With frozen weights the latter are those that learn, and the former end with the first block that learns.
+
+    Args:
+        recipe: says what learns.
+        spec: of the model.
+        rows: of the step.
+        length: tokens of each (absent: the model's context).
+    """
+    report = cost_report(spec, rows, length)
+    train = report.flops["train"]
+    if recipe.trainable is None and recipe.adapter is None:
+        return train
+    cost = StepMemoryCost(recipe.replace(dtype="float32"), spec)  # the type changes no number of FLOPs
+    model, forward, share = cost.model, train / 3, cost.share_of_blocks_with_gradients
+    of_scores = sum(row.forward for row in report.rows if row.in_block and row.owners and not row.parameters)
+    of_head = sum(row.forward for row in report.rows if not row.in_block)
+    of_weights = forward - of_scores
+    added, roles = adapter_parameters(model), roles_of(model)
+    multiplied = ("hidden", "head", *(("embedding",) if cost.cost.cost.head.tied else ()))
+    weights = [model.get_parameter(name) for name, role in roles.items() if role in multiplied and name not in added]
+    learning = sum(one.numel() for one in weights if one.requires_grad) / max(1, sum(one.numel() for one in weights))
+    numbers = sum(model.get_parameter(name).numel() for name in added)
+    of_adapter = PER_WEIGHT * numbers * rows * report.length
+    of_inputs = share * (of_weights - of_head + 2 * of_scores) + (of_head if share else 0)
+    return forward + of_inputs + learning * of_weights + 3 * of_adapter
