@@ -72,15 +72,18 @@ def test_every_preset_is_a_program_of_torch(name: str, tmp_path: Path) -> None:
     check(name, "torch-export", tmp_path / "program")
 
 
-@pytest.mark.parametrize("name", ["bert-tiny", "llama-tiny"])
+@pytest.mark.parametrize(
+    ("name", "format"), [("bert-tiny", "torch-export"), ("llama-tiny", "torch-export"), ("bert-tiny", "onnx")]
+)
 @torch.no_grad()
-def test_a_program_of_a_sentence_encoder_gives_the_vectors_of_texts(name: str, tmp_path: Path) -> None:
+def test_a_program_of_a_sentence_encoder_gives_the_vectors_of_texts(name: str, format: str, tmp_path: Path) -> None:
     model = randomize(build(archetype.load_spec(name).with_sentence_head())).eval()
-    export(LanguageModel(model.spec, model), tmp_path / "program", format="torch-export")
+    export(LanguageModel(model.spec, model), tmp_path / "program", format=format)  # type: ignore[arg-type]
     inputs = trace.example_inputs(model, 4, 12, 0, 1)
     vectors = model(**inputs).text_vectors
     assert "num_tokens" in inputs and vectors is not None and vectors.shape == (4, 64)
-    assert distance(run_torch(tmp_path / "program", inputs), vectors) < EXACT
+    result = (run_torch if format == "torch-export" else run_onnx)(tmp_path / "program", inputs)
+    assert distance(result, vectors) < EXACT
     signature = json.loads((tmp_path / "program" / "signature.json").read_text())
     assert [one["name"] for one in signature["outputs"]] == ["vectors"]
 
