@@ -48,8 +48,22 @@ def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) ->
     description = f"{a.description} Beside it {b.description} {summary}."
     return Scene(
         f"{a.name} and {b.name}", description, a.measure, a.unit, width, height + LINE * (len(lines) + 3),
-        tuple(layout.boxes), tuple(layout.containers), tuple(layout.wires), tuple(layout.notes), a.legend,
+        tuple(layout.boxes), tuple(layout.containers), tuple(layout.wires), tuple(layout.notes),
+        _legend(a, b),
     )  # fmt: skip
+
+
+def _legend(a: Scene, b: Scene) -> tuple[tuple[str, int, str], ...]:
+    """The letters of two scenes; one that stands for different numbers says whose."""
+    names = (a.name, b.name) if a.name != b.name else ("the first", "the second")
+    shared = [entry for entry in a.legend if entry in b.legend]
+    own = [
+        (f"{letter} of {name}", value, meaning)
+        for scene, name in zip((a, b), names, strict=True)
+        for letter, value, meaning in scene.legend
+        if (letter, value, meaning) not in shared
+    ]
+    return (*shared, *own)
 
 
 class _Side:

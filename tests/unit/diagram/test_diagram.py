@@ -245,6 +245,18 @@ def test_what_was_added_and_removed_is_marked_so() -> None:
     assert {container.id: container.change for container in drawn.containers}["b:blocks.*.mixer"] == "changed"
 
 
+def test_a_letter_that_stands_for_different_numbers_says_whose() -> None:
+    names = "gpt2-tiny", "llama-3-8b"
+    drawn = compared(*((preset(name), scene(name)) for name in names))
+    letters = {letter: value for letter, value, _ in drawn.legend}
+    assert len(letters) == len(drawn.legend) and letters["D of gpt2-tiny"] == 64 and letters["D of llama-3-8b"] == 4096
+    for name in names:
+        for letter, value, _ in scene(name).legend:
+            assert letters.get(letter, letters.get(f"{letter} of {name}")) == value
+    same = compared(*((preset("gpt2-tiny"), scene("gpt2-tiny")),) * 2)
+    assert same.legend == scene("gpt2-tiny").legend
+
+
 def test_bars_show_the_measure_that_is_asked_for() -> None:
     for measure in MEASURES:
         drawn = archetype.draw("mixtral-tiny", measure=measure, length=32).scene
