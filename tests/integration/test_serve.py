@@ -459,6 +459,11 @@ def test_every_mistake_is_one_shape(server: Served) -> None:
         assert (reply.status, reply.error["code"]) == (status, code), path
     message = server.call("/v1/embedding", {}).error["message"]
     assert message == "there is no such path; did you mean /v1/embeddings?"
+    message = server.call("/v1/responses", {}).error["message"]
+    assert message == "there is no such path; send it to /v1/chat/completions"
+    talk = {"messages": [{"role": "user", "content": "Hi"}], "functions": [{"name": "a"}]}
+    reply = server.call("/v1/chat/completions", talk)
+    assert reply.status == 400 and reply.error["message"] == "functions: is not supported; send tools"
     reply = server.call("/v1/completions", {"prompt": "a"}, content_type="text/plain")
     assert (reply.status, reply.error["code"]) == (415, "media_type")
     for host in ("evil.example", "evil.example:80", ""):

@@ -26,6 +26,12 @@ KEYLESS = ("/", "/health")  # and the files of the page
 HEADER_BYTES = 2**15
 CLOSE = {"connection": "close"}  # for a body that nobody reads to its end
 LOOPBACK = ("localhost", "ip6-localhost")
+# paths of other servers, and the one that does their work here
+INSTEAD = {
+    **dict.fromkeys(("/v1/responses", "/v1/messages", "/api/chat"), "/v1/chat/completions"),
+    **dict.fromkeys(("/api/generate", "/completion"), "/v1/completions"),
+    "/api/embed": "/v1/embeddings", "/api/tags": "/v1/models",
+}  # fmt: skip
 POST_FROM_PAGE = ("/api/spec/evaluate", "/api/spec/position", "/api/spec/cache", "/api/spec/recipe")
 GET_FROM_PAGE = (
     "/api/events", "/api/state", "/api/reports", "/api/reports/{name}", "/api/pictures/{name}", "/api/runs",
@@ -260,8 +266,9 @@ class App:
             raise ApiError("request_timeout", message) from None
 
     async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
-        known = [path.partition("/{")[0] for path in self.paths]
-        raise ApiError("unknown_url", f"there is no such path; {nearest(scope['path'], known)}")
+        path, known = scope["path"], [path.partition("/{")[0] for path in self.paths]
+        remedy = f"send it to {INSTEAD[path]}" if path in INSTEAD else nearest(path, known)
+        raise ApiError("unknown_url", f"there is no such path; {remedy}")
 
     async def _list(self, exchange: Exchange) -> None:
         loaded = {model.name: model for model in self.models.loaded}

@@ -29,6 +29,7 @@ class Body(BaseModel):
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}  # fields that are not supported: values that change nothing
     ignored: ClassVar[frozenset[str]] = frozenset()  # fields that change no answer
+    instead: ClassVar[dict[str, str]] = {}  # what does the work of a field that is not supported
 
     @classmethod
     def read(cls, data: bytes) -> Self:
@@ -43,7 +44,7 @@ class Body(BaseModel):
             raise _refusal(error, cls) from None
         for name, values in cls.neutral.items():
             if (value := getattr(body, name)) is not None and value not in values:
-                raise unsupported(name, "leave it out")
+                raise unsupported(name, cls.instead.get(name, "leave it out"))
         return body
 
     def without_effect(self) -> list[str]:

@@ -137,6 +137,7 @@ class ChatRequest(GenerationRequest):
         if name not in ("tools", "tool_choice")
     }
     ignored: ClassVar[frozenset[str]] = GenerationRequest.ignored - {"parallel_tool_calls"}
+    instead: ClassVar[dict[str, str]] = {"functions": "send tools", "function_call": "send tool_choice"}
 
     def without_effect(self) -> list[str]:
         names = super().without_effect()
