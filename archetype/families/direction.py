@@ -24,24 +24,31 @@ def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
     read = keys_read(config.values)
     if (read is not None and KEY not in read) or config.flag(KEY, True):
         return decoder
-    for index, block in enumerate(decoder.layers):
-        mixer = block.mixer
-        if not (isinstance(mixer, Attention) and isinstance(mixer.pattern, Full)):
-            cause = f"layer {index} is not attention to the whole text, which alone is read in both directions"
-            raise config.error(KEY, cause, "remove the key to read it as a decoder")
-        if not isinstance(mixer.position, Rotary | NoPosition):
-            cause = f"{mixer.position.kind} positions of layer {index} have no keys ahead here"
-            raise config.error(KEY, cause, "remove the key to read it as a decoder")
+    if (cause := _one_way(decoder)) is not None:
+        raise config.error(KEY, cause, "remove the key to read it as a decoder")
     if decoder.head.classifies or decoder.further_tokens is not None:
         raise config.error(KEY, "the head reads the last token as one that saw the whole text", "remove the key")
     return Encoder(**{name: getattr(decoder, name) for name in SHARED})
 
 
 def as_decoder(model: ModelSpec) -> ModelSpec:
-    """The decoder that `read_direction` makes this encoder of; a model of another kind, or with a pooler, as it is."""
+    """The decoder that `read_direction` makes this encoder of; a model that it makes of none as it is."""
     if not isinstance(model, Encoder) or model.pooler or model.head.classifies or model.head.predicts_masked:
         return model
+    if _one_way(model) is not None:
+        return model
     return Decoder(**{name: getattr(model, name) for name in SHARED})
+
+
+def _one_way(model: Decoder | Encoder) -> str | None:
+    """What of its layers is not read in both directions; None where all are."""
+    for index, block in enumerate(model.layers):
+        mixer = block.mixer
+        if not (isinstance(mixer, Attention) and isinstance(mixer.pattern, Full)):
+            return f"layer {index} is not attention to the whole text, which alone is read in both directions"
+        if not isinstance(mixer.position, Rotary | NoPosition):
+            return f"{mixer.position.kind} positions of layer {index} have no keys ahead here"
+    return None
 
 
 def write_direction(model: ModelSpec) -> dict[str, Any]:
