@@ -226,6 +226,8 @@ def changed(config: Config) -> Config:
         numbers.pop("num_key_value_heads", None)
     if config["model_type"] == "deepseek_v2":
         del numbers["rms_norm_eps"]  # the norms inside its attention have 1e-6, and llama.cpp knows one for all
+    if config["model_type"] == "gemma3_text":
+        numbers["final_logit_softcapping"] = ODD["final_logit_softcapping"]  # which some say, and the published one not
     if config["model_type"] in SCALINGS:
         numbers["rope_scaling"] = SCALINGS[config["model_type"]]
     return config | numbers

@@ -216,6 +216,13 @@ def test_a_head_for_classes_stays_and_vectors_are_still_the_librarys(tmp_path: P
     assert distance(lm.embed(TEXTS), torch.stack([row[-1] for row in rows(vectors)])) < EXACT
 
 
+@pytest.mark.parametrize("pools_prompt", [True, False])
+def test_whether_a_prompt_is_pooled_stays_where_the_head_is_written_anew(pools_prompt: bool, tmp_path: Path) -> None:
+    write(tmp_path / "theirs", {"pooling_mode": "mean", "include_prompt": pools_prompt})
+    archetype.export(archetype.load(tmp_path / "theirs", overrides=["head.pooling=[max]"]), tmp_path / "out")
+    assert json.loads((tmp_path / "out/1_Pooling/config.json").read_text())["include_prompt"] is pools_prompt
+
+
 def test_a_head_that_was_changed_is_written_anew_with_prompts_and_length(tmp_path: Path) -> None:
     dense = {
         "in_features": D,

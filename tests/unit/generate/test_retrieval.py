@@ -11,6 +11,7 @@ from sklearn.metrics import ndcg_score
 
 import archetype
 from archetype import spec
+from archetype.convert.sentence_transformers.files import SentenceSettings
 from archetype.data.retrieval import RetrievalData, read_retrieval
 from archetype.errors import DataError
 from archetype.generate.retrieval import cosines_of_pairs, nearest, retrieval_score, similarity_score
@@ -118,6 +119,14 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     file.write_text('{"anchor": "a", "positive": "b", "negative": [1]}')
     with pytest.raises(DataError, match="negative is neither a text nor texts"):
         read_retrieval(file)
+
+
+def test_questions_and_documents_are_read_behind_their_own_prompts() -> None:
+    settings = SentenceSettings(prompts={"query": "Q: ", "passage": "P: ", "other": "O: "})
+    assert settings.prepared("a", settings.query_prompt) == "Q: a"
+    assert settings.prepared("a", settings.document_prompt) == "P: a"
+    bare = SentenceSettings()
+    assert bare.query_prompt is bare.document_prompt is None and bare.prepared("a", bare.query_prompt) == "a"
 
 
 def test_a_model_is_scored_by_the_cosines_of_its_vectors(tmp_path: Path) -> None:
