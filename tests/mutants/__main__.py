@@ -24,14 +24,14 @@ from tests.mutants.bug import PACKAGE, Bug
 from tests.mutants.checkout import Checkout
 from tests.mutants.drawn import draw_from_folder
 from tests.mutants.equivalent import EQUIVALENT
-from tests.mutants.near import BUDGET, KEPT, failing, kept, missing, near, record
+from tests.mutants.near import BUDGET, FURTHER, KEPT, failing, further, kept, missing, near, record
 from tests.mutants.planted import PLANTED
 
 ENOUGH, LEAST = 0.95, 0.85
 DRAWN = 5  # bugs for each folder
 RESULTS = KEPT / "results.json"
 STARTING = 180  # seconds for a process, the kernels that it compiles included
-TIMEOUT = STARTING + 6 * BUDGET  # a bug that makes tests hang is noticed, too
+SLOWER = 4  # times as long as recorded tests may take; a bug that makes them hang is noticed, too
 ALONE: dict[str, bool] = {}  # whether a test passes alone
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -113,25 +113,29 @@ def workers() -> int:
 
 
 def noticed(copy: Checkout, bug: Bug) -> tuple[Bug, str | None]:
-    """A bug, and the test that fails with it; not one that needs what others before it have done, and fails alone."""
-    tests = list(near(bug))
-    while tests:
-        copy.plant(bug)
-        try:
-            failure = copy.run(tests, "-x", timeout=TIMEOUT)
-        finally:
-            copy.repair(bug)
-        test = (failure or "").partition(" ")[2]
-        if test not in tests or passes_alone(copy, test):
-            return bug, failure
-        tests.remove(test)
+    """A bug, and the test that fails with it alone, and passes alone without it."""
+    for tests, seconds in (([*near(bug)], BUDGET), ([*further(bug)], FURTHER)):
+        while tests and (failure := with_bug(copy, bug, tests, seconds)) is not None:
+            test = failure.partition(" ")[2]
+            if test not in tests or (with_bug(copy, bug, [test], seconds) and passes_alone(copy, test)):
+                return bug, failure
+            tests.remove(test)
     return bug, None
+
+
+def with_bug(copy: Checkout, bug: Bug, tests: list[str], seconds: float) -> str | None:
+    """What fails first of some tests, which were recorded in so many seconds, while a bug is planted."""
+    copy.plant(bug)
+    try:
+        return copy.run(tests, "-x", timeout=STARTING + SLOWER * seconds)
+    finally:
+        copy.repair(bug)
 
 
 def passes_alone(copy: Checkout, test: str) -> bool:
     """Whether a test passes without any bug, and without those that run before it."""
     if test not in ALONE:
-        ALONE[test] = copy.run([test], timeout=TIMEOUT) is None
+        ALONE[test] = copy.run([test], timeout=STARTING + SLOWER * FURTHER) is None
         if not ALONE[test]:
             print(f"fails alone: {test}", flush=True)
     return ALONE[test]

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ FAR = ("clients", "page", "convergence", "claims", "mutants")  # folders that ta
 # of how kernels are built, which fail with any change of their sources
 BUILDING = ("tests/unit/native/test_compiler.py", "tests/unit/native/test_library.py")
 BUDGET = 45.0  # seconds of tests for one bug
+FURTHER = 180.0  # of those that a bug must survive too
 SPEAKING = 12  # tests that come first because of their words
 BATCH = 8  # test files that are recorded in one process
 HOUR = 3600.0
@@ -71,7 +72,34 @@ def failing() -> list[str]:
 
 @cache
 def near(bug: Bug) -> tuple[str, ...]:
-    """Names of tests for a bug, those of one file behind each other.
+    """Names of tests for a bug, those of one file behind each other; see `_order`."""
+    return _grouped(_within(BUDGET, _order(bug)))
+
+
+def further(bug: Bug) -> tuple[str, ...]:
+    """Names of the next tests for a bug that none of the first ones notices."""
+    first = {*near(bug)}
+    return _grouped(_within(FURTHER, {test: seconds for test, seconds in _order(bug).items() if test not in first}))
+
+
+def _within(seconds: float, tests: Mapping[str, float]) -> list[str]:
+    """The tests that fit one after the other into some seconds."""
+    names = []
+    for test, needed in tests.items():
+        if needed <= seconds:
+            seconds -= needed
+            names.append(test)
+    return names
+
+
+def _grouped(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of tests, those of one file behind each other."""
+    order = {file: place for place, file in enumerate(dict.fromkeys(name.split("::")[0] for name in names))}
+    return tuple(sorted(names, key=lambda name: order[name.split("::")[0]]))
+
+
+def _order(bug: Bug) -> dict[str, float]:
+    """All tests that may notice a bug, in the order in which they are tried, with their seconds.
 
     They are those that call its function; outside of functions any of its file, or of files that import it. First come
     those that speak of what its line does, and those of the folder that mirrors the bug's. Further ones of the same
@@ -84,14 +112,9 @@ def near(bug: Bug) -> tuple[str, ...]:
     others: dict[str, float] = {}
     for file in dict.fromkeys(test.split("::")[0] for test in calling):
         others |= records()[file]["seconds"]
-    left, names = BUDGET, list[str]()
     own = {test: seconds for test, seconds in calling.items() if test.startswith(f"tests/unit/{bug.folder}/")}
-    for test in dict.fromkeys([*speaking(bug, others), *quickest(own), *quickest(calling), *quickest(others)]):
-        if others[test] <= left:
-            left -= others[test]
-            names.append(test)
-    order = {file: place for place, file in enumerate(dict.fromkeys(name.split("::")[0] for name in names))}
-    return tuple(sorted(names, key=lambda name: order[name.split("::")[0]]))
+    tests = [*speaking(bug, others), *quickest(own), *quickest(calling), *quickest(others)]
+    return {test: others[test] for test in tests}
 
 
 def speaking(bug: Bug, tests: Iterable[str]) -> list[str]:
