@@ -4,9 +4,11 @@ Tokens are of several bytes, some of them parts of characters; prompts have lett
 """
 
 import base64
+import copy
 import math
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -286,3 +288,26 @@ def test_the_room_that_a_prompt_leaves(server: Served) -> None:
             if status == 200:
                 left = min(16, context - length) if most is None else most
                 assert answer.json["usage"]["completion_tokens"] == left
+
+
+def test_the_token_that_starts_a_text_is_added_where_prompts_have_one() -> None:
+    """Before a text where the tokenizer does so, before an empty one anyhow, and never where that is not wanted."""
+    models = {}
+    for name, adds in (("adds", True), ("has", False)):
+        lm = loaded("llama-tiny")
+        tokenizer = copy.deepcopy(lm.tokenizer)
+        assert tokenizer is not None
+        tokenizer.bos, tokenizer.adds_bos = 7, adds
+        models[name] = replace(lm, tokenizer=tokenizer)
+    with serving(models, sources=[Source(name, name) for name in models]) as served:
+        for name, before in (("adds", [7]), ("has", [])):
+            for text, added in (("the cat", before), ("", [7])):
+                for said in (None, True, False):
+                    asked = {"model": name, "prompt": text, "add_special_tokens": said}
+                    asked = {key: value for key, value in asked.items() if value is not None}
+                    with case(name, text, said):
+                        expected = ids_of(text) if said is False else [*added, *ids_of(text)]
+                        assert served.call("/tokenize", asked).json["tokens"] == expected
+                        if expected:
+                            reply = served.call("/v1/completions", asked | {"max_tokens": 1}).json
+                            assert reply["usage"]["prompt_tokens"] == len(expected)

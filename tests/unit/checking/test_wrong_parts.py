@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 import archetype
 from archetype import spec
+from archetype.checking import passes
 from archetype.checking.passes import compiled_is_eager
 from archetype.checking.run import Report, check_kind
+from archetype.checking.subject import Inapplicable, Subject
 from archetype.cost.formula import Counts, Formula, constant
 from archetype.cost.registry import Complexity, MixerCost, NormCost
 from archetype.nn.cache import LayerState
@@ -196,3 +198,13 @@ class NoCost(NormCost):
 def test_what_cannot_be_built_fails_once_in_one_line() -> None:
     seen = failures(spec.Norm, Unused, module=UnbuiltModule, cost=NoCost)
     assert seen == {"a module is built": "defaults: RuntimeError: no room for 24 features (and 1 of 1 others)"}
+
+
+def test_a_model_without_blocks_is_not_compiled() -> None:
+    with pytest.raises(Inapplicable, match=r"^has no blocks$"):
+        compiled_is_eager(Subject(archetype.load_spec("bigram-tiny")))
+    compiled: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "compile_blocks", lambda model: compiled.append(len(model.blocks)))
+        compiled_is_eager(Subject(archetype.load_spec("llama-tiny")))
+    assert compiled == [2]

@@ -36,7 +36,11 @@ def test_a_mixture_tells_what_is_active() -> None:
 
 
 def test_an_encoder_has_no_column_for_decoding() -> None:
-    assert "decode" not in run("bert-tiny")
+    text = run("bert-tiny")
+    assert "decode" not in text
+    _, flops = text.split("forward FLOPs")
+    for module in ("blocks.0-1.mixer.q", "blocks.0-1.feedforward.down", "lm_head"):
+        assert f"\n{module} " in flops, text
 
 
 def test_several_stand_side_by_side() -> None:

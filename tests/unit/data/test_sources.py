@@ -107,6 +107,30 @@ def alone_parquet_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert sources.pinned("hf:owner/name@1:plain") == "hf:owner/name@1:plain"
 
 
+@pytest.mark.parametrize(
+    ("said", "arguments"),
+    [
+        ("hf:owner/name", ("owner/name", "train", None, None)),
+        ("hf:owner/name:en", ("owner/name", "train", "en", None)),
+        ("hf:owner/name::test", ("owner/name", "test", None, None)),
+        ("hf:owner/name@v2:en:test", ("owner/name", "test", "en", "v2")),
+    ],
+)
+def test_a_name_says_configuration_split_and_revision(
+    said: str, arguments: tuple[str, str, str | None, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    asked = []
+
+    def load(path: str, /, split: str, streaming: bool, **rest: str | None) -> list[dict[str, str]]:
+        asked.append((path, split, rest["name"], rest["revision"]))
+        return [{"text": "a"}]
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert sources._data_set(said) == [{"text": "a"}] and asked == [arguments]
+
+
 def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
     (tmp_path / "b.jsonl").write_text('{"text": "a"}\n{"text": \n')

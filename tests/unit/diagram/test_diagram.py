@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, Phase, given, seed
 
 import archetype
 from archetype import spec
+from archetype.cost.formula import Formula
 from archetype.diagram import MEASURES, Drawing, Scene
 from archetype.diagram.architecture import draw
 from archetype.diagram.compare import compared
+from archetype.diagram.costs import ReportCosts
 from archetype.diagram.picture import Area, Text, paint
 from archetype.diagram.scene import Cost
 from archetype.diagram.stack import fold
@@ -255,6 +257,16 @@ def test_a_letter_that_stands_for_different_numbers_says_whose() -> None:
             assert letters.get(letter, letters.get(f"{letter} of {name}")) == value
     same = compared(*((preset("gpt2-tiny"), scene("gpt2-tiny")),) * 2)
     assert same.legend == scene("gpt2-tiny").legend
+
+
+def test_formulas_are_written_in_the_letters_of_shapes() -> None:
+    costs = ReportCosts(cost_report(preset("llama-tiny")))
+    d, heads, width = (
+        Formula({((one, 1),): 1}) for name in "DHP" for one, letter in costs.symbols.items() if letter == name
+    )
+    assert costs.text(heads * width) == "HP"
+    assert costs.text(d * d + heads * width) == "D² + HP"
+    assert costs.text(d * d * d) == "D³"
 
 
 def test_bars_show_the_measure_that_is_asked_for() -> None:

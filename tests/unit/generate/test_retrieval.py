@@ -121,6 +121,11 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         read_retrieval(file)
 
 
+def test_documents_as_near_as_each_other_come_in_their_order() -> None:
+    places = nearest(torch.ones(3, 2), torch.ones(5000, 2), 10)
+    assert places.tolist() == [[*range(10)]] * 3
+
+
 def test_questions_and_documents_are_read_behind_their_own_prompts() -> None:
     settings = SentenceSettings(prompts={"query": "Q: ", "passage": "P: ", "other": "O: "})
     assert settings.prepared("a", settings.query_prompt) == "Q: a"

@@ -1,0 +1,18 @@
+"""The bytes that a grammar takes are those that its process has allocated."""
+
+import ctypes
+import json
+
+from archetype.confined.grammars import PER_CHARACTER, allocated, answer
+
+SCHEMA = json.dumps({"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(40)}})
+
+
+def test_bytes_are_counted_where_the_system_says_them() -> None:
+    says = hasattr(ctypes.CDLL(None), "mallinfo2")  # the GNU C library does
+    before, block, after = allocated(), bytearray(2**24), allocated()
+    assert (before is not None) == (after is not None) == says
+    fault, taken = answer("json_schema", SCHEMA, None)
+    assert fault is None and taken >= len(SCHEMA)
+    if before is not None and after is not None:
+        assert after - before >= len(block) and taken < PER_CHARACTER * len(SCHEMA) / 4
