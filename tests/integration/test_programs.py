@@ -67,6 +67,16 @@ def check(name: str, format: str, folder: Path) -> None:
         assert len(said["shape"]) == expected.dim()
 
 
+def test_example_inputs_have_the_sizes_that_are_asked_for_up_to_the_context() -> None:
+    for name, tokens in (("llama-tiny", "tokens"), ("t5-tiny", "target")):
+        model = preset(name).model
+        for length, source in ((5, 9), (500, 700)):
+            inputs = trace.example_inputs(model, 3, length, source)
+            assert inputs[tokens].shape == (3, min(length, model.spec.context_length))
+            if "source" in inputs:
+                assert inputs["source"].shape == (3, min(source, model.spec.context_length))
+
+
 @pytest.mark.parametrize("name", every(30, TINY))
 def test_every_preset_is_a_program_of_torch(name: str, tmp_path: Path) -> None:
     check(name, "torch-export", tmp_path / "program")

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import archetype
 from archetype.apps.cli.main import app
 from archetype.errors import SpecError
+from archetype.estimate.report import common_length
 from archetype.table import size
 
 
@@ -48,6 +50,11 @@ def test_several_stand_side_by_side() -> None:
     assert [one["parameters"]["total"] for one in specifications] == [124_439_808, 6_738_415_616]
     shown = run("--compare", "gpt2", "llama-2-7b", "--length", "128")
     assert re.search(r"124,439,808 +6,738,415,616", shown)
+
+
+def test_models_beside_each_other_have_the_length_of_the_shortest_context() -> None:
+    models = [archetype.load_spec(name) for name in ("gpt2", "llama-tiny", "vit-tiny")]
+    assert common_length(models[:2]) == 128 == common_length(models[1::-1]) and common_length(models) is None
 
 
 def test_several_without_compare_are_refused() -> None:
