@@ -81,6 +81,19 @@ def answer(model: Any, **inputs: Any) -> Tensor:
     return numbers
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("llama-tiny", (64, 2, 128, 256)), ("transformer-tiny", (64, 4, 128, 257)), ("megabyte-tiny", (64, 4, 128, 256)),
+     ("vit-tiny", (64, 2, 17, 0)), ("bigram-tiny", (0, 0, 128, 256))],
+)  # fmt: skip
+def test_a_configuration_has_the_names_that_programs_of_transformers_read(
+    name: str, sizes: tuple[int, int, int, int]
+) -> None:
+    config = hf.ArchetypeConfig(spec=archetype.load_spec(name))
+    said = config.hidden_size, config.num_hidden_layers, config.max_position_embeddings, config.vocab_size
+    assert said == sizes
+
+
 @presets("continues_text", "fills_masks", "reads_source", "reads_images")
 def test_a_model_of_any_kind_is_saved_and_loaded_by_both_libraries(name: str, tmp_path: Path) -> None:
     described = archetype.load_spec(name)
