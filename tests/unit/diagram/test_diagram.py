@@ -259,6 +259,12 @@ def test_a_letter_that_stands_for_different_numbers_says_whose() -> None:
     assert same.legend == scene("gpt2-tiny").legend
 
 
+def test_a_pooler_is_drawn_where_there_is_one() -> None:
+    for has_one in (True, False):
+        model = spec.assign(preset("bert-tiny"), [f"pooler={str(has_one).lower()}", "head={kind: none}"])
+        assert ("pooler" in {box.id for box in check(model).boxes}) == has_one
+
+
 def test_formulas_are_written_in_the_letters_of_shapes() -> None:
     costs = ReportCosts(cost_report(preset("llama-tiny")))
     d, heads, width = (

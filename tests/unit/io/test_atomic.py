@@ -131,10 +131,10 @@ def test_an_error_inside_the_block_leaves_nothing_and_comes_out_unchanged(tmp_pa
 
 
 def test_a_folder_has_no_name_until_it_is_whole(tmp_path: Path) -> None:
-    with atomic.new_folder(tmp_path / "deep" / "folder") as temporary:
+    with atomic.new_folder(tmp_path / "very" / "deep" / "folder") as temporary:
         atomic.write_bytes(temporary / "a", b"a")
-        assert not (tmp_path / "deep" / "folder").exists()
-    assert contents(tmp_path) == {"deep/folder/a": b"a"}
+        assert not (tmp_path / "very" / "deep" / "folder").exists()
+    assert contents(tmp_path) == {"very/deep/folder/a": b"a"}
 
 
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:

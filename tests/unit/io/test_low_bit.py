@@ -229,11 +229,30 @@ def test_parts_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
                     assert len(mapped) in (63, 64)
 
 
+@pytest.mark.parametrize("bits", [0, 9, 4.0, "4", None])
+def test_a_number_of_bits_is_one_that_words_hold(bits: object, tmp_path: Path) -> None:
+    weights = {"num_bits": bits, "type": "int", "strategy": "channel", "symmetric": True}
+    settings = {"quant_method": "compressed-tensors", "format": "pack-quantized",
+                "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}  # fmt: skip
+    with pytest.raises(CheckpointError, match=f"num_bits: {bits!r} is not a number from 1 to 8"):
+        plain_header({"a.weight_packed": TensorHeader("I32", (8, 8))}, settings)
+
+
 def test_a_group_beyond_the_last_is_refused(tmp_path: Path) -> None:
     stored, _ = METHODS["gptq by activation"].make(generator(), 32, 64, torch.bfloat16)
     stored[".g_idx"][5] = 4
     tensors = opened(tmp_path, {f"a{end}": tensor for end, tensor in stored.items()}, {"quant_method": "gptq"})
     with pytest.raises(CheckpointError, match=r"^a\.weight: g_idx: names a group beyond the 4; download it again$"):
+        tensors.mapped("a.weight")
+
+
+@pytest.mark.parametrize("order", [[*range(63), 2], [0] * 63])
+def test_an_order_of_groups_that_are_not_there_is_refused(order: list[int], tmp_path: Path) -> None:
+    method = METHODS["compressed int4 32"]
+    stored, _ = method.make(generator(), 32, 64, torch.bfloat16)
+    stored |= {".weight_g_idx": torch.tensor([min(group, 2) for group in order], dtype=torch.int32)}
+    tensors = opened(tmp_path, {f"a{end}": tensor for end, tensor in stored.items()}, method.settings)
+    with pytest.raises(CheckpointError, match=r"^a\.weight: weight_g_idx: names a group beyond the 2; download it"):
         tensors.mapped("a.weight")
 
 

@@ -23,6 +23,7 @@ class Model(nn.Module):
         self.up = nn.Parameter(tensors["up"], requires_grad=False)
         self.register_buffer("statistics", tensors["statistics"])
         self.register_buffer("columns", tensors["up"][:, ::2])
+        self.register_buffer("nothing", torch.empty(0))
 
 
 @pytest.fixture(params=[1, 64], ids=["small", "large"])

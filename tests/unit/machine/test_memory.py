@@ -18,6 +18,14 @@ def test_what_this_machine_has_free_is_some_of_what_it_has() -> None:
     assert memory.free_memory(torch.device("meta")) is None
 
 
+def test_the_most_that_was_held_is_at_least_what_is_held() -> None:
+    block = torch.ones(2**23)
+    peak = memory.peak_memory(CPU)
+    assert peak is not None and block.nbytes < peak < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    del block
+    assert peak <= (memory.peak_memory(CPU) or 0) and memory.peak_memory(torch.device("meta")) is None
+
+
 def test_a_limit_of_the_control_group_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for names, limit in (({}, b"5000\n"), (memory.IN_VERSION_1, b"9223372036854771712\n"), ({}, b"max\n")):
         for name, contents in (("memory.max", limit), ("memory.current", b"3000\n"), ("memory.stat", b"a 1\n")):
