@@ -80,7 +80,7 @@ class MeasuredResidualCost(ResidualCost):
 
     def __init__(self, part: Residual, d: Formula) -> None:
         super().__init__(part, d)
-        self.module = on_meta(lambda: module_class(part)(part, replace(place_for(d), residual=part)))
+        self.module = on_meta(lambda: module_class(part)(part, place_for(d)))
         self.streams = self._pass(1, 1).numel() // d.value
 
     def parameters(self) -> Formula:

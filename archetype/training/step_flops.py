@@ -34,8 +34,8 @@ def step_flops(recipe: Recipe, spec: ModelSpec, rows: int, length: int | None) -
     added, roles = adapter_parameters(model), roles_of(model)
     multiplied = ("hidden", "head", *(("embedding",) if cost.cost.cost.head.tied else ()))
     weights = [model.get_parameter(name) for name, role in roles.items() if role in multiplied and name not in added]
-    learning = sum(one.numel() for one in weights if one.requires_grad) / max(1, sum(one.numel() for one in weights))
+    trained = sum(one.numel() for one in weights if one.requires_grad) / max(1, sum(one.numel() for one in weights))
     numbers = sum(model.get_parameter(name).numel() for name in added)
     of_adapter = PER_WEIGHT * numbers * rows * report.length
     of_inputs = share * (of_weights - of_head + 2 * of_scores) + (of_head if share else 0)
-    return forward + of_inputs + learning * of_weights + 3 * of_adapter
+    return forward + of_inputs + trained * of_weights + 3 * of_adapter

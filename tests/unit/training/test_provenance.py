@@ -60,9 +60,9 @@ def test_an_edited_recipe_is_named_by_its_field(tmp_path: Path, recipe: Recipe, 
     assert resume(folder, CPU).recipe.seed == 6  # said once
     edit(state, "seed: 6", "seed: 7")
     resume(folder, CPU, allow_changes=True)
-    kept = read_provenance(state.run)
-    assert kept is not None and len(kept.changes) == 2 and kept.changes[0] == state.notes[0]
-    assert all(html.escape(change) in write_report(state.run).read_text() for change in kept.changes)
+    provenance = read_provenance(state.run)
+    assert provenance is not None and len(provenance.changes) == 2 and provenance.changes[0] == state.notes[0]
+    assert all(html.escape(change) in write_report(state.run).read_text() for change in provenance.changes)
 
 
 def test_another_text_is_noticed_before_the_first_checkpoint(tmp_path: Path, recipe: Recipe, text_file: Path) -> None:
