@@ -123,6 +123,16 @@ def test_a_norm_is_in_the_type_that_reads_it() -> None:
     assert weight.grad is not None and weight.grad.dtype == torch.float32
 
 
+def test_the_gradient_of_a_norm_keeps_its_type_where_its_strides_are_others() -> None:
+    kernels("native")
+    x, weight, dy = floats(4, 6).bfloat16(), floats(6).requires_grad_(), floats(6, 4).t()
+    y = fused.rms_norm(x, weight, 1e-6, torch.float32)
+    assert y is not None
+    y.backward(dy)
+    normed = nn.functional.rms_norm(x.float(), (6,), None, 1e-6)
+    assert weight.grad is not None and distance(weight.grad, (dy * normed).sum(0)) < 1e-6
+
+
 def philox(counter: int, key: int) -> list[int]:
     """Salmon 2011, section 3.3: four words of ten rounds."""
     a, b, c, d = counter, 0, 0, 0

@@ -71,6 +71,7 @@ POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
 BROADCAST: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "add": (lambda a, b: a + b, (floats(3, 1, 5), floats(4, 1))),
     "add 2 b": (lambda a, b: torch.add(a, b, alpha=2), (floats(3, 5), floats(5))),
+    "subtract 3 b": (lambda a, b: torch.sub(a, b, alpha=3), (floats(3, 5), floats(5))),
     "product of views": (lambda a, b: a.transpose(0, 1) * b[:, ::2], (floats(3, 5), floats(5, 6))),
     "four dimensions": (lambda a, b: a * b.permute(3, 1, 0, 2), (floats(2, 3, 4, 5), floats(4, 3, 5, 2))),
     "whole numbers": (lambda a, b: (a + 2 * b - 1) // 3 % 5, (whole(4, 6), whole(6))),
