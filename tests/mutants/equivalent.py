@@ -35,4 +35,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "apps/cli/source_file.py",
         "for source, target in zip(batch, targets, strict=True): -> for source, target in zip(batch, targets):",
     ): "a model gives a target for each source",
+    (
+        "native/products.py",
+        "if x.numel() > MAX_TILED_ROWS * width and width not in TILED_WIDTHS:"
+        " -> if x.numel() > MAX_TILED_ROWS * width and width in TILED_WIDTHS:",
+    ): "which of two ways is faster on processors with matrix tiles; both give the same",
 }
