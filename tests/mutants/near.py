@@ -118,7 +118,7 @@ def _order(bug: Bug) -> dict[str, float]:
 
 
 def speaking(bug: Bug, tests: Iterable[str]) -> list[str]:
-    """The tests whose code shares most words with a bug's lines and function, one case of each.
+    """The tests whose code shares most words with a bug's lines and function, of each the case whose name does.
 
     A word counts less the more tests have it.
     """
@@ -128,9 +128,12 @@ def speaking(bug: Bug, tests: Iterable[str]) -> list[str]:
     weight = {
         word: math.log(len(all_words) / (1 + sum(word in words for words in all_words.values()))) for word in said
     }
-    cases = {test.split("[")[0]: test for test in tests}
-    score = {name: sum(weight[word] for word in said & all_words.get(name, frozenset())) for name in cases}
-    return [cases[name] for name in sorted(score, key=lambda name: -score[name])[:SPEAKING] if score[name] > 0]
+    best: dict[str, tuple[float, str]] = {}  # by a test's name: the score and the name of one of its cases
+    for test in tests:
+        name, _, case = test.partition("[")
+        score = sum(weight[word] for word in said & (all_words.get(name, frozenset()) | _words(case)))
+        best[name] = max(best.get(name, (0.0, "")), (score, test))
+    return [test for score, test in sorted(best.values(), reverse=True)[:SPEAKING] if score > 0]
 
 
 @cache
