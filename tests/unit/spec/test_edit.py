@@ -8,6 +8,7 @@ from hypothesis import given
 
 from archetype import families, spec
 from archetype.errors import SpecError
+from archetype.spec.edit import changes_of
 from tests.helpers.examples import examples
 from tests.helpers.strategies import decoders
 
@@ -150,6 +151,15 @@ def test_assignments_after_num_layers_change_one_layer_each() -> None:
     ]  # fmt: skip
     with pytest.raises(SpecError, match="num_layers: the layers are no list of blocks"):
         spec.assign(TINY, ["layers=5", "num_layers=3"])
+
+
+def test_several_copies_differ_where_one_does() -> None:
+    for at in range(3):
+        values = [{"a": 1, "b": [2, {"c": 3}]} for _ in range(3)]
+        values[at]["b"][1]["c"] = 4  # type: ignore[index]
+        expected = tuple(4 if index == at else 3 for index in range(3))
+        assert [*changes_of(values)] == [("b[1].c", expected)]
+    assert not [*changes_of([{"a": 1}] * 3)]
 
 
 def test_layers_that_change_alike_are_one_difference() -> None:

@@ -140,3 +140,10 @@ def test_every_arm_of_every_claim_can_be_built_and_matched(numbers: list[int], t
         for file in [*(claims[number] for number in numbers or claims), *others]:
             Study(read_experiment(file), "full", tmp_path, Store(tmp_path / "store"))
         Search(read_search(CHECKOUT / "own" / "search.yaml"), tmp_path, Store(tmp_path / "store"))
+
+
+def test_counts_are_written_with_a_letter_for_their_size() -> None:
+    for text, count in (("64", 64), ("2k", 2_000), ("1.5M", 1_500_000), ("0.25G", 250_000_000)):
+        value = int(text) if text.isdigit() else text
+        part = experiment(trained(modes={"full": {"tokens": value}})).parts[0]
+        assert part.modes.full.tokens == count  # type: ignore[union-attr]

@@ -21,7 +21,7 @@ from archetype.studies.registry import load_checks
 from archetype.studies.report import keep_outcome, summary_text, write_reports
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.study import Study
-from archetype.studies.trained import TrainedStudy
+from archetype.studies.trained import TrainedStudy, _extend
 from archetype.studies.verdicts import verdict_of_arms
 from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.training.schedules import Cosine
@@ -60,6 +60,45 @@ def test_trials_that_tie_are_decided_towards_the_middle(tmp_path: Path, best: tu
     trials, _ = part_of(one).comparisons()
     assert trials.is_interior and set(trials.best.values()) == {(chosen,)}
     assert {request.recipe.optimizer.learning_rate for request in store.asked} == {0.001, 0.01, 0.1}  # none longer
+
+
+class Scored(Pretended):
+    """Runs that diverge at a rate of 0.1, where their loss is the lowest, or are right most often at one of 0.001."""
+
+    def result(self, request: RunRequest) -> RunResult | None:
+        result, rate = super().result(request), request.recipe.optimizer.learning_rate
+        accuracy = {0.001: 0.9, 0.01: None, 0.1: 0.4}.get(rate, 0.1)
+        return result and replace(result, has_diverged=rate == 0.1, validation_accuracy=accuracy)
+
+
+@pytest.mark.parametrize(("metric", "chosen"), [("test.loss", 0.01), ("test.accuracy", 0.001)])
+def test_trials_are_judged_by_the_metric_and_one_that_diverged_is_the_worst(
+    tmp_path: Path, metric: str, chosen: float
+) -> None:
+    part = trained(seeds=2, tune={"grid": GRID, "seeds": [900], "extend": 0}, metric={"name": metric})
+    store = Scored(tmp_path / "store", LOSS_BY_RATE)
+    one = part_of(Study(experiment(part), "full", tmp_path, store))
+    store.make(one.needed())
+    trials, _ = one.trials()
+    assert set(trials.best.values()) == {(chosen,)}
+    assert all(scores[0.1,] == math.inf for scores in trials.losses.values())
+
+
+@pytest.mark.parametrize(
+    ("values", "at_end", "longer"),
+    [
+        ([0.01, 0.001, 0.1], True, [0.001, 0.01, 0.1, 1.0]),
+        ([0.01, 0.001, 0.1], False, [0.0001, 0.001, 0.01, 0.1]),
+        ([1.0, 2.0, 8.0], False, [0.5, 1.0, 2.0, 8.0]),
+        ([1.0, 2.0, 8.0], True, [1.0, 2.0, 8.0, 32.0]),
+        ([8, 16, 32], False, [4, 8, 16, 32]),
+    ],
+)
+def test_a_grid_grows_by_the_factor_of_its_last_two_values(
+    values: list[float], at_end: bool, longer: list[float]
+) -> None:
+    _extend(values, at_end)
+    assert values == longer and {*map(type, values)} == {type(longer[0])}
 
 
 def test_verdicts_wait_for_a_calibration_and_quick_gives_none(tmp_path: Path) -> None:

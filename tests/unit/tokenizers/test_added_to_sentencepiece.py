@@ -45,6 +45,13 @@ def test_they_are_special_tokens(folder: Path, tmp_path: Path) -> None:
     assert open_tokenizer(tmp_path).encode("a<|im_end|>") == tokenizer.encode_with_special_tokens("a<|im_end|>")
 
 
+def test_an_id_that_no_token_has_has_no_text(folder: Path) -> None:
+    alone = SentencePieceTokenizer(MODEL)
+    assert alone.token(SIZE - 1) and [alone.token(id) for id in (-1, SIZE, SIZE + 1)] == ["", "", ""]
+    wider = open_tokenizer(folder)
+    assert [wider.token(id) for id in (-1, SIZE, SIZE + 1, SIZE + 2)] == ["", "<|im_end|>", "<|im_start|>", ""]
+
+
 def test_a_tokenizer_json_beside_them_is_what_counts(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps({
         "version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
