@@ -12,6 +12,7 @@ import torch
 
 from archetype import loading
 from archetype.errors import ArchetypeError
+from archetype.training.chunked_loss import IGNORED
 from archetype.training.evaluate import evaluate
 from archetype.training.examples import Conversations, Preferences
 from archetype.training.objectives import DPO, Chat
@@ -83,6 +84,14 @@ def test_a_chat_learns_answers_alone(files: dict[str, Path], tmp_path: Path) -> 
         assert state.tokenizer.decode(row[row >= 0].tolist()) == "".join(answers)
     short = start(tmp_path / "short", recipe_of(files, "chat", sequence_length=10), CPU).objective
     assert "of all cut to 10 tokens" in short.description
+
+
+def test_no_conversation_answers_with_the_first_token_of_the_next(files: dict[str, Path], tmp_path: Path) -> None:
+    """Also where a template puts nothing before an answer, and a conversation begins with one."""
+    objective = start(tmp_path / "run", recipe_of(files, "chat", objective=Chat(packed=True)), CPU).objective
+    tokens, ids = torch.arange(8)[None], torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2]])
+    _, targets = objective.inputs_and_targets((tokens, torch.tensor([8]), torch.ones(1, 8, dtype=torch.bool), ids))
+    assert targets.tolist() == [[1, 2, IGNORED, 4, 5, 6, IGNORED]]
 
 
 def test_packed_conversations_are_computed_as_each_alone(files: dict[str, Path], tmp_path: Path) -> None:
