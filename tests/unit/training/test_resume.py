@@ -13,7 +13,7 @@ import torch
 from archetype.errors import CheckpointError
 from archetype.runs import checkpoints as checkpoints
 from archetype.runs.directory import read_run_model, weights_of
-from archetype.training.evaluate import evaluate
+from archetype.training.evaluate import Evaluation, evaluate
 from archetype.training.loop import run, train
 from archetype.training.metrics import Evaluated, Event, Interrupted, Step
 from archetype.training.optimizers import AdamW, optimizer_tensors
@@ -253,3 +253,18 @@ def test_metrics_of_a_resumed_run_tell_each_step_once(tmp_path: Path, recipe: Re
     assert [line["step"] for line in lines if "validation_loss" in line] == [6, 12]
     assert (tmp_path / "run" / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+def test_of_two_evaluations_at_a_step_the_first_is_compared(tmp_path: Path, recipe: Recipe) -> None:
+    """The second is on all that is held out, at the end alone: not of the same examples as those before it."""
+    state = start(tmp_path / "run", recipe.replace(evaluate_every=4), CPU)
+    for step, losses, best, worse in ((4, (2.0, 1.0), 2.0, 0), (8, (2.5, 1.5), 2.0, 1), (12, (1.8, 9.0), 1.8, 0)):
+        state.step, state.num_evaluated = step, 0
+        for loss in losses:
+            state.count(Evaluation(loss, None, 10))
+        assert (state.best_loss, state.num_worse, state.num_evaluated) == (best, worse, 2)
+    lines = [{"step": step, "validation_loss": loss} for step in (4, 12) for loss in (2.0 / step, 1.0 / step)]
+    state.remember(lines)
+    assert (state.best_loss, state.num_worse, state.num_evaluated) == (2.0 / 12, 0, 2)
+    state.remember([{"step": step, "validation_loss": loss} for step, loss in ((4, 2.0), (4, 1.0), (8, 1.5))])
+    assert (state.best_loss, state.num_worse, state.num_evaluated) == (1.5, 0, 0)

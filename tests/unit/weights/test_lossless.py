@@ -171,13 +171,16 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
         packed(weights(64, 256)).to("meta")
     lm.save(tmp_path / "run")
     tensors = dict(lm.model.state_dict())
-    exceptions = tensors[f"{key}.exceptions"]
-    damaged = {
-        "have the shapes": {f"{key}.records": tensors[f"{key}.records"][..., :-4].contiguous()},
-        "hold torch.int32": {f"{key}.records": tensors[f"{key}.records"].int()},
-        "exceptions that stand in no row": {f"{key}.exceptions": exceptions.new_tensor([2**30] * len(exceptions))},
-    }
-    for message, changes in damaged.items():
+    exceptions, starts = tensors[f"{key}.exceptions"], tensors[f"{key}.starts"].clone()
+    starts[1] += len(exceptions) + 1  # and the next row begins before
+    in_no_row = "exceptions that stand in no row"
+    damaged = [
+        ("have the shapes", {f"{key}.records": tensors[f"{key}.records"][..., :-4].contiguous()}),
+        ("hold torch.int32", {f"{key}.records": tensors[f"{key}.records"].int()}),
+        (in_no_row, {f"{key}.exceptions": exceptions.new_tensor([2**30] * len(exceptions))}),
+        (in_no_row, {f"{key}.starts": starts}),
+    ]
+    for message, changes in damaged:
         save(Run(tmp_path / "run").weights_file, tensors | changes)
         with case(message), pytest.raises(CheckpointError, match=message):
             read_run_model(Run(tmp_path / "run"))
