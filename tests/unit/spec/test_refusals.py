@@ -610,3 +610,11 @@ def test_no_sentence_is_pydantics_and_no_line_is_long() -> None:
                 assert max(map(len, lines)) <= 300, lines
                 assert not any(words in line for words in PYDANTIC for line in lines), lines
     assert refused > 500
+
+
+@pytest.mark.parametrize("kind", ["plain", "pre_norm"])
+def test_a_wiring_whose_norms_are_all_read_stands_before_a_bridge(kind: str) -> None:
+    """What the message above tells: the norm of the first is of nothing, and that of the second is read."""
+    last = RECURRENT | {"wiring": {"kind": kind} | ({"norm": RMS} if kind == "pre_norm" else {})}
+    model = spec.parse(MODELS["encoder_decoder"] | bridged([RECURRENT, last], [RECURRENT, RECURRENT]))
+    assert model.encoder.layers[1].wiring.dump()["kind"] == kind  # type: ignore[union-attr]
