@@ -54,6 +54,7 @@ def _write_files(folder: Path) -> dict[str, str]:
         "target": ("txt", "\n".join(line[::-1] for line in lines) + "\n"),
         "decoder": ("yaml", mapping_to_yaml(decoder)), "recipe": ("yaml", "max_grad_norm: 0.1\n"),
         "template": ("jinja", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"),
+        "terse": ("jinja", "{% for m in messages %}{{ m.content }}{% endfor %}"),
         "schema": ("json", '{"type": "string", "maxLength": 4}'), "lark": ("lark", "start: /[0-9]{3}/"),
         "experiment": ("yaml", mapping_to_yaml(small.experiment(ALL_MODES).dump())),
         "search": ("yaml", mapping_to_yaml({"title": "one", "base": small.BASE, "data": small.DATA, "recipe":

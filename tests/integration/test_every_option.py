@@ -111,7 +111,7 @@ VALUES = {  # of options, in every mode of their verb
     "train --vocab-size": "280", "train --learning-rate": "0.03", "train --warmup-steps": "2", "train --tokens": "100",
     "train --flops": "1e6", "train --minutes": "0.01", "train --epochs": "0.5",
     "generate --json-schema": "{schema}", "generate --json-whitespace": "free --json-schema {schema}",
-    "generate --lark": "{lark}", "generate --system": "Be brief.", "generate --template": "{template}",
+    "generate --lark": "{lark}", "generate --system": "Be brief.", "generate --chat-template": "{terse}",
     "generate --draft": "{run}", "generate --input": "{prompts}", "generate --output": "o.jsonl",
     "generate --slots": "2",
     "generate --max-new-tokens": "3", "generate --temperature": "0.2", "generate --top-k": "1",
