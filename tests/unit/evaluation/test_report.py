@@ -66,6 +66,10 @@ def test_a_trained_run_has_a_page_that_needs_nothing_else(run: Run) -> None:
     lines = metrics.read(run.metrics_file)
     texts = [line["sample"] for line in lines if "sample" in line]
     assert len(texts) == 2 and all(text.startswith(" text of") or "text" in page for text in texts)
+    written = page.split("<h2>What it writes</h2>")[1].split("</table>")[0]
+    assert re.findall(r"<tr><td[^>]*>([\d,]+)</td>", written) == [
+        str(line["step"]) for line in lines if "sample" in line
+    ]
     for line in (line for line in lines if "validation_loss" in line):
         assert f'<td style="text-align: right">{line["validation_loss"]:.4f}</td>' in page
     for word in ("llama-tiny", "learning_rate: ", "blocks.0-1.mixer.q", "bits per byte", torch.__version__, "6 of 6"):

@@ -29,6 +29,11 @@ def test_the_end_of_a_loss_is_told(losses: list[float], end: str) -> None:
     assert told(losses)[2] == f"The best held-out loss is {best}."
 
 
+def test_an_end_is_told_from_three_measurements_on() -> None:
+    assert told([5.0, 4.0, 3.0])[-1] == "The held-out loss was still falling: by 1.000 nats since step 20."
+    assert not any("falling" in sentence for sentence in told([5.0, 4.0]))
+
+
 def test_what_was_trained_and_on_how_much_is_told() -> None:
     first, loss, *_, end = told([], [6.0 - number / 50 for number in range(50)], steps=80)
     assert first == (

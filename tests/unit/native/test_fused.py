@@ -399,7 +399,7 @@ def test_kernels_serve_only_the_tensors_that_they_know() -> None:
     assert fused.gated("silu", x, x) is not None
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated")
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|script). is deprecated")
 def test_who_watches_the_operations_of_torch_sees_those_of_torch() -> None:
     """Counters of operations, transformations of functions, forward-mode gradients and traces see the plain body."""
     kernels("native")
