@@ -613,7 +613,7 @@ def test_no_sentence_is_pydantics_and_no_line_is_long() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "pre_norm"])
-def test_a_wiring_whose_norms_are_all_read_stands_before_a_bridge(kind: str) -> None:
+def test_a_wiring_that_normalizes_no_output_stands_before_a_bridge(kind: str) -> None:
     """What the message above tells: the norm of the first is of nothing, and that of the second is read."""
     last = RECURRENT | {"wiring": {"kind": kind} | ({"norm": RMS} if kind == "pre_norm" else {})}
     model = spec.parse(MODELS["encoder_decoder"] | bridged([RECURRENT, last], [RECURRENT, RECURRENT]))

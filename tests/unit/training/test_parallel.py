@@ -315,9 +315,16 @@ def test_what_context_parallelism_refuses(recipe: Recipe) -> None:
     recipe, layout = plain(recipe, 1), Parallel(context=2).for_world(2)
     bigger = Parallel(context=2, pipeline=2).for_world(4)
     rotary = {"kind": "rotary", "scaling": {"kind": "dynamic", "factor": 2.0, "original_context_length": 8}}
+    turned, index = {"kind": "transformer_xl"}, {"kind": "lightning", "num_heads": 2, "head_dim": 8, "top_k": 3}
     refused = {
         "layers[0].mixer: mamba reads rows in order": (mixed(kind="mamba", state_size=4), recipe, layout),
         "layers[0].mixer.position.scaling: follows the length": (attending(position=rotary), recipe, layout),
+        "layers[0].mixer.position: adds to the scores of whole rows": (attending(position=turned), recipe, layout),
+        "layers[0].mixer.index: chooses among the keys of a whole row, and parallel.context cuts it; leave it out": (
+            attending(index=index),
+            recipe,
+            layout,
+        ),
         "parallel.context: rows are shared out that decoders": (pair(), recipe, layout),
         "parallel.context: stages pass on whole rows": (attending(), recipe, bigger),
         "sequence_length: 18 tokens are not 4 equal": (attending(), recipe.replace(sequence_length=18), layout),
