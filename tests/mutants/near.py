@@ -105,7 +105,8 @@ def _order(bug: Bug) -> dict[str, float]:
     those that speak of what its line does, and those of the folder that mirrors the bug's. Further ones of the same
     test files come last, for what is computed once is recorded for the first test that asks for it.
     """
-    calling = _calling({bug.file}, bug.function) or _calling({bug.file, *_importing(bug.file)}, None)
+    calling = {} if bug.function is None else _calling({bug.file}, bug.function)
+    calling = calling or _calling({bug.file, *_importing(bug.file)}, None)
     if bug.file.endswith(KERNELS):
         calling = _calling({"native/dispatch.py", "native/library.py"}, None)
     calling = {test: seconds for test, seconds in calling.items() if test.split("::")[0] not in BUILDING}
