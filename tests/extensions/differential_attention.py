@@ -53,8 +53,8 @@ class DifferentialAttentionModule(nn.Module):
         d_model, self.heads = place.d_model, mixer.num_heads
         self.head_dim = d_model // (2 * self.heads)
         self.q, self.k, self.v, self.o = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
-        for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"):
-            self.register_parameter(name, nn.Parameter(torch.empty(self.head_dim)))
+        vectors = (nn.Parameter(torch.empty(self.head_dim)) for _ in range(4))
+        self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2 = vectors
         self.lambda_init = 0.8 - 0.6 * math.exp(-0.3 * place.layer)  # equation 3, in which the first layer is 1
         self.norm = build_norm(spec.RMSNorm(eps=1e-5), 2 * self.head_dim)
         sizes = spec.AttentionSizes(self.heads, self.heads, self.head_dim, self.head_dim)
