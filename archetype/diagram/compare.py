@@ -54,7 +54,7 @@ def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) ->
 
 
 def _legend(a: Scene, b: Scene) -> tuple[tuple[str, int, str], ...]:
-    """The letters of two scenes; one that stands for different numbers says whose."""
+    """The letters of both scenes; where a letter has two values, each names its model."""
     names = (a.name, b.name) if a.name != b.name else ("the first", "the second")
     shared = [entry for entry in a.legend if entry in b.legend]
     own = [

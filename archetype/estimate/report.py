@@ -323,7 +323,7 @@ def cost_report(
 
 
 def common_length(models: Sequence[ModelSpec]) -> int | None:
-    """The tokens that models beside each other are counted for: what the shortest context holds; None for images."""
+    """The length at which several models are compared: the shortest of their contexts; None where one reads images."""
     return None if any(model.reads_images for model in models) else min(model.context_length for model in models)
 
 

@@ -124,7 +124,11 @@ def noticed(copy: Checkout, bug: Bug) -> tuple[Bug, str | None]:
 
 
 def with_bug(copy: Checkout, bug: Bug, tests: list[str], seconds: float) -> str | None:
-    """What fails first of some tests, which were recorded in so many seconds, while a bug is planted."""
+    """The first of some tests that fails while a bug is planted.
+
+    Args:
+        seconds: that these tests were recorded to take.
+    """
     copy.plant(bug)
     try:
         return copy.run(tests, "-x", timeout=STARTING + SLOWER * seconds)
