@@ -5,7 +5,7 @@ unexport PYTHONDONTWRITEBYTECODE  # without compiled modules every process that 
 
 KERNELS := $(wildcard archetype/native/*.h archetype/native/*.cpp) archetype/native/compiler.py
 
-.PHONY: demo page test pytest soak llama-cpp clients mutants zoo lint docs clean
+.PHONY: demo page test pytest soak llama-cpp clients mutants zoo findings lint docs clean
 
 demo: .venv/installed .venv/kernels
 	$(BIN)/archetype demo
@@ -37,6 +37,9 @@ mutants: .venv/installed-for-tests  # planted bugs: which of them no test notice
 zoo: .venv/installed-for-tests  # which types of transformers and which published models are read, and agree
 	$(BIN)/python -m benchmarks.zoo
 	$(BIN)/python -m benchmarks.published
+
+findings:  # behaviour of public packages that few expect, each in a fresh environment, without Archetype: needs a package index
+	findings/run.sh
 
 lint: .venv/installed-for-tests  # types of the package, of the claims, and of the Python of README and docs
 	$(BIN)/ruff check .
