@@ -5,7 +5,9 @@ unexport PYTHONDONTWRITEBYTECODE  # without compiled modules every process that 
 
 KERNELS := $(wildcard archetype/native/*.h archetype/native/*.cpp) archetype/native/compiler.py
 
-.PHONY: demo page test pytest soak llama-cpp clients mutants zoo findings lint docs clean
+PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder  # a worker for each core; the long files come first
+
+.PHONY: demo page test pytest newest newer oldest soak llama-cpp clients mutants zoo findings lint docs clean
 
 demo: .venv/installed .venv/kernels
 	$(BIN)/archetype demo
@@ -18,7 +20,26 @@ test: .venv/installed-for-tests .venv/kernels
 	$(MAKE) --jobs 2 lint pytest
 
 pytest: .venv/installed-for-tests .venv/kernels
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder  # a worker for each core; the long files come first
+	$(BIN)/python $(PYTEST)
+
+newest:  # the suite with the newest release of every dependency, in an environment of its own
+	test -x .venv-newest/bin/python || $(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/pip install --quiet --quiet --no-compile --upgrade --upgrade-strategy eager --editable '.[test]'
+	.venv-newest/bin/python $(PYTEST)
+
+# The fast part of `newest`: releases beyond the constraints, PyTorch's excepted, installed over the packages of .venv
+newer: .venv/installed-for-tests
+	.venv/bin/python tests/newer.py
+
+oldest: .venv-oldest/installed  # the suite with the lowest versions that pyproject.toml names
+	.venv-oldest/bin/python $(PYTEST)
+
+.venv-oldest/installed: pyproject.toml
+	$(PYTHON) -m venv --clear .venv-oldest
+	.venv-oldest/bin/pip install --quiet --quiet uv
+	.venv-oldest/bin/uv pip compile --quiet --resolution lowest-direct --extra all pyproject.toml --output-file .venv-oldest/lowest.txt
+	.venv-oldest/bin/uv pip install --quiet --python .venv-oldest --constraint .venv-oldest/lowest.txt --editable '.[test]'
+	touch $@
 
 soak: .venv/installed-for-tests  # the proofs that take longer than a minute each
 	-$(MAKE) llama-cpp
@@ -82,4 +103,4 @@ docs: .venv/installed-for-docs  # the site, in site/; a broken link or anchor, o
 	touch $@
 
 clean:
-	rm -rf .venv .venv-clients .venv-llama-cpp build site web/node_modules archetype/apps/serve/page *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* build site web/node_modules archetype/apps/serve/page *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
