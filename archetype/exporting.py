@@ -102,6 +102,7 @@ def export(
         if format == "gguf":
             own = {name: id for name, id in lm.special.items() if name == "pad_token_id"}
             ids = own | {name: id for name, id in special.items() if name == "decoder_start_token_id"}
+            ids["eos_token_id"] = lm.ends
             gguf.write_gguf(
                 lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, ids, type, allow_different_tokens
             )

@@ -14,7 +14,7 @@ from archetype.io.files import read_json
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.characters import CharacterTokenizer
 from archetype.tokenizers.charsmap import Charsmap
-from archetype.tokenizers.definition import FILE
+from archetype.tokenizers.definition import FILE, frame
 from archetype.tokenizers.hugging_face import byte_of_character
 from archetype.tokenizers.same_ids import check_fast
 from archetype.tokenizers.sentencepiece import (
@@ -111,7 +111,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
     definition = _definition(merged, normalizer=_normalizer(tokenizer), pre_tokenizer=words, decoder=decoder)
     definition["added_tokens"] = sorted(added, key=lambda token: token["id"])  # the order in which ids are given
     if tokenizer.adds_bos and tokenizer.bos is not None:
-        definition["post_processor"] = _starts_with(tokenizer.piece(tokenizer.bos), tokenizer.bos)
+        definition["post_processor"] = frame({tokenizer.piece(tokenizer.bos): tokenizer.bos}, {})
     return definition
 
 
@@ -174,12 +174,3 @@ def _decoder(model: ModelSettings, unknown: str, shown: str) -> dict[str, Any]:
         *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if model.adds_prefix else []),
     ]
     return {"type": "Sequence", "decoders": steps}
-
-
-def _starts_with(piece: str, id: int) -> dict[str, Any]:
-    """A token before every text."""
-    special, first, second = {"SpecialToken": {"id": piece, "type_id": 0}}, "A", "B"
-    single = [special, {"Sequence": {"id": first, "type_id": 0}}]
-    pair = [*single, {"Sequence": {"id": second, "type_id": 1}}]
-    tokens = {piece: {"id": piece, "ids": [id], "tokens": [piece]}}
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}

@@ -82,7 +82,8 @@ class SentencePieceTokenizer(Tokenizer):
         if is_ranks(data):  # Llama 3 was published under SentencePiece's name
             return TiktokenTokenizer.open(file)
         config = special_tokens.read_config(file.parent)
-        return cls(data, config, read_added(file.parent, config))
+        # texts that are lowercased before tokens are found in them are asked for by no SentencePiece model
+        return cls(data, config, [token._replace(normalized=False) for token in read_added(file.parent, config)])
 
     def __init__(self, data: bytes, config: Mapping[str, Any] | None = None, added: Sequence[AddedToken] = ()) -> None:
         self._data = data
