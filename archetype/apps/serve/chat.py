@@ -100,8 +100,8 @@ def conversation(
         raise ApiError("no_chat_template", message, "messages")
 
     def encode() -> tuple[str, list[int]]:
-        plain = plain_messages(messages, template)
         try:
+            plain = plain_messages(messages, template.for_tools(tools or None))
             if continue_final:
                 text = template.render_continued(plain, tools or None)
             else:

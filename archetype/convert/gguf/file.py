@@ -84,7 +84,9 @@ def write_gguf(
         ends = isinstance(model.spec, EncoderDecoder) or any(id in tokenizer.eos for id in last)
         _put_vocabulary(writer, tokenizer, vocab, special, ends)
     if template is not None:
-        writer.add_chat_template(template.source)
+        templates = {"default": template.source, **template.named}
+        named = [{"name": name, "template": source} for name, source in templates.items() if source]
+        writer.add_chat_template(named if template.named else template.source)
     tensors = gguf_tensors(model, target, type)
     for name, tensor in tensors.items():
         _put_tensor(writer, library, name, tensor, type)

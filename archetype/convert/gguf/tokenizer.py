@@ -71,12 +71,14 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
 
 def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None) -> ChatTemplate | None:
     """The chat template of a file, with the special tokens that it may name; None where there is none."""
-    source = metadata.get(TEMPLATE)
-    if not isinstance(source, str):
+    sources = {key.removeprefix(TEMPLATE).lstrip("."): metadata[key] for key in metadata if key.startswith(TEMPLATE)}
+    sources = {name: source for name, source in sources.items() if isinstance(source, str)}
+    if not sources:
         return None
     named = {id: name for name, id in tokenizer.special_tokens.items()} if tokenizer else {}
     ids = {"bos_token": tokenizer.bos, "eos_token": next(iter(tokenizer.eos), None)} if tokenizer else {}
-    return ChatTemplate(source, {role: named[id] for role, id in ids.items() if id is not None and id in named})
+    tokens = {role: named[id] for role, id in ids.items() if id is not None and id in named}
+    return ChatTemplate(sources.pop("", ""), tokens, sources)
 
 
 def special_ids(metadata: Mapping[str, Any], architecture: str) -> dict[str, int]:
