@@ -33,12 +33,20 @@ from archetype.tokenizers.words import PATTERN, UNKNOWN, WordTokenizer
 FAST = "PreTrainedTokenizerFast"  # the class of transformers that takes a tokenizer.json as it is
 
 
-def write_fast(tokenizer: Tokenizer, folder: Path) -> None:
+def write_fast(
+    tokenizer: Tokenizer, folder: Path, has_class: bool = False, allow_different_tokens: bool = False
+) -> None:
     """Write the tokenizer.json of a tokenizer whose own file is another, and name the class that reads it.
 
     Args:
         tokenizer: was saved into the folder.
         folder: of an export.
+        has_class: whether a folder that names no class is read by the class that its family has in transformers, as the
+            folder was that the model comes from.
+        allow_different_tokens: write a file too that gives some texts other ids, with a warning.
+
+    Raises:
+        DataError: the file gives a text other ids.
     """
     config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     if not (folder / FILE).exists():
@@ -46,8 +54,9 @@ def write_fast(tokenizer: Tokenizer, folder: Path) -> None:
             return
         write_json(folder / FILE, definition)
         config["tokenizer_class"] = FAST  # whatever class read the file that this one stands for
-    write_json(folder / CONFIG, {"tokenizer_class": FAST} | config)
-    check_fast(tokenizer, folder)
+    if config := (config if has_class else {"tokenizer_class": FAST} | config):
+        write_json(folder / CONFIG, config)
+    check_fast(tokenizer, folder, allow_different_tokens)
 
 
 def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
@@ -110,8 +119,10 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
     decoder = _decoder(model, pieces[unknown].text, str(tokenizer.processor.decode([unknown])))
     definition = _definition(merged, normalizer=_normalizer(tokenizer), pre_tokenizer=words, decoder=decoder)
     definition["added_tokens"] = sorted(added, key=lambda token: token["id"])  # the order in which ids are given
-    if tokenizer.adds_bos and tokenizer.bos is not None:
-        definition["post_processor"] = frame({tokenizer.piece(tokenizer.bos): tokenizer.bos}, {})
+    before, after = tokenizer.special_ids_around
+    if before or after:
+        names = ({tokenizer.piece(id): id for id in ids} for ids in (before, after))
+        definition["post_processor"] = frame(*names)
     return definition
 
 

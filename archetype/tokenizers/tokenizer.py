@@ -114,6 +114,10 @@ class Tokenizer(ABC):
             DataError: the text holds something that this tokenizer cannot express.
         """
 
+    def telling_texts(self) -> list[str]:
+        """Texts of this tokenizer's own tokens by which another library's reading of its file is checked."""
+        return []
+
     def encode_target(self, text: str) -> list[int]:
         """The ids of a text in the language that is translated to, which may have tokens of its own."""
         return self.encode(text)
