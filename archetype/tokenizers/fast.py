@@ -30,6 +30,7 @@ from archetype.tokenizers.special_tokens import CONFIG
 from archetype.tokenizers.tokenizer import SPACE, Tokenizer
 from archetype.tokenizers.words import PATTERN, UNKNOWN, WordTokenizer
 
+PAD = "<|pad|>"  # of bytes
 FAST = "PreTrainedTokenizerFast"  # the class of transformers that takes a tokenizer.json as it is
 
 
@@ -53,6 +54,8 @@ def write_fast(
         if (definition := fast_definition(tokenizer)) is None:
             return
         write_json(folder / FILE, definition)
+        if any(token["content"] == PAD for token in definition["added_tokens"]):
+            config["pad_token"] = PAD
         config["tokenizer_class"] = FAST  # whatever class read the file that this one stands for
     if config := (config if has_class else {"tokenizer_class": FAST} | config):
         write_json(folder / CONFIG, config)
@@ -64,7 +67,10 @@ def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
     match tokenizer:
         case ByteTokenizer():
             level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-            return _definition(_bpe(byte_of_character(), []), pre_tokenizer=level, decoder=level)
+            # no text in UTF-8 has the byte 255, so that its id can pad texts, which transformers' collators need
+            ids = {PAD if byte == 255 else character: byte for character, byte in byte_of_character().items()}
+            definition = _definition(_bpe(ids, []), pre_tokenizer=level, decoder=level)
+            return definition | {"added_tokens": [_added(255, PAD, special=True)]}
         case CharacterTokenizer():
             ids = {character: id for id, character in enumerate(tokenizer.characters)}
             return _definition(_bpe(ids, []), decoder={"type": "Fuse"})
