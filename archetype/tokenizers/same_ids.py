@@ -6,9 +6,12 @@ from pathlib import Path
 
 from archetype.errors import DataError, Notice
 from archetype.io.files import DAMAGED, read_bytes
+from archetype.tokenizers.added import read_added
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
 from archetype.tokenizers.definition import FILE
 from archetype.tokenizers.files import library_errors
+from archetype.tokenizers.named_tokens import add_named
+from archetype.tokenizers.special_tokens import read_config
 from archetype.tokenizers.tokenizer import Tokenizer
 
 MOST_NAMES = 20  # of a tokenizer's own tokens that are looked for in a text
@@ -50,6 +53,8 @@ def check_fast(tokenizer: Tokenizer, folder: Path, allow_different: bool = False
         library = Library.from_str(read_bytes(folder / FILE).decode("utf-8-sig"))
         library.no_truncation()
         library.no_padding()
+        config = read_config(folder)
+        add_named(library, config, read_added(folder, config))
     for text, ids in awkward_cases(tokenizer):
         if library.encode(text, add_special_tokens=False).ids != ids:
             cause = f"cannot be written as a {FILE}: {text!r:.60} has other ids there"
