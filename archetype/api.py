@@ -358,7 +358,8 @@ def export(
             after `import archetype.hf`, which takes every model; "torch-export" and "onnx" for a program of the whole
             pass, from tokens to logits, which needs no Archetype.
         type: of the matrices of a GGUF file, such as "q8_0"; norms and vectors are in f32 (default: the model's own).
-        allow_different_tokens: write a GGUF file though llama.cpp cuts some texts otherwise, with a warning.
+        allow_different_tokens: write a file though llama.cpp, or transformers, cuts some texts otherwise by it, with a
+            warning.
         with_code: of archetype-hf, a file by which transformers finds the classes where the folder's code is trusted.
 
     Raises:

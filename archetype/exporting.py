@@ -62,8 +62,8 @@ def export(
             with `archetype.hf`, which can express every model; "torch-export" and "onnx" for a program of the whole
             pass, which needs no Archetype.
         type: of the matrices of a GGUF file (default: the model's own).
-        allow_different_tokens: write a GGUF file too whose texts llama.cpp cuts otherwise than the tokenizer does,
-            with a warning that names one.
+        allow_different_tokens: write a file too by which llama.cpp, or transformers, cuts some texts otherwise than the
+            tokenizer does, with a warning that names one.
         with_code: of archetype-hf, also write a file by which transformers finds the classes itself, where it is told
             to trust the folder's code (trust_remote_code); Archetype must be installed there.
         card: what README.md says besides the specification.
@@ -80,8 +80,6 @@ def export(
         )
     if type is not None and format != "gguf":
         raise CheckpointError("--type", "is for GGUF alone", "add --format gguf, or use --dtype")
-    if allow_different_tokens and format != "gguf":
-        raise CheckpointError("--allow-different-tokens", "is for GGUF alone", "add --format gguf, or leave it out")
     if with_code and format != "archetype-hf":
         raise CheckpointError("--with-code", "is for archetype-hf alone", "leave it out")
     if family is not None and family not in published():
@@ -102,6 +100,7 @@ def export(
         if format == "gguf":
             own = {name: id for name, id in lm.special.items() if name == "pad_token_id"}
             ids = own | {name: id for name, id in special.items() if name == "decoder_start_token_id"}
+            ids["eos_token_id"] = lm.ends
             gguf.write_gguf(
                 lm.model, chosen, lm.tokenizer, temporary / gguf.FILE, lm.template, ids, type, allow_different_tokens
             )
@@ -123,7 +122,7 @@ def export(
             atomic.write_json(temporary / IMAGE_PROCESSOR, pictures)
         if lm.tokenizer is not None:
             lm.tokenizer.save(temporary)
-            write_fast(lm.tokenizer, temporary)
+            write_fast(lm.tokenizer, temporary, chosen is lm.family, allow_different_tokens)
         if lm.template is not None:
             write_template(lm.template, temporary)
         if is_program(format):

@@ -112,6 +112,13 @@ class LoadedModel:
         return self
 
     @property
+    def ends(self) -> tuple[int, ...]:
+        """Ids that end a text: those of the generation settings; where they say none, the tokenizer's."""
+        said = self.special.get("eos_token_id")
+        own = () if self.tokenizer is None else self.tokenizer.eos
+        return own if said in (None, []) else tuple(said) if isinstance(said, list) else (said,)
+
+    @property
     def special_names(self) -> dict[str, str]:
         """bos_token, eos_token and pad_token as they are spelled, where the model has them."""
         if self.template is not None and self.template.tokens:

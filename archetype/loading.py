@@ -168,8 +168,6 @@ def _load_run(folder: Path, dtype: torch.dtype | None, device: torch.device) -> 
     if not file.is_file():
         sampling = Sampling(temperature=0.8)
     special = special_ids(generation, file)
-    if tokenizer is not None:
-        _set_special_ids(tokenizer, special)
     origin, sentence = read_origin(folder), read_files(run.sentence_folder, allow_pickle=True)
     if model.spec.head.is_absent and (described := with_head_of(model.spec, sentence)).head.embeds:
         attach_head(model, described.head, sentence)  # imported before specifications had such a head
@@ -237,8 +235,6 @@ def _load_hf(
     sampling, generation = read_generation_config(folder)
     special = special_ids(config, folder / "config.json") | special_ids(generation, folder / GENERATION_CONFIG)
     tokenizer = _open_tokenizer(folder)
-    if tokenizer is not None:
-        _set_special_ids(tokenizer, special)
     labels, template = read_labels(config), read_template(folder)
     left_out = hf_folder.read_left_out(folder, family, model.spec, allow_pickle)
     pictures = read_processor_contents(folder) if model.spec.reads_images else None
@@ -257,12 +253,3 @@ def _open_tokenizer(folder: Path) -> Tokenizer | None:
         if error.place == str(folder):
             return None
         raise
-
-
-def _set_special_ids(tokenizer: Tokenizer, special: dict[str, Any]) -> None:
-    """Ids in the model's own files take precedence over the tokenizer's."""
-    bos, eos = special.get("bos_token_id"), special.get("eos_token_id")
-    if bos is not None:
-        tokenizer.bos = bos
-    if eos is not None:
-        tokenizer.eos = tuple(eos if isinstance(eos, list) else [eos]) or tokenizer.eos

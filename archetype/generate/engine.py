@@ -92,6 +92,7 @@ class Engine:
                 raise SpecError(name, f"{size} is too small", f"use at least {least}")
         self.slots, self.prefill_tokens = slots, prefill_tokens
         self.model, self.tokenizer, self.sampling = lm.model, lm.tokenizer, lm.sampling
+        self.ends = () if lm.tokenizer is None else lm.ends
         guesses = speculator(lm.model, draft if draft is None or isinstance(draft, str) else draft.model, lookup, slots)
         suppressed = tuple(id for id in never_written(lm.special) if id < lm.model.spec.vocab_size)
         self._scheduler = Scheduler(lm.model, slots, prefix_bytes, suppressed, guesses, speculative_tokens)
@@ -125,7 +126,7 @@ class Engine:
             prompt: a text, or the ids of one; for an encoder-decoder the source.
             target: for an encoder-decoder, what the target begins with, which its text goes on from.
             logprobs: give each token's log-probability, and those of so many likeliest tokens.
-            stop_ids: tokens that end the text, beside the tokenizer's own.
+            stop_ids: tokens that end the text, beside the model's own.
             id: of the request (default: a number).
             continues: whether the text goes on from the prompt's, with the space between them; the answer to a message
                 begins anew, as what a grammar describes does.
@@ -144,7 +145,7 @@ class Engine:
             raise DataError("stop", "strings need a tokenizer, and the model's folder has none", "use stop_ids")
         if logprobs is not None and not 0 <= logprobs <= MAX_LOGPROBS:
             raise SpecError("logprobs", f"{logprobs} is not between 0 and {MAX_LOGPROBS}", "choose another number")
-        ends = () if settings.ignore_eos or self.tokenizer is None else self.tokenizer.eos
+        ends = () if settings.ignore_eos else self.ends
         stream = None if self.tokenizer is None else self.tokenizer.stream()
         stops = frozenset((*ends, *stop_ids))
         grammar = self.grammar(settings)
@@ -196,7 +197,7 @@ class Engine:
         if self.tokenizer is None:
             cause = "needs a tokenizer, and the model's folder has none"
             raise DataError(kinds[0], cause, "add its tokenizer.json or tokenizer.model")
-        self._grammars = self._grammars or GrammarCompiler(self.tokenizer)
+        self._grammars = self._grammars or GrammarCompiler(self.tokenizer, self.ends)
         return self._grammars.compile(settings)
 
     def cancel(self, id: object) -> None:

@@ -122,11 +122,15 @@ class Grammar:
 class GrammarCompiler:
     """Makes grammars for the tokens of one tokenizer.
 
+    Args:
+        tokenizer: of the model.
+        ends: tokens that end a text.
+
     Raises:
         DataError: llguidance is not installed, or a token's text depends on the tokens beside it.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, ends: tuple[int, ...]) -> None:
         try:
             import llguidance
         except ImportError:
@@ -134,7 +138,8 @@ class GrammarCompiler:
         if tokenizer.kind == "words":
             cause = "joins words by spaces that no token holds, so that no grammar can be followed"
             raise DataError("tokenizer", cause, "use a model of bytes, characters or pieces of words")
-        self._library, self._num_tokens, self._vocabulary = llguidance, tokenizer.vocab_size, Vocabulary(tokenizer)
+        self._library, self._num_tokens = llguidance, tokenizer.vocab_size
+        self._vocabulary = Vocabulary(tokenizer, ends)
         wrapped = llguidance.TokenizerWrapper(self._vocabulary)
         self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=list(self._vocabulary.ends))
         self._kept: OrderedDict[bytes, Compiled | Refused] = OrderedDict()  # the newest last

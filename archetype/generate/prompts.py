@@ -34,7 +34,7 @@ class PromptEncoder:
         return self._tokenizer
 
     def encode(self, prompt: str | list[int], place: str = "prompt") -> list[int]:
-        """A prompt as ids, with the token that starts a text where the tokenizer is used so, or the prompt is empty.
+        """A prompt as ids, between the special tokens that the tokenizer's files put around one; an empty one is bos.
 
         A source ends with the token that ends a text.
 
@@ -48,7 +48,7 @@ class PromptEncoder:
         if isinstance(prompt, list):
             ids = prompt
         else:
-            ids = self._with_eos(prompt) if self._has_source else self._with_bos(prompt)
+            ids = self._with_eos(prompt) if self._has_source else self.tokenizer.encode_prompt(prompt)
         if not ids:
             raise SpecError(place, "is empty, and the tokenizer has no token that starts a text", "give some text")
         self._check(ids, self._input_vocab_size, place)
@@ -77,10 +77,6 @@ class PromptEncoder:
         if not 0 <= min(ids) <= max(ids) < vocab_size:
             cause = f"holds a token outside the vocabulary of {vocab_size}"
             raise SpecError(place, cause, "is it the model's own tokenizer?")
-
-    def _with_bos(self, text: str) -> list[int]:
-        ids, bos = self.tokenizer.encode(check_utf8(text)), self.tokenizer.bos
-        return [bos, *ids] if bos is not None and (self.tokenizer.adds_bos or not ids) else ids
 
     def _with_eos(self, text: str) -> list[int]:
         return [*self.tokenizer.encode(check_utf8(text)), end_of_text(self.tokenizer)]

@@ -14,15 +14,16 @@ class Vocabulary:
 
     Args:
         tokenizer: any, but one whose tokens are words.
+        ends: tokens that end a text.
 
     Attributes:
-        ends: tokens that end a text; where the tokenizer has none, one that is never chosen.
+        ends: these; where there are none, one that is never chosen.
     """
 
     bos_token_id = None
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer, self.ends = tokenizer, tuple(tokenizer.eos) or (tokenizer.vocab_size,)
+    def __init__(self, tokenizer: Tokenizer, ends: tuple[int, ...]) -> None:
+        self.tokenizer, self.ends, self._can_end = tokenizer, ends or (tokenizer.vocab_size,), bool(ends)
         self.eos_token_id = self.ends[0]
         special = {*tokenizer.special_tokens.values(), *self.ends}
         self.special_token_ids = sorted(special)
@@ -62,9 +63,9 @@ class Vocabulary:
                 cause = "cannot be written with this tokenizer's tokens"
             elif (written := self.tokenizer.decode(ids)) != text:
                 cause = f"would be {written!r:.80} in this tokenizer's tokens"
-            elif not self.tokenizer.eos and any(other != text and other.startswith(text) for other in known):
+            elif not self._can_end and any(other != text and other.startswith(text) for other in known):
                 cause = "begins another one, and the tokenizer has no token that ends a text"
-            elif not self.tokenizer.eos and not text:
+            elif not self._can_end and not text:
                 cause = "is empty, and the tokenizer has no token that ends a text"
             else:
                 continue

@@ -83,14 +83,10 @@ def _pair(tokenizer: Tokenizer | None, source: Tensor, target: Tensor) -> Inputs
 def _ids(model: Model, tokenizer: Tokenizer | None, text: Text, place: str) -> Tensor:
     if isinstance(text, str):
         tokenizer = _needed(tokenizer)
-        row = tokenizer.encode(text)
-        if isinstance(model, Encoder):
-            row = tokenizer.add_special_tokens(row)
-        elif model.spec.reads_source:
-            row = [*row, end_of_text(tokenizer)]
-        elif tokenizer.bos is not None and (tokenizer.adds_bos or not row):
-            row = [tokenizer.bos, *row]
-        text = row
+        if model.spec.reads_source and not isinstance(model, Encoder):
+            text = [*tokenizer.encode(text), end_of_text(tokenizer)]
+        else:
+            text = tokenizer.encode_prompt(text)
     ids = torch.as_tensor(text, dtype=torch.long, device=model.device)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or not 0 < ids.shape[1] <= model.spec.context_length:

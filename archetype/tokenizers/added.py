@@ -22,6 +22,7 @@ class AddedToken(NamedTuple):
         lstrip: whether the spaces before it belong to it.
         rstrip: whether those behind it do.
         single_word: whether it is found only between spaces.
+        normalized: whether it is looked for in the normalized text.
     """
 
     id: int
@@ -30,6 +31,7 @@ class AddedToken(NamedTuple):
     lstrip: bool = False
     rstrip: bool = False
     single_word: bool = False
+    normalized: bool = False
 
 
 def read_added(folder: Path, config: Mapping[str, Any]) -> list[AddedToken]:
@@ -64,16 +66,15 @@ def _read_decoder(value: Any) -> list[AddedToken]:
     for id, token in value.items():
         if not re.fullmatch(r"[0-9]{1,9}", id) or not isinstance(token, dict):
             raise _no_map(f"{DECODER}: {id:.40}")
-        flags = {name: token.get(name, False) for name in FLAGS}
+        flags = {"normalized": not token.get("special")} | {name: token[name] for name in FLAGS if name in token}
         if not isinstance(token.get("content"), str) or not all(isinstance(flag, bool) for flag in flags.values()):
             raise _no_map(f"{DECODER}: {id}")
         if unknown := token.keys() - {"content", "__type", *FLAGS}:
             raise DataError(
                 f"{DECODER}: {id}: {min(unknown):.40}", "is not understood", "remove it, if it says nothing"
             )
-        del flags["normalized"]  # of texts that are lowercased, which no SentencePiece model asks for
         if token["content"]:
-            tokens.append(AddedToken(int(id), token["content"], **flags))
+            tokens.append(AddedToken(int(id), token["content"], **{"special": False} | flags))
     return tokens
 
 

@@ -35,7 +35,7 @@ def add_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> HuggingFaceTokeniz
         {"id": first + number, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
          "normalized": False, "special": name[0] + name[-1] in ("<>", "[]")} for number, name in enumerate(names)
     )]  # fmt: skip
-    wider = HuggingFaceTokenizer(json.dumps(definition, ensure_ascii=False).encode(), config)
+    wider = HuggingFaceTokenizer(json.dumps(definition, ensure_ascii=False).encode(), config or None)
     wider.bos, wider.eos, wider.adds_bos = tokenizer.bos, tokenizer.eos, tokenizer.adds_bos
     for number, name in enumerate(names):
         if wider.encode(name) != [first + number]:

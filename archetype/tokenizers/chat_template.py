@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,9 @@ from archetype.io.text import decode_text
 from archetype.tokenizers.files import validated
 from archetype.tokenizers.special_tokens import content, read_config
 
-FILE = "chat_template.jinja"
+FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
+TOOL_USE = "tool_use"  # the name of the template for conversations with tools, where a model has one
+NAME = r"^[\w-]+$"  # of a template, which is that of its file
 MAX_SOURCE = 2**16  # characters; the longest published templates have some 20,000
 MAX_SECONDS = 3.0  # of a rendering
 MAX_BYTES = 2**21  # of its text, beside those of its messages
@@ -34,12 +36,27 @@ class ChatTemplate:
     """A template and the special tokens that it may name.
 
     Attributes:
-        source: in Jinja.
+        source: in Jinja; empty where the folder has templates by name only, and none of them is the default.
         tokens: such as bos_token and eos_token, as the model's folder spells them.
+        named: the sources of further templates, by name.
     """
 
     source: str
     tokens: Mapping[str, str]
+    named: Mapping[str, str] = field(default_factory=dict)
+
+    def for_tools(self, tools: Sequence[Mapping[str, Any]] | None) -> "ChatTemplate":
+        """The template of a conversation with or without tools, chosen by name as transformers chooses it.
+
+        Raises:
+            DataError: the model has several templates, and none of them is the default.
+        """
+        if tools is not None and TOOL_USE in self.named:
+            return ChatTemplate(self.named[TOOL_USE], self.tokens)
+        if self.named and not self.source:
+            cause = f"none of {', '.join(sorted(self.named))} is the default"
+            raise DataError("chat template", cause, f"name one by --chat-template {FOLDER}/NAME.jinja, or add {FILE}")
+        return ChatTemplate(self.source, self.tokens) if self.named else self
 
     def render(
         self,
@@ -50,7 +67,8 @@ class ChatTemplate:
         """The text of a conversation, up to where the model's answer begins.
 
         Args:
-            messages: each with its role and its content; a key of null is left out.
+            messages: each with its role and its content. A content of null is given to the template as it is, as
+                transformers does; another key of null is left out.
             add_generation_prompt: whether it ends with what stands before an answer.
             tools: functions that an answer may call, as JSON schemas.
 
@@ -58,7 +76,7 @@ class ChatTemplate:
             DataError: the template is wrong, refuses these messages or reads a part of them nowhere, or needs too much
                 time or memory.
         """
-        return str(self._rendered(messages, add_generation_prompt, tools)[0])
+        return str(self.for_tools(tools)._rendered(messages, add_generation_prompt, tools)[0])
 
     def beginnings(
         self, messages: Sequence[Message], add_generation_prompt: bool, tools: Sequence[Mapping[str, Any]] | None = None
@@ -76,7 +94,7 @@ class ChatTemplate:
         Raises:
             DataError: as `render`, of any beginning.
         """
-        text, *starts = self._rendered(messages, add_generation_prompt, tools, True)
+        text, *starts = self.for_tools(tools)._rendered(messages, add_generation_prompt, tools, True)
         return Beginnings(text, starts[0]) if starts and len(starts[0]) == len(messages) + 1 else None
 
     def _rendered(
@@ -161,44 +179,54 @@ class Beginnings:
 
 
 def _named(message: Message) -> dict[str, Any]:
-    """A message without keys of null, whose thoughts stand under every name that a template may read."""
-    present = {key: value for key, value in message.items() if value is not None}
+    """A message without keys of null but its content, with its thoughts under every name that a template may read."""
+    present = {key: value for key, value in message.items() if value is not None or key == "content"}
     thoughts = next((present[name] for name in REASONING if name in present), None)
     return present if thoughts is None else {"thinking": thoughts, **present, "reasoning_content": thoughts}
 
 
-def _default_template(value: object) -> object:
-    """The default one of several templates by name."""
-    if not isinstance(value, list):
-        return value
-    named = (item for item in value if isinstance(item, dict) and item.get("name") == "default")
-    return next(named, {}).get("template")
+def _by_name(value: object) -> object:
+    """Templates by name, which files list as objects; one without a name is the default."""
+    match value:
+        case str():
+            return {"default": value}
+        case [*items]:
+            return {item.get("name"): item.get("template") for item in items if isinstance(item, dict)}
+        case _:
+            return value
 
 
 class TemplateConfig(BaseModel):
     """The fields of tokenizer_config.json that are read."""
 
-    chat_template: Annotated[str | None, BeforeValidator(_default_template), Field(description="text")] = None
+    chat_template: Annotated[
+        dict[Annotated[str, Field(pattern=NAME)], str] | None,
+        BeforeValidator(_by_name),
+        Field(description="text, or a list of templates with names of letters, digits, - and _"),
+    ] = None
 
 
 def read_template(folder: Path) -> ChatTemplate | None:
-    """The template of a model folder, from chat_template.jinja or tokenizer_config.json; None where there is none.
+    """The template of a model folder, from its .jinja files or tokenizer_config.json; None where there is none.
 
     Raises:
         DataError: names the file that is damaged.
     """
-    config = read_config(folder)
-    if (folder / FILE).is_file():
-        source: str | None = decode_text(read_bytes(folder / FILE), str(folder / FILE))
-    else:
-        source = validated(TemplateConfig, config, str(folder)).chat_template
-    if source is None:
+    config, files = read_config(folder), {file.stem: file for file in sorted((folder / FOLDER).glob("*.jinja"))}
+    files |= {"default": folder / FILE} if (folder / FILE).is_file() else {}
+    named = {name: decode_text(read_bytes(file), str(file)) for name, file in files.items()}
+    named = named or validated(TemplateConfig, config, str(folder)).chat_template or {}
+    if not named:
         return None
     tokens = {key: text for key, value in config.items() if key.endswith("_token") and (text := content(value))}
-    return ChatTemplate(source, tokens)
+    return ChatTemplate(named.pop("default", ""), tokens, named)
 
 
 def write_template(template: ChatTemplate, folder: Path) -> None:
     """Write a template beside a tokenizer, whose configuration has the tokens that it may name."""
     folder.mkdir(exist_ok=True)
-    write_bytes(folder / FILE, template.source.encode())
+    files = {folder / FOLDER / f"{name}.jinja": source for name, source in template.named.items()}
+    if files:
+        (folder / FOLDER).mkdir(exist_ok=True)
+    for file, source in {**files, **({folder / FILE: template.source} if template.source or not files else {})}.items():
+        write_bytes(file, source.encode())

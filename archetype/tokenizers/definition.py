@@ -87,6 +87,15 @@ def without_panics() -> Iterator[None]:
         os.close(nowhere)
 
 
+def frame(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]:
+    """The post-processor that puts special tokens, by name, before and behind a text, and around two."""
+    first, last = ([{"SpecialToken": {"id": name, "type_id": 0}} for name in names] for names in (before, after))
+    one, two = ({"Sequence": {"id": name, "type_id": type}} for type, name in enumerate("AB"))
+    tokens = {name: {"id": name, "ids": [id], "tokens": [name]} for name, id in {**before, **after}.items()}
+    around = {"single": [*first, one, *last], "pair": [*first, one, two, *last]}
+    return {"type": "TemplateProcessing", **around, "special_tokens": tokens}
+
+
 def pair(merge: str | Sequence[str]) -> Sequence[str]:
     """A merge, which older files write as one string."""
     return merge.split(" ", 1) if isinstance(merge, str) else merge

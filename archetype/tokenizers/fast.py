@@ -14,7 +14,7 @@ from archetype.io.files import read_json
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.characters import CharacterTokenizer
 from archetype.tokenizers.charsmap import Charsmap
-from archetype.tokenizers.definition import FILE
+from archetype.tokenizers.definition import FILE, frame
 from archetype.tokenizers.hugging_face import byte_of_character
 from archetype.tokenizers.same_ids import check_fast
 from archetype.tokenizers.sentencepiece import (
@@ -30,24 +30,36 @@ from archetype.tokenizers.special_tokens import CONFIG
 from archetype.tokenizers.tokenizer import SPACE, Tokenizer
 from archetype.tokenizers.words import PATTERN, UNKNOWN, WordTokenizer
 
+PAD = "<|pad|>"  # of bytes
 FAST = "PreTrainedTokenizerFast"  # the class of transformers that takes a tokenizer.json as it is
 
 
-def write_fast(tokenizer: Tokenizer, folder: Path) -> None:
+def write_fast(
+    tokenizer: Tokenizer, folder: Path, has_class: bool = False, allow_different_tokens: bool = False
+) -> None:
     """Write the tokenizer.json of a tokenizer whose own file is another, and name the class that reads it.
 
     Args:
         tokenizer: was saved into the folder.
         folder: of an export.
+        has_class: whether a folder that names no class is read by the class that its family has in transformers, as the
+            folder was that the model comes from.
+        allow_different_tokens: write a file too that gives some texts other ids, with a warning.
+
+    Raises:
+        DataError: the file gives a text other ids.
     """
     config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     if not (folder / FILE).exists():
         if (definition := fast_definition(tokenizer)) is None:
             return
         write_json(folder / FILE, definition)
+        if any(token["content"] == PAD for token in definition["added_tokens"]):
+            config["pad_token"] = PAD
         config["tokenizer_class"] = FAST  # whatever class read the file that this one stands for
-    write_json(folder / CONFIG, {"tokenizer_class": FAST} | config)
-    check_fast(tokenizer, folder)
+    if config := (config if has_class else {"tokenizer_class": FAST} | config):
+        write_json(folder / CONFIG, config)
+    check_fast(tokenizer, folder, allow_different_tokens)
 
 
 def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
@@ -55,7 +67,10 @@ def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
     match tokenizer:
         case ByteTokenizer():
             level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-            return _definition(_bpe(byte_of_character(), []), pre_tokenizer=level, decoder=level)
+            # no text in UTF-8 has the byte 255, so that its id can pad texts, which transformers' collators need
+            ids = {PAD if byte == 255 else character: byte for character, byte in byte_of_character().items()}
+            definition = _definition(_bpe(ids, []), pre_tokenizer=level, decoder=level)
+            return definition | {"added_tokens": [_added(255, PAD, special=True)]}
         case CharacterTokenizer():
             ids = {character: id for id, character in enumerate(tokenizer.characters)}
             return _definition(_bpe(ids, []), decoder={"type": "Fuse"})
@@ -110,8 +125,10 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
     decoder = _decoder(model, pieces[unknown].text, str(tokenizer.processor.decode([unknown])))
     definition = _definition(merged, normalizer=_normalizer(tokenizer), pre_tokenizer=words, decoder=decoder)
     definition["added_tokens"] = sorted(added, key=lambda token: token["id"])  # the order in which ids are given
-    if tokenizer.adds_bos and tokenizer.bos is not None:
-        definition["post_processor"] = _starts_with(tokenizer.piece(tokenizer.bos), tokenizer.bos)
+    before, after = tokenizer.special_ids_around
+    if before or after:
+        names = ({tokenizer.piece(id): id for id in ids} for ids in (before, after))
+        definition["post_processor"] = frame(*names)
     return definition
 
 
@@ -174,12 +191,3 @@ def _decoder(model: ModelSettings, unknown: str, shown: str) -> dict[str, Any]:
         *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if model.adds_prefix else []),
     ]
     return {"type": "Sequence", "decoders": steps}
-
-
-def _starts_with(piece: str, id: int) -> dict[str, Any]:
-    """A token before every text."""
-    special, first, second = {"SpecialToken": {"id": piece, "type_id": 0}}, "A", "B"
-    single = [special, {"Sequence": {"id": first, "type_id": 0}}]
-    pair = [*single, {"Sequence": {"id": second, "type_id": 1}}]
-    tokens = {piece: {"id": piece, "ids": [id], "tokens": [piece]}}
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}

@@ -8,18 +8,20 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archetype.io.atomic import write_bytes
+from archetype.io.atomic import write_bytes, write_json
 from archetype.io.files import DAMAGED, json_object, read_bytes
 from archetype.tokenizers import special_tokens
-from archetype.tokenizers.definition import FILE, check_definition, pair, try_backend, without_panics
+from archetype.tokenizers.added import ADDED, DECODER, FLAGS, AddedToken, read_added
+from archetype.tokenizers.definition import FILE, check_definition, frame, pair, try_backend, without_panics
 from archetype.tokenizers.files import library_errors
+from archetype.tokenizers.named_tokens import add_named
 from archetype.tokenizers.stream import TextStream
 from archetype.tokenizers.tokenizer import EncodedPair, Tokenizer, check_utf8, readable
 from archetype.tokenizers.unobeyed import name_unobeyed, name_unread, said_by_definition
 from archetype.tokenizers.word_cache import WordCache, word_pattern
 
 if TYPE_CHECKING:
-    from tokenizers import AddedToken
+    from tokenizers import AddedToken as LibraryToken
 
 BYTE = re.compile(r"<0x[+0-9A-Fa-f][0-9A-Fa-f]>")  # a byte, for decoders with ByteFallback
 LONG = 2**12  # characters from which on a text is encoded word by word
@@ -31,7 +33,8 @@ class HuggingFaceTokenizer(Tokenizer):
 
     Args:
         data: the contents of a tokenizer.json.
-        config: what a tokenizer_config.json says of special tokens.
+        config: the contents of tokenizer_config.json (None for a tokenizer that no folder holds yet).
+        added: tokens that the folder lists beside the file.
 
     Raises:
         DataError: the file is damaged, or the configuration names a token that it lacks.
@@ -44,10 +47,13 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @classmethod
     def open(cls, file: Path) -> Tokenizer:
-        return cls(read_bytes(file), special_tokens.read_config(file.parent))
+        config = special_tokens.read_config(file.parent)
+        return cls(read_bytes(file), config, read_added(file.parent, config))
 
-    def __init__(self, data: bytes, config: Mapping[str, Any] | None = None) -> None:
-        self._data = data
+    def __init__(
+        self, data: bytes, config: Mapping[str, Any] | None = None, added: Sequence[AddedToken] = ()
+    ) -> None:
+        self._data, self._listed = data, added
         self.config = dict(config or {})
         self.definition = json_object(data, FILE)
         check_definition(self.definition)
@@ -58,22 +64,31 @@ class HuggingFaceTokenizer(Tokenizer):
             # a file may ask for texts to be cut or filled up, which no caller of `encode` expects
             self.backend.no_truncation()
             self.backend.no_padding()
+            add_named(self.backend, self.config, added)
             self._vocab_size = 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
-            added = self.backend.get_added_tokens_decoder().items()
+            present = self.backend.get_added_tokens_decoder()
             try_backend(self.backend)
             name_unread(self.definition, self.backend)
             if self.definition["model"].get("dropout"):
                 self.backend.model.dropout = None  # for texts that are learned from, in other cuts each time
-        self._special = {token.content: id for id, token in added if token.special}
-        self.reaching = tuple(token.content for _, token in added if token.content and _reaches(token))
+        self.definition["added_tokens"] = [
+            {"id": id, "content": token.content} | {flag: getattr(token, flag) for flag in FLAGS}
+            for id, token in sorted(present.items())
+        ]
+        self._special = {token.content: id for id, token in present.items() if token.special}
+        self.reaching = tuple(token.content for token in present.values() if token.content and _reaches(token))
         self._set_special()
+        self._opened = None if config is None else special_tokens.ends_of(self)
         model = model_type(self._model)
         names = {"BPE": "byte_bpe" if self.is_byte_level else "bpe", "WordLevel": "words"}
         self.kind = names.get(model, model.lower())
+        cleans = "clean_up_tokenization_spaces"
+        if model == "BPE":  # whose pieces hold the spaces of a text
+            cleans += "_for_bpe_even_though_it_will_corrupt_output"
+        self._cleans = bool(self.config.get("clean_up_tokenization_spaces") and self.config.get(cleans))
         if self.config:
-            asked = self.config.get("add_eos_token")
-            ends = asked is True and any(id in self.eos for id in self.add_special_tokens([])[-1:])
-            name_unobeyed(self.config, said_by_definition(self.definition, ends), self._special)
+            ends = any(id in self.eos for id in self._special_ids_around_text[1][-1:])
+            name_unobeyed(self.config, said_by_definition(self.definition, self.adds_bos, ends), self._special)
 
     @property
     def vocab_size(self) -> int:
@@ -114,9 +129,13 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         before, after = self._special_ids_around_text
-        if self.bos in before:
-            return [*before, *ids, *after]
-        return [*before, *super().add_special_tokens(ids), *after]  # where another file says that texts start with bos
+        first = [self.bos] if self._adds_further_bos and self.bos is not None else []
+        return [*first, *before, *ids, *after]
+
+    @property
+    def _adds_further_bos(self) -> bool:
+        """Whether prompts begin with a bos that the file does not put before them, such as another program's file."""
+        return self.adds_bos and self.bos not in self._special_ids_around_text[0]
 
     @cached_property
     def _special_ids_around_text(self) -> tuple[list[int], list[int]]:
@@ -137,7 +156,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         known = [id for id in ids if 0 <= id < self._vocab_size]
         with library_errors("ids", "cannot be decoded", INCOMPLETE):
-            return str(self.backend.decode(known, skip_special_tokens=True))
+            text = str(self.backend.decode(known, skip_special_tokens=True))
+        return cleaned(text) if self._cleans else text
 
     def token(self, id: int) -> str:
         return self.readable(self._piece(id))
@@ -147,14 +167,23 @@ class HuggingFaceTokenizer(Tokenizer):
         return readable(to_bytes(piece) if self.is_byte_level else piece)
 
     def save(self, folder: Path) -> None:
-        write_bytes(folder / FILE, self._data)
-        special_tokens.write_config(folder, self, self.config, self._piece)
+        data = self._data
+        if self._adds_further_bos and self.bos is not None:
+            steps = [self.definition.get("post_processor"), frame({self._piece(self.bos): self.bos}, {})]
+            processor = {"type": "Sequence", "processors": [step for step in steps if step is not None]}
+            definition = json_object(data, FILE) | {"post_processor": processor}
+            data = json.dumps(definition, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        write_bytes(folder / FILE, data)
+        if self._listed and DECODER not in self.config:
+            write_json(folder / ADDED, {token.content: token.id for token in self._listed})
+        special_tokens.write_config(folder, self, self.config, self._piece, self._opened)
 
     def stream(self) -> TextStream:
         steps = [str(step.get("type")) for step in self._decoder_steps]
         joined = next((n for n, kind in enumerate(steps) if kind in ("Fuse", "ByteLevel")), len(steps))
-        # CTC merges neighbours; a step after the pieces are joined sees the whole text, and Strip only its beginning
-        if "CTC" in steps or any(kind not in ("Fuse", "Strip") for kind in steps[joined + 1 :]):
+        # CTC merges neighbours, and spaces are cleaned across tokens; a step after the pieces are joined sees the whole
+        # text, and Strip only its beginning
+        if self._cleans or "CTC" in steps or any(kind not in ("Fuse", "Strip") for kind in steps[joined + 1 :]):
             return TextStream(self.decode, incomplete=lambda id: True)
         if "ByteFallback" in steps:  # an invalid byte invalidates all of a run of bytes
             return TextStream(self.decode, incomplete=self._continues_bytes)
@@ -195,13 +224,21 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def _set_special(self) -> None:
         special_tokens.set_known(self, self._special)
-        leading = _leading_id(self.definition.get("post_processor"))
-        if leading is not None:
-            self.bos, self.adds_bos = leading, True
+        if (leading := _leading_id(self.definition.get("post_processor"))) is not None:
+            self.bos = leading
         special_tokens.apply_config(self, self.config, self.backend.token_to_id)
+        # whatever add_bos_token says: transformers 5 obeys it only where there is no tokenizer.json
+        self.adds_bos = self.bos in self._special_ids_around_text[0]
 
 
-def _reaches(token: "AddedToken") -> bool:
+def cleaned(text: str) -> str:
+    """A text without spaces before punctuation and contractions, by the replacements of transformers 5.23."""
+    for spaced in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
+        text = text.replace(spaced, spaced.strip())
+    return text
+
+
+def _reaches(token: "LibraryToken") -> bool:
     """Whether an added token may depend on what stands beyond a line end between two words."""
     looks_ahead = token.single_word and token.content.endswith("\n")
     return token.lstrip or looks_ahead or re.search(r"\n\S", token.content) is not None

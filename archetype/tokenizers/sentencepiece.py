@@ -1,9 +1,12 @@
 """A tokenizer.model of SentencePiece, through its own library."""
 
+import random
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,7 +85,8 @@ class SentencePieceTokenizer(Tokenizer):
         if is_ranks(data):  # Llama 3 was published under SentencePiece's name
             return TiktokenTokenizer.open(file)
         config = special_tokens.read_config(file.parent)
-        return cls(data, config, read_added(file.parent, config))
+        # texts that are lowercased before tokens are found in them are asked for by no SentencePiece model
+        return cls(data, config, [token._replace(normalized=False) for token in read_added(file.parent, config)])
 
     def __init__(self, data: bytes, config: Mapping[str, Any] | None = None, added: Sequence[AddedToken] = ()) -> None:
         self._data = data
@@ -96,7 +100,9 @@ class SentencePieceTokenizer(Tokenizer):
         self.eos = (eos,) if eos >= 0 else ()
         self.adds_bos = self.bos is not None
         special_tokens.apply_config(self, self._config, self._id)
+        self._adds_eos = self._config.get("add_eos_token") is True
         obeyed = {"add_prefix_space": self.settings.adds_prefix, "do_lower_case": False, "extra_special_tokens": []}
+        obeyed |= {"add_bos_token": self.adds_bos, "add_eos_token": self._adds_eos}
         unknown = str(self.processor.id_to_piece(self.processor.unk_id()))
         name_unobeyed(self._config, obeyed, {unknown, *self.special_tokens})
 
@@ -146,11 +152,43 @@ class SentencePieceTokenizer(Tokenizer):
             for id in ([known[part]] if part in known else self.processor.encode(part))
         ]
 
+    @property
+    def special_ids_around(self) -> tuple[list[int], list[int]]:
+        """The ids before and behind a text."""
+        return super().add_special_tokens([]), [*(self.eos[:1] if self._adds_eos else ())]
+
+    def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
+        before, after = self.special_ids_around
+        return [*before, *ids, *after]
+
     def decode(self, ids: Sequence[int]) -> str:
         shown = {token.id for token in self.added.values() if not token.special}
         hidden = self._names.keys() - shown
         known = [id for id in ids if id in shown or (0 <= id < self._size and id not in hidden)]
         return str(self.processor.decode([self.piece(id) for id in known] if shown else known))
+
+    def telling_texts(self) -> list[str]:
+        """Texts of pieces: some in any order, and pieces that overlap, of equal score where there are such.
+
+        Of overlapping pieces with equal scores the leftmost is merged first, which no list of merges can say.
+        """
+        groups = defaultdict[float, list[str]](list)
+        for piece in self.pieces:
+            if piece.type == NORMAL:
+                groups[piece.score].append(piece.text)
+        everything = [text for group in groups.values() for text in group]
+        tied = [group for group in groups.values() if len(group) > 1] if self.settings.kind == BPE else []
+        rng = random.Random(0)
+        count = 200 if tied else 30
+        texts = ["".join(rng.choices(group, k=6)) for group in (everything, *tied) if group for _ in range(count)]
+        for group in tied or [everything]:
+            rest = defaultdict[str, list[str]](list)  # what a piece goes on with, by how it begins
+            for text in group:
+                for cut in range(1, len(text)):
+                    rest[text[:cut]].append(text[cut:])
+            overlapping = (text + end for text in group for cut in range(1, len(text)) for end in rest[text[cut:]][:20])
+            texts += rng.sample(found := [*islice(overlapping, 100_000)], min(3 * count, len(found)))
+        return [text.replace(SPACE, " ") for text in texts[:3000]]
 
     def token(self, id: int) -> str:
         return readable(self.piece(id)) if 0 <= id < self._size or id in self._names else ""

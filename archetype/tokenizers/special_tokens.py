@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field
 
@@ -44,22 +44,57 @@ class TokenizerConfig(BaseModel):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The fields of both files together; empty where neither is there."""
-    config: dict[str, Any] = {}
-    for name in (MAP, CONFIG):
-        if (folder / name).is_file():
-            config |= read_json(folder / name)
+    """The fields of both files together; empty where neither is there.
+
+    As in transformers 5.23, the older file counts where the newer one does not list its tokens with their ids.
+    """
+    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    if "added_tokens_decoder" not in config and (folder / MAP).is_file():
+        config |= {
+            key: {"__type": "AddedToken", **value, "special": True} if isinstance(value, dict) else value
+            for key, value in read_json(folder / MAP).items()
+            if key != "additional_special_tokens"
+        }
     return config
 
 
-def write_config(folder: Path, tokenizer: Tokenizer, config: Mapping[str, Any], name_of: Callable[[int], str]) -> None:
-    """Write `config` with the tokenizer's present bos and eos, the first where there are several."""
-    names = {
-        "bos_token": None if tokenizer.bos is None else name_of(tokenizer.bos),
-        "eos_token": name_of(tokenizer.eos[0]) if tokenizer.eos else None,
-        "add_bos_token": tokenizer.adds_bos,
+class Ends(NamedTuple):
+    """How a tokenizer begins and ends texts: ids, and whether prompts begin with the first."""
+
+    bos_token: int | None
+    eos_token: int | None
+    add_bos_token: bool
+
+
+def ends_of(tokenizer: Tokenizer) -> Ends:
+    """The ends of a tokenizer as they are now."""
+    return Ends(tokenizer.bos, next(iter(tokenizer.eos), None), tokenizer.adds_bos)
+
+
+def write_config(
+    folder: Path,
+    tokenizer: Tokenizer,
+    config: Mapping[str, Any],
+    name_of: Callable[[int], str],
+    opened: Ends | None = None,
+) -> None:
+    """Write a configuration as it was read, with bos and eos as far as they were changed.
+
+    Args:
+        folder: to write to.
+        tokenizer: whose ends are written, the first eos where there are several.
+        config: the contents of the file that the tokenizer was opened from.
+        name_of: the token of an id.
+        opened: its ends then (None: no file said them, so that all are written).
+    """
+    ends = ends_of(tokenizer)._asdict()
+    changed = {
+        key: value if isinstance(value, bool) or value is None else name_of(value)
+        for key, value in ends.items()
+        if opened is None or value != getattr(opened, key)
     }
-    write_json(folder / CONFIG, {**config, **names})
+    if config or changed:
+        write_json(folder / CONFIG, {**config, **changed})
 
 
 def apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], id_of: Callable[[str], int | None]) -> None:

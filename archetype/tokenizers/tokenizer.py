@@ -46,7 +46,8 @@ class Tokenizer(ABC):
         encodes_special_tokens: whether `encode` returns the id of a special token that is spelled out in a text.
         reaching: tokens that depend on what is beyond a line end; a text that holds one is not cut at line ends.
 
-    `bos`, `eos` and `adds_bos` are plain attributes, because a model folder's own configuration may override them.
+    `bos`, `eos` and `adds_bos` are plain attributes, for tokenizers that no file describes. What ends the texts that a
+    model writes is said by its generation settings first: `LanguageModel.ends`.
     """
 
     kind: str = ""
@@ -113,6 +114,10 @@ class Tokenizer(ABC):
             DataError: the text holds something that this tokenizer cannot express.
         """
 
+    def telling_texts(self) -> list[str]:
+        """Texts of this tokenizer's own tokens by which another library's reading of its file is checked."""
+        return []
+
     def encode_target(self, text: str) -> list[int]:
         """The ids of a text in the language that is translated to, which may have tokens of its own."""
         return self.encode(text)
@@ -129,6 +134,14 @@ class Tokenizer(ABC):
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
         """The ids of a whole text between the special tokens that its file puts around one, such as [CLS] and [SEP]."""
         return [self.bos, *ids] if self.adds_bos and self.bos is not None else list(ids)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """The ids of a text that is to be continued, between its special tokens; of an empty one, bos if there is one.
+
+        Raises:
+            DataError: as `encode`.
+        """
+        return self.add_special_tokens(self.encode(check_utf8(text))) or ([] if self.bos is None else [self.bos])
 
     def encode_pair(self, first: str, second: str) -> EncodedPair:
         """Two texts as one row, with the special tokens that the tokenizer's file puts around and between them.

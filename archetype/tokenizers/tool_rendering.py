@@ -31,7 +31,7 @@ def tool_form(template: ChatTemplate) -> ToolForm:
     Raises:
         DataError: it writes none, or none that can be read.
     """
-    return _tool_form(template.source, tuple(sorted(template.tokens.items())))
+    return _tool_form(template.for_tools(TOOLS).source, tuple(sorted(template.tokens.items())))
 
 
 @lru_cache(maxsize=64)

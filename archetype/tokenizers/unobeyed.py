@@ -23,7 +23,7 @@ MODEL = {
 }  # fmt: skip
 # keys that are read here or where chats and vectors are, and those that change no id of a text and no text of ids
 SILENT = {
-    "cls_token", "bos_token", "sep_token", "eos_token", "add_bos_token",
+    "cls_token", "bos_token", "sep_token", "eos_token",
     "added_tokens_decoder", "chat_template", "model_max_length", "max_length", "max_len", "tokenizer_class",
     "padding_side", "truncation_side", "truncation_strategy", "stride", "padding", "pad_to_multiple_of",
     "pad_token_type_id", "pad_token_id", "model_input_names", "name_or_path", "special_tokens_map_file",
@@ -36,7 +36,7 @@ SILENT = {
     "added_tokens", "full_tokenizer_file", "commit_hash", "trust_remote_code",
 }  # fmt: skip
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "split_special_tokens": (False,), "add_eos_token": (False,), "sp_model_kwargs": ({},), "legacy": (True,),
+    "split_special_tokens": (False,), "sp_model_kwargs": ({},), "legacy": (True,),
     "model_specific_special_tokens": ({},), "clean_up_tokenization_spaces": (False,),
 }  # fmt: skip
 LISTS = ("additional_special_tokens", "extra_special_tokens")
@@ -97,8 +97,8 @@ def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: 
             listed = value.values() if isinstance(value, dict) and key in LISTS else value
             named = listed if isinstance(listed, Collection) and key in LISTS else (value,)
             asks = asks and not all(content(name) in tokens for name in named)
-        elif key in SILENT or key.startswith("_") or key.endswith("_token"):  # those of pictures and the like
-            continue
+        elif key in SILENT or key.startswith("_") or (key.endswith("_token") and not isinstance(value, bool)):
+            continue  # the last are of pictures and the like
         if asks:
             keys.append(key)
     if keys:
@@ -106,17 +106,17 @@ def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: 
         warnings.warn(f"{CONFIG}: {said} may change tokens, which is not done here", NotObeyed, stacklevel=2)
 
 
-def said_by_definition(definition: Mapping[str, Any], ends: bool) -> dict[str, Any]:
+def said_by_definition(definition: Mapping[str, Any], starts: bool, ends: bool) -> dict[str, Any]:
     """What a tokenizer.json says in its own way of keys that older classes read.
 
     Args:
         definition: the file.
-        ends: whether a token of its own stands behind a text.
+        starts: whether it puts bos before a text.
+        ends: whether it puts eos behind a text.
     """
     steps = {name: json.dumps(definition.get(name)) for name in STEPS}
-    before, cut, decoder = steps["normalizer"], steps["pre_tokenizer"], steps["decoder"]
+    before, cut = steps["normalizer"], steps["pre_tokenizer"]
     prefixes = re.search(r'"(add_prefix_space": true|prepend_scheme": "(always|first)"|prepend": ")', before + cut)
-    cleans = '"cleanup": true' in decoder or definition["model"].get("merges") is not None
     lower = re.search(r'"lowercase": true|"type": "Lowercase"', before) is not None
     accents = re.search(r'"strip_accents": (true|false)', before)
     return {
@@ -125,7 +125,8 @@ def said_by_definition(definition: Mapping[str, Any], ends: bool) -> dict[str, A
         "do_lowercase": lower,
         "strip_accents": accents[1] == "true" if accents else lower,
         "tokenize_chinese_chars": '"handle_chinese_chars": true' in before,
-        "clean_up_tokenization_spaces": cleans,
+        "clean_up_tokenization_spaces": True,
+        "add_bos_token": starts,
         "add_eos_token": ends,
         "legacy": False,
     }

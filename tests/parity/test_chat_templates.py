@@ -76,8 +76,10 @@ def conversation(
 
 
 def expected(template: ChatTemplate, messages: list[dict[str, Any]], **options: Any) -> str | None:
-    """The text of transformers, which leaves keys of null out; None where the template fails."""
-    present = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    """The text of transformers, of messages without keys of null but their content; None where the template fails."""
+    present = [
+        {key: value for key, value in message.items() if value is not None or key == "content"} for message in messages
+    ]
     try:
         (text,), _ = render_jinja_template(
             conversations=[present], chat_template=template.source, **options, **template.tokens

@@ -56,7 +56,7 @@ def export(
     ] = None,
     allow_different_tokens: Annotated[
         bool,
-        typer.Option("--allow-different-tokens", help="Write a GGUF file though llama.cpp cuts some texts otherwise."),
+        typer.Option("--allow-different-tokens", help="Write files by which other programs cut some texts otherwise."),
     ] = False,
     with_code: Annotated[
         bool,

@@ -37,7 +37,7 @@ def difference(before: Any, now: MadeWith) -> str | None:
 def model_hash(lm: LanguageModel) -> str:
     """A hash of a model's specification, weights, tokenizer, chat template, and parts from outside."""
     tokenizer = None if lm.tokenizer is None else tokenizer_files(lm.tokenizer)[1]
-    template = None if lm.template is None else [lm.template.source, dict(lm.template.tokens)]
+    template = None if lm.template is None else [lm.template.source, dict(lm.template.tokens), dict(lm.template.named)]
     outside = [extension.sha256 for extension in extensions_of([lm.spec])]
     return _hash([fingerprint(lm.spec), weights_fingerprint(lm.model), tokenizer, template, lm.special, *outside])
 

@@ -100,8 +100,8 @@ def conversation(
         raise ApiError("no_chat_template", message, "messages")
 
     def encode() -> tuple[str, list[int]]:
-        plain = plain_messages(messages, template)
         try:
+            plain = plain_messages(messages, template.for_tools(tools or None))
             if continue_final:
                 text = template.render_continued(plain, tools or None)
             else:
@@ -196,4 +196,4 @@ async def _stream(
 
 def _only_ends(model: ServedModel, body: ChatRequest, one: Event) -> bool:
     """Whether a token ends the text and stands for none of it; chat completions do not list it."""
-    return one.finish_reason == "stop" and one.token in (*model.tokenizer.eos, *(body.stop_token_ids or ()))
+    return one.finish_reason == "stop" and one.token in (*model.lm.ends, *(body.stop_token_ids or ()))

@@ -64,7 +64,7 @@ def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True)
     Args:
         model: that reads it.
         text: a text; or ids, to which nothing is added.
-        add_special_tokens: the one that starts a text, where prompts have one; around a whole text all of its own.
+        add_special_tokens: those around a text.
 
     Raises:
         ApiError: there are none, or one is no token.
@@ -75,13 +75,9 @@ def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True)
     try:
         if model.translates and engine is not None:
             return engine.prompts.encode(text)
-        ids = tokenizer.encode(text)
+        ids = tokenizer.encode_prompt(text) if add_special_tokens else tokenizer.encode(text)
     except Exception as error:
         raise api_error(error, "prompt") from None
-    if add_special_tokens and not model.generates:
-        ids = tokenizer.add_special_tokens(ids)
-    elif add_special_tokens and tokenizer.bos is not None and (tokenizer.adds_bos or not ids):
-        ids = [tokenizer.bos, *ids]
     return check_tokens(model, ids, "prompt")
 
 

@@ -178,7 +178,7 @@ async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -
         return ids, await worker.text(lambda: tokenizer.encode_target(words))
     if target is None:
         target = await _continuation(model, metrics, ids, body.generate)
-        target = target[:-1] if target[-1:] and target[-1] in tokenizer.eos else target
+        target = target[:-1] if target[-1:] and target[-1] in model.lm.ends else target
     return ids, target
 
 

@@ -94,7 +94,8 @@ def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict
         names |= {call.get("id"): _function(call).get("name", "") for call in calls if isinstance(call, dict)}
         if role == "tool" and names.get(more.get("tool_call_id")) and template.reads("name"):
             more = {"name": names[more.get("tool_call_id")]} | more
-        plain.append({"role": role, "content": text} | more | {"tool_calls": calls or None})
+        written = {"role": role} if text is None else {"role": role, "content": text}  # null is absent in this API
+        plain.append(written | more | {"tool_calls": calls or None})
     check_calls(plain, template)
     return plain
 

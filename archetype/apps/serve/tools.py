@@ -141,7 +141,7 @@ def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel:
     except DataError as error:
         raise ApiError("unsupported_parameter", str(error), "tools") from None
     tokenizer = model.tokenizer
-    form = form.until([model.special.get(id) or tokenizer.token(id) for id in tokenizer.eos])
+    form = form.until([model.special.get(id) or tokenizer.token(id) for id in model.lm.ends])
     special = {name: id for name, id in tokenizer.special_tokens.items() if any(name in one for one in form.literals)}
     named = functions if name is None else {name: functions[name]}
     has_one = parallel is False or name is not None or form.next_name is None

@@ -48,7 +48,8 @@ def write_gguf(
         tokenizer: None leaves the vocabulary out: such a file takes and gives ids only.
         file: to make.
         template: how a conversation is written; None leaves the key out.
-        special: ids of the tokens that pad a text and that every target starts with, where the model names them.
+        special: ids of the tokens that end and pad a text and that every target starts with, where the model names
+            them.
         type: of matrices: f32, f16, bf16, q8_0 or q4_0 (absent: the model's own).
         allow_different_tokens: warn of texts that llama.cpp reads otherwise than the tokenizer, instead of refusing.
 
@@ -81,9 +82,11 @@ def write_gguf(
         check_ids(tokenizer, vocab, allow_different_tokens)
         last = tokenizer.add_special_tokens([])[-1:] if isinstance(model.spec, Encoder) else []
         ends = isinstance(model.spec, EncoderDecoder) or any(id in tokenizer.eos for id in last)
-        _put_vocabulary(writer, tokenizer, vocab, special.get("pad_token_id"), ends)
+        _put_vocabulary(writer, tokenizer, vocab, special, ends)
     if template is not None:
-        writer.add_chat_template(template.source)
+        templates = {"default": template.source, **template.named}
+        named = [{"name": name, "template": source} for name, source in templates.items() if source]
+        writer.add_chat_template(named if template.named else template.source)
     tensors = gguf_tensors(model, target, type)
     for name, tensor in tensors.items():
         _put_tensor(writer, library, name, tensor, type)
@@ -118,7 +121,9 @@ def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor, type: str)
         writer.add_tensor(name, tensor.view(torch.uint8).numpy(), raw_dtype=library.GGMLQuantizationType[raw])
 
 
-def _put_vocabulary(writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, padding: int | None, ends: bool) -> None:
+def _put_vocabulary(
+    writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, said: Mapping[str, Any], ends: bool
+) -> None:
     writer.add_tokenizer_model(vocab.model)
     if vocab.pre is not None:
         writer.add_tokenizer_pre(vocab.pre)
@@ -130,8 +135,9 @@ def _put_vocabulary(writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, paddin
         writer.add_token_merges(vocab.merges)
     if vocab.charsmap:
         writer.add_precompiled_charsmap(vocab.charsmap)
-    eos, turn = (*tokenizer.eos, None, None)[:2]
-    ids = {"bos": tokenizer.bos, "eos": eos, "eot": turn, "padding": padding} | vocab.special
+    # llama.cpp stops at both: the token that templates print as eos, and another that ends what the model writes
+    eos, turn = [*dict.fromkeys((*tokenizer.eos[:1], *said.get("eos_token_id", ()), *tokenizer.eos)), None, None][:2]
+    ids = {"bos": tokenizer.bos, "eos": eos, "eot": turn, "padding": said.get("pad_token_id")} | vocab.special
     for role, id in ids.items():
         if id is not None:
             writer.add_uint32(f"{PREFIX}.{role}_token_id", id)

@@ -20,6 +20,7 @@ from archetype.convert.gguf.vocabulary_keys import read_vocabulary
 from archetype.errors import ArchetypeError, DataError
 from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
+from archetype.tokenizers.definition import frame
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 from archetype.tokenizers.sentencepiece import (
     BPE,
@@ -70,12 +71,14 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
 
 def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None) -> ChatTemplate | None:
     """The chat template of a file, with the special tokens that it may name; None where there is none."""
-    source = metadata.get(TEMPLATE)
-    if not isinstance(source, str):
+    sources = {key.removeprefix(TEMPLATE).lstrip("."): metadata[key] for key in metadata if key.startswith(TEMPLATE)}
+    sources = {name: source for name, source in sources.items() if isinstance(source, str)}
+    if not sources:
         return None
     named = {id: name for name, id in tokenizer.special_tokens.items()} if tokenizer else {}
     ids = {"bos_token": tokenizer.bos, "eos_token": next(iter(tokenizer.eos), None)} if tokenizer else {}
-    return ChatTemplate(source, {role: named[id] for role, id in ids.items() if id is not None and id in named})
+    tokens = {role: named[id] for role, id in ids.items() if id is not None and id in named}
+    return ChatTemplate(sources.pop("", ""), tokens, sources)
 
 
 def special_ids(metadata: Mapping[str, Any], architecture: str) -> dict[str, int]:
@@ -154,16 +157,9 @@ def _frame(vocabulary: Vocabulary) -> dict[str, Any] | None:
     special, flags = vocabulary.special, vocabulary.flags
     if not flags.get("add_eos_token") or "eos" not in special:
         return None
-    ids = {role: special[role] for role in ("bos", "eos") if role in special and flags.get(f"add_{role}_token")}
-    names = {role: vocabulary.tokens[id] for role, id in ids.items()}
-    parts = {role: {"SpecialToken": {"id": name, "type_id": 0}} for role, name in names.items()}
-    text = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
-    before, after = [parts[role] for role in ("bos",) if role in parts], [parts["eos"]]
-    known = {name: {"id": name, "ids": [ids[role]], "tokens": [name]} for role, name in names.items()}
-    return {
-        "type": "TemplateProcessing", "single": [*before, text[0], *after], "pair": [*before, *text, *after],
-        "special_tokens": known,
-    }  # fmt: skip
+    starts = flags.get("add_bos_token") and "bos" in special
+    before, after = ([special["bos"]] if starts else [], [special["eos"]])
+    return frame(*({vocabulary.tokens[id]: id for id in ids} for ids in (before, after)))
 
 
 def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tokenizer:

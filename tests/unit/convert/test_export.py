@@ -103,7 +103,8 @@ def test_a_run_keeps_all_that_its_folder_said(models: dict[str, Model], tmp_path
             for file in sorted(files):
                 assert (folders[0] / file).read_bytes() == (folders[2] / file).read_bytes(), file
     chatting = load(tmp_path / "chat" / "run")
-    assert chatting.tokenizer is not None and chatting.tokenizer.eos == (tokenizer.eos[0], 5)
+    assert chatting.tokenizer is not None and chatting.tokenizer.eos == tokenizer.eos
+    assert chatting.ends == (tokenizer.eos[0], 5)
     assert chatting.chat([{"role": "user", "content": "hello"}], max_new_tokens=3) is not None
 
 

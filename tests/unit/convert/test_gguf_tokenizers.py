@@ -14,7 +14,7 @@ from archetype.convert.gguf import file as gguf
 from archetype.convert.gguf.header import read_header
 from archetype.convert.gguf.tokenizer import read_tokenizer
 from archetype.convert.gguf.vocabulary import CUTS
-from archetype.errors import CheckpointError, DataError, Notice
+from archetype.errors import DataError, Notice
 from archetype.exporting import export
 from archetype.families.bert import bert
 from archetype.families.llama import llama
@@ -181,8 +181,6 @@ def test_texts_that_llama_cpp_cuts_otherwise_are_written_where_that_is_asked_for
     with pytest.warns(Notice, match="tokenizer: llama.cpp gives .* other ids") as noticed:
         export(lm, tmp_path / "out", "bert", format="gguf", allow_different_tokens=True)
     assert len(noticed) == 1 and (tmp_path / "out" / gguf.FILE).is_file()
-    with pytest.raises(CheckpointError, match="--allow-different-tokens: is for GGUF alone"):
-        export(lm, tmp_path / "hf", "bert", allow_different_tokens=True)
 
 
 def test_a_difference_that_nobody_foresaw_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,8 +70,10 @@ def test_added_tokens_are_those_that_the_library_adds(tmp_path: Path) -> None:
         for text in TEXTS:
             with case(name, text):
                 ids = theirs.encode(text, add_special_tokens=False).ids
-                assert wider.encode(text) == ids == reopened.encode(text)
-                assert wider.decode(ids) == theirs.decode(ids, skip_special_tokens=True) == reopened.decode(ids)
+                assert wider.encode(text) == ids
+                assert wider.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+                if not any(tokenizer.token(id) in text for id in (3, 5)):  # bos and eos, special in what is reopened
+                    assert reopened.encode(text) == ids and reopened.decode(ids) == wider.decode(ids)
         seen.append(name)
     assert len(seen) >= 6 and any("lower" in name for name in seen), seen
 

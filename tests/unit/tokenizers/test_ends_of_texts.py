@@ -37,12 +37,12 @@ def test_they_are_the_same_in_files_and_as_transformers_reads_them(tmp_path: Pat
         said = json.loads((folder / "tokenizer_config.json").read_text())
         with case(bos, adds_bos, eos):
             assert (again.bos, again.adds_bos, again.eos) == (tokenizer.bos, adds_bos, tokenizer.eos[:1])
-            assert {name: said[name] for name in ("bos_token", "eos_token", "add_bos_token")} == {
-                "bos_token": bos, "eos_token": eos[0] if eos else None, "add_bos_token": adds_bos,
-            }  # fmt: skip
+            assert [said[name] for name in ("bos_token", "eos_token")] == [bos, eos[0] if eos else None]
             assert again.add_special_tokens([7]) == ([tokenizer.bos, 7] if adds_bos else [7])
             theirs = AutoTokenizer.from_pretrained(folder, clean_up_tokenization_spaces=False)
             assert (theirs.bos_token, theirs.eos_token) == (bos, eos[0] if eos else None)
+            assert theirs("a").input_ids == again.encode_prompt("a")
+            assert theirs("a").input_ids[:1] == ([tokenizer.bos] if adds_bos else tokenizer.encode("a")[:1])
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,22 @@ def test_a_configuration_says_them(
     assert tokenizer.eos == tuple(ids[name] for name in eos) and tokenizer.adds_bos is adds_bos
 
 
-def test_the_configuration_counts_before_the_map(tmp_path: Path) -> None:
+def test_the_map_counts_where_the_configuration_does_not_list_its_tokens(tmp_path: Path) -> None:
+    """As transformers reads both, with the flags of the map's tokens and of those listed."""
     tokenizer_of("<s>", True, ("<end>",)).save(tmp_path)
     (tmp_path / "special_tokens_map.json").write_text(
-        '{"bos_token": "<turn>", "eos_token": "<turn>", "sep_token": "<s>"}'
+        '{"bos_token": {"content": "<turn>", "lstrip": true}, "additional_special_tokens": ["<end>x>"]}'
     )
-    again = open_tokenizer(tmp_path)
-    assert (again.bos, again.eos) == (again.special_tokens["<s>"], (again.special_tokens["<end>"],))
+    file = tmp_path / "tokenizer_config.json"
+    for listed, bos in ((None, "<turn>"), ({}, "<s>"), ({"303": {"content": "<end>", "special": True}}, "<s>")):
+        with case(listed):
+            said = json.loads(file.read_text())
+            file.write_text(json.dumps(said if listed is None else said | {"added_tokens_decoder": listed}))
+            theirs, again = AutoTokenizer.from_pretrained(tmp_path), open_tokenizer(tmp_path)
+            assert again.bos == again.special_tokens[bos] == theirs.bos_token_id
+            assert again.eos == (theirs.eos_token_id,)
+            for text in ("the <turn>", "a <s> <end>x> b", "a"):
+                assert again.encode_prompt(text) == theirs(text).input_ids
 
 
 class Plain(Tokenizer):

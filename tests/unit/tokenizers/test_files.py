@@ -6,15 +6,19 @@ import random
 import re
 import shutil
 import sys
+import warnings
+from itertools import product
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from archetype.distribution import install_command
-from archetype.errors import DataError
+from archetype.errors import DataError, NotObeyed
 from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 from tests.helpers import forked
+from tests.helpers.cases import case
 
 ROOT = Path(__file__).parents[3]
 TEXT = "the cat sat on the mat, and then the other cat sat there\n" * 5
@@ -64,9 +68,28 @@ def test_our_own_file_comes_before_tokenizer_json_and_that_before_the_others(tmp
 @pytest.mark.parametrize("token", ["<|endoftext|>", {"content": "<|endoftext|>", "lstrip": False}])
 def test_the_configuration_names_bos_and_eos(tmp_path: Path, token: object) -> None:
     byte_bpe(tmp_path)
-    config(tmp_path, bos_token=token, eos_token=None, add_bos_token=True)
+    config(tmp_path, bos_token=token, eos_token=None)
     tokenizer = open_tokenizer(tmp_path)
-    assert (tokenizer.bos, tokenizer.eos, tokenizer.adds_bos) == (0, (), True)
+    assert (tokenizer.bos, tokenizer.eos, tokenizer.adds_bos) == (0, (), False)
+
+
+def test_the_files_own_step_decides_whether_prompts_start_with_bos(tmp_path: Path) -> None:
+    """Whatever add_bos_token says, as in transformers 5.23, and that is named."""
+    byte_bpe(tmp_path)
+    for frame, said in product((False, True), (None, False, True)):
+        definition = json.loads((tmp_path / "tokenizer.json").read_text())
+        single = [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        known = {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}}
+        pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}]
+        step = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(definition | {"post_processor": step if frame else None}))
+        config(tmp_path, bos_token="<|endoftext|>", **({} if said is None else {"add_bos_token": said}))
+        with case(frame, said), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ids = open_tokenizer(tmp_path).encode_prompt("the")
+            assert ids == AutoTokenizer.from_pretrained(tmp_path)("the").input_ids and (ids[0] == 0) is frame
+            named = [one for one in caught if issubclass(one.category, NotObeyed)]
+            assert [("add_bos_token" in str(one.message)) for one in named] == [True] * (said not in (None, frame))
 
 
 def test_the_special_tokens_map_is_read_where_the_configuration_is_silent(tmp_path: Path) -> None:
@@ -89,7 +112,6 @@ def test_the_rest_of_the_configuration_survives_saving(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "values, expected",
     [
-        ({"eos_token": "</s>"}, "eos_token: '</s>' is not in the vocabulary"),
         ({"eos_token": 7}, "eos_token: 7 is not a token"),
         ({"add_bos_token": "yes"}, "add_bos_token: 'yes' is not true or false"),
     ],
