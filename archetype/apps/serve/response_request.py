@@ -50,7 +50,8 @@ class InputItem(Fields):
 
     def check(self, place: str = "") -> None:
         if self.type != "message":
-            raise ApiError("unsupported_parameter", f"{place}type: {self.type!r:.40} is not supported; {CHAT}", "input")
+            cause = f"{self.type!r:.40} is not supported; send messages alone"
+            raise ApiError("unsupported_parameter", f"{place}type: {cause}", "input")
         if self.model_extra:
             raise unknown(f"{place}{(key := next(iter(self.model_extra)))}", key, InputItem.model_fields)
         if self.role is None or self.content is None:
