@@ -17,7 +17,6 @@ from archetype.generate.generation_config import GENERATION_CONFIG, generation_c
 from archetype.generate.settings import Beam, LogitsRules, Sampling, SamplingFields
 from archetype.io import atomic
 from archetype.io.tensors import dtype_of, save
-from archetype.io.text import read_text
 from archetype.machine.device import resolve_device
 from archetype.models.build import Model
 from archetype.models.causal import CausalModel
@@ -31,6 +30,7 @@ from archetype.runs.origin import write_origin
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate, write_template
+from archetype.tokenizers.known_templates import template_source
 from archetype.tokenizers.special_tokens import special_names
 from archetype.weights.packing import pack_model
 
@@ -107,8 +107,8 @@ class LoadedModel:
         return self
 
     def use_template(self, file: Path) -> Self:
-        """Write conversations by the Jinja template of a file, not by the folder's; returns this language model."""
-        self.template = ChatTemplate(read_text(file), self.special_names)
+        """Write conversations by the Jinja of a file, or by a known template's name; returns this language model."""
+        self.template = ChatTemplate(template_source(file), self.special_names)
         return self
 
     @property

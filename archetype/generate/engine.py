@@ -101,6 +101,7 @@ class Engine:
         self._unfinished: dict[object, Request] = {}
         self._ids = count()
         self._grammars: GrammarCompiler | None = None
+        self._compiler = threading.Lock()  # of two threads one makes it
         self._changed = threading.Condition()  # guards what several threads use: events and the three names below
         self._stepping = False
         self._worker: threading.Thread | None = None
@@ -197,7 +198,8 @@ class Engine:
         if self.tokenizer is None:
             cause = "needs a tokenizer, and the model's folder has none"
             raise DataError(kinds[0], cause, "add its tokenizer.json or tokenizer.model")
-        self._grammars = self._grammars or GrammarCompiler(self.tokenizer, self.ends)
+        with self._compiler:
+            self._grammars = self._grammars or GrammarCompiler(self.tokenizer, self.ends)
         return self._grammars.compile(settings)
 
     def cancel(self, id: object) -> None:

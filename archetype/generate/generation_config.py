@@ -54,7 +54,7 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
         return Sampling(temperature=0.0), {}
     data = read_json(file, error=CheckpointError)
     sampling = _sampling(data, file)
-    if unobeyed := [key for key, value in data.items() if _is_unobeyed(key, value, data)]:
+    if unobeyed := [key for key, value in data.items() if is_unobeyed(key, value, data)]:
         message = f"{file}: {', '.join(map(repr, unobeyed))[:200]} may change texts, which is not done here"
         warnings.warn(message, NotObeyed, stacklevel=2)
     return sampling, data
@@ -79,7 +79,7 @@ def _sampling(data: Mapping[str, Any], file: Path) -> Sampling:
         raise error.at(str(file)) from None
 
 
-def _is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
+def is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
     """Whether a key asks for what is not done here."""
     if value is None or key in READ or key in WITHOUT_EFFECT or key in (*SPECIAL, NEVER, "do_sample"):
         return False

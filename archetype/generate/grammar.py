@@ -5,6 +5,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
+from queue import LifoQueue
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,22 @@ MAX_BYTES = 2**26  # of one that is compiled
 MAX_KEPT = 2**28  # bytes of those that are kept together, for texts that begin later
 MAX_SECONDS = 2.0  # of the processor's time, to compile one and follow it a little
 TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.001  # of the processor's time, to follow one for a whole text, and each token
-_try_out = Confined("archetype.confined.grammars", 2**29)
+SLOW = f"takes more than {TEXT_SECONDS:g} s and {1e3 * TOKEN_SECONDS:g} ms for each token of a text"
+FEWER_WAYS = "give one with fewer ways to read the same text"
+TRIED = 32  # tokens of a text that are followed when a grammar is compiled
+LANES = 2  # grammars that are compiled at once: a large one does not hold up the next
+_free = LifoQueue[Confined]()  # the process that worked last runs already
+for _ in range(LANES):
+    _free.put(Confined("archetype.confined.grammars", 2**29))
+
+
+def _try_out(*args: Any, seconds: float, max_bytes: int) -> Any:
+    """Follow a grammar in a process that is free; arguments and errors as for `Confined`."""
+    lane = _free.get()
+    try:
+        return lane(*args, seconds=seconds, max_bytes=max_bytes)
+    finally:
+        _free.put(lane)
 
 
 @dataclass(eq=False)
@@ -110,13 +126,12 @@ class Grammar:
     def _check(self) -> None:
         from archetype.confined.grammars import fault_of
 
-        kind, remedy = self._compiled.kind, "give one with fewer ways to read the same text"
+        kind = self._compiled.kind
         if (fault := fault_of(self._matcher)) is not None:
             self._compiled.is_spent = True
-            raise SpecError(kind, f"grows too large in this text: {fault}", remedy)
+            raise SpecError(kind, f"grows too large in this text: {fault}", FEWER_WAYS)
         if self._seconds < 0:
-            cause = f"takes more than {TEXT_SECONDS:g} s and {1e3 * TOKEN_SECONDS:g} ms for each token of this text"
-            raise SpecError(kind, cause, remedy)
+            raise SpecError(kind, SLOW, FEWER_WAYS)
 
 
 class GrammarCompiler:
@@ -202,6 +217,24 @@ class GrammarCompiler:
             return Refused((kind, f"takes {nbytes >> 20} MiB, more than {MAX_BYTES >> 20}", "give a smaller one"))
         text = text_of(language, source, whitespace)
         matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=limits())
-        if (fault := fault_of(matcher)) is not None:
-            return Refused((kind, fault, "fix it"))
-        return Compiled(kind, matcher, nbytes)
+        fault, remedy = fault_of(matcher), "fix it"
+        if fault is None and _is_slow(matcher.deep_copy()):
+            fault, remedy = SLOW, FEWER_WAYS
+        return Compiled(kind, matcher, nbytes) if fault is None else Refused((kind, fault, remedy))
+
+
+def _is_slow(matcher: Any) -> bool:
+    """Whether a text has no time left after a few tokens.
+
+    The first mask is the dearest by far, and what it finds out all copies share: so no step of a model waits for it.
+    """
+    matcher.compute_bitmask()
+    started, seconds = time.thread_time(), TEXT_SECONDS
+    for _ in range(TRIED):
+        mask = int.from_bytes(matcher.compute_bitmask(), "little")
+        seconds += TOKEN_SECONDS
+        if time.thread_time() - started > seconds:
+            return True
+        if not mask or matcher.is_stopped() or not matcher.consume_token(mask.bit_length() - 1):
+            break
+    return False

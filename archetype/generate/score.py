@@ -102,9 +102,14 @@ def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[in
     """
     context, numbers = model.spec.context_length, dict[tuple[int, ...], list[int]]()
     for number, (before, continuation) in enumerate(pairs):
-        if not before or not 0 < len(continuation) <= context:
-            cause = f"has {len(continuation)} tokens after {len(before)}, and the model's context holds 1 to {context}"
-            raise DataError(f"continuation {number + 1}", cause, "shorten it")
+        place = f"continuation {number + 1}"
+        if not before:
+            raise DataError(place, "has no token before it to be predicted from", "give it a context")
+        if not continuation:
+            raise DataError(place, "has no token", "give it a text")
+        if len(continuation) > context:
+            cause = f"has {len(continuation)} tokens, and the model's context holds {context}"
+            raise DataError(place, cause, "shorten it")
         numbers.setdefault(tuple([*before, *continuation][-(context + 1) : -1]), []).append(number)
     rows = sorted(numbers, key=len)
     most = min(TOKENS_AT_ONCE, MAX_LOGITS // model.spec.vocab_size)

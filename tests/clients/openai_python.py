@@ -28,6 +28,7 @@ def refusal(ask: Callable[[], Any]) -> list[Any]:
 completion = client.completions.create(model=model, prompt=prompt, max_tokens=8, temperature=0, logprobs=1, echo=True)
 chat = client.chat.completions.create(model=model, messages=messages, max_tokens=12, temperature=0, stream=True)
 form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": questions["schema"], "strict": True}}
+response = client.responses.create(model=model, input=messages, max_output_tokens=12, temperature=0, stream=True)
 constrained = client.chat.completions.create(model=model, messages=messages, response_format=form)
 answers = {
     "version": openai.__version__,
@@ -35,6 +36,7 @@ answers = {
     "text": completion.choices[0].text,
     "logprobs": completion.choices[0].logprobs.token_logprobs,
     "chat": [chunk.choices[0].delta.content or "" for chunk in chat],
+    "response": [event.delta for event in response if event.type == "response.output_text.delta"],
     "json": constrained.choices[0].message.content,
     "embedding": client.embeddings.create(model=model, input=prompt).data[0].embedding,
     "refused": {

@@ -153,6 +153,8 @@ def test_a_client_gets_what_the_model_says(name: str, server: Served, lm: Langua
     assert answers["logprobs"][0] is None and len(answers["logprobs"]) == len(scores) + 8
     assert answers["logprobs"][1 : len(scores)] == pytest.approx([score.logprob for score in scores if score])
     assert "".join(answers["chat"]) == continuation(rendered["token_ids"], 12) and len(answers["chat"]) > 3
+    if "response" in answers:  # of clients that ask /v1/responses
+        assert "".join(answers["response"]) == "".join(answers["chat"]) and len(answers["response"]) > 3
     assert json.loads(answers["json"])["mood"] in ("glad", "sad")
     assert answers["embedding"] == pytest.approx(lm.embed([PROMPT])[0].tolist(), abs=1e-6)
     errors = {"too long": client.too_long, "model": client.unknown_model, "key": client.wrong_key}

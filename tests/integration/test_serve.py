@@ -459,7 +459,7 @@ def test_every_mistake_is_one_shape(server: Served) -> None:
         assert (reply.status, reply.error["code"]) == (status, code), path
     message = server.call("/v1/embedding", {}).error["message"]
     assert message == "there is no such path; did you mean /v1/embeddings?"
-    message = server.call("/v1/responses", {}).error["message"]
+    message = server.call("/v1/messages", {}).error["message"]
     assert message == "there is no such path; send it to /v1/chat/completions"
     talk = {"messages": [{"role": "user", "content": "Hi"}], "functions": [{"name": "a"}]}
     reply = server.call("/v1/chat/completions", talk)

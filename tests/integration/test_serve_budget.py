@@ -17,6 +17,7 @@ from archetype.apps.serve import server as server_module
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.memory import Memory
 from archetype.apps.serve.models import Source
+from archetype.generate.grammar import LANES
 from tests.helpers.serving import Reply, Served, read_reply, serving
 from tests.integration.test_serve import no_network, tiny
 
@@ -229,9 +230,35 @@ def test_work_for_a_client_that_left_never_begins(served: Served) -> None:
         assert served.call("/v1/completions", PLAIN | {"max_tokens": 2, "prompt": "a"}).status == 200  # meanwhile
         for connection in connections:
             connection.close()
-        wait_until(lambda: model.worker._num_compiling <= 1)
+        wait_until(lambda: model.worker._num_compiling <= LANES)
     finally:
         gate.set()
         del engine.grammar
     wait_until(lambda: model.worker._num_compiling == 0)
-    assert len(compiled) == 1
+    assert len(compiled) == LANES
+
+
+def test_a_grammar_does_not_wait_for_a_large_one(served: Served) -> None:
+    [model] = served.app.models.loaded
+    gate, engine = threading.Event(), model.worker.engine
+    assert engine is not None
+    wait_until(lambda: engine._grammars is not None)  # made at the start, not for the first request
+    grammar = engine.grammar
+
+    def slow(settings: Any) -> Any:
+        if settings.regex == "large":
+            gate.wait(20)
+        return grammar(settings)
+
+    engine.grammar = slow  # type: ignore[method-assign]
+    try:
+        connection = served.connect()
+        served.send(connection, "/v1/completions", PLAIN | {"guided_regex": "large"})
+        wait_until(lambda: model.worker._num_compiling == 1)
+        small = served.call("/v1/completions", PLAIN | {"guided_regex": "b{3}", "max_tokens": 9})
+        assert small.json["choices"][0]["text"] == "bbb" and model.worker._num_compiling == 1
+        connection.close()
+    finally:
+        gate.set()
+        del engine.grammar
+    wait_until(lambda: model.worker._num_compiling == 0)

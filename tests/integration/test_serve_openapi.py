@@ -29,6 +29,10 @@ POSTS: dict[str, list[dict[str, Any]]] = {
         {"model": "llama", "messages": ASKED, "max_completion_tokens": 1, "return_token_ids": True},
     ],
     "/v1/chat/completions/render": [{"model": "llama", "messages": ASKED}],
+    "/v1/responses": [
+        {"model": "llama", "input": "a", "max_output_tokens": 2},
+        {"model": "llama", "input": ASKED, "include": ["message.output_text.logprobs"], "max_output_tokens": 2},
+    ],
     "/v1/embeddings": [
         {"model": "bert", "input": ["a", "b"]}, {"model": "bert", "input": "a", "encoding_format": "base64"},
     ],

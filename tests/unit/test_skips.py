@@ -29,6 +29,7 @@ SKIPS = {
     ("page/conftest.py", "needs a built page (make page), playwright, and a chromium"),
     ("unit/generate/test_grammar.py", "llguidance"),
     ("integration/test_serve.py", "llguidance"),
+    ("integration/test_serve_responses.py", "llguidance"),
     ("integration/test_serve.py", "tenacity"),
     ("unit/training/test_optimizers.py", "torchao"),
     ("parity/test_inspection.py", "transformer_lens"),

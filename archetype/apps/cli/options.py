@@ -53,7 +53,8 @@ Weights = Annotated[
         help="int8, int4: matrices of 8 or 4 bits, in groups of 32; lossless: bfloat16 in 12.  [default: as stored]",
     ),
 ]
-Template = Annotated[Path | None, typer.Option("--chat-template", help="A Jinja file in place of the model's own.")]
+TEMPLATE_HELP = "A Jinja file, or chatml, gemma, llama-3, mistral, phi-3 or zephyr, in place of a model's own template."
+Template = Annotated[Path | None, typer.Option("--chat-template", help=TEMPLATE_HELP)]
 Deterministic = Annotated[
     bool,
     typer.Option(

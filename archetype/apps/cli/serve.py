@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from archetype.apps.cli.options import Deterministic, Device, Dtype, Weights
+from archetype.apps.cli.options import TEMPLATE_HELP, Deterministic, Device, Dtype, Weights
 from archetype.apps.cli.output import device_name, show_warnings
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def serve(
         float | None, typer.Option(min=0, help="GiB for all models and requests.  [default: 9/10 of what is free]")
     ] = None,
     chat_template: Annotated[
-        Path | None, typer.Option(help="A Jinja file to use in place of the models' own templates.")
+        Path | None, typer.Option(help=TEMPLATE_HELP)
     ] = None,
     generation_config: Annotated[
         Literal["model", "none"], typer.Option(help="Where settings come from that a request leaves out.")

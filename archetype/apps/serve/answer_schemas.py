@@ -109,6 +109,56 @@ class ChatCompletion(Enveloped):
     prompt_token_ids: list[int] = []
 
 
+class OutputText(Reply):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Row]
+    logprobs: list[TokenLogprob]
+
+
+class OutputMessage(Reply):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    status: Literal["in_progress", "completed", "incomplete"]
+    content: list[OutputText]
+
+
+class ResponseUsage(Reply):
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class Response(Reply):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete"]
+    error: None
+    incomplete_details: dict[str, str] | None
+    model: str
+    output: list[OutputMessage]
+    usage: ResponseUsage | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    text: Row
+    background: bool
+    parallel_tool_calls: bool
+    previous_response_id: None
+    store: bool
+    tool_choice: Literal["none"]
+    tools: list[Row]
+    truncation: Literal["disabled"]
+
+
 class RenderedPrompt(Reply):
     model: str
     prompt: str

@@ -28,7 +28,7 @@ CLOSE = {"connection": "close"}  # for a body that nobody reads to its end
 LOOPBACK = ("localhost", "ip6-localhost")
 # paths of other servers, and the one that does their work here
 INSTEAD = {
-    **dict.fromkeys(("/v1/responses", "/v1/messages", "/api/chat"), "/v1/chat/completions"),
+    **dict.fromkeys(("/v1/messages", "/api/chat"), "/v1/chat/completions"),
     **dict.fromkeys(("/api/generate", "/completion"), "/v1/completions"),
     "/api/embed": "/v1/embeddings", "/api/tags": "/v1/models",
 }  # fmt: skip
@@ -38,8 +38,8 @@ GET_FROM_PAGE = (
     "/api/runs/{name:path}/metrics", "/api/runs/{name:path}", "/api/models", "/api/presets", "/api/spec/schema",
 )  # fmt: skip
 POST_TO_MODELS = (
-    "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/render", "/v1/embeddings", "/v1/classify",
-    "/tokenize", "/detokenize", "/api/fill", "/api/inspect",
+    "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/render", "/v1/responses", "/v1/embeddings",
+    "/v1/classify", "/tokenize", "/detokenize", "/api/fill", "/api/inspect",
 )  # fmt: skip
 INSPECTED = ("exact", "attention", "heads", "lens", "experts", "recurrent", "way", "station", "choice")
 GET_FROM_MODELS = (

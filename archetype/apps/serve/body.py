@@ -1,7 +1,8 @@
 """Bodies of requests: strict parsing, and errors that name the field."""
 
 import re
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -22,14 +23,50 @@ EXPECTED = {
 }
 
 
-class Body(BaseModel):
-    """A body: JSON types as they are, no key that is unknown."""
+class Fields(BaseModel):
+    """A JSON object in a body: JSON types as they are, no key that is unknown."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}  # fields that are not supported: values that change nothing
     ignored: ClassVar[frozenset[str]] = frozenset()  # fields that change no answer
     instead: ClassVar[dict[str, str]] = {}  # what does the work of a field that is not supported
+
+    def check(self, place: str = "") -> None:
+        """Refuse what is not supported, at every depth.
+
+        Args:
+            place: of this object in the body, such as "messages[0].".
+
+        Raises:
+            ApiError: names the first.
+        """
+        for name, values in self.neutral.items():
+            if (value := getattr(self, name)) is not None and value not in values:
+                raise unsupported(f"{place}{name}", self.instead.get(name, "leave it out"))
+        for name, index, inner in self._inner():
+            inner.check(f"{place}{name}{index}.")
+
+    def without_effect(self) -> list[str]:
+        """The fields that nothing acts on, at every depth, for the header that names them."""
+        names = sorted(self.model_fields_set & (self.ignored | self.neutral.keys()))
+        names += [f"{name}.{one}" for name, _, inner in self._inner() for one in inner.without_effect()]
+        return list(dict.fromkeys(names))
+
+    def _inner(self) -> Iterator[tuple[str, str, "Fields"]]:
+        """The objects in this one: the name of the field, the index in a list, and the object."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Fields):
+                yield name, "", value
+            elif isinstance(value, list):
+                yield from ((name, f"[{index}]", one) for index, one in enumerate(value) if isinstance(one, Fields))
+
+
+class Body(Fields):
+    """The body of a request."""
+
+    expected: ClassVar[dict[str, str]] = EXPECTED
 
     @classmethod
     def read(cls, data: bytes) -> Self:
@@ -42,33 +79,57 @@ class Body(BaseModel):
             body = cls.model_validate_json(data)
         except ValidationError as error:
             raise _refusal(error, cls) from None
-        for name, values in cls.neutral.items():
-            if (value := getattr(body, name)) is not None and value not in values:
-                raise unsupported(name, cls.instead.get(name, "leave it out"))
+        body.check()
         return body
 
-    def without_effect(self) -> list[str]:
-        """The fields of this body that nothing acts on, for the header that names them."""
-        return sorted(self.model_fields_set & (self.ignored | self.neutral.keys()))
+
+def unknown(place: str, name: str, known: Iterable[str]) -> ApiError:
+    """The error of a key that nothing knows.
+
+    Args:
+        place: of the key in the body.
+        name: of the key.
+        known: names that it could have.
+    """
+    param = re.split(r"[.\[]", place)[0]
+    return ApiError("unknown_parameter", f"{place}: is not a known parameter; {nearest(name, known)}", param)
+
+
+def _known(cls: Any, keys: list[Any]) -> list[str]:
+    """The names of the fields of the object at a place of a body."""
+    kinds = [cls]
+    for key in (key for key in keys if isinstance(key, str)):
+        fields = [kind.model_fields[key].annotation for kind in kinds if key in kind.model_fields]
+        kinds = [inner for field in fields for inner in _classes(field)]
+    return [field.alias or name for kind in kinds for name, field in kind.model_fields.items()]
+
+
+def _classes(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The classes of objects in a type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _classes(inner)
 
 
 def _refusal(error: ValidationError, cls: type[Body]) -> ApiError:
     details = error.errors(include_url=False)
     detail: Any = next((one for one in details if one["type"] in ("extra_forbidden", "value_error")), details[0])
+    if detail["type"] == "extra_forbidden":
+        *before, name = detail["loc"]
+        before = [key for key in before if isinstance(key, int) or (re.fullmatch(r"\w+", key) and key.islower())]
+        before = [key for key in before if key not in TAGS]
+        return unknown(path([*before, name]), name, _known(cls, before))
     keys = [key for key in detail["loc"] if isinstance(key, int) or (re.fullmatch(r"\w+", key) and key not in TAGS)]
     if not keys:
         if detail["type"] == "json_invalid":
             return ApiError("invalid_json", f"the body is not JSON: {detail['ctx']['error']}; send a JSON object")
         return ApiError("invalid_json", 'the body is not a JSON object; send one, such as {"prompt": "Once"}')
     name = str(keys[0])
-    if detail["type"] == "extra_forbidden" and len(keys) == 1:
-        return ApiError(
-            "unknown_parameter", f"{name}: is not a known parameter; {nearest(name, cls.model_fields)}", name
-        )
     if detail["type"] == "value_error":
         return ApiError("invalid_value", f"{name}: {detail['ctx']['error']}", name)
-    if name in EXPECTED:
-        return ApiError("invalid_value", f"{name}: is not {EXPECTED[name]}", name)
+    if name in cls.expected:
+        return ApiError("invalid_value", f"{name}: is not {cls.expected[name]}", name)
     cause, remedy = in_words(detail)
     if remedy == "archetype schema says what can":
         cause, remedy = detail["msg"][:1].lower() + detail["msg"][1:], ""

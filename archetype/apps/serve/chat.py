@@ -8,9 +8,10 @@ from archetype.apps.serve.completions import index_of
 from archetype.apps.serve.errors import ApiError, encode_json, event
 from archetype.apps.serve.exchange import PING, Exchange
 from archetype.apps.serve.generation import Choices, begin, check_tokens
+from archetype.apps.serve.messages import Message, plain_messages
 from archetype.apps.serve.metrics import Metrics
 from archetype.apps.serve.models import Models
-from archetype.apps.serve.requests import ChatRequest, Message, plain_messages
+from archetype.apps.serve.requests import ChatRequest
 from archetype.apps.serve.served_model import ServedModel
 from archetype.apps.serve.tools import Answer, ToolUse, tool_use
 from archetype.errors import ArchetypeError
@@ -95,7 +96,7 @@ def conversation(
     if template is None:
         message = (
             f"{model.name} has no chat template: it continues texts; use /v1/completions, or start the server with "
-            "--chat-template FILE"
+            "--chat-template FILE or a known form's name, such as chatml"
         )
         raise ApiError("no_chat_template", message, "messages")
 
@@ -130,7 +131,7 @@ async def _answer(
             index = index_of(one)
             answers[index].push(one.text, one.finish_reason is not None)
             reasons[index] = answers[index].reason(one.finish_reason or "length")
-            if count is not None and one.logprobs is not None and not _only_ends(model, body, one):
+            if count is not None and one.logprobs is not None and not only_ends(model, body, one):
                 contents[index].append(chat_logprobs(model, one, count))
 
     await choices.read(add)
@@ -171,7 +172,7 @@ async def _stream(
         pieces = []
         for one in events:
             index, logprobs = index_of(one), None
-            if count is not None and one.logprobs is not None and not _only_ends(model, body, one):
+            if count is not None and one.logprobs is not None and not only_ends(model, body, one):
                 logprobs = {"content": [chat_logprobs(model, one, count)], "refusal": None}
             ids = f',"token_ids":[{one.token}]' if body.return_token_ids and one.token is not None else ""
             deltas = answers[index].push(one.text, one.finish_reason is not None)
@@ -194,6 +195,6 @@ async def _stream(
             write(event(envelope.holding([], usage=choices.usage)))
 
 
-def _only_ends(model: ServedModel, body: ChatRequest, one: Event) -> bool:
+def only_ends(model: ServedModel, body: ChatRequest, one: Event) -> bool:
     """Whether a token ends the text and stands for none of it; chat completions do not list it."""
     return one.finish_reason == "stop" and one.token in (*model.lm.ends, *(body.stop_token_ids or ()))

@@ -91,7 +91,7 @@ def api_error(error: BaseException, param: str | None = None) -> ApiError:
 
 def unsupported(param: str, remedy: str) -> ApiError:
     """A field that would change the answer, and that nothing here acts on."""
-    return ApiError("unsupported_parameter", f"{param}: is not supported; {remedy}", param)
+    return ApiError("unsupported_parameter", f"{param}: is not supported; {remedy}", param.partition(".")[0])
 
 
 # settings of `Sampling` that are called otherwise in the API

@@ -78,12 +78,13 @@ class Exchange:
 
     @asynccontextmanager
     async def open_stream(
-        self, pause: Callable[[bool], None] = lambda is_paused: None
+        self, pause: Callable[[bool], None] = lambda is_paused: None, last: bytes = b"data: [DONE]\n\n"
     ) -> AsyncIterator[Callable[[bytes], None]]:
         """A function that sends server-sent events, any number at once; then that there are no more.
 
         Args:
             pause: is called with true when much waits that the client has not taken, and with false when it has.
+            last: what says that there are no more.
         """
         await self._start(200, EVENT_STREAM | self.headers)
         watch = self.scope["state"]["watch"]
@@ -92,7 +93,7 @@ class Exchange:
             yield self.scope["state"]["write"]
         finally:
             watch(None)
-        await self._send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        await self._send({"type": "http.response.body", "body": last})
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from archetype.apps.serve.body import Body
+from archetype.apps.serve.body import Body, Fields
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.limits import MAX_CHOICES
 
@@ -26,30 +26,41 @@ def _check_stop(stop: str | list[str] | None) -> str | list[str] | None:
     return stop
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Fields):
     """How a stream ends."""
 
     include_usage: bool | None = None
     include_obfuscation: Any = None
+    continuous_usage_stats: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"include_obfuscation"})
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"continuous_usage_stats": (False,)}
+    instead: ClassVar[dict[str, str]] = {"continuous_usage_stats": "the last chunk alone has the usage"}
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(Fields):
     """The `json_schema` of `response_format`."""
 
     schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None  # every schema is obeyed
+    name: str | None = None
+    description: str | None = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"name", "description"})
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Fields):
     """The form of an answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
+    def without_effect(self) -> list[str]:
+        return super().without_effect() if self.type == "json_schema" else sorted(self.model_fields_set - {"type"})
 
-class StructuredOutputs(BaseModel):
+
+class StructuredOutputs(Fields):
     """A constraint as vLLM's clients write it; one of these."""
-
-    model_config = ConfigDict(extra="forbid")
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     regex: str | None = None
@@ -137,9 +148,7 @@ class GenerationRequest(Body):
         if self.response_format is not None and self.response_format.type == "text":
             names.append("response_format")
         if self.stream_options is not None and not self.stream:
-            names.append("stream_options")
-        elif self.stream_options is not None and "include_obfuscation" in self.stream_options.model_fields_set:
-            names.append("stream_options.include_obfuscation")
+            names = [name for name in names if not name.startswith("stream_options.")] + ["stream_options"]
         if self.json_whitespace is not None and not any(kind == "json_schema" for _, kind, _ in self._rules()):
             names.append("json_whitespace")
         return names

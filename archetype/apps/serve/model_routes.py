@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from archetype.apps.serve import chat, completions, embeddings, fill, inspections, token_way, tokens
+from archetype.apps.serve import chat, completions, embeddings, fill, inspections, responses, token_way, tokens
 from archetype.apps.serve.captures import Captures
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.metrics import Metrics
@@ -32,6 +32,7 @@ def model_routes(models: Models, metrics: Metrics) -> dict[str, Callable[[Exchan
         "/v1/completions": partial(completions.completions, models, metrics),
         "/v1/chat/completions": partial(chat.chat_completions, models, metrics),
         "/v1/chat/completions/render": partial(chat.render, models),
+        "/v1/responses": partial(responses.responses, models, metrics),
         "/v1/embeddings": partial(embeddings.embeddings, models),
         "/v1/classify": partial(embeddings.classify, models),
         "/tokenize": partial(tokens.tokenize, models),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.memory import Memory
 from archetype.errors import ArchetypeError, SpecError, nearest
-from archetype.io.files import check_regular
 
 if TYPE_CHECKING:  # without a model nothing of torch is loaded
     from archetype.apps.serve.served_model import ServedModel
@@ -61,7 +60,7 @@ class ModelOptions:
         memory_bytes: for all models and requests together; None for nine tenths of what is free at first.
         load_seconds: a request waits so long for its model.
         own_sampling: whether what a request leaves out is what the model's generation_config.json says.
-        chat_template: a file to use in place of the model's own template.
+        chat_template: a file, or a known template's name, to use in place of the model's own template.
     """
 
     open: "Callable[[str], LanguageModel]"
@@ -105,7 +104,9 @@ class Models:
         if len(self._entries) < len(sources):
             raise SpecError("MODEL", "two models have the same name", "write NAME=FOLDER for one of them")
         if options.chat_template is not None:
-            check_regular(options.chat_template)
+            from archetype.tokenizers.known_templates import template_source
+
+            template_source(options.chat_template)  # which is refused before a model is loaded
         self._turn = asyncio.Lock()  # one is loaded at a time
         self.on_unload: Callable[[ServedModel], None] = lambda model: None
         self.memory = Memory(options.memory_bytes)

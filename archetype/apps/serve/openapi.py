@@ -14,6 +14,7 @@ from archetype.apps.serve.body import Body
 from archetype.apps.serve.fill import FillRequest
 from archetype.apps.serve.inspections import STAGES
 from archetype.apps.serve.metrics import CONTENT_TYPE
+from archetype.apps.serve.response_request import ResponseRequest
 
 STREAM, BYTES, HTML = "text/event-stream", "application/octet-stream", "text/html; charset=utf-8"
 INTEGER, NUMBER, STRING = {"type": "integer"}, {"type": "number"}, {"type": "string"}
@@ -49,6 +50,7 @@ OPERATIONS: dict[str, Operation] = {
     "/v1/chat/completions/render": Operation(
         "Show the prompt that a conversation becomes", answers.RenderedPrompt, requests.ChatRequest
     ),
+    "/v1/responses": Operation("Answer with a text", answers.Response, ResponseRequest, streams=True),
     "/v1/embeddings": Operation("Embed texts as vectors", answers.Embeddings, requests.EmbeddingRequest),
     "/v1/classify": Operation("Classify texts or images", answers.Classes, requests.ClassifyRequest),
     "/tokenize": Operation("Encode a text or a conversation", answers.Tokens, requests.TokenizeRequest),

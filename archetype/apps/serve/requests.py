@@ -1,18 +1,16 @@
 """Bodies of requests, route by route."""
 
-import json
-from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from archetype.apps.serve.body import Body
-from archetype.apps.serve.errors import ApiError, unsupported
+from archetype.apps.serve.body import Body, Fields
+from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.generation_request import GenerationRequest
 from archetype.apps.serve.limits import MAX_CHOICES, MAX_TOOLS
+from archetype.apps.serve.messages import Message
 from archetype.apps.serve.tools import Choice as ToolChoice
-from archetype.apps.serve.tools import SentTool, check_calls, takes_text
-from archetype.tokenizers.chat_template import ChatTemplate
+from archetype.apps.serve.tools import SentTool
 
 Ids = list[int]
 Prompts = str | list[str] | Ids | list[Ids]
@@ -54,69 +52,6 @@ def check_choices(prompts: list[str | Ids], n: int, param: str) -> list[str | Id
         cause = f"{len(prompts)} x n {n} are {len(prompts) * n} choices; ask for at most {MAX_CHOICES} at once"
         raise ApiError("invalid_value", f"{param}: {cause}", param)
     return prompts
-
-
-class Part(BaseModel):
-    """A part of a message's content."""
-
-    type: str
-    text: str | None = None
-
-
-class Message(BaseModel):
-    """A message of a conversation; its other keys are for the model's template, which refuses what it does not read."""
-
-    model_config = ConfigDict(extra="allow")
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
-
-
-def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict[str, Any]]:
-    """Messages as a template reads them: contents as texts, arguments of calls as objects, results with their names.
-
-    Raises:
-        ApiError: a part is no text, or a message has more calls than the template writes.
-    """
-    plain: list[dict[str, Any]] = []
-    names: dict[Any, str] = {}  # of the functions that were called, by the ids of calls
-    for number, message in enumerate(messages):
-        content = message.content if isinstance(message.content, list) else []
-        for part in content:
-            if part.type != "text" or part.text is None:
-                place = f"messages[{number}].content"
-                raise unsupported(place, f"this model reads text and no part of type {part.type!r:.40}")
-        role = message.role
-        if role == "developer" and not template.reads(role):
-            role = "system"
-        text = "".join(part.text or "" for part in content) if content else message.content
-        more = message.model_extra or {}
-        calls = [_with_arguments(call, template) for call in more.get("tool_calls") or ()]
-        names |= {call.get("id"): _function(call).get("name", "") for call in calls if isinstance(call, dict)}
-        if role == "tool" and names.get(more.get("tool_call_id")) and template.reads("name"):
-            more = {"name": names[more.get("tool_call_id")]} | more
-        written = {"role": role} if text is None else {"role": role, "content": text}  # null is absent in this API
-        plain.append(written | more | {"tool_calls": calls or None})
-    check_calls(plain, template)
-    return plain
-
-
-def _function(call: Any) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    return function if isinstance(function, dict) else {}
-
-
-def _with_arguments(call: Any, template: ChatTemplate) -> Any:
-    """A tool call as templates are given it: the name first, whatever the client's order, and its arguments, which the
-    API has as a JSON text, as an object unless the template reads texts.
-    """
-    function = _function(call)
-    if not isinstance(function.get("arguments"), str):
-        return call
-    arguments: Any = function["arguments"]
-    if not takes_text(template):
-        with suppress(ValueError, RecursionError):  # a template may take it as it is
-            arguments = json.loads(arguments)
-    return call | {"function": {"name": function.get("name"), **function, "arguments": arguments}}
 
 
 class ChatRequest(GenerationRequest):
@@ -175,13 +110,16 @@ class EmbeddingRequest(Body):
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"dimensions": ()}
 
 
-class ImageUrl(BaseModel):
+class ImageUrl(Fields):
     """Where an image is: in the URL itself."""
 
     url: str
+    detail: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"detail"})
 
 
-class ImagePart(BaseModel):
+class ImagePart(Fields):
     """An image as chat clients write it."""
 
     type: Literal["image_url"]

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from archetype.apps.serve.body import Body
+from archetype.apps.serve.body import Body, Fields
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
 from archetype.convert.source import open_spec
@@ -38,10 +38,8 @@ GENERATING = ("decoder", "ngram", "megabyte", "encoder_decoder")
 Count = Annotated[int, Field(ge=1, le=2**31)]
 
 
-class Origin(BaseModel):
+class Origin(Fields):
     """Where a specification comes from: one of these."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     source: str | None = None
     preset: str | None = None

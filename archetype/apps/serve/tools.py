@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WrapValidator
 
+from archetype.apps.serve.body import Fields
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.served_model import ServedModel
 from archetype.errors import ArchetypeError, DataError, SpecError, nearest
@@ -32,10 +33,8 @@ class Parameters(BaseModel):
     definitions: dict[str, Any] = {}
 
 
-class Function(BaseModel):
+class Function(Fields):
     """A function that an answer may call."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
@@ -43,27 +42,21 @@ class Function(BaseModel):
     strict: bool | None = None
 
 
-class Tool(BaseModel):
+class Tool(Fields):
     """A tool."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["function"]
     function: Function
 
 
-class FunctionName(BaseModel):
+class FunctionName(Fields):
     """A function that is to be called."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
 
 
-class NamedTool(BaseModel):
+class NamedTool(Fields):
     """The tool that is to be called."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["function"]
     function: FunctionName

@@ -13,6 +13,7 @@ import torch
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.limits import GRAMMARS_WAITING
 from archetype.generate import Engine, Event, Request, Sampling
+from archetype.generate.grammar import LANES
 from archetype.language_model import LanguageModel
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class Worker:
         self._stopped = False
         # without helpers of their own: `_in_own_thread` says why
         self._texts = ThreadPoolExecutor(TEXT_THREADS, "archetype-texts", compute_with, (1,))
-        self._compiling = ThreadPoolExecutor(1, "archetype-grammars", compute_with, (1,))
+        self._compiling = ThreadPoolExecutor(LANES, "archetype-grammars", compute_with, (1,))
         self._num_compiling = 0
         counted = threading.Event()
         thread = threading.Thread(
@@ -90,6 +91,8 @@ class Worker:
         )
         thread.start()
         counted.wait()  # before a thread for texts sets another number
+        if engine is not None:  # what the first grammar of all needs; without a way to make one, its request says so
+            self._compiling.submit(engine.grammar, engine.sampling.replace(regex="a"))
 
     async def text(self, work: Callable[[], T], then: Callable[[], None] = lambda: None) -> T:
         """Do something to a text in another thread, for a limited time.
@@ -104,7 +107,7 @@ class Worker:
         return await self._elsewhere(self._texts, work, then)
 
     async def grammar(self, settings: Sampling) -> None:
-        """Compile a grammar in a thread of its own, so that texts without one do not wait; the engine keeps it.
+        """Compile a grammar in a thread for grammars, so that texts without one do not wait; the engine keeps it.
 
         Raises:
             ArchetypeError: it is wrong.

@@ -320,6 +320,35 @@ def test_a_refused_grammar_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -
     assert engine._grammars is not None and 0 < engine._grammars.nbytes < 4000  # counted with those that are kept
 
 
+def test_a_large_repetition_is_refused_before_a_text_begins() -> None:
+    """No step of the engine waits for its masks, and the second request for none of its work."""
+    engine = Engine(loaded("byte_bpe"))
+    for _ in range(2):
+        started = time.process_time()
+        with pytest.raises(SpecError, match=r"^regex: takes more than 0\.25 s and 1 ms for each token of a text; give"):
+            engine.submit("a", regex="a{100000}")
+    assert time.process_time() - started < 0.1
+    assert engine.submit("a", regex="a{1000}", max_new_tokens=5).result().strip("a") == ""
+
+
+def test_a_grammar_is_compiled_beside_another() -> None:
+    busy = grammar._free.get()  # with which a process of a large grammar is at work
+    try:
+        assert Engine(loaded("bytes")).submit("a", regex="x{3}", max_new_tokens=9).result() == "xxx"
+    finally:
+        grammar._free.put(busy)
+
+
+def test_a_pattern_and_a_length_hold_together() -> None:
+    """Of a schema's text; some compilers leave one of them out."""
+    draw = random.Random(0)
+    for pattern in ("^[a-c]+$", "^(ab|c)*d?$", "[xy]", "^a", "^[a-z]{2,}(-[a-z]+)*$"):
+        low = draw.randint(2, 4)
+        schema = {"type": "string", "pattern": pattern, "minLength": low, "maxLength": low + draw.randint(0, 4)}
+        for text in texts(loaded("byte_bpe"), {"json_schema": schema}):
+            jsonschema.validate(json.loads(text), schema)
+
+
 def test_a_grammar_whose_trial_was_late_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other programs may have had the processor."""
     engine, try_out = Engine(loaded("bytes")), grammar._try_out

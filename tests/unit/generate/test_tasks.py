@@ -86,8 +86,12 @@ def test_continuations_are_scored_as_one_by_one() -> None:
         assert logprob == pytest.approx(expected, rel=1e-5)
         assert is_greedy == bool((logits.argmax(-1) == targets).all())
     assert results[-1][1] and not all(is_greedy for _, is_greedy in results)
-    for pair, cause in ((([], [1]), "has 1 tokens after 0"), (([1], [1] * 13), "has 13 tokens after 1")):
-        with pytest.raises(DataError, match=f"continuation 1: {cause}, and the model's context holds 1 to 12"):
+    for pair, cause in (
+        (([], [1]), "has no token before it to be predicted from; give it a context"),
+        (([1], []), "has no token; give it a text"),
+        (([1], [1] * 13), "has 13 tokens, and the model's context holds 12; shorten it"),
+    ):
+        with pytest.raises(DataError, match=f"^continuation 1: {cause}"):
             score_continuations(lm.model, [pair])  # type: ignore[arg-type]
 
 
@@ -98,7 +102,13 @@ def test_without_lm_eval_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["a_file_of_a_task", *(pytest.param(f"equal_{n}", marks=pytest.mark.slow) for n in ("tiny", "stories"))]
+    "name",
+    [
+        "a_file_of_a_task",
+        "equal_settings",
+        "empty_contexts",
+        *(pytest.param(f"equal_{n}", marks=pytest.mark.slow) for n in ("tiny", "stories")),
+    ],
 )
 def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
     options = ["-W", "default", "-o", "python_functions=alone_*", "-m", "", "-k", name, "-p", "no:cacheprovider"]
@@ -107,7 +117,9 @@ def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0 and b"1 passed" in done.stdout, (done.stdout + done.stderr).decode()
 
 
-def alone_a_file_of_a_task(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def alone_a_file_of_a_task(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from typer.testing import CliRunner
 
     from archetype.apps.cli.main import app
@@ -124,7 +136,9 @@ def alone_a_file_of_a_task(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
         "5",
         "--json",
     ]
+    monkeypatch.chdir(tmp_path)  # no repository of git, of which lm-eval's own front end lets git complain
     report = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
+    assert "git" not in capfd.readouterr().err
     assert report["num_questions"] == {"choices": 5}
     assert lm.tokenizer is not None
     right = 0
@@ -147,6 +161,117 @@ def alone_a_file_of_a_task(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
         (tmp_path / "wrong.yaml").write_text(wrong)
         with pytest.raises(DataError, match=message):
             evaluate_tasks(lm, [tasks])
+
+
+SETTINGS: list[dict[str, Any]] = [  # of which each may be left out
+    {"do_sample": False}, {"do_sample": True, "temperature": 1.0, "top_k": 1}, {"do_sample": None},
+    {"temperature": 0.0}, {"temperature": 0}, {"temperature": 0.7, "top_k": 1}, {"do_sample": False, "temperature": 1},
+    {"until": ["rea"]}, {"until": "words"}, {"until": ["ne", "mo"]}, {"until": ["<|endoftext|>"]},
+    {"max_gen_toks": 3}, {"max_new_tokens": 9}, {"max_tokens": 5, "max_gen_toks": 2}, {"num_beams": 1},
+    {"repetition_penalty": 1.4}, {"no_repeat_ngram_size": 2}, {"top_p": 0.5}, {"top_k": 0, "top_p": 0.01},
+    {"min_new_tokens": 4}, {"suppress_tokens": [5, 9, 270]},
+]  # fmt: skip
+GENERATION: list[dict[str, Any]] = [  # of the model's own file
+    {}, {"do_sample": True, "temperature": 0.9, "top_p": 0.9}, {"repetition_penalty": 1.3},
+    {"do_sample": True, "top_k": 3, "max_new_tokens": 2}, {"eos_token_id": [7, 0]},
+]  # fmt: skip
+
+
+def alone_equal_settings(tmp_path: Path) -> None:
+    """Whatever a task's `generation_kwargs` and the model's own file say, the text is that of lm-eval's own adapter."""
+    import random
+
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    from archetype.generate.tasks import TOP_K, adapter
+
+    archetype.export(tiny(), tmp_path / "exported")
+    drawn, differ = random.Random(0), 0
+
+    def ask(model: Any, options: dict[str, Any], repeats: int = 1) -> list[str]:
+        requests = [Instance("generate_until", {}, ("a model reads", dict(options)), 0)] * repeats
+        return model.generate_until(requests, disable_tqdm=True)  # type: ignore[no-any-return]
+
+    for generation in GENERATION:
+        (tmp_path / "exported" / "generation_config.json").write_text(json.dumps({"eos_token_id": 0} | generation))
+        ours, theirs = adapter(archetype.load(tmp_path / "exported")), HFLM(str(tmp_path / "exported"), device="cpu")
+        some = drawn.sample(SETTINGS, 6) if generation else SETTINGS
+        cases = [{}, *some, *({**a, **b} for a, b in (drawn.sample(SETTINGS, 2) for _ in range(5)))]
+        for case in cases:
+            options = {"until": [], "max_gen_toks": 8} | case
+            samples = options.get("temperature") and options.get("do_sample") is not False
+            if samples and options.get("top_k") != 1:
+                continue
+            expected = ask(theirs, options)
+            assert ask(ours, options) == expected, (generation, options)
+            differ += expected != ask(theirs, {"until": [], "max_gen_toks": 8})
+    assert differ > 15  # the settings do something
+    one = {"until": [], "max_gen_toks": 1, "temperature": 1.5}
+    for top_k in (None, 0):
+        samples = {name: set(ask(model, one | ({} if top_k is None else {"top_k": top_k}), 400))
+                   for name, model in (("ours", ours), ("theirs", theirs))}  # fmt: skip
+        for name in samples:
+            assert (len(samples[name]) <= TOP_K) == (top_k is None), (name, top_k, len(samples[name]))
+    again = ask(ours, one | {"max_gen_toks": 6}, 64)
+    assert len(set(again)) > 50 and ask(ours, one | {"max_gen_toks": 6}, 64) == again
+    for wrong, message in (
+        ({"do_sample": True}, "do_sample: is True and the temperature is 0; give a temperature above 0"),
+        ({"until": ["a", ""]}, "until: holds an empty text"),
+        ({"num_beams": 4}, "num_beams: 4 is not done here; leave it out"),
+        ({"seed": 4}, "seed: 4 is not done here"),
+        ({"max_length": 40}, "max_length: 40 is not done here"),
+    ):
+        with pytest.raises(DataError, match=f"^generation_kwargs: {message}"):
+            ask(ours, {"until": []} | wrong)
+
+
+def alone_empty_contexts(tmp_path: Path) -> None:
+    """What stands for an empty context is the tokenizer's own token, whatever ids other files name."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    from archetype.generate.tasks import adapter
+
+    lm, folder = tiny(), tmp_path / "exported"
+    archetype.export(lm, folder)
+    ids = {"bos_token_id": 5, "eos_token_id": [7, 0]}
+    for file, more in (("config", {"bos_token_id": 5}), ("generation_config", ids)):
+        path = folder / f"{file}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    ours, theirs = adapter(archetype.load(folder)), HFLM(str(folder), device="cpu", dtype="float32")
+
+    def ask(model: Any, kind: str, *pairs: tuple[str, ...]) -> list[Any]:
+        return getattr(model, kind)([Instance(kind, {}, pair, 0) for pair in pairs], disable_tqdm=True)  # type: ignore[no-any-return]
+
+    assert ours.prefix_token_id == theirs.prefix_token_id == ours.eot_token_id == 0
+    pairs = [("", "words"), ("", f"{end_of(lm)} words"), ("a model", " reads"), (" a ", "model"), ("a m", "odel reads")]
+    results = (ask(model, "loglikelihood", *pairs) for model in (ours, theirs))
+    for (logprob, is_greedy), other in zip(*results, strict=True):
+        assert logprob == pytest.approx(other[0], rel=1e-5) and is_greedy == other[1]
+    assert ask(ours, "loglikelihood_rolling", (TEXT,)) == pytest.approx(
+        ask(theirs, "loglikelihood_rolling", (TEXT,)), rel=1e-5
+    )
+    joined = [("re", "ads"), (" ", "words"), ("\n", "a"), ("word", "s")]  # on which lm-eval's adapter fails
+    for pair in joined:
+        with pytest.raises(AssertionError):
+            ask(theirs, "loglikelihood", pair)
+    tokenizer = lm.tokenizer
+    assert tokenizer is not None
+    expected = []
+    for context, continuation in joined:
+        before = tokenizer.encode(context.rstrip()) or [0]
+        after = tokenizer.encode((context + continuation)[len(context.rstrip()) :])
+        logprobs = lm.model(torch.tensor([[*before, *after]])).logits[0].log_softmax(-1)
+        places = range(len(before) - 1, len(before) + len(after) - 1)
+        expected.append(float(sum(logprobs[place, token] for place, token in zip(places, after, strict=True))))
+    assert [logprob for logprob, _ in ask(ours, "loglikelihood", *joined)] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(DataError, match=r"^answer '': has no token after 'a model'; give each answer"):
+        ask(ours, "loglikelihood", ("a model", ""))
+    bare = LanguageModel(lm.spec, lm.model, train_tokenizer("characters", TEXT, None))
+    with pytest.raises(DataError, match=r"^tokenizer: has no token that starts or ends a text"):
+        ask(adapter(bare), "loglikelihood", ("", "words"))
 
 
 def alone_equal_tiny(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from archetype.apps.serve.requests import Message, plain_messages
+from archetype.apps.serve.messages import Message, plain_messages
 from tests.helpers.tool_templates import TEMPLATES
 
 

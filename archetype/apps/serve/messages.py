@@ -1,0 +1,112 @@
+"""Messages of a conversation, and what a chat template is given of them."""
+
+import json
+from contextlib import suppress
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict
+
+from archetype.apps.serve.body import Fields, unknown
+from archetype.apps.serve.errors import ApiError
+from archetype.apps.serve.tools import check_calls, takes_text
+from archetype.tokenizers.chat_template import ChatTemplate
+
+CALL, FUNCTION = ("id", "type", "function", "index"), ("name", "arguments")  # keys of a tool call
+
+
+class Part(Fields):
+    """A part of a message's content; those of other types than text are refused when the model is known."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    text: str | None = None
+    cache_control: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"cache_control"})
+
+    def check(self, place: str = "") -> None:
+        if self.type == "text" and self.model_extra:
+            key = next(iter(self.model_extra))
+            raise unknown(f"{place}{key}", key, Part.model_fields)
+
+
+class Message(Fields):
+    """A message of a conversation; its other keys are for the model's template, which refuses what it does not read."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+
+    def without_effect(self) -> list[str]:
+        calls = (self.model_extra or {}).get("tool_calls")
+        has_index = isinstance(calls, list) and any(isinstance(call, dict) and "index" in call for call in calls)
+        return super().without_effect() + ["tool_calls.index"] * has_index
+
+
+def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict[str, Any]]:
+    """Messages as a template reads them: contents as texts, arguments of calls as objects, results with their names.
+
+    Raises:
+        ApiError: a part is no text, or a message has more calls than the template writes.
+    """
+    plain: list[dict[str, Any]] = []
+    names: dict[Any, str] = {}  # of the functions that were called, by the ids of calls
+    for number, message in enumerate(messages):
+        content = message.content if isinstance(message.content, list) else []
+        for part in content:
+            if part.type != "text" or part.text is None:
+                place = f"messages[{number}].content"
+                cause = "a part has no text" if part.type == "text" else f"a part has the type {part.type!r:.40}"
+                raise ApiError("unsupported_parameter", f"{place}: {cause}, and this model reads text", "messages")
+        role = message.role
+        if role == "developer" and not template.reads(role):
+            role = "system"
+        text = "".join(part.text or "" for part in content) if content else message.content
+        more = message.model_extra or {}
+        calls = more.get("tool_calls") or []
+        if not isinstance(calls, list):
+            raise ApiError("invalid_value", f"messages[{number}].tool_calls: is not a list; send one", "messages")
+        for index, call in enumerate(calls):
+            _check_call(call, f"messages[{number}].tool_calls[{index}]", template)
+        calls = [_with_arguments(call, template) for call in calls]
+        names |= {call.get("id"): _function(call).get("name", "") for call in calls if isinstance(call, dict)}
+        if role == "tool" and names.get(more.get("tool_call_id")) and template.reads("name"):
+            more = {"name": names[more.get("tool_call_id")]} | more
+        written = {"role": role} if text is None else {"role": role, "content": text}  # null is absent in this API
+        plain.append(written | more | {"tool_calls": calls or None})
+    check_calls(plain, template)
+    return plain
+
+
+def _check_call(call: Any, place: str, template: ChatTemplate) -> None:
+    """Refuse keys of a tool call that neither its form nor the template has.
+
+    Raises:
+        ApiError: names the first.
+    """
+    objects = [(place, call, CALL), (f"{place}.function", _function(call), FUNCTION)]
+    for where, values, known in objects:
+        for key in values if isinstance(values, dict) else ():
+            if key not in known and not template.reads(key):
+                raise unknown(f"{where}.{key}", key, known)
+
+
+def _function(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    return function if isinstance(function, dict) else {}
+
+
+def _with_arguments(call: Any, template: ChatTemplate) -> Any:
+    """A tool call as templates are given it: the name first, whatever the client's order, and its arguments, which the
+    API has as a JSON text, as an object unless the template reads texts.
+    """
+    function = _function(call)
+    if not isinstance(function.get("arguments"), str):
+        return call
+    arguments: Any = function["arguments"]
+    if not takes_text(template):
+        with suppress(ValueError, RecursionError):  # a template may take it as it is
+            arguments = json.loads(arguments)
+    return call | {"function": {"name": function.get("name"), **function, "arguments": arguments}}

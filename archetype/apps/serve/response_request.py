@@ -1,0 +1,193 @@
+"""The body of POST /v1/responses, and the conversation that it means."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+from archetype.apps.serve.body import Body, Fields, unknown
+from archetype.apps.serve.errors import ApiError, unsupported
+from archetype.apps.serve.generation_request import Count, Probability, Seed
+from archetype.apps.serve.requests import ChatRequest
+
+LOGPROBS = "message.output_text.logprobs"  # what `include` may name
+CHAT = "send it to /v1/chat/completions"
+
+
+class InputPart(Fields):
+    """A part of a message's content; an answer that is sent back has further keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    text: str | None = None
+    annotations: Any = None
+    logprobs: Any = None
+    prompt_cache_breakpoint: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
+
+    def check(self, place: str = "") -> None:
+        if self.type not in ("input_text", "output_text") or self.text is None:
+            cause = f"is a part of type {self.type!r:.40}, and this model reads input_text and output_text"
+            raise ApiError("unsupported_parameter", f"{place[:-1]}: {cause}", "input")
+        if self.model_extra:
+            raise unknown(f"{place}{(key := next(iter(self.model_extra)))}", key, InputPart.model_fields)
+
+
+class InputItem(Fields):
+    """A message of the input; items of other types, such as calls of tools, are refused."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | list[InputPart] | None = None
+    id: Any = None
+    status: Any = None
+    phase: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"id", "status", "phase"})
+
+    def check(self, place: str = "") -> None:
+        if self.type != "message":
+            cause = f"{self.type!r:.40} is not supported; send messages alone"
+            raise ApiError("unsupported_parameter", f"{place}type: {cause}", "input")
+        if self.model_extra:
+            raise unknown(f"{place}{(key := next(iter(self.model_extra)))}", key, InputItem.model_fields)
+        if self.role is None or self.content is None:
+            raise ApiError("invalid_value", f"{place[:-1]}: has no role or no content; give it both", "input")
+        super().check(place)
+
+    def message(self) -> dict[str, Any]:
+        """The message as chat completions have it."""
+        parts = self.content if isinstance(self.content, list) else None
+        return {"role": self.role, "content": self.content if parts is None else "".join(p.text or "" for p in parts)}
+
+
+class TextFormat(Fields):
+    """The form of the text."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None  # every schema is obeyed
+    name: str | None = None
+    description: str | None = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"name", "description"})
+
+    def check(self, place: str = "") -> None:
+        if self.type == "json_schema" and self.schema_ is None:
+            raise ApiError("invalid_value", f"{place}schema: is missing; give it a schema", "text")
+
+    def without_effect(self) -> list[str]:
+        if self.type == "json_schema":
+            return super().without_effect()
+        return sorted("schema" if name == "schema_" else name for name in self.model_fields_set - {"type"})
+
+
+class TextConfig(Fields):
+    """How the text is to be."""
+
+    format: TextFormat | None = None
+    verbosity: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"verbosity"})
+
+
+class ResponseStreamOptions(Fields):
+    """How a stream is sent."""
+
+    include_obfuscation: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset({"include_obfuscation"})
+
+
+class ResponseRequest(Body):
+    """POST /v1/responses."""
+
+    model: str | None = None
+    input: str | Annotated[list[InputItem], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[Count, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Probability | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    seed: Seed | None = None
+    ignore_eos: bool | None = None
+    text: TextConfig | None = None
+    include: list[str] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    metadata: dict[str, str] | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    # accepted, without effect
+    user: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    prompt_cache_options: Any = None
+    reasoning: Any = None
+    parallel_tool_calls: Any = None
+    max_tool_calls: Any = None
+    # refused, unless they say nothing
+    tools: Any = None
+    tool_choice: Any = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    background: Any = None
+    background_options: Any = None
+    truncation: Any = None
+    context_management: Any = None
+    moderation: Any = None
+    access_programs: Any = None
+    image: Any = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset((
+        "user", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+        "prompt_cache_options", "reasoning", "parallel_tool_calls", "max_tool_calls",
+    ))  # fmt: skip
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "tools": ([],), "tool_choice": ("none", "auto"), "previous_response_id": (), "conversation": (), "prompt": (),
+        "background": (False,), "background_options": (), "truncation": ("disabled",), "context_management": ([],),
+        "moderation": (), "access_programs": (), "image": (),
+    }  # fmt: skip
+    instead: ClassVar[dict[str, str]] = {
+        "tools": CHAT, "tool_choice": CHAT, "previous_response_id": "send the earlier messages in input",
+        "conversation": "send the earlier messages in input", "prompt": "send instructions and input",
+    }  # fmt: skip
+    expected: ClassVar[dict[str, str]] = {
+        "input": 'a text, or a list of messages such as {"role": "user", "content": "Hi"}'
+    }
+
+    def check(self, place: str = "") -> None:
+        super().check(place)
+        for name in self.include or ():
+            if name != LOGPROBS:
+                raise unsupported("include", f"of its values {LOGPROBS!r} alone is, and not {name!r:.60}")
+        if self.top_logprobs and not self.include:
+            raise ApiError("invalid_value", f"top_logprobs: needs include to name {LOGPROBS!r}", "top_logprobs")
+
+    def without_effect(self) -> list[str]:
+        names = super().without_effect()
+        if self.stream_options is not None and not self.stream:
+            names = [name for name in names if not name.startswith("stream_options.")] + ["stream_options"]
+        return names
+
+    def chat(self) -> ChatRequest:
+        """The request for chat completions that asks for the same text."""
+        messages = [{"role": "system", "content": self.instructions}] if self.instructions is not None else []
+        items = self.input if isinstance(self.input, list) else [InputItem(role="user", content=self.input)]
+        messages += [item.message() for item in items]
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "ignore_eos", "stream")
+        values = {name: getattr(self, name) for name in names}
+        format = None if self.text is None else self.text.format
+        if format is not None:
+            schema = None if format.schema_ is None else {"schema": format.schema_}
+            values["response_format"] = {"type": format.type, "json_schema": schema}
+        values |= {"logprobs": bool(self.include), "top_logprobs": self.top_logprobs}
+        return ChatRequest.model_validate({"messages": messages, "max_tokens": self.max_output_tokens, **values})

@@ -1,0 +1,61 @@
+"""Chat templates of published families by name, for models whose folders have none."""
+
+from pathlib import Path
+
+from archetype.errors import DataError, nearest
+from archetype.io.text import read_text
+
+
+def _source(turns: dict[str, tuple[str, str]], bos: str = "", trim: str = "") -> str:
+    """A template of texts around each role's messages, the newest of which is answered; other roles are refused.
+
+    Args:
+        turns: Jinja before and after a message, by role.
+        bos: Jinja before the first message.
+        trim: a filter of contents.
+    """
+    branches = "".join(
+        f"{{% {'elif' if number else 'if'} m.role == '{role}' %}}{before}{{{{ m.content{trim} }}}}{after}"
+        for number, (role, (before, after)) in enumerate(turns.items())
+    )
+    refusal = "{% else %}{{ raise_exception('this form of conversations has no role ' ~ m.role) }}{% endif %}"
+    prompt = "{% if add_generation_prompt %}" + turns["assistant"][0] + "{% endif %}"
+    return f"{bos}{{% for m in messages %}}{branches}{refusal}{{% endfor %}}{prompt}"
+
+
+def _alike(before: str, after: str) -> dict[str, tuple[str, str]]:
+    """Turns that differ in the name of the role alone, which stands for ROLE."""
+    return {role: (before.replace("ROLE", role), after) for role in ("system", "user", "assistant")}
+
+
+BOS, EOS, TRIM = "{{ bos_token }}", "{{ eos_token }}", " | trim"
+LINE = "{{ '\\n' }}"  # which Jinja would cut off after a block
+TEMPLATES = {
+    "chatml": _source(_alike(f"<|im_start|>ROLE{LINE}", f"<|im_end|>{LINE}")),
+    "gemma": _source(
+        {
+            "user": (f"<start_of_turn>user{LINE}", f"<end_of_turn>{LINE}"),
+            "assistant": (f"<start_of_turn>model{LINE}", f"<end_of_turn>{LINE}"),
+        },
+        BOS,
+        TRIM,
+    ),
+    "llama-3": _source(_alike(f"<|start_header_id|>ROLE<|end_header_id|>{LINE}{LINE}", "<|eot_id|>"), BOS, TRIM),
+    "mistral": _source({"user": ("[INST] ", " [/INST]"), "assistant": ("", EOS)}, BOS),
+    "phi-3": _source(_alike(f"<|ROLE|>{LINE}", f"<|end|>{LINE}")),
+    "zephyr": _source(_alike(f"<|ROLE|>{LINE}", f"{EOS}{LINE}")),
+}
+
+
+def template_source(place: Path) -> str:
+    """The Jinja of a file, or of a known template where there is no file of its name.
+
+    Raises:
+        DataError: there is neither, or the file cannot be read.
+    """
+    name = str(place)
+    if place.exists():
+        return read_text(place)
+    if name in TEMPLATES:
+        return TEMPLATES[name]
+    raise DataError(name, "is neither a file nor a known chat template", nearest(name, TEMPLATES))
