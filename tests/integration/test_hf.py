@@ -178,7 +178,7 @@ def test_no_old_name_of_a_cache_is_used_of_which_transformers_warns(monkeypatch:
 
 
 def test_a_draft_that_is_always_right_loses_nothing_of_what_was_read() -> None:
-    """transformers then asks the cache to forget no column, by `crop(0)`."""
+    """The cache is then asked to forget no column, by `crop(0)`."""
     model = model_of(archetype.load_spec("llama-tiny"))
     tokens, settings = torch.randint(1, 256, (1, 9)), {"max_new_tokens": 12, "do_sample": False}
     expected = model.generate(tokens, **settings)
