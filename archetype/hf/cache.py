@@ -1,15 +1,20 @@
 """What transformers passes from step to step: the state of a model of any kind, of constant size where it is so."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from archetype.errors import SpecError
 from archetype.nn.cache import State
 
+OLDER = "past_key_values"
+# What the installed transformers calls a cache in arguments and outputs: `cache` from 5.24, which warns of the other.
+NAME = "cache" if "cache" in {field.name for field in fields(BaseModelOutputWithPast)} else OLDER
 LEAST = 64  # tokens for which there is room at first, where nobody says how many there will be
 
 
@@ -51,7 +56,7 @@ class ArchetypeCache(Cache):
             self.state = larger
         longest = int(self.state.lengths.max()) + length
         if longest > self.state.capacity >= largest:
-            raise SpecError("past_key_values", f"{longest} tokens, and context_length is {largest}", "give fewer")
+            raise SpecError(NAME, f"{longest} tokens, and context_length is {largest}", "give fewer")
         return self.state
 
     def commit(self, state: State | None, length: int) -> None:
@@ -95,21 +100,33 @@ class ArchetypeCache(Cache):
             rows = torch.arange(len(self.state.lengths), device=self.state.lengths.device)
             self.state = self.state.select(rows.repeat_interleave(repeats))
 
-    def crop(self, max_length: int) -> None:
-        """Forget what was read after so many columns, as a refused draft asks.
+    @property
+    def is_linear(self) -> list[bool]:
+        """For `generate`, which counts what was read by columns: not of a recurrence alone."""
+        return [False]
+
+    @property
+    def is_croppable(self) -> bool:
+        """Whether what was read last can be forgotten."""
+        return self.state is not None and self.state.can_shorten and not bool((self.state.lengths != self.seen).any())
+
+    def crop(self, length: int) -> None:
+        """Forget the last columns, as a refused draft asks.
+
+        Args:
+            length: columns that stay; from 0 down those that go, as transformers counts them since 5.13.
 
         Raises:
             SpecError: a layer holds no earlier state, or rows differ in length.
         """
-        length = max_length if max_length >= 0 else self.seen + max_length
+        length = length if length > 0 else self.seen + length
         if self.state is None or length >= self.seen:
             return
-        lengths = self.state.lengths
-        if not self.state.can_shorten or bool((lengths != self.seen).any()):
+        if not self.is_croppable:
             cause = "what was read cannot be forgotten by a recurrence, a window, or rows of several lengths"
-            raise SpecError("past_key_values", cause, "generate without a draft model, or one row at a time")
-        capacity = self.state.capacity
-        self.state, self.seen = State(torch.full_like(lengths, length), self.state.layers, capacity), length
+            raise SpecError(NAME, cause, "generate without a draft model, or one row at a time")
+        lengths = torch.full_like(self.state.lengths, length)
+        self.state, self.seen = State(lengths, self.state.layers, self.state.capacity), length
 
     def reset(self) -> None:
         """Forget everything."""
@@ -117,6 +134,17 @@ class ArchetypeCache(Cache):
 
     def __repr__(self) -> str:
         return f"ArchetypeCache(seen={self.seen}, bytes={0 if self.state is None else self.state.nbytes})"
+
+
+def given(cache: Any, older: Any) -> Any:
+    """What is given under the name that a cache has since transformers 5.24, or under the older one.
+
+    Raises:
+        SpecError: both are given.
+    """
+    if cache is not None and older is not None:
+        raise SpecError(OLDER, "is given beside cache, which is another name for it", f"give {NAME} alone")
+    return older if cache is None else cache
 
 
 def cache_of(value: Any, use_cache: bool) -> ArchetypeCache | None:
@@ -129,5 +157,5 @@ def cache_of(value: Any, use_cache: bool) -> ArchetypeCache | None:
         return ArchetypeCache() if use_cache else None
     if not isinstance(value, ArchetypeCache):
         cause = f"is a {type(value).__name__}, and this model goes on from an ArchetypeCache"
-        raise SpecError("past_key_values", cause, "give what an earlier pass has returned")
+        raise SpecError(NAME, cause, "give what an earlier pass has returned")
     return value

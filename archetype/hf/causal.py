@@ -7,6 +7,7 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from archetype.hf.base import ArchetypePreTrainedModel, check_kind, refuse
+from archetype.hf.cache import NAME, given
 from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.generating import Generating
 from archetype.hf.model import ArchetypeModel
@@ -42,6 +43,7 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
         token_type_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
+        cache: Any = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
         """Logits after each token, (B, T, V), and with labels the mean loss of the tokens after each.
@@ -50,7 +52,7 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
             input_ids: of each row, padded on either side.
             attention_mask: 1 at tokens, 0 at padding, of what was read before too.
             position_ids: places in the row; where they begin anew within one, texts that do not see each other.
-            past_key_values: what an earlier pass has returned.
+            past_key_values: the name of `cache` in transformers before 5.24.
             labels: the same tokens; -100 where nothing is to be learned.
             use_cache: whether the next pass goes on from this one; never in training.
             output_hidden_states: whether what each block reads is returned.
@@ -58,6 +60,7 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
             token_type_ids: zeros alone.
             inputs_embeds: cannot be given.
             output_attentions: cannot be asked for.
+            cache: what an earlier pass has returned.
             others: of the loss, such as `num_items_in_batch`, by which it is divided.
 
         Raises:
@@ -67,8 +70,8 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
         refuse(others | {"inputs_embeds": inputs_embeds, "output_attentions": output_attentions})
         cached = self.config.use_cache if use_cache is None else use_cache
         result = self.model.run(
-            input_ids, attention_mask, position_ids, token_type_ids, past_key_values, cached and labels is None,
-            output_hidden_states,
+            input_ids, attention_mask, position_ids, token_type_ids, given(cache, past_key_values),
+            cached and labels is None, output_hidden_states,
         )  # fmt: skip
         hidden = result.hidden
         places = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -78,6 +81,5 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
             loss = self.loss_function(logits, labels, vocab_size=logits.shape[-1], **of_loss)
             if result.output.aux_loss is not None and self.training:
                 loss = loss + result.output.aux_loss
-        return CausalLMOutputWithPast(
-            loss=loss, logits=logits, past_key_values=result.cache, hidden_states=result.hidden_states
-        )
+        left = {NAME: result.cache}
+        return CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=result.hidden_states, **left)

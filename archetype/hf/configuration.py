@@ -26,7 +26,7 @@ class ArchetypeConfig(PretrainedConfig):
     """
 
     model_type = MODEL_TYPE
-    keys_to_ignore_at_inference: ClassVar = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar = ["past_key_values", "cache"]
 
     spec: Any = None
     extensions: list[dict[str, Any]] = field(default_factory=list)

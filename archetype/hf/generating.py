@@ -5,7 +5,7 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.generation.utils import GenerationMode
 
-from archetype.hf.cache import ArchetypeCache
+from archetype.hf.cache import NAME, ArchetypeCache
 
 
 class Generating:
@@ -16,8 +16,8 @@ class Generating:
         batch_size: int, max_cache_length: int,
     ) -> None:  # fmt: skip
         """Make room for all tokens at once, unless the caller gives a cache or asks for none."""
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = ArchetypeCache(max_cache_length + 1)
+        if model_kwargs.get(NAME) is None and generation_config.use_cache is not False:
+            model_kwargs[NAME] = ArchetypeCache(max_cache_length + 1)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

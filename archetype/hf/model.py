@@ -7,6 +7,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from archetype.errors import SpecError
 from archetype.hf.base import ArchetypePreTrainedModel, refuse
+from archetype.hf.cache import NAME, given
 from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.passes import Pass, block_inputs, read_images, read_on, read_whole
 from archetype.nn.registry import module_class
@@ -67,6 +68,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         pixel_values: Tensor | None = None,
+        cache: Any = None,
         **others: Any,
     ) -> Pass:
         """One pass; arguments as models of transformers have them.
@@ -82,8 +84,8 @@ class ArchetypeModel(ArchetypePreTrainedModel):
                 raise SpecError("input_ids", "is missing", "give tokens")
             elif self.architecture.is_causal:
                 result = read_on(
-                    self.network, input_ids, attention_mask, position_ids, token_type_ids, past_key_values,
-                    bool(use_cache) and not self.training,
+                    self.network, input_ids, attention_mask, position_ids, token_type_ids,
+                    given(cache, past_key_values), bool(use_cache) and not self.training,
                 )  # fmt: skip
             else:
                 result = read_whole(self.network, input_ids, attention_mask, position_ids, token_type_ids)
@@ -93,6 +95,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
     def forward(self, input_ids: Tensor | None = None, **arguments: Any) -> BaseModelOutputWithPast:
         """The vectors that the head reads, (B, T, D); arguments as of `run`."""
         result = self.run(input_ids, **arguments)
+        left = {NAME: result.cache}
         return BaseModelOutputWithPast(
-            last_hidden_state=result.hidden, past_key_values=result.cache, hidden_states=result.hidden_states
+            last_hidden_state=result.hidden, hidden_states=result.hidden_states, **left
         )

@@ -10,7 +10,7 @@ from transformers.modeling_outputs import ModelOutput, Seq2SeqLMOutput
 
 from archetype.errors import SpecError
 from archetype.hf.base import ArchetypePreTrainedModel, check_kind, refuse
-from archetype.hf.cache import ArchetypeCache, cache_of
+from archetype.hf.cache import NAME, ArchetypeCache, cache_of, given
 from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.generating import Generating
 from archetype.hf.model import ArchetypeModel
@@ -74,6 +74,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         past_key_values: Any = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Any = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
         """Logits after each token of the target, (B, T, V), and with labels the mean loss.
@@ -84,9 +85,10 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
             decoder_input_ids: of each target (absent: the labels, after `decoder_start_token_id`).
             decoder_attention_mask: of the target, of what was read before too.
             encoder_outputs: what `get_encoder()` gave of the source (absent: it is read).
-            past_key_values: what an earlier pass has returned, which has read the source.
+            past_key_values: the name of `cache` in transformers before 5.24.
             labels: the target's tokens; -100 where nothing is to be learned.
             use_cache: whether the next pass goes on from this one; never in training.
+            cache: what an earlier pass has returned, which has read the source.
             others: `num_items_in_batch`, by which the loss is divided.
 
         Raises:
@@ -99,7 +101,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         if decoder_input_ids is None:
             decoder_input_ids = self._after_start(labels)
         leaves_cache = self.config.use_cache if use_cache is None else use_cache
-        cache = cache_of(past_key_values, bool(leaves_cache) and labels is None and not self.training)
+        cache = cache_of(given(cache, past_key_values), bool(leaves_cache) and labels is None and not self.training)
         rows = Rows.of(decoder_attention_mask, decoder_input_ids.shape[1])
         target, network = rows.moved(decoder_input_ids), self.model.network
         output: Output
@@ -130,9 +132,8 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
             if output.aux_loss is not None and self.training:
                 loss = loss + output.aux_loss
         hidden = None if encoder_outputs is None else encoder_outputs.last_hidden_state
-        return Seq2SeqLMOutput(
-            loss=loss, logits=logits, past_key_values=cache if leaves_cache else None, encoder_last_hidden_state=hidden
-        )
+        left = {NAME: cache if leaves_cache else None}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=hidden, **left)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """As transformers' collators ask for it."""
@@ -149,7 +150,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
     def _state(self, encoded: Any, mask: Tensor | None, room: int) -> State:
         """The state of targets that are about to begin."""
         if encoded is None:
-            raise SpecError("past_key_values", "is shorter than the target", "give generate the length: max_new_tokens")
+            raise SpecError(NAME, "is shorter than the target", "give generate the length: max_new_tokens")
         vectors, network = encoded.last_hidden_state, self.model.network
         rows, bridge = Rows.of(mask, vectors.shape[1]), None
         if encoded.get("bridge") is not None:

@@ -110,7 +110,8 @@ def shared() -> dict[str, Reading]:
     pieces = {
         node.name: read_source(node)
         for module in SHARED
-        for node in ast.parse((ROOT / f"{module}.py").read_text()).body
+        if (file := ROOT / f"{module}.py").is_file()
+        for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
     pieces["ROPE_INIT_FUNCTIONS"] = Reading(names={name for name in pieces if name.startswith("_compute_")})

@@ -20,7 +20,7 @@ from archetype import spec
 from archetype.errors import SpecError
 from archetype.extension import load_extension
 from archetype.families.own import architecture_of
-from archetype.hf.cache import LEAST, ArchetypeCache
+from archetype.hf.cache import LEAST, NAME, OLDER, ArchetypeCache
 from archetype.loading import build_untrained
 from tests.helpers import registered
 from tests.helpers.weights import distance, randomize
@@ -152,16 +152,56 @@ def check_generation(described: spec.ModelSpec) -> None:
 
 def test_the_state_is_of_constant_size_and_grows_where_it_must() -> None:
     model = model_of(archetype.load_spec("mamba-tiny"))
-    caches = [model(torch.ones(1, length, dtype=torch.long), use_cache=True).past_key_values for length in (3, 90)]
+    caches = [model(torch.ones(1, length, dtype=torch.long), use_cache=True)[NAME] for length in (3, 90)]
     assert caches[0].state.nbytes == caches[1].state.nbytes and isinstance(caches[0], ArchetypeCache)
     model = model_of(hybrid())
     tokens = torch.randint(1, 256, (2, LEAST + 20))
     whole, cache, steps = answer(model, input_ids=tokens), None, []
     for start in range(0, tokens.shape[1], 7):
-        output = model(tokens[:, start : start + 7], past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        name = (NAME, OLDER, "cache")[start % 3]  # programs written for any release
+        output = model(tokens[:, start : start + 7], **{name: cache}, use_cache=True)
+        cache = output[NAME]
         steps.append(output.logits.detach())
     assert distance(torch.cat(steps, 1), whole) < EXACT
+
+
+def test_no_old_name_of_a_cache_is_used_of_which_transformers_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    logger = transformers.utils.logging.get_logger("transformers").__class__
+    monkeypatch.setattr(logger, "warning_once", lambda self, text, *args: said.append(text))
+    model = model_of(archetype.load_spec("llama-tiny"))
+    tokens = torch.randint(1, 256, (2, 9))
+    for beams in (1, 2):
+        model.generate(tokens, max_new_tokens=3, num_beams=beams, return_dict_in_generate=True)
+    model.model(tokens, use_cache=True)
+    assert not [text for text in said if OLDER in text]
+
+
+def test_a_draft_that_is_always_right_loses_nothing_of_what_was_read() -> None:
+    """The cache is then asked to forget no column, by `crop(0)`."""
+    model = model_of(archetype.load_spec("llama-tiny"))
+    tokens, settings = torch.randint(1, 256, (1, 9)), {"max_new_tokens": 12, "do_sample": False}
+    expected = model.generate(tokens, **settings)
+    assert torch.equal(model.generate(tokens, assistant_model=model_of_same(model), **settings), expected)
+    cache = model(tokens, use_cache=True)[NAME]
+    for forgotten in (0, -2, 5):
+        cache.crop(forgotten)
+        assert cache.get_seq_length() == {0: 9, -2: 7, 5: 5}[forgotten] and cache.is_croppable
+
+
+def model_of_same(model: Any) -> Any:
+    """Another model of the same weights."""
+    other = type(model)(model.config)
+    other.load_state_dict(model.state_dict())
+    return other.eval()
+
+
+def test_generating_goes_on_from_a_cache_that_was_given() -> None:
+    model, tokens = model_of(hybrid()), torch.randint(1, 256, (2, 14))
+    settings = {"max_new_tokens": 5, "do_sample": False}
+    cache = model(tokens[:, :9], use_cache=True)[NAME]
+    assert torch.equal(model.generate(tokens, **{NAME: cache}, **settings), model.generate(tokens, **settings))
+    assert cache.get_seq_length() == 18  # the last token is written and not read
 
 
 def test_texts_of_one_row_do_not_see_each_other_where_positions_begin_anew() -> None:
@@ -185,7 +225,8 @@ def test_texts_of_one_row_do_not_see_each_other_where_positions_begin_anew() -> 
         ({"position_ids": torch.tensor([[0, 2, 1]])}, "position_ids: differ"),
         ({"token_type_ids": torch.tensor([[0, 1, 1]])}, "token_type_ids: are read by no model that writes"),
         ({"attention_mask": torch.ones(1, 2)}, "attention_mask: has shape"),
-        ({"past_key_values": transformers.DynamicCache()}, "past_key_values: is a DynamicCache"),
+        ({OLDER: transformers.DynamicCache()}, f"{NAME}: is a DynamicCache"),
+        ({OLDER: ArchetypeCache(), "cache": ArchetypeCache()}, f"{OLDER}: is given beside cache"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused(argument: dict[str, Any], cause: str) -> None:

@@ -15,6 +15,7 @@ from transformers.models.deepseek_v2.modeling_deepseek_v2 import (
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 
 from archetype import spec
+from archetype.hf.cache import NAME
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.parts.experts.module import MixtureOfExperts
@@ -126,7 +127,7 @@ def their_result(theirs: DeepseekV2Attention, x: Tensor, cache: DynamicCache | N
     angles = DeepseekV2RotaryEmbedding(theirs.config)(x, positions[None])
     later = positions[:, None] < torch.arange(start + x.shape[1])
     mask = torch.zeros(later.shape).masked_fill(later, -math.inf)[None, None]
-    return theirs(x, attention_mask=mask, past_key_values=cache, position_embeddings=angles)[0]
+    return theirs(x, attention_mask=mask, position_embeddings=angles, **{NAME: cache})[0]
 
 
 @pytest.mark.parametrize("bias", [False, True])
