@@ -38,7 +38,8 @@ RULES = [
     if "rope_parameters" in (values := small_config(kind).to_dict())
     and "rope_type" in (values["rope_parameters"] or ())  # and not other positions for each kind of layers
     and "kv_lora_rank" not in values  # latent attention refuses what follows the length
-    and kind not in ("ministral3", "zamba2")  # of which transformers itself writes no text with other scalings
+    # transformers itself writes no text of the first two with other scalings; no layer of the small third rotates
+    and kind not in ("ministral3", "zamba2", "flint")
 ]
 # A head of two rotated features has no dynamic scaling: transformers divides by zero.
 PAIRS = [kind for kind in RULES if rotated_features(small_config(kind)) > 2]
