@@ -17,7 +17,7 @@ from archetype.convert.sentence_transformers.files import read_files
 from archetype.convert.sentence_transformers.head import with_head_of
 from archetype.convert.sentence_transformers.weights import attach_head
 from archetype.convert.source import read_hf_spec
-from archetype.errors import CheckpointError, LeftOut
+from archetype.errors import CheckpointError, LeftOut, Notice
 from archetype.families import Family
 from archetype.families.as_read import named_dtype, with_dtype, with_predictions, with_spec
 from archetype.families.format import TIED
@@ -27,7 +27,7 @@ from archetype.io import atomic
 from archetype.io.low_bit.settings import read_settings, without_settings
 from archetype.io.low_bit.tensors import LowBitTensors
 from archetype.io.tensors import DTYPES, SHARD_BYTES, Selected, Tensors, save
-from archetype.io.weight_files import INDEX
+from archetype.io.weight_files import INDEX, unread_set
 from archetype.io.yaml import read_mapping
 from archetype.models.build import Model, build_on_meta, check_fits_memory
 from archetype.models.spec import ModelSpec
@@ -146,6 +146,8 @@ def _read_weights(
     left_out: Iterable[str] = (),
 ) -> Model:
     tensors = open_tensors(folder, allow_pickle, dtype)
+    if (unread := unread_set(folder)) is not None:
+        warnings.warn(Notice(f"{folder}: {unread}"), stacklevel=2)
     names = tensors.names()
     if spec.num_layers > len(names):  # refused before so many layers are made
         cause = f"describes {spec.num_layers} layers, and there are only {len(names)} tensors"

@@ -88,6 +88,13 @@ class CostReport:
         train = 3 * (self.formulas["forward"] + self._further_flops)
         return phases | {"train": train.value, "train_recomputed": train.value + self.flops_of_blocks}
 
+    @cached_property
+    def allowed_flops(self) -> dict[str, int]:
+        """The same with the pairs of positions that are allowed, fewer than what a program need not skip."""
+        if self.attention == "allowed":
+            return self.flops
+        return cost_report(self.spec, self.batch, self.length, self.dtype, "allowed", self.source_length).flops
+
     @property
     def flops_of_blocks(self) -> int:
         """FLOPs of a forward pass through all blocks, which activation checkpointing computes once more."""

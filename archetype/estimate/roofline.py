@@ -1,5 +1,8 @@
 """How long a phase takes at least: its FLOPs at the device's peak, or its memory traffic, whichever is longer.
 
+Of attention the pairs that pattern and direction allow are counted, whatever the report counts: a kernel may skip the
+others. The shares that published programs reached are of all pairs, as those count.
+
 Traffic counted: weights once for each pass (of experts, as many as the tokens reach where they choose evenly), the
 state, and in training weights twice, gradients once, activations and copies of weights out and back, and the
 optimizer's seven passes over parameters. Everything else is assumed to stay near the processor; a real program comes no
@@ -65,7 +68,7 @@ def too_large(report: CostReport, device: Device) -> list[TooLarge]:
 
 def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
     """The phases of a model, as if the device had memory enough."""
-    flops, tokens, state = report.flops, report.batch * report.length, report.state["bytes"]
+    flops, tokens, state = report.allowed_flops, report.batch * report.length, report.state["bytes"]
     memory, model = report.memory, report.memory_cost.cost
     optimizer = (2 + 1 + ADAMW_PASSES) * FLOAT32 * report.parameters["total"]
     held = memory["weights"] + state
@@ -87,7 +90,8 @@ def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
         unit, units = ("tokens", answered) if model.generates else (model.reads, report.batch)
         speeds = answered / seconds, unit, units / seconds
         reached = device.usual.get(phase) if limits.get(phase) == bound else None
-        usual = None if reached is None else seconds / reached.share
+        counted = report.flops[phase] / peak if bound == "compute" else seconds
+        usual = None if reached is None else counted / reached.share
         counts = flops[phase], traffic, by_bound["compute"], by_bound["memory"], answered
         times.append(PhaseTime(phase, *counts, seconds, bound, *speeds, needed, usual))
     return times

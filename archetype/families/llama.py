@@ -80,17 +80,18 @@ def llama(
     return decoder(blocks, num_layers=num_layers, norm=norm, tied=tied, std=std, **sizes, **model)
 
 
-def rotary_keys(theta: float, whole: bool = True, trained: int | None = None) -> Converted:
+def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, rereads: bool = False) -> Converted:
     """Rotary positions.
 
     Args:
         theta: the library's default.
         whole: whether the format turns whole heads.
         trained: the library's default for the length of the context that was trained first (absent: it has none).
+        rereads: whether its class reads a text that outgrows that context anew.
     """
 
     def read(config: Config, values: Values) -> Values:
-        position = read_rotary(config, values["head_dim"], values["context_length"], theta, trained)
+        position = read_rotary(config, values["head_dim"], values["context_length"], theta, trained, rereads)
         if whole and position.dim is not None:  # transformers turns whole heads here, whatever the file says
             raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
         return {"position": position}

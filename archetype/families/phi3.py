@@ -33,7 +33,7 @@ KEYS = ConfigTable(phi3, (
     Expected("attention_bias", False, "biases"),
     *design_keys(rotary=False, vocab_size=32_064, hidden_size=3072, intermediate_size=8192,
         max_position_embeddings=4096, rms_norm_eps=1e-5),
-    rotary_keys(10_000.0, whole=False, trained=4096),
+    rotary_keys(10_000.0, whole=False, trained=4096, rereads=True),
     ignored("original_max_position_embeddings", path=_trained),
     Key("sliding_window", "window", check=Config.optional_size, path=window_size),
     Key("hidden_act", "activation", "silu"),

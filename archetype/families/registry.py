@@ -140,6 +140,9 @@ def family_of(config: dict[str, object], place: str = "config.json") -> Family |
     return None if alone and not family.decodes else family
 
 
+KEEPS_ALL = "--format archetype-hf writes any model for transformers"
+
+
 def family_for(model: ModelSpec) -> Family:
     """The first family whose published format can express a specification.
 
@@ -156,8 +159,12 @@ def family_for(model: ModelSpec) -> Family:
             lacking[family.name] = errors
     place = model.name or "the specification"
     if not lacking:
-        raise CheckpointError(place, f"no published format has models of kind {model.kind}", "keep the run directory")
+        raise CheckpointError(place, f"no published format has models of kind {model.kind}", KEEPS_ALL)
     formats = {name: FAMILIES[name].format for name in lacking}
     name = min(lacking, key=lambda name: (bool(formats[name].keys.misfits(model)), len(lacking[name])))
     first = lacking[name][0]
-    raise CheckpointError(place, f"no family can express it; the nearest is {name}: {first.place}: {first.cause}")
+    raise CheckpointError(
+        place,
+        f"no family can express it; the nearest is {name}: {first.place}: {first.cause}",
+        KEEPS_ALL,
+    )

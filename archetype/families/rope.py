@@ -30,6 +30,7 @@ def read_rotary(
     context_length: int,
     default_theta: float = 10_000.0,
     default_trained: int | None = None,
+    rereads: bool = False,
 ) -> Rotary:
     """The rotary positions of a configuration.
 
@@ -40,6 +41,7 @@ def read_rotary(
         default_theta: where the file has none.
         default_trained: tokens of the context that was trained first, where the file does not say it outside of the
             section (absent: as in the section, or `context_length`).
+        rereads: whether the class reads a text that outgrows that context anew.
     """
     theta = config.positive("rope_theta", default_theta)
     fraction = config.positive("partial_rotary_factor", 1.0)
@@ -51,6 +53,8 @@ def read_rotary(
         fraction = section.positive("partial_rotary_factor", fraction)
         scaling = _read_scaling(section, trained, context_length)
         section.finish(frozenset())
+        if isinstance(scaling, LongRopeScaling):
+            scaling = scaling.replace(rereads=rereads)
     is_whole = fraction == 1.0 or isinstance(scaling, ProportionalScaling)
     dim = None if is_whole else int(head_dim * fraction)
     return Rotary(theta=theta, dim=dim, scaling=scaling)

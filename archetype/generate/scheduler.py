@@ -61,6 +61,7 @@ class Scheduler:
         self._reading: Prefill | None = None
         self._row: tuple[StepReader, tuple[int, int]] | None = None  # of a deterministic model, and its row's sizes
         self._has_source = model.spec.reads_source
+        self._rereads_past = model.spec.rereads_past
         self._suppressed = torch.tensor(suppressed, dtype=torch.long, device=model.device)
 
     def _new_slots(self, limit: int) -> Slots[Request]:
@@ -106,7 +107,7 @@ class Scheduler:
         for event in last:
             if event.finish_reason is not None:
                 self._leave(event.request)
-            elif self._evict_oldest(event.request):
+            elif self._waits_to_be_reread(event.request):
                 self._forget(event.request)
 
     def _verify(self, requests: list[Request], guesses: list[list[int]], events: list[Event]) -> list[Event]:
@@ -238,7 +239,7 @@ class Scheduler:
         if request.error is not None:
             self._row = None  # what is masked is multiplied by zero, which leaves what is no number
         events.append(event)
-        if event.finish_reason is None and not self._evict_oldest(request):
+        if event.finish_reason is None and not self._waits_to_be_reread(request):
             self.slots.join(request, state)
 
     @property
@@ -260,12 +261,13 @@ class Scheduler:
         if self._speculator is not None:
             self._speculator.leave(request)
 
-    def _evict_oldest(self, request: Request) -> bool:
-        """A text whose newest token no longer fits loses its oldest quarter, and waits to be read anew."""
-        context = self.model.spec.context_length
-        if len(request.window) <= context:
+    def _waits_to_be_reread(self, request: Request) -> bool:
+        """Whether a text waits to be read anew: one that no longer fits, without its oldest quarter, or as specified."""
+        context, length = self.model.spec.context_length, len(request.window)
+        if length > context:
+            request.window = request.window[-min(max(2, context * 3 // 4), context) :]
+        elif length - 1 not in self._rereads_past:
             return False
-        request.window = request.window[-min(max(2, context * 3 // 4), context) :]
         self.waiting.appendleft(request)
         return True
 

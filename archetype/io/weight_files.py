@@ -13,7 +13,8 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 PICKLED = "pytorch_model.bin"
-NAMES = (INDEX, SINGLE, PICKLED_INDEX, PICKLED)
+NAMES = (SINGLE, INDEX, PICKLED, PICKLED_INDEX)  # the first that is there is read, as transformers does
+NAMED = "transformers_weights"  # the key of config.json that names the file
 MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
 SIZE_BYTES = 8  # of the header's size, with which a file begins
 
@@ -31,13 +32,18 @@ Header = dict[str, TensorHeader]  # by the names of the tensors
 def find(folder: Path, allow_pickle: bool = False) -> Path:
     """The index of a checkpoint in several files, or its only file.
 
+    Where several sets are there, the choice is that of transformers: the file that config.json names, else the whole
+    file before the index, and safetensors before pickles.
+
     Args:
         folder: of the checkpoint.
         allow_pickle: whether to look for pytorch_model.bin as well.
 
     Raises:
-        CheckpointError: none is there.
+        CheckpointError: none is there, or config.json names a file that is not.
     """
+    if (named := _named(folder)) is not None:
+        return named
     for name in NAMES if allow_pickle else NAMES[:2]:
         if (folder / name).is_file():
             return folder / name
@@ -52,12 +58,37 @@ def find(folder: Path, allow_pickle: bool = False) -> Path:
 
 def has_weights(folder: Path) -> bool:
     """Whether a folder holds a checkpoint, even one that is pickled."""
-    return any((folder / name).is_file() for name in NAMES)
+    return _named(folder) is not None or any((folder / name).is_file() for name in NAMES)
+
+
+def _named(folder: Path) -> Path | None:
+    """The file that config.json names; None where it names none."""
+    config = folder / "config.json"
+    name = read_json(config, MAX_INDEX_BYTES, CheckpointError).get(NAMED) if config.is_file() else None
+    if name is None:
+        return None
+    place = f"{config}: {NAMED}"
+    if not isinstance(name, str) or not name.endswith((".safetensors", ".safetensors.index.json")):
+        raise CheckpointError(place, f"{name!r} is not a safetensors file or its index", "fix the file")
+    if PurePosixPath(name).name != name or "\\" in name:
+        raise CheckpointError(place, f"{name!r} points outside the model's folder", "do not trust this checkpoint")
+    if not (folder / name).is_file():
+        raise CheckpointError(place, f"{name!r} is missing", "download it")
+    return folder / name
+
+
+def unread_set(folder: Path) -> str | None:
+    """A sentence about a second set of safetensors in a folder, which is not read; None where there is one set."""
+    file = find(folder, allow_pickle=True)
+    others = [name for name in NAMES[:2] if name != file.name and (folder / name).is_file()]
+    if not others:
+        return None
+    return f"{others[0]} is another set of weights, which is not read; {file.name} is, as in transformers"
 
 
 def is_index(file: Path) -> bool:
     """Whether a file lists others."""
-    return file.name in (INDEX, PICKLED_INDEX)
+    return file.name.endswith(".index.json")
 
 
 def weight_map(index: Path) -> dict[str, str]:

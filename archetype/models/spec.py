@@ -139,6 +139,12 @@ class ModelSpec(Part):
         """Whether rotations depend on the length of the text, so that a text must be read whole."""
         return any(block.mixer.keys_follow_length for stack in self.stacks for block in stack.layers)
 
+    @property
+    def rereads_past(self) -> frozenset[int]:
+        """Each length beyond which a text that grows is read anew, for some layer's state no longer serves."""
+        lengths = (block.mixer.rereads_past for stack in self.stacks for block in stack.layers)
+        return frozenset(length for length in lengths if length is not None)
+
 
 class CausalSpec(ModelSpec):
     """Base of models that write text, token by token."""

@@ -28,6 +28,11 @@ class Mixer(Content, Part):
         return False
 
     @property
+    def rereads_past(self) -> int | None:
+        """Tokens beyond which a text that grows is read anew, for what was kept of it no longer serves; None: never."""
+        return None
+
+    @property
     def stack_bias(self) -> tuple[Spec, int] | None:
         """What says a table of positions that all layers of its stack share, and the number of heads.
 

@@ -59,10 +59,11 @@ def differences(a: Spec, b: Spec) -> list[Change]:
     """Every field that differs, as (path, in a, in b).
 
     Layers that change alike are one entry: `layers[*]` for all, `layers[1::2]` for every second. Of a part whose kind
-    differs the kinds are all that is said; layers beyond the shorter stack are compared with its pattern.
+    differs all fields follow its kind, those that only one side has beside "(absent)"; layers beyond the shorter stack
+    are compared with its pattern.
     """
     dumps = [spec.dump(full=True, each_layer=True) for spec in (a, b)]
-    return [(path, old, new) for path, (old, new) in changes_of(dumps)]
+    return [(path, old, new) for path, (old, new) in changes_of(dumps, within_kinds=True)]
 
 
 def value_at(spec: Spec, target: str) -> Any:
@@ -92,26 +93,48 @@ def _layers_at(data: Any, keys: Sequence[Key]) -> list[Any] | None:
     return data.get("layers") if isinstance(data, dict) else None
 
 
-def changes_of(values: Sequence[Any], place: str = "") -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Every path at which several dumps with each layer differ, with the value of each there; as `differences`."""
+def changes_of(
+    values: Sequence[Any], place: str = "", within_kinds: bool = False
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Every path at which several dumps with each layer differ, with the value of each there.
+
+    Args:
+        values: the dumps.
+        place: path of the values.
+        within_kinds: also list the fields of parts whose kinds differ, which are left out where several have no value.
+    """
+    if within_kinds:
+        values = _filled(values)
     if all(isinstance(value, dict) for value in values):
         kinds = tuple(value.get("kind", ABSENT) for value in values)
         if _differ(kinds):
             yield f"{place}.kind".lstrip("."), kinds
-            if place:
+            if place and not within_kinds:
                 return
         for key in dict.fromkeys(key for value in values for key in value if key != "kind"):
             inside = [value.get(key, ABSENT) for value in values]
-            if key == "layers" and all(isinstance(layers, list) and layers for layers in inside):
-                yield from _changes_of_layers(inside, place)
+            inside = list(_filled(inside)) if within_kinds else inside
+            if key == "layers" and all(isinstance(layers, list) and (layers or within_kinds) for layers in inside):
+                yield from _changes_of_layers(inside, place, within_kinds)
             else:
-                yield from changes_of(inside, f"{place}.{key}" if place else str(key))
+                yield from changes_of(inside, f"{place}.{key}" if place else str(key), within_kinds)
     elif all(isinstance(value, list) for value in values):
         for index in range(max(map(len, values))):
             items = [value[index] if index < len(value) else ABSENT for value in values]
-            yield from changes_of(items, f"{place}[{index}]")
-    elif _differ(values):
+            yield from changes_of(items, f"{place}[{index}]", within_kinds)
+    elif _differ(values) and not (within_kinds and set(map(repr, values)) <= {repr(None), repr(ABSENT)}):
         yield place, tuple(map(_shown, values))
+
+
+def _filled(values: Sequence[Any]) -> Sequence[Any]:
+    """Values of which some are parts, where those that are no part are parts without fields."""
+    for empty in ({}, []):
+        kind = type(empty)
+        if any(isinstance(value, kind) for value in values) and all(
+            isinstance(value, kind) or value in (None, ABSENT) for value in values
+        ):
+            return [value if isinstance(value, kind) else empty for value in values]
+    return values
 
 
 def _differ(values: Sequence[Any]) -> bool:
@@ -123,16 +146,18 @@ def _shown(value: Any) -> Any:
     return value.get("kind", value) if isinstance(value, dict) else value
 
 
-def _changes_of_layers(stacks: Sequence[list[Any]], place: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _changes_of_layers(
+    stacks: Sequence[list[Any]], place: str, within_kinds: bool
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """The changes of stacks, those that several layers share as one."""
-    prefix, depths = f"{place}." if place else "", tuple(map(len, stacks))
+    prefix, depths = f"{place}." if place else "", tuple(len(layers) or ABSENT for layers in stacks)
     if _differ(depths):
         yield f"{prefix}num_layers", depths
-    count = max(depths)
+    count = max(map(len, stacks))
     shared: dict[str, tuple[list[int], tuple[str, tuple[Any, ...]]]] = {}
-    restacks = [restacked(layers, count) or cycle(count, *layers) for layers in stacks]
+    restacks = [layers and restacked(layers, count) or cycle(count, *(layers or [ABSENT])) for layers in stacks]
     for index in range(count):
-        for change in changes_of([layers[index] for layers in restacks]):
+        for change in changes_of([layers[index] for layers in restacks], within_kinds=within_kinds):
             shared.setdefault(repr(change), ([], change))[0].append(index)
     for indices, (path, values) in shared.values():
         yield f"{prefix}layers[{index_text(indices, count)}].{path}", values

@@ -90,7 +90,7 @@ MODES: dict[str, dict[str, Mode]] = {  # of each verb
     "compare search": {"one": Mode("{search} --store store")},
 }  # fmt: skip
 VALUES = {  # of options, in every mode of their verb
-    "set --match": "gpt2-tiny parameters", "set --solve": "d_model", "set --to": "a.yaml",
+    "set --match": "gpt2-tiny parameters", "set --solve": "d_model", "set --scale": "width=1/2", "set --to": "a.yaml",
     "cost --batch": "2", "cost --length": "32", "cost --source-length": "16", "cost --dtype": "float32",
     "cost --state-dtype": "fp8", "cost --attention": "allowed", "cost --fit": "2GiB", "cost --device": "A100-80GB",
     "cost --devices": "2", "draw --measure": "active", "draw --batch": "2", "draw --length": "32",

@@ -20,13 +20,18 @@ NEEDS = {"devices": ("device", "fit")}
 def cost(
     sources: Specs,
     batch: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 1,
-    length: Annotated[int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context]")] = None,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context, of several the shortest]")
+    ] = None,
     source_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens of each source, of an encoder-decoder.  [default: --length]")
     ] = None,
     dtype: Annotated[
         str,
-        typer.Option(help="Type of weights: float32, bfloat16, float16, fp8, lossless, int8, int4, mxfp4 or nvfp4."),
+        typer.Option(
+            help="Type of weights: float32, bfloat16, float16, fp8, lossless, int8, int4, mxfp4, nvfp4, or of GGUF q8_0, "
+            "q6_k, q5_k, q4_k or q4_0; several with commas are set side by side."
+        ),
     ] = "bfloat16",
     state_dtype: Annotated[
         str | None, typer.Option(help="Type of the state, such as fp8.  [default: of the weights, 16 bits at least]")
@@ -52,16 +57,22 @@ def cost(
     from archetype.convert.source import open_spec
     from archetype.errors import SpecError
     from archetype.estimate.fit import parse_size
-    from archetype.estimate.report import comparison_table, cost_report
+    from archetype.estimate.report import common_length, comparison_table, cost_report
 
+    dtypes = list(dict.fromkeys(dtype.split(",")))
     if len(sources) > 1 and not compare:
         raise SpecError("cost", f"{len(sources)} specifications are given", "set them side by side with --compare")
     memory = None if fit is None else devices * parse_size(fit)
     place = fit if devices == 1 else f"{devices} x {fit}"
     pairs = cast("AttentionPairs", attention)  # others are refused by `cost_report`
+    models = [open_spec(source) for source in sources]
+    length = common_length(models) if compare and length is None else length
     reports = [
-        cost_report(open_spec(source), batch, length, dtype, pairs, source_length, state_dtype) for source in sources
+        cost_report(model, batch, length, one, pairs, source_length, state_dtype) for model in models for one in dtypes
     ]
+    if len(dtypes) > 1:
+        sources = [f"{source} {one}" if compare else one for source in sources for one in dtypes]
+        compare = True
     hardware = None if device is None else _device(device).times(devices)
     predictions = [[*_fit(report, place, memory), *_times(report, hardware)] for report in reports]
     if as_json:

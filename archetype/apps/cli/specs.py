@@ -1,6 +1,7 @@
 """Verbs on specifications alone; none of them loads torch."""
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,6 +104,13 @@ def set_(
         list[str] | None,
         typer.Argument(metavar="[PATH=VALUE]...", help="Such as num_layers=6 or layers[::4].mixer.pattern=full."),
     ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MEASURE=RATIO,...",
+            help="Another size in the same proportions: width, depth, vocab or context, as 1/8, 2x or 512.",
+        ),
+    ] = None,
     match: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="B MEASURE", help="Solve one size for B's parameters, active, flops or state."),
@@ -115,20 +123,27 @@ def set_(
 ) -> None:
     """Print a changed copy of a specification, checked again."""
     from archetype.convert.source import open_spec
-    from archetype.errors import SpecError
+    from archetype.errors import Notice, SpecError
     from archetype.io.yaml import with_schema_line
     from archetype.spec.edit import assign
+    from archetype.spec.scaling import scaled, unusual_ratios
     from archetype.spec.serialize import to_json, to_yaml
 
-    if not assignments and match is None:
-        raise SpecError("set", "nothing is to be changed", "give PATH=VALUE, or --match B MEASURE")
-    spec = assign(open_spec(source), assignments or [])
+    if not assignments and match is None and scale is None:
+        raise SpecError("set", "nothing is to be changed", "give PATH=VALUE, --scale or --match B MEASURE")
+    original = open_spec(source)
+    spec = assign(scaled(original, scale.split(",") if scale else []), assignments or [])
+    for sentence in dict.fromkeys(unusual_ratios(original, spec)):
+        warnings.warn(f"{sentence}; --scale width=RATIO keeps proportions", Notice, stacklevel=1)
     if match is not None:
         from archetype.estimate.match import match as solved
 
         result = solved(spec, open_spec(match[0]), match[1], solve)
         spec = result.spec
-        text = f"{result.path}: {result.before} -> {result.after}; {match[1]} {result.amount:,}, {match[0]} has"
+        change = f"{result.before} -> {result.after}"
+        if result.before == result.after:
+            change = f"stays {result.before}, no other value is nearer"
+        text = f"{result.path}: {change}; {match[1]} {result.amount:,}, {match[0]} has"
         print(f"{text} {result.target:,}", file=sys.stderr)
     is_json = as_json or (to is not None and to.suffix == ".json")
     text = to_json(spec) if is_json else with_schema_line(to_yaml(spec), "specification")

@@ -6,6 +6,7 @@ from typing import Any
 
 from archetype.errors import CheckpointError
 from archetype.io.low_bit.registry import Settings
+from archetype.io.weight_files import NAMED
 from archetype.io.yaml import read_mapping
 
 KEYS = ("quantization_config", "compression_config")
@@ -41,11 +42,11 @@ def read_settings(config: Mapping[str, Any], folder: Path | None = None) -> Sett
 
 
 def without_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json of the same model with weights as they are."""
+    """config.json of the same model with weights as they are, in the usual file."""
     return {
         key: without_settings(value) if key == "text_config" and isinstance(value, dict) else value
         for key, value in config.items()
-        if key not in KEYS
+        if key not in (*KEYS, NAMED)
     }
 
 

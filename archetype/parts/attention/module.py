@@ -236,10 +236,7 @@ class Attention(MultiHeadProjection):
     def update_cache(
         self, k: KeyHeads, v: KeyHeads, context: ForwardContext, cache: KVCache
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Append keys and values; keys are stored rotated, except where the rotation follows the request's length."""
-        if self.spec.keys_follow_length:
-            k, v, positions = cache.append(k, v, context)
-            return self.apply_rope(k, positions, context, self.k_norm), v, positions
+        """Append keys and values; keys are stored as they are rotated at this length of the request."""
         return cache.append(self.apply_rope(k, context.positions, context, self.k_norm), v, context)
 
     def attend_globally(self, y: Heads, x: Vectors, context: ForwardContext) -> Heads:

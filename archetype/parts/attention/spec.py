@@ -352,5 +352,10 @@ class Attention(Mixer):
 
     @property
     def keys_follow_length(self) -> bool:
-        """Whether a key's rotation changes as the request grows, so that it cannot be stored rotated."""
+        """Whether rotations change as the request grows."""
         return isinstance(self.position, Rotary) and self.position.scaling.follows_length
+
+    @property
+    def rereads_past(self) -> int | None:
+        """As the scaling of its positions says."""
+        return self.position.scaling.rereads_past if isinstance(self.position, Rotary) else None

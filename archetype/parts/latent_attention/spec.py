@@ -88,7 +88,7 @@ class LatentAttention(Mixer):
             invalid("position.dim", "the turned features are a part of their own", "use qk_rope_head_dim")
         self.position.scaling.check(self.qk_rope_head_dim)
         if self.position.scaling.follows_length:
-            cause = f"{self.position.scaling.kind} scaling would turn every remembered key anew"
+            cause = f"{self.position.scaling.kind} scaling follows the length of a text, which is not done here"
             invalid("position.scaling", cause, "use yarn, as DeepSeek-V2 does, or another scaling")
         return self
 

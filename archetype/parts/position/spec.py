@@ -66,8 +66,13 @@ class Scaling(Spec):
 
     @property
     def follows_length(self) -> bool:
-        """Whether frequencies change while a text grows, so that a key cannot be stored rotated."""
+        """Whether frequencies change while a text grows, so that a prompt must be read whole."""
         return False
+
+    @property
+    def rereads_past(self) -> int | None:
+        """Tokens beyond which a growing text is read anew; None where keys stay as they were rotated."""
+        return None
 
     def check(self, rotary_dim: int) -> None:
         """Refuse, by `invalid`, a head of which so many features are rotated."""
@@ -173,6 +178,8 @@ class LongRopeScaling(Scaling):
         long_factors: divisors of a longer one.
         original_context_length: tokens of the context that was trained first.
         attention_factor: factor of cos and sin (LongRoPE has sqrt(1 + ln(factor) / ln(original_context_length))).
+        rereads: whether a text that outgrows `original_context_length` is read anew (Phi-3); else what was kept of it
+            stays as it was.
     """
 
     kind: Literal["longrope"] = "longrope"
@@ -180,11 +187,17 @@ class LongRopeScaling(Scaling):
     long_factors: tuple[Positive, ...]
     original_context_length: Length
     attention_factor: Positive = 1.0
+    rereads: Flag = False
 
     @property
     def follows_length(self) -> bool:
         """Unless both lists are the same."""
         return self.short_factors != self.long_factors
+
+    @property
+    def rereads_past(self) -> int | None:
+        """The original length, where the lists differ."""
+        return self.original_context_length if self.rereads and self.follows_length else None
 
     def check(self, rotary_dim: int) -> None:
         """There is a divisor for each pair."""

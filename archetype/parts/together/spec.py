@@ -63,6 +63,11 @@ class MixersTogether(Mixer):
         return any(mixer.keys_follow_length for mixer in self.parts)
 
     @property
+    def rereads_past(self) -> int | None:
+        """The least length of any."""
+        return min((length for mixer in self.parts if (length := mixer.rereads_past) is not None), default=None)
+
+    @property
     def adds_to_loss(self) -> bool:
         """Where one of them does."""
         return any(mixer.adds_to_loss for mixer in self.parts)

@@ -278,7 +278,7 @@ def test_what_keys_are_not_chosen_for_is_refused(mixer: dict[str, Any], message:
         ({"head_dim": 5, "position": {"kind": "rotary"}}, "head_dim: 5 features cannot be paired"),
         ({"position": {"kind": "rotary", "dim": 6}}, "position.dim: 6 is more than head_dim 4"),
         ({"position": {"kind": "rotary", "scaling": {"kind": "dynamic", "factor": 2, "original_context_length": 8}}},
-         "position.scaling: dynamic scaling would turn every remembered key anew"),
+         "position.scaling: dynamic scaling follows the length of a text, which is not done here"),
     ],
 )  # fmt: skip
 def test_rotations_that_do_not_fit_are_refused(fields: dict[str, Any], cause: str) -> None:

@@ -25,19 +25,30 @@ CHANGES: list[tuple[str, list[tuple[str, Any, Any]]]] = [
     ("layers[1].mixer.num_kv_heads=1", [("layers[1].mixer.num_kv_heads", 2, 1)]),
     ("layers[*].mixer.position.theta=5e5", [("layers[*].mixer.position.theta", 10_000.0, 500_000.0)]),
     ("layers[*].wiring.norm={kind: layer, bias: false}",
-     [("layers[*].wiring.norm.kind", "rms", "layer")]),
+     [("layers[*].wiring.norm.kind", "rms", "layer"), ("layers[*].wiring.norm.bias", "(absent)", False)]),
     ("layers[*].mixer.bias={q: true}",
      [("layers[*].mixer.bias", False, {"q": True})]),
     ("head.tied=true", [("head.tied", False, True)]),
     (
         "embedding.position.kind=learned",
-        [("embedding.position.kind", "none", "learned")],
+        [("embedding.position.kind", "none", "learned"), ("embedding.position.offset", "(absent)", 0)],
     ),
-    ("final_norm.kind=none", [("final_norm.kind", "rms", "none")]),
+    ("final_norm.kind=none", [
+        ("final_norm.kind", "rms", "none"), ("final_norm.eps", 1e-5, "(absent)"),
+        ("final_norm.weight", True, "(absent)"), ("final_norm.unit_offset", False, "(absent)"),
+    ]),
     ("layers[-1].dropout=0.5", [("layers[1].dropout", 0.0, 0.5)]),
     ("layers[::2].dropout=0.5", [("layers[0].dropout", 0.0, 0.5)]),
     ("layers[0,1].dropout=0.5", [("layers[*].dropout", 0.0, 0.5)]),
-    ("layers[*].mixer.position=alibi", [("layers[*].mixer.position.kind", "rotary", "alibi")]),
+    ("layers[*].mixer.position=alibi", [
+        ("layers[*].mixer.position.kind", "rotary", "alibi"),
+        ("layers[*].mixer.position.theta", 10_000.0, "(absent)"),
+        ("layers[*].mixer.position.interleaved", False, "(absent)"),
+        ("layers[*].mixer.position.reversed", False, "(absent)"),
+        ("layers[*].mixer.position.scaling.kind", "none", "(absent)"),
+        ("layers[*].mixer.position.scale", "(absent)", 1.0),
+        ("layers[*].mixer.position.rounded", "(absent)", False),
+    ]),
 ]  # fmt: skip
 
 
@@ -172,16 +183,31 @@ def test_layers_that_change_alike_are_one_difference() -> None:
     assert spec.differences(MIXED, spec.assign(MIXED, ["num_layers=8"])) == [("num_layers", 4, 8)]
 
 
-def test_a_hybrid_differs_in_a_few_lines() -> None:
+def test_a_hybrid_differs_in_a_line_for_each_field() -> None:
     """It had 193, a line for every field of every layer."""
     block = TINY.layers[0]
     mamba = block.replace(mixer=spec.Mamba(), feedforward=spec.NoFeedForward())
     hybrid = TINY.replace(layers=spec.cycle(12, mamba, mamba, block))
-    assert spec.differences(TINY, hybrid) == [
-        ("num_layers", 2, 12),
-        ("layers[0,1,3,4,6,7,9,10].mixer.kind", "attention", "mamba"),
-        ("layers[0,1,3,4,6,7,9,10].feedforward.kind", "gated", "none"),
-    ]
+    changes, layers = spec.differences(TINY, hybrid), "layers[0,1,3,4,6,7,9,10]"
+    assert changes[:2] == [("num_layers", 2, 12), (f"{layers}.mixer.kind", "attention", "mamba")]
+    assert all(path.startswith(f"{layers}.mixer.") or path.startswith(f"{layers}.feedforward.") for path, *_ in changes[1:])
+    assert {
+        (f"{layers}.mixer.num_heads", 4, "(absent)"),
+        (f"{layers}.mixer.position.theta", 10_000.0, "(absent)"),
+        (f"{layers}.mixer.state_size", "(absent)", 16),
+        (f"{layers}.feedforward.d_ff", 172, "(absent)"),
+    } < {*changes}
+    assert len(changes) < 30
+
+
+def test_models_of_two_kinds_differ_in_every_field_of_their_stacks() -> None:
+    from archetype.families.registry import preset
+
+    changes = spec.differences(preset("llama-tiny"), preset("transformer-tiny"))
+    assert ("num_layers", 2, "(absent)") in changes and ("encoder.num_layers", "(absent)", 2) in changes
+    assert ("layers[*].feedforward.d_ff", 172, "(absent)") in changes
+    assert any(path == "decoder.layers[*].mixer.num_heads" for path, *_ in changes)
+    assert all(before != after for _, before, after in changes)
 
 
 def test_a_uniform_and_a_mixed_stack_are_compared_layer_by_layer() -> None:

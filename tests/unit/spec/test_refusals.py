@@ -231,7 +231,7 @@ DISAGREEING = [
     (MIXER, LATENT | {"position": {"kind": "rotary", "dim": 2}},
      "layers[3].mixer.position.dim: the turned features are a part of their own; use qk_rope_head_dim"),
     (MIXER, LATENT | {"position": {"kind": "rotary", "scaling": DYNAMIC}},
-     "layers[3].mixer.position.scaling: dynamic scaling would turn every remembered key anew; "
+     "layers[3].mixer.position.scaling: dynamic scaling follows the length of a text, which is not done here; "
      "use yarn, as DeepSeek-V2 does, or another scaling"),
     # recurrent mixers
     *((MIXER, {"kind": kind, "bidirectional": True},

@@ -1,0 +1,120 @@
+"""Texts that grow past the length from which on rotations are scaled, as transformers writes them.
+
+What becomes of the keys that were rotated before is each class's own choice. Most keep them as they are; Phi-3's reads the
+text anew. `RULES` has what each does, and every causal type that is read here is held to it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import archetype
+from archetype.models.build import build
+from tests.helpers.examples import every
+from tests.helpers.one_key import tried_types
+from tests.helpers.passes import forward_step
+from tests.helpers.published import EXACT
+from tests.helpers.weights import distance
+from tests.helpers.zoo import TASKS, class_of, drawn, small_config
+
+ORIGINAL, COUNT = 16, 14  # tokens of the context that was trained first, and tokens that are written
+ROPE = ("rope_theta", "partial_rotary_factor")  # what a type's own rotations keep
+PROMPT = torch.arange(4, 16)[None]  # shorter than that context
+REREADS = ("phi3",)  # types whose class reads a text anew as it outgrows that context
+
+
+def rotated_features(config: Any) -> int:
+    """Of a head."""
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(width * config.rope_parameters.get("partial_rotary_factor", 1.0))
+
+
+RULES = [
+    kind
+    for kind in tried_types()
+    if "rope_parameters" in (values := small_config(kind).to_dict())
+    and "rope_type" in (values["rope_parameters"] or ())  # and not other positions for each kind of layers
+    and "kv_lora_rank" not in values  # latent attention refuses what follows the length
+    # transformers itself writes no text of the first two with other scalings; no layer of the small third rotates
+    and kind not in ("ministral3", "zamba2", "flint")
+]
+# A head of two rotated features has no dynamic scaling: transformers divides by zero.
+PAIRS = [kind for kind in RULES if rotated_features(small_config(kind)) > 2]
+pytestmark = pytest.mark.filterwarnings("ignore::archetype.errors.Notice")
+
+
+def published(kind: str, folder: Path, scaling: dict[str, Any], context_length: int) -> Any:
+    """A small model of a type with scaled rotations, written to a folder and read back; None where it has none."""
+    config: Any = small_config(kind)
+    rope = {key: config.rope_parameters[key] for key in ROPE if key in config.rope_parameters}
+    pairs = rotated_features(config) // 2
+    lists = {"short_factor": [1.0] * pairs, "long_factor": [1.5 + pair for pair in range(pairs)]}
+    config.rope_parameters = rope | scaling | (lists if scaling["rope_type"] == "longrope" else {})
+    config.max_position_embeddings = context_length
+    if hasattr(config, "original_max_position_embeddings"):
+        config.original_max_position_embeddings = ORIGINAL
+    config.eos_token_id = None
+    make, config = class_of(config, TASKS["causal"])
+    model = drawn(make(config))
+    model.save_pretrained(folder)
+    return make.from_pretrained(folder).eval()
+
+
+def written(model: Any) -> tuple[list[int], list[Tensor]]:
+    """The tokens that transformers writes greedily, and the logits of each."""
+    result = model.generate(
+        PROMPT, max_new_tokens=COUNT, do_sample=False, output_logits=True, return_dict_in_generate=True, pad_token_id=0
+    )
+    return result.sequences[0, PROMPT.shape[1] :].tolist(), list(result.logits)
+
+
+def by_steps(model: Any, tokens: list[int]) -> list[Tensor]:
+    """The logits of each of these tokens here, written after each other."""
+    logits, state = forward_step(model, PROMPT, model.new_state(1, 64))
+    steps = [logits[:, -1]]
+    for token in tokens[:-1]:
+        logits, state = forward_step(model, torch.tensor([[token]]), state)
+        steps.append(logits[:, -1])
+    return steps
+
+
+def read_whole(model: Any, tokens: list[int], expected: list[Tensor]) -> float:
+    """How far logits are from those expected where each token's whole text is read anew."""
+    text = torch.cat((PROMPT, torch.tensor([tokens])), dim=1)
+    steps = (model(text[:, : PROMPT.shape[1] + step]).logits[:, -1] for step in range(len(tokens)))
+    return max(distance(mine, theirs) for mine, theirs in zip(steps, expected, strict=True))
+
+
+LONGROPE = {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
+
+
+@pytest.mark.parametrize("kind", every(6, ["phi3", "llama", *(kind for kind in RULES if kind not in ("phi3", "llama"))]))
+@torch.no_grad()
+def test_longrope(kind: str, tmp_path: Path) -> None:
+    model = published(kind, tmp_path, LONGROPE, 4 * ORIGINAL)
+    tokens, expected = written(model)
+    lm = archetype.load(tmp_path)
+    assert lm.model.spec.rereads_past == ({ORIGINAL} if kind in REREADS else set())
+    request = lm.engine().submit(PROMPT[0].tolist(), max_new_tokens=COUNT, ignore_eos=True)
+    request.result()
+    assert request.tokens == tokens
+    kept = max(distance(mine, theirs) for mine, theirs in zip(by_steps(lm.model, tokens), expected, strict=True))
+    assert (kept < EXACT) == (kind not in REREADS)
+    assert (read_whole(lm.model, tokens, expected) < EXACT) == (kind in REREADS)  # the control
+
+
+@pytest.mark.parametrize("kind", every(6, ["llama", *(kind for kind in PAIRS if kind not in ("phi3", "llama"))]))
+@torch.no_grad()
+def test_dynamic_scaling_keeps_keys_as_they_were_rotated(kind: str, tmp_path: Path) -> None:
+    """Each length has frequencies of its own. A file's context ends where they begin, so that it is made longer here."""
+    model = published(kind, tmp_path, {"rope_type": "dynamic", "factor": 4.0}, ORIGINAL)
+    tokens, expected = written(model)
+    read = archetype.load(tmp_path).model
+    ours = build(read.spec.replace(context_length=4 * ORIGINAL)).eval()
+    ours.load_state_dict(read.state_dict())
+    for mine, theirs in zip(by_steps(ours, tokens), expected, strict=True):
+        assert distance(mine, theirs) < EXACT
+    assert read_whole(ours, tokens, expected) > 10 * EXACT  # the control
