@@ -41,7 +41,8 @@ def draw(report: CostReport, measure: Measure = "parameters", unfold: bool = Fal
         f" in {report.dtype}" if measure == "bytes" else f" over {report.batch} x {report.length:,} tokens"
     )  # fmt: skip
     unit = f"{UNITS[measure]}{where}"
-    legend = drawer.costs.legend([box.shape for box in layout.boxes])
+    shapes = [box.shape for box in layout.boxes] + [note.text for note in layout.notes if note.text.startswith("(")]
+    legend = drawer.costs.legend(shapes, [box.label for box in layout.boxes])
     words = [f"{letter} = {value:,} {meaning}" for letter, value, meaning in legend]
     width = max(right - left + 2 * EDGE, 420.0)
     lines = wrapped("; ".join(words), 10, width - 2 * EDGE)

@@ -42,18 +42,20 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
             return None
         name = f"{content}_{ending}"
         return Box(f"{place}.{name}", 0, 0, W, SLIM, "norm", title(norm), layer_costs.shape(name),
-                   len(kind.layers), layer_costs.take(name), field=f"{field}.wiring")  # fmt: skip
+                   len(kind.layers), layer_costs.take(name), field=f"{field}.wiring",
+                   sets=layer_costs.owners)  # fmt: skip
 
     def carry(*names: str) -> None:  # streams, on the rail before contents read them
         for name in () if stack.stack.residual.is_sum else names:
             own = f"{name}_residual"
             rail.put(Box(f"{place}.{own}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
-                         "", len(kind.layers), layer_costs.take(own), field=f"{stack.prefix}residual"))  # fmt: skip
+                         "", len(kind.layers), layer_costs.take(own), field=f"{stack.prefix}residual",
+                         sets=layer_costs.owners))  # fmt: skip
 
     own = layer_costs.take("wiring")
     if own.parameters or own.flops:  # what a wiring from outside computes with weights of its own
         rail.put(Box(f"{place}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), own,
-                     field=f"{field}.wiring"))  # fmt: skip
+                     field=f"{field}.wiring", sets=layer_costs.owners))  # fmt: skip
     if branch.parallel and len(laid_out) == 2:
         second = None if branch.shared_norm else norm_of("feedforward", branch.before)
         norms = (norm_of("mixer", branch.before), second)

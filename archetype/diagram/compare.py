@@ -170,8 +170,7 @@ def _said(item: Box | Container) -> tuple[Any, ...]:
     """The visible properties of a box, for one layer."""
     if isinstance(item, Container):
         return (item.repeat,) if item.kind in ("block", "repeat") else (item.label, item.lines)
-    cost, layers = item.cost, item.repeat
-    return item.kind, item.label, item.shape, cost.parameters // layers, cost.active // layers, cost.flops // layers
+    return item.kind, item.label, item.shape, *(item.each(measure)[1] for measure in ("parameters", "active", "flops"))
 
 
 def _what(item: Box | Container) -> tuple[Any, ...]:

@@ -65,13 +65,14 @@ def content_layout(
     for cell in drawing.cells:
         rows = cell.rows or (cell.name,)
         shape = re.sub("[BTS](?=[,)])", lambda letter: letters.get(letter[0], letter[0]), cell.shape)
+        shape, label = (costs.in_letters(name, cell.name, text) for text in (shape, cell.label or cell.name))
         if not shape and cell.kind in ("", "norm"):
             shape = next(filter(None, (costs.shape(f"{name}.{row}") for row in rows)), "")
         boxes[cell.name] = layout.add(
             Box(f"{place}.{cell.name}", left + cell.column * pitch, bottoms[cell.row], cell.span * pitch - GUTTER,
-                SLIM if cell.slim else H, cell.kind or role, cell.label or cell.name, shape, len(costs.layers),
+                SLIM if cell.slim else H, cell.kind or role, label, shape, len(costs.layers),
                 costs.take(*(f"{name}.{row}" for row in rows)), field=field,
-                gives=_gives(place, cell, drawing.output))
+                gives=_gives(place, cell, drawing.output), sets=costs.owners)
         )  # fmt: skip
     first, end = extent(drawing)
     grid = columns * pitch - GUTTER

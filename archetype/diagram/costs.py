@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from archetype.cost.formula import Formula, symbol_names
+from archetype.cost.formula import Formula, Symbol, symbol_names
 from archetype.diagram.scene import Cost
 from archetype.estimate.report import CostReport
+from archetype.legend import LEGEND
 from archetype.models.cost import ModelCost
 from archetype.models.stack.cost import LayerGroup, StackCost
 
@@ -42,12 +43,23 @@ class ReportCosts:
                 cost = cost + Cost.of(self.rows[name], self.report.dtype, layers, owners)
         return cost
 
-    def legend(self, shapes: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
-        """Each letter that stands in some shapes, with its value and meaning."""
-        names = sorted(self.symbols.values(), key=len, reverse=True)
-        used = set(re.findall("|".join(map(re.escape, names)), " ".join(shapes)))
-        values = {symbol: name for symbol, name in self.symbols.items() if name in used and symbol.name != "S"}
-        return tuple((name, symbol.value, symbol.meaning) for symbol, name in values.items())
+    def legend(self, shapes: Iterable[str], labels: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
+        """Return each letter that some texts use, with its value and meaning, in the order of `archetype.legend`.
+
+        Args:
+            shapes: such as (B, T, HP), D → 4D, or fields in words.
+            labels: of boxes; a size in them is what stands below a root.
+        """
+        length, source = self.report.length, self.report.source_length
+        axes = {Symbol("S", length, LEGEND["S"]): "S", Symbol("T_s", source or length, LEGEND["T_s"]): "T_s"}
+        known = {symbol: name for symbol, name in self.symbols.items() if symbol.name not in axes.values()} | axes
+        texts = [re.sub("[a-z]{3,}", "", shape) for shape in shapes]
+        texts += [size for label in labels for size in re.findall(r"√(\w+)", label)]
+        names = sorted(known.values(), key=len, reverse=True)
+        used = set(re.findall("|".join(map(re.escape, names)), " ".join(texts)))
+        order = {letter: place for place, letter in enumerate(LEGEND)}
+        symbols = sorted(known, key=lambda symbol: order.get(symbol.name, len(order)))
+        return tuple((known[one], one.value, one.meaning) for one in symbols if known[one] in used)
 
     def of_layers(self, stack: StackCost, layers: tuple[int, ...]) -> "LayerCosts":
         """The rows of some equal layers of a stack."""
@@ -85,8 +97,31 @@ class LayerCosts:
         counts = [(group.label, number, self._owners(group)) for group, number in self.groups]
         return self.costs.sum((f"{prefix}{label}.{name}", n, own) for label, n, own in counts for name in modules)
 
-    def _owners(self, group: LayerGroup) -> int:
+    @property
+    def owners(self) -> int:
         """How many of these layers have weights of their own."""
+        return sum(self._owners(group) for group, _ in self.groups)
+
+    def in_letters(self, content: str, cell: str, text: str) -> str:
+        """Return the shape or label of a cell with each size as this model writes it: P as P2 where two sizes are P.
+
+        Args:
+            content: of the block.
+            cell: its name, `parts.1.` before it where several parts are joined.
+                text: in which sizes stand in brackets, or below a root.
+        """
+        costs = list(self.block.contents[content].each()) if content in self.block.contents else []
+        part = re.match(r"parts\.(\d+)\.", cell)
+        own = costs[int(part[1]) if part else 0].symbols if costs else set()
+        names = {"D": self.costs.text(self.stack.d)}
+        names |= {symbol.name: self.costs.symbols.get(symbol, symbol.name) for symbol in own}
+
+        def written(match: re.Match[str]) -> str:
+            return re.sub("[A-Z](_[a-z])?", lambda letter: names.get(letter[0], letter[0]), match[0])
+
+        return re.sub(r"^\(.*\)$|√\w+", written, text)
+
+    def _owners(self, group: LayerGroup) -> int:
         blocks = self.stack.stack.layers
         return sum(blocks[layer].weights_of is None for layer in group.layers if layer in self.chosen)
 

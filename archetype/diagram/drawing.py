@@ -9,7 +9,7 @@ from archetype.diagram.scene import Scene
 from archetype.errors import SpecError
 from archetype.io import atomic
 
-SUFFIXES = (".svg", ".png", ".json")
+SUFFIXES = (".svg", ".png", ".pdf", ".json")
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,12 +31,18 @@ class Drawing:
 
     def png(self, scale: float = 2.0) -> bytes:
         """As the bytes of a PNG file; `scale` pixels of the file for each of the scene."""
-        from archetype.diagram.png import png
+        from archetype.diagram.figure import png
 
         return png(self.scene, scale)
 
+    def pdf(self) -> bytes:
+        """Return the bytes of a PDF file."""
+        from archetype.diagram.figure import pdf
+
+        return pdf(self.scene)
+
     def save(self, path: str | Path) -> Path:
-        """Write a file, by the ending of its name: .svg, .png, or .json, which is the scene.
+        """Write a file, by the ending of its name: .svg, .png, .pdf, or .json, which is the scene.
 
         Raises:
             SpecError: the name ends otherwise.
@@ -45,10 +51,15 @@ class Drawing:
         path = Path(path)
         if path.suffix not in SUFFIXES:
             raise SpecError(str(path), f"the ending {path.suffix!r} is not known", f"use {', '.join(SUFFIXES)}")
-        if path.suffix == ".png":
-            data = self.png()
-        else:
-            data = (self.svg if path.suffix == ".svg" else json.dumps(self.scene.to_json(), indent=1)).encode()
+        match path.suffix:
+            case ".png":
+                data = self.png()
+            case ".pdf":
+                data = self.pdf()
+            case ".svg":
+                data = self.svg.encode()
+            case _:
+                data = json.dumps(self.scene.to_json(), indent=1).encode()
         atomic.write_bytes(path, data)
         return path
 

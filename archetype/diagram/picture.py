@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from archetype.diagram.scene import Box, Cost, Scene
+from archetype.diagram.scene import Box, Cost, Measure, Scene
 from archetype.diagram.text import fitted, short, short_bytes, text_width
 
 ROLES = {
@@ -120,10 +120,13 @@ def role(kind: str) -> str:
     return ROLES.get(kind, kind)
 
 
-def amount(cost: Cost, measure: str) -> str:
-    """A cost in few characters; empty where there is none."""
-    number = getattr(cost, measure)
-    return "" if not number else short_bytes(number) if measure == "bytes" else short(number)
+def amount(box: Box, measure: Measure) -> str:
+    """Return a box's cost in few characters, by layer where it counts many: 32 × 4,096; empty where there is none."""
+    times, each = box.each(measure)
+    if not getattr(box.cost, measure):
+        return ""
+    number = short_bytes(each) if measure == "bytes" else short(each)
+    return number if times == 1 else f"{times} × {number}"
 
 
 def cost_line(box: Box, total: Cost, measure: str) -> str:
@@ -132,7 +135,10 @@ def cost_line(box: Box, total: Cost, measure: str) -> str:
     parts += [box.shape] * bool(box.shape) + [box.detail] * bool(box.detail)
     cost, layers = box.cost, box.repeat
     if cost.parameters or cost.flops:
-        each = f" ({cost.parameters // layers:,} in each of {layers} layers)" if layers > 1 else ""
+        sets, one = box.each("parameters")
+        of_sets = f"in each of {sets} sets of weights" if sets > 1 else "one set of weights"
+        said = f"{one:,} in each of {layers} layers" if sets == layers else f"{of_sets} for {layers} layers"
+        each = f" ({said})" if layers > 1 and box.kind != "layer" else ""
         parts.append(f"{cost.parameters:,} parameters{each}")
         parts += [f"{cost.active:,} active"] * (cost.active != cost.parameters)
         parts += [f"{cost.flops:,} FLOPs", f"{cost.bytes:,} bytes"]
@@ -152,16 +158,18 @@ def _box(box: Box, scene: Scene, largest: int, total: Cost) -> Iterator[Item]:
     style = f"box {role(box.kind)}" + (" shared" if box.kind == "shared" else "")
     yield Area(box.x, box.y, box.w, box.h, style, radius, box.change, says, box.id)
     left, right, inner = box.x + INSET, box.x + box.w - INSET, box.w - 2 * INSET
-    number = amount(box.cost, scene.measure)
+    number = amount(box, scene.measure)
     if box.h < 30:
         yield from _slim(box, number, left, right, inner)
         return
     taken = text_width(number, NUMBER) + 8 if number else 0
-    text, size = fitted(box.label, LABEL, inner - taken, 8, bold=True)
+    beside_label = text_width(box.label, LABEL, bold=True) + taken <= inner
+    beside_shape = not beside_label and text_width(box.shape, SHAPE) + taken <= inner
+    text, size = fitted(box.label, LABEL, inner - (0 if beside_shape else taken), 8, bold=True)
     yield Text(left, box.y + 13, text, size, "start", True, "ink", box.id)
     if number:
-        yield Text(right, box.y + 13, number, NUMBER, "end", False, "ink", box.id)
-    text, size = fitted(box.shape, SHAPE, inner, 7)
+        yield Text(right, box.y + (27 if beside_shape else 13), number, NUMBER, "end", False, "ink", box.id)
+    text, size = fitted(box.shape, SHAPE, inner - (taken if beside_shape else 0), 7)
     if text:
         yield Text(left, box.y + 27, text, size, "start", False, "quiet", box.id)
     share = getattr(box.cost, scene.measure) / largest

@@ -78,6 +78,7 @@ class Box:
         label: its name.
         shape: of its weights, or of what it gives, in the letters of shapes.
         repeat: how many layers it stands for.
+        sets: sets of weights among these layers; 0 where each has its own.
         cost: of all these layers together.
         detail: what a reader may want to know beside it.
         field: the part of the specification that it draws.
@@ -99,6 +100,12 @@ class Box:
     field: str = ""
     change: str = ""
     gives: str = ""
+    sets: int = 0
+
+    def each(self, measure: "Measure") -> tuple[int, int]:
+        """Return how often its cost counts the same amount, and that amount: FLOPs by layer, weights by set."""
+        times = 1 if self.kind == "layer" else self.repeat if measure == "flops" else self.sets or self.repeat
+        return times, getattr(self.cost, measure) // times
 
     @property
     def middle(self) -> float:

@@ -114,15 +114,30 @@ def _block_container(rail: Rail, place: str, kind: Kind, stack: StackCost, botto
 
 
 def _pill(text: str, layers: Sequence[int], stack: StackCost) -> str:
-    """What is said above some equal layers: also whose weights they use, and whether they read an input again."""
-    blocks = [stack.stack.layers[layer] for layer in layers]
-    used = [block.weights_of for block in blocks if block.weights_of is not None]
-    sets = len(blocks) - len(used)
-    if len(layers) == 1:
-        shared = f"weights of layer {used[0]}" if used else ""
-    else:
-        shared = "" if not used else "shared" if sets == 1 else f"{sets} sets of weights"
-    return " · ".join(filter(None, (text, shared, "reinject" if any(block.reinject for block in blocks) else "")))
+    """Return what is said above some equal layers: also what they share, and whether they read an input again."""
+    reinjects = any(stack.stack.layers[layer].reinject for layer in layers)
+    return " · ".join(filter(None, (text, _sharing(layers, stack), "reinject" * reinjects)))
+
+
+def _sharing(layers: Sequence[int], stack: StackCost) -> str:
+    """Return whose weights some equal layers use, whose keys they read, and which other layers use or read theirs."""
+    blocks, said = stack.stack.layers, []
+    sources = {"weights": [block.weights_of for block in blocks],
+               "keys": [block.mixer.source(layer) for layer, block in enumerate(blocks)]}  # fmt: skip
+    for name, of in sources.items():
+        pairs = [(layer, source) for layer in layers if (source := of[layer]) is not None]
+        distances, read = {layer - source for layer, source in pairs}, sorted({source for _, source in pairs})
+        if name == "weights" and pairs and len(layers) > 1:
+            sets = len(layers) - len(pairs)
+            said.append(f"{sets} sets of weights" if sets > 1 else "shared" if sets else "weights of others")
+        elif len(read) == 1:
+            said.append(f"{name} of layer {read[0]}")
+        elif read:
+            said.append(f"{name} of the layer before" if distances == {1} else f"{name} of layers {label(read)}")
+        others = [layer for layer, source in enumerate(of) if source in layers and layer not in layers]
+        if others:
+            said.append(f"{name} for layer{'s' * (len(others) > 1)} {label(others)}")
+    return " · ".join(said)
 
 
 def _put_layers(rail: Rail, kinds: list[Kind], stack: StackCost) -> None:
@@ -132,28 +147,28 @@ def _put_layers(rail: Rail, kinds: list[Kind], stack: StackCost) -> None:
     start = 0
     rail.y += MARGIN
     folded = fold(codes)
-    if sum(len(group) for _, group in folded) > MOST_ROWS:
+    if is_by_kind := sum(len(group) for _, group in folded) > MOST_ROWS:
         folded = [(1, [(index, len(kind.layers)) for index, kind in enumerate(kinds)])]
     for times, group in folded:
+        period = sum(number for _, number in group)
         bottom = rail.y + GAP / 2
         rail.y += MARGIN if times > 1 else 0
         for index, number in group:
             name = f"{LETTERS[index]}" if index < MOST_PANELS else "further"
             text = f"{name}  {kind_name(kinds[index].block)}"
-            times_text = f"× {number}" if number > 1 else ""
-            box = Box(f"{stack.prefix}layers.{start}", 0, 0, W, SLIM, f"layer{index % 6}", text, times_text,
-                      number * times)  # fmt: skip
+            row = [start + cycle * period + place for cycle in range(times) for place in range(number)]
+            sharing = _sharing(kinds[index].layers if is_by_kind else row, stack)
+            shape = " · ".join(filter(None, (f"× {number}" if number > 1 else "", sharing)))
+            box = Box(f"{stack.prefix}layers.{start}", 0, 0, W, H if sharing else SLIM, f"layer{index % 6}",
+                      text, shape, number * times)  # fmt: skip
             rail.put(box)
             start += number
         if times > 1:
-            number_in_group = sum(number for _, number in group)
-            start += (times - 1) * number_in_group
+            start += (times - 1) * period
             top = rail.y + MARGIN
             place = f"{stack.prefix}layers.to.{start}"
-            further = stack.stack.layers[start - (times - 1) * number_in_group : start]
-            shared = " · shared" * all(block.weights_of is not None for block in further)
             container = Container(place, -W / 2 - MARGIN, bottom, W + 2 * MARGIN, top - bottom, "repeat",
-                          f"× {times}{shared}", (), times)  # fmt: skip
+                          f"× {times}", (), times)  # fmt: skip
             rail.layout.containers.append(container)
             rail.layout.notes.append(Note(W / 2 + MARGIN - 8, top, f"× {times}", "end", "fold"))
             rail.y = top
@@ -172,14 +187,18 @@ def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
         _put_position_bias(rail, stack, costs)
     norm, place = stack.stack.final_norm, f"{stack.prefix}final_norm"
     if not norm.is_absent:
-        rail.put(Box(place, 0, 0, W, SLIM, "norm", title(norm), "D", 1, costs.take(place), field=place))
+        rail.put(Box(place, 0, 0, W, SLIM, "norm", title(norm), costs.text(stack.d), 1, costs.take(place), field=place))
 
 
 def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
     """The table of position biases: at the right of the first mixer where there is room, else left of the rail."""
     assert stack.stack.relative_bias is not None
     place, containers = f"{stack.prefix}position_bias", rail.layout.containers
-    shape = f"{stack.stack.relative_bias[0].num_buckets} × H"
+    table, width = stack.parameters()[place], stack.stack.relative_bias[1]  # of each bucket a number for each head
+    letter = costs.of_layers(stack, stack.groups[0].layers).in_letters("mixer", "", "(H)").strip("()")
+    if stack.d.symbols <= table.symbols:  # a vector
+        width, letter = stack.d.value, costs.text(stack.d)
+    shape = f"{table.value // width:,} × {letter}"
     mixer = next(one for one in containers if one.kind == "mixer" and one.id.startswith(stack.prefix))
     right, middle = mixer.x + mixer.w, mixer.y + mixer.h / 2
     box = Box(

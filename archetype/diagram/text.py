@@ -30,7 +30,7 @@ def fitted(text: str, size: float, width: float, smallest: float, bold: bool = F
     if whole <= width:
         return text, size
     smaller = max(size * width / whole, smallest)
-    while text and text_width(text, smaller, bold) > width:
+    while text and text_width(text, smaller, bold) > width + 1e-6:  # the size that just fits is rounded
         text = text.removesuffix("…")[:-1].rstrip()
         text = f"{text}…" if text else ""
     return text, smaller

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from archetype.errors import one_line
 from archetype.io import atomic
+from archetype.io.figure_file import check_ending, figure_bytes
 from archetype.runs.directory import Run
 from archetype.training import metrics
 
@@ -87,10 +88,14 @@ def draw_picture(run: Run, ordinate: str = ORDINATE) -> None:
 
 
 def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str, ordinate: str = ORDINATE) -> None:
-    """Curves by their labels as a PNG file; no name is taken for markup."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    """Draw curves by their labels as a PNG, PDF or SVG file, by the ending of its name; no name is taken for markup.
+
+    Raises:
+        SpecError: the name ends otherwise.
+    """
     from matplotlib.figure import Figure
 
+    check_ending(file)
     figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for label, (xs, ys) in curves.items():
@@ -105,7 +110,7 @@ def draw_curves(curves: dict[str, Curve], file: Path, title: str, abscissa: str,
         text.set_parse_math(False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a letter that the font lacks
-        atomic.write_with(file, lambda temporary: FigureCanvasAgg(figure).print_png(str(temporary)))
+        atomic.write_bytes(file, figure_bytes(figure, file.suffix))
 
 
 def _final(curve: Curve) -> str:

@@ -31,10 +31,10 @@ def draw(
     to: OptionalOutput = None,
     as_json: Json = False,
 ) -> None:
-    """Draw an architecture as SVG or PNG, with shapes and costs; of two what differs.
+    """Draw an architecture as SVG, PNG or PDF, with shapes and costs; of two what differs.
 
     Repeated blocks are folded, and the residual stream is the thick line. Writes NAME.svg, or the file that -o names:
-    .svg, .png, or .json with every box and wire. Of two specifications
+    .svg, .png, .pdf, or .json with every box and wire. Of two specifications
     what was added, removed or of another kind is coloured, what differs in size is tinted, and each field is listed.
     """
     from pathlib import Path

@@ -9,6 +9,7 @@ from archetype.apps.cli.output import print_device, print_json
 from archetype.convert.source import open_spec
 from archetype.errors import SpecError
 from archetype.estimate.parallel import Cluster, Layout, Planner, Step, best_steps, plan_table
+from archetype.io.figure_file import check_ending
 from archetype.machine.hardware import device
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.edit import put
@@ -119,6 +120,8 @@ def print_rates(resolved: ResolvedRecipe, device: torch.device, file: Path | Non
     Args:
         file: where to draw the curve as a picture (absent: nowhere).
     """
+    if file is not None:
+        check_ending(file)
     sweep, label = find_rate(resolved, device), resolved.objective.loss_label
     if file is not None:
         sweep.draw(file, label)

@@ -127,7 +127,7 @@ def plot(
     ] = False,
     to: OptionalOutput = None,
 ) -> None:
-    """Draw the loss curves of several runs over each other."""
+    """Draw the loss curves of several runs over each other, in the terminal or as a .png, .pdf or .svg file."""
     from archetype.errors import SpecError
     from archetype.runs.directory import Run
     from archetype.training.plot import draw_curves, draw_in_terminal

@@ -15,18 +15,17 @@ def encoder_decoder(model: EncoderDecoder, cost: EncoderDecoderCost, text: Calla
     """The source's stream at the left, the target's at the right; a table for both is drawn twice and counted once."""
     own = cost.source_embedding
     if own is None:
-        source = embedding_steps(cost.embedding, text, length="S", shared=True)
+        source = embedding_steps(cost.embedding, text, length="T_s", shared=True)
     elif model.embedding.is_shared:
-        table, *_ = embedding_steps(cost.embedding, text, length="S", shared=True)
-        _, *rest = embedding_steps(own, text, "source_embedding", "S")
+        table, *_ = embedding_steps(cost.embedding, text, length="T_s", shared=True)
+        _, *rest = embedding_steps(own, text, "source_embedding", "T_s")
         source = (table, *rest)
     else:
-        source = embedding_steps(own, text, "source_embedding", "S")
+        source = embedding_steps(own, text, "source_embedding", "T_s")
     crosses = cost.num_cross_attentions > 0
-    output = (
-        (pill("encoder.output", "encoder output", "(B, S, D)", "output", "encoder.final_norm.out"),) if crosses else ()
-    )
-    left = (pill("source", "source tokens", "(B, S)"), *source, Blocks("encoder."), *output)
+    result = pill("encoder.output", "encoder output", "(B, T_s, D)", "output", "encoder.final_norm.out")
+    output = (result,) if crosses else ()
+    left = (pill("source", "source tokens", "(B, T_s)"), *source, Blocks("encoder."), *output)
     target, head = embedding_steps(cost.embedding, text), head_steps(model.head, text(cost.d))
     right = (pill("target", "target tokens", "(B, T)"), *target, Blocks("decoder."), *head)
     links = [Link("cross", "encoder.output", "decoder.")] if crosses else []
@@ -34,4 +33,4 @@ def encoder_decoder(model: EncoderDecoder, cost: EncoderDecoderCost, text: Calla
         links.append(Link("tied", "embedding.token", "embedding.token.source"))
     if model.state_bridge is not None:
         links.append(Link("state", "encoder.", "decoder."))
-    return Streams((Stream(left, {"T": "S"}), Stream(right)), tuple(links))
+    return Streams((Stream(left, {"T": "T_s", "S": "T_s"}), Stream(right)), tuple(links))

@@ -57,7 +57,8 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
         row = max(row, 1 + max(cell.row for cell in index.cells))
         inputs = (*inputs, index.output)
     own = ("scores", "score", "score_bias", "sinks")
-    cells.append(Cell("scores", 0, row, inputs, 2, _scores(part), own, shape="(B, H, T, S)", gives="weights"))
+    keys = "T_s" if source == SOURCE else "S"
+    cells.append(Cell("scores", 0, row, inputs, 2, _scores(part), own, shape=f"(B, H, T, {keys})", gives="weights"))
     cells.append(Cell("mixture", 0, row + 1, ("scores", "v", *further), 3 + len(further), "weights · v",
                       shape="(B, T, HP)", gives="heads"))  # fmt: skip
     last, row = "mixture", row + 2
@@ -86,7 +87,7 @@ def _scores(part: Attention) -> str:
         return f"softmax({scaled.replace('q kᵀ', 'q (k + r)ᵀ')})"
     match part.position:
         case Alibi():
-            return f"softmax({scaled} − m|i − j|)"
+            return f"softmax({scaled} − slope · distance)"
         case RelativeBias():
             return f"softmax({scaled.removesuffix(' · scale')} + bias)"
     return f"softmax({scaled})"

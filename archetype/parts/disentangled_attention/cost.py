@@ -33,6 +33,7 @@ class DisentangledAttentionCost(MixerCost):
     def __init__(self, part: spec.DisentangledAttention, d: Formula) -> None:
         super().__init__(part, d)
         self.rows = 2 * symbol("S", part.vectors.num_buckets)
+        self.heads, self.head_dim = symbol("H", part.num_heads), symbol("P", d.value // part.num_heads)
         self.directions = {"position_k": part.content_to_position, "position_q": part.position_to_content}
         own = [name for name, used in self.directions.items() if used and part.own_projections]
         keys = dict.fromkeys(("k", "position_k"), Linear(d, d, part.key_bias))

@@ -14,7 +14,7 @@ def disentangled_attention(part: DisentangledAttention, modules: frozenset[str])
         Cell("k", 1, 0, (X,)),
         Cell("v", 2, 0, (X,)),
         Cell("distances", 3, 0, (), label="vectors of distances", rows=own, kind="position"),
-        Cell("scores", 0, 1, ("q", "k", "distances"), 2, _scores(part), shape="(B, H, T, T)", gives="weights"),
+        Cell("scores", 0, 1, ("q", "k", "distances"), 2, _scores(part), shape="(B, H, T, S)", gives="weights"),
         Cell("mixture", 0, 2, ("scores", "v"), 3, "weights · v", shape="(B, T, D)", gives="heads"),
         Cell("o", 1, 3, ("mixture",)),
     )

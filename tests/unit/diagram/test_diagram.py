@@ -1,7 +1,9 @@
 """Diagrams: every cost is in one box, text fits and overlaps nothing, wires touch what they connect."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
+import zlib
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -175,6 +177,26 @@ def test_repeated_blocks_are_drawn_once_and_count_as_often_as_they_stand() -> No
     ]
 
 
+def test_layers_that_share_weights_or_keys_say_so_in_the_list_of_layers_and_at_their_blocks() -> None:
+    def said(*assignments: str) -> tuple[list[str], list[str]]:
+        drawn = check(spec.assign(preset("llama-tiny"), assignments))
+        rows = [box.shape for box in drawn.boxes if box.kind.startswith("layer")]
+        return rows, [one.label for one in drawn.containers if one.kind == "block"]
+
+    window = "layers[:3].mixer.pattern={kind: window, size: 8}"
+    keys = ("num_layers=12", window, "layers[8:].mixer.keys_from=7", "layers[4].mixer.keys_from=-1")
+    assert said(*keys) == (
+        ["× 3", "keys for layer 4", "keys of layer 3", "× 3 · keys for layers 8-11", "× 4 · keys of layer 7"],
+        ["A × 3", "B × 4 · keys for layers 4,8-11", "C · keys of layer 3", "D × 4 · keys of layer 7"],
+    )
+    before = [f"layers[{layer}].mixer.keys_from=-1" for layer in (1, 3, 5)]
+    assert said("num_layers=6", *before)[0] == ["keys for layers 1,3..5", "keys of the layer before"]
+    weights = ("num_layers=6", "layers[1::2].mixer={kind: mamba}", "layers[4].weights_of=2", "layers[3,5].weights_of=1")
+    assert said(*weights) == (["2 sets of weights", "shared"], ["A × 3 · 2 sets of weights", "B × 3 · shared"])
+    plain = ("num_layers=6", "layers[1::2].mixer={kind: mamba}")
+    assert said(*plain) == (["", ""], ["A × 3", "B × 3"])
+
+
 def test_norms_stand_where_the_wiring_puts_them() -> None:
     def order_of(kind: str) -> list[str]:
         model = decoder(block(wiring={"kind": kind, "norm": {"kind": "layer"}}))
@@ -294,6 +316,40 @@ def test_a_drawing_is_saved_as_its_name_says(tmp_path: Path) -> None:
     assert json.loads(drawing.save(tmp_path / "a.json").read_text())["boxes"][0]["cost"].keys() == set(MEASURES)
     with pytest.raises(ArchetypeError, match=r"the ending '\.gif' is not known"):
         drawing.save(tmp_path / "a.gif")
+
+
+@pytest.mark.parametrize("name", ["llama-tiny", "t5-tiny", "deepseek-v2-tiny"])
+def test_a_pdf_has_the_size_of_the_svg_and_every_text_as_text(name: str, tmp_path: Path) -> None:
+    drawing = archetype.draw(name)
+    data = drawing.save(tmp_path / "a.pdf").read_bytes()
+    assert data == drawing.pdf() and data.startswith(b"%PDF-")
+    box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", data)
+    assert box is not None
+    size = [float(side) * 96 / 72 for side in box.groups()]
+    assert size == pytest.approx([drawing.scene.width, drawing.scene.height], abs=0.01)
+    assert b"/Type3" not in data and b"/ToUnicode" in data  # letters are characters of a font, not outlines
+    written = texts_of_pdf(data)
+    shown = [item.text for item in paint(drawing.scene) if isinstance(item, Text) and item.text.isascii()]
+    shown = [text for text in shown if not re.search("f[fil]", text)]  # ligatures, which have codes of their own
+    assert len(shown) > 20 and [text for text in shown if text not in written] == []
+
+
+def texts_of_pdf(data: bytes) -> set[str]:
+    """The texts of the page, each as it is shown in one piece; characters are two bytes, brackets are escaped."""
+    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", data, re.DOTALL)
+    (page,) = (page for page in map(inflated, streams) if b"\nBT\n" in page)
+    shown = re.findall(rb"\nBT\n(.*?)\nET\n", page, re.DOTALL)
+    pieces = (re.findall(rb"\(((?:\\.|[^\\)])*)\)", one, re.DOTALL) for one in shown)
+    escape = re.compile(rb"\\(.)", re.DOTALL)
+    return {b"".join(escape.sub(rb"\1", piece) for piece in one).decode("utf-16-be") for one in pieces}
+
+
+def inflated(stream: bytes) -> bytes:
+    """A stream without its compression; empty where it has another."""
+    try:
+        return zlib.decompress(stream)
+    except zlib.error:
+        return b""
 
 
 def test_text_of_a_name_is_escaped() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from archetype import families, spec
 from archetype.apps.cli.main import app
 from archetype.apps.cli.runs import shortest_names
-from archetype.errors import DataError, Notice
+from archetype.errors import DataError, Notice, SpecError
 from archetype.estimate.report import cost_report
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run, write_run_spec
@@ -140,5 +140,12 @@ def test_curves_are_drawn_as_a_picture_or_in_the_terminal(folder: Path) -> None:
     runs = folder / "slow", folder / "fast"
     assert printed("plot", *runs, "--x", "tokens", "--to", folder / "loss.png") == f"{folder / 'loss.png'}\n"
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
+    for ending, start in {"pdf": b"%PDF-", "svg": b"<?xml"}.items():
+        printed("plot", *runs, "--to", folder / f"loss.{ending}")
+        assert (folder / f"loss.{ending}").read_bytes().startswith(start)
+    assert b"/Type3" not in (folder / "loss.pdf").read_bytes()  # text can be selected
+    with pytest.raises(SpecError, match=r"the ending '\.jpg' is not known; use \.png, \.pdf, \.svg"):
+        CliRunner().invoke(app, ["plot", *map(str, runs), "--to", str(folder / "loss.jpg")], catch_exceptions=False)
+    assert not (folder / "loss.jpg").exists()
     text = printed("plot", *runs, "--x", "flops")
     assert "training loss (nats) by FLOPs" in text and all(str(run) in text for run in runs)

@@ -1,27 +1,42 @@
-"""A scene as PNG, painted by matplotlib."""
+"""A scene as PNG or PDF, painted by matplotlib."""
 
-from io import BytesIO
+from typing import TYPE_CHECKING
 
 from archetype.diagram.colours import LIGHT, Colours, area_paint, line_paint, text_colour
 from archetype.diagram.picture import Area, Line, Text, arrow, paint
 from archetype.diagram.scene import Scene
+from archetype.io.figure_file import figure_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INCH = 96  # pixels of a scene on paper, as SVG has it
 
 
 def png(scene: Scene, scale: float = 2.0, colours: Colours = LIGHT) -> bytes:
-    """The picture as the bytes of a file.
+    """Return the bytes of a PNG file.
 
     Args:
         scene: what is drawn.
         scale: pixels of the file for each of the scene.
         colours: of the theme.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    return figure_bytes(_figure(scene, 100, 100 * scale, colours), ".png")
+
+
+def pdf(scene: Scene, colours: Colours = LIGHT) -> bytes:
+    """Return the bytes of a PDF file of one page, as large as the SVG, with text that can be selected."""
+    return figure_bytes(_figure(scene, INCH, INCH, colours), ".pdf")
+
+
+def _figure(scene: Scene, inch: int, dpi: float, colours: Colours) -> "Figure":
+    """Paint a scene, so many of whose pixels are an inch."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import FancyBboxPatch, Polygon
 
-    dpi, points = 100 * scale, 72 / 100  # a pixel of the scene is a hundredth of an inch
-    figure = Figure(figsize=(scene.width / 100, scene.height / 100), dpi=dpi, facecolor=colours.paper)
+    points = 72 / inch
+    figure = Figure(figsize=(scene.width / inch, scene.height / inch), dpi=dpi, facecolor=colours.paper)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, scene.width), ylim=(scene.height, 0))
     axes.axis("off")
@@ -47,6 +62,4 @@ def png(scene: Scene, scale: float = 2.0, colours: Colours = LIGHT) -> bytes:
                 side = {"start": "left", "middle": "center", "end": "right"}[item.anchor]
                 axes.text(item.x, item.y, item.text.replace("$", r"\$"), fontsize=item.size * points, color=colour,
                           ha=side, va="center_baseline", weight=weight, zorder=order, family="DejaVu Sans")  # fmt: skip
-    stream = BytesIO()
-    FigureCanvasAgg(figure).print_png(stream)
-    return stream.getvalue()
+    return figure
