@@ -163,6 +163,7 @@ def load(
     weights: str | None = None,
     further_tokens: bool = False,
     deterministic: bool = False,
+    accept_unproved: bool = False,
 ) -> LanguageModel:
     """Load a model with its tokenizer.
 
@@ -173,7 +174,8 @@ def load(
         device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
         overrides: assignments path=value, as `archetype set` takes them, to the specification that a Hugging Face
-            folder describes; they settle what was assumed of a family that is not registered.
+            folder describes; they settle what was assumed of a family that is not registered, such as
+            "fused_order=qkv".
         weights: "int8" or "int4" for matrices of 8 or 4 bits in groups of 32, about a quarter or an eighth of float32;
             "lossless" for those of bfloat16 in 12 bits, the same numbers.
         further_tokens: read the layers of a Hugging Face folder that predict tokens after the next, by which the model
@@ -181,6 +183,8 @@ def load(
         deterministic: have the logits of each text that is continued or scored depend on that text alone, to the bit,
             and not on other texts at the same time, the pieces in which it is read, or a draft; prompts are then read
             more slowly.
+        accept_unproved: read a family that is not registered though nothing can prove what is assumed of it: no test,
+            and no class of the installed transformers.
 
     Raises:
         ArchetypeError: names the file and what is wrong with it.
@@ -193,7 +197,7 @@ def load(
 
     return load(
         folder, dtype_of(dtype), device, allow_pickle, overrides, weights, further_tokens=further_tokens,
-        deterministic=deterministic,
+        deterministic=deterministic, accept_unproved=accept_unproved,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from archetype.convert.image_processor import read_processor_contents
 from archetype.convert.peft.config import CONFIG as ADAPTER_CONFIG
 from archetype.convert.peft.config import read_config as read_adapter_config
 from archetype.convert.peft.merge import merge_peft
+from archetype.convert.proof import check_proved
 from archetype.convert.sentence_transformers.files import read_files
 from archetype.convert.sentence_transformers.head import with_head_of
 from archetype.convert.sentence_transformers.weights import attach_head
@@ -58,6 +59,7 @@ def load(
     mapped: bool = False,
     further_tokens: bool = False,
     deterministic: bool = False,
+    accept_unproved: bool = False,
 ) -> LanguageModel:
     """Load the model and tokenizer of a run directory, a Hugging Face folder, a GGUF file, or one of huggingface.co.
 
@@ -70,12 +72,14 @@ def load(
         dtype: type of the weights (default: as stored; of a GGUF file's blocks float32, which holds their numbers).
         device: where the weights go.
         allow_pickle: also read pytorch_model.bin, with an unpickler that creates nothing but tensors.
-        overrides: assignments path=value to the specification that a folder's or a file's keys describe.
+        overrides: assignments path=value to the specification that a folder's or a file's keys describe, or of
+            layouts that they do not show.
         weights: int8 or int4 for matrices of 8 or 4 bits, lossless for bfloat16 in 12 (default: as stored).
         mapped: whether weights may stay in their file, mapped into memory, as what reads them once alone needs.
         further_tokens: read the layers of a Hugging Face folder that predict tokens after the next, which are left out
             otherwise; those of a run are read as its specification says.
         deterministic: have the logits of each text that is continued or scored depend on that text alone, to the bit.
+        accept_unproved: read a family that is not registered though nothing can prove what is assumed of it.
 
     Raises:
         ArchetypeError: names the file and what is wrong with it.
@@ -97,9 +101,10 @@ def load(
     elif not folder.is_dir():
         raise without_weights(folder)
     elif (folder / "config.json").is_file():
+        check_proved(folder, overrides, accept_unproved, allow_pickle)
         lm = _load_hf(folder, dtype, device, allow_pickle, overrides, further_tokens)
     elif (folder / ADAPTER_CONFIG).is_file():
-        lm = _load_peft(folder, dtype, device, allow_pickle, overrides)
+        lm = _load_peft(folder, dtype, device, allow_pickle, overrides, accept_unproved)
     else:
         cause = "is neither a run directory (spec.yaml) nor a Hugging Face folder (config.json)"
         raise CheckpointError(str(folder), cause, "check the path")
@@ -192,12 +197,13 @@ def _load_gguf(path: Path, dtype: torch.dtype | None, device: torch.device, over
 
 
 def _load_peft(
-    folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str]
-) -> LanguageModel:
+    folder: Path, dtype: torch.dtype | None, device: torch.device, allow_pickle: bool, overrides: Sequence[str],
+    accept_unproved: bool,
+) -> LanguageModel:  # fmt: skip
     """The base that an adapter names, by its path from here or from the folder, with the adapter merged."""
     base = _base_of(folder)
     try:
-        lm = load(base, dtype, device, allow_pickle, overrides)
+        lm = load(base, dtype, device, allow_pickle, overrides, accept_unproved=accept_unproved)
     except CheckpointError as error:
         if error.place != str(base):
             raise

@@ -6,6 +6,7 @@ Of each type a small model with random weights is written by transformers and re
 largest difference is below 1e-5 of the largest, in float32. Tasks are causal, masked, texts, tokens, pairs and images.
 """
 
+import json
 import sys
 import tempfile
 from collections import Counter
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import transformers
 
+from archetype.convert.infer.proofs import FILE
 from tests.conftest import SHARED
-from tests.helpers.zoo import TASKS, Outcome, outcome, page_of
+from tests.helpers.zoo import TASKS, Outcome, outcome, page_of, proved_by_pages
 from tests.helpers.zoo_published import outcome_as_published, pinned_decoders, summary
 
 AS_PUBLISHED = (
@@ -67,8 +69,15 @@ def page(name: str, results: list[Outcome], published: dict[str, str] | None = N
     return head + "\n".join(rows) + "\n"
 
 
+def write_proved() -> None:
+    """Write the types that the pages prove into the package, beside those of other versions of transformers."""
+    version, proved = proved_by_pages()
+    versions = json.loads(FILE.read_bytes()) if FILE.is_file() else {}
+    FILE.write_text(json.dumps(versions | {version: proved}, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
-    """Write the pages, and print the counts."""
+    """Write the pages and the table of proved types, and print the counts."""
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     transformers.logging.disable_progress_bar()
     for name in sys.argv[1:] or TASKS:
@@ -78,6 +87,7 @@ def main() -> None:
                 results.append(outcome(kind, Path(place), TASKS[name]))
         published = as_published(SHARED / "data") if name == "causal" else None
         page_of(name).write_text(page(name, results, published), encoding="utf-8")
+    write_proved()
 
 
 if __name__ == "__main__":

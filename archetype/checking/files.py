@@ -7,10 +7,10 @@ import torch
 
 from archetype.checking.passes import EXACT
 from archetype.checking.subject import Inapplicable, Subject, Violated, vectors
-from archetype.checking.tensors import distance
 from archetype.convert.hf_folder import compare, write_model
 from archetype.errors import MAX_LINE, ArchetypeError
 from archetype.families.registry import family_for
+from archetype.nn.comparison import distance
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 
 

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from archetype.checking.passes import WRONG, in_float64
 from archetype.checking.subject import Inapplicable, Subject, Violated, vectors
-from archetype.checking.tensors import distance
 from archetype.models.build import Model
+from archetype.nn.comparison import distance
 
 LEAST = 1e-7  # of the largest gradient of all; a router that is not trained had 2e-11
 # The softmax over keys sees differences of scores only, and what all keys have in common is in none of them.

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from archetype.checking.subject import CPU, Inapplicable, Subject, Violated, vectors
-from archetype.checking.tensors import distance
 from archetype.errors import SpecError
+from archetype.nn.comparison import distance
 from archetype.training.block_execution import blocks_of, compile_blocks
 
 EXACT = 1e-5  # of the largest magnitude, in float32

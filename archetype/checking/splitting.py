@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archetype.checking.passes import EXACT
 from archetype.checking.subject import Inapplicable, Subject, Violated
-from archetype.checking.tensors import distance
+from archetype.nn.comparison import distance
 from archetype.nn.context import ForwardContext
 from archetype.roles.parallel import Cut, SplitPlan, TablePlan, Whole, plans_of
 

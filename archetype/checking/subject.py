@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archetype.checking.tensors import randomize
 from archetype.models.build import Model, build
 from archetype.models.output import Output
 from archetype.models.spec import ModelSpec
 from archetype.nn.cache import State
+from archetype.nn.comparison import randomize
 from archetype.nn.registry import module_class
 
 CPU = torch.device("cpu")

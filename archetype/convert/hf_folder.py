@@ -13,6 +13,7 @@ from torch import Tensor
 
 from archetype.convert.apply import export_sizes, export_tensors, load_tensors, published_shapes, shapes_of
 from archetype.convert.infer.names import TABLES, prediction_tensors
+from archetype.convert.infer.proofs import split_overrides
 from archetype.convert.sentence_transformers.files import read_files
 from archetype.convert.sentence_transformers.head import with_head_of
 from archetype.convert.sentence_transformers.weights import attach_head
@@ -49,15 +50,17 @@ def read_model(
         dtype: type of the weights (absent: as in the file).
         device: where they go (absent: CPU).
         allow_pickle: also read pytorch_model.bin where there are no safetensors.
-        overrides: path=value, applied to the specification that the folder describes.
+        overrides: path=value, applied to the specification that the folder describes, or LAYOUT=value for what its
+            files do not show.
         further_tokens: read the layers that predict them, which are left out otherwise.
 
     Raises:
         CheckpointError: names the file, key or tensor that is wrong.
     """
-    family, spec = read_hf_spec(folder, lambda: open_tensors(folder, allow_pickle).shapes())
+    settings, changes = split_overrides(overrides)
+    family, spec = read_hf_spec(folder, lambda: open_tensors(folder, allow_pickle).shapes(), settings=settings)
     files = read_files(folder, allow_pickle)
-    spec = assign(with_head_of(spec, files), list(overrides))
+    spec = assign(with_head_of(spec, files), changes)
     family = with_spec(family, bare := spec.without_sentence_head())
     if further_tokens:
         values, names = (

@@ -6,13 +6,13 @@ hold the same tensors, in the order in which they run.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from archetype.convert.gguf.header import is_gguf
 from archetype.convert.hf_folder import read_model
 from archetype.errors import ArchetypeError, DataError
 from archetype.families import Family
+from archetype.families.classes import TEXTS, TOKENS
 from archetype.families.rules import Rule, for_model
 from archetype.io import hub
 from archetype.io.tensors import dtype_of
@@ -106,15 +107,15 @@ def compare(
     if not (folder / "config.json").is_file():
         raise DataError(str(folder), "is not a Hugging Face folder", "export it first")
     family, model = read_model(folder, dtype_of(dtype), overrides=overrides)
-    reference = _load_reference(folder, dtype_of(dtype))
+    reference = load_reference(folder, dtype_of(dtype))
     pairs, left_out = _pair_modules(family, model, reference)
-    inputs = _make_inputs(model, folder, text)
+    inputs = make_inputs(model, folder, text)
     with _record_outputs(model, {name for group, _ in pairs for name in group.params}) as outputs:
-        output = _run(model, inputs)
+        output = run(model, inputs)
     with _record_outputs(reference, {name for _, name in pairs}) as reference_outputs:
-        reference_output = _run_reference(family, reference, inputs)
+        reference_output = run_reference(family, reference, inputs)
     differences = {
-        (group.params, name): _distance(_join(group, outputs), reference_outputs[name])
+        (group.params, name): distance(_join(group, outputs), reference_outputs[name])
         for group, name in pairs
         if name in reference_outputs and all(param in outputs for param in group.params)
     }
@@ -125,7 +126,7 @@ def compare(
         if value is not None
     ]
     left_out += [", ".join(group.params) for group, name in pairs if differences.get((group.params, name)) is None]
-    difference = _distance(output, reference_output)
+    difference = distance(output, reference_output)
     if difference is None:
         cause = f"the output has shape {list(output.shape)} here and {list(reference_output.shape)} in transformers"
         raise ArchetypeError(str(folder), cause, "is this an architecture that both know?")
@@ -140,30 +141,83 @@ def _compare_with_llama_cpp(
     from archetype.convert.gguf import parity
 
     model, output, reference = parity.outputs(path, dtype, text, overrides)
-    difference = _distance(output, reference)
+    difference = distance(output, reference)
     assert difference is not None  # both have the file's sizes
     allowed = max(TOLERANCES[dtype], parity.tolerance(path)) if tolerance is None else tolerance
     return Parity(dtype, allowed, [], [], difference, *_compare_likelihoods(model.spec, output, reference))
 
 
-def _load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
-    """The model as transformers reads it, by the class that config.json names; no code of the folder is run."""
+def reference_class(values: Mapping[str, Any], place: str) -> Any:
+    """The class of transformers that reads a config.json: the one that it names, or the one of its type.
+
+    No code of a folder is run. Published files may name a class of their own code, of which transformers has the same
+    under another name (Sarvam's is GLM-4's).
+
+    Raises:
+        DataError: transformers is missing, or has no class of the type.
+    """
     try:
         import transformers
     except ImportError:
         raise DataError("transformers", "is not installed", "pip install transformers") from None
-    names = json.loads((folder / "config.json").read_bytes()).get("architectures") or []
-    logging: Any = transformers.logging
+    names, library = values.get("architectures"), cast("Any", transformers)
+    name, kind = str(names[0]) if isinstance(names, list) and names else "", str(values.get("model_type"))
+    is_known = kind in library.CONFIG_MAPPING
+    model_class = getattr(library, name, None) if is_known or not values.get("auto_map") else None
+    if isinstance(model_class, type) and issubclass(model_class, library.PreTrainedModel):
+        return model_class
+    ending = next((ending for ending in (TEXTS, TOKENS) if name.endswith(ending)), "ForCausalLM")
+    auto = getattr(library, f"AutoModel{ending}")
+    if is_known and library.CONFIG_MAPPING[kind] in auto._model_mapping:
+        return auto
+    cause = f"names the class {name!r}, which transformers lacks" if name else "names no class"
+    raise DataError(f"{place}: architectures", cause, "name the class that reads this folder")
+
+
+def read_configuration(model_class: Any, folder: Path) -> tuple[Any, Callable[[Any], Any]]:
+    """The configuration of a folder's config.json, and what makes a model of it with fresh weights."""
+    from transformers import CONFIG_MAPPING
+
+    kind = str(read_mapping(folder / "config.json").get("model_type"))
+    config_class = getattr(model_class, "config_class", None)  # an Auto class has none, and its type is known
+    if kind in CONFIG_MAPPING:
+        config_class = CONFIG_MAPPING[kind]
+    assert config_class is not None
+    config = config_class.from_pretrained(folder)
+    if hasattr(model_class, "from_config"):  # an Auto class
+        return config, model_class.from_config
+    if not isinstance(config, model_class.config_class):
+        config = config.get_text_config(decoder=True)
+    return config, model_class._from_config
+
+
+@contextmanager
+def quiet_reference() -> Iterator[None]:
+    """Have transformers print nothing but errors."""
+    from transformers import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model_class = getattr(transformers, str(names[0]), None) if names else None
-    if model_class is None:
-        cause = f"names the class {names[0]!r}, which transformers lacks" if names else "names no class"
-        raise DataError(f"{folder / 'config.json'}: architectures", cause, "name the class that reads this folder")
     try:
-        model: nn.Module = model_class.from_pretrained(folder, dtype=dtype, local_files_only=True)
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
+    """The model as transformers reads it, by the class that config.json names."""
+    file = folder / "config.json"
+    model_class = reference_class(json.loads(file.read_bytes()), str(file))
+    try:
+        with quiet_reference():
+            model: Any = model_class.from_pretrained(folder, dtype=dtype, local_files_only=True)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise DataError(str(folder), f"transformers cannot read it: {' '.join(str(error).split())}") from None
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = False  # one pass needs none, and not every class can make its own
     return model.eval()
 
 
@@ -243,7 +297,7 @@ def _join(group: Rule, outputs: dict[str, Tensor]) -> Tensor:
     return torch.cat(parts, dim=-1).flatten(-2)
 
 
-def _distance(tensor: Tensor, reference: Tensor) -> float | None:
+def distance(tensor: Tensor, reference: Tensor) -> float | None:
     """The largest difference, of the largest magnitude; None where the two do not have the same shape."""
     if reference.dim() == 4 and tensor.dim() == 3:
         reference = reference.flatten(2).transpose(1, 2)  # an image of patches
@@ -253,7 +307,7 @@ def _distance(tensor: Tensor, reference: Tensor) -> float | None:
     return ((tensor - reference).abs().max() / reference.abs().max().clamp(min=1e-30)).item()
 
 
-def _make_inputs(model: Model, folder: Path, text: str | None) -> dict[str, Tensor]:
+def make_inputs(model: Model, folder: Path, text: str | None) -> dict[str, Tensor]:
     """The arguments of both models, under transformers' names."""
     generator = torch.Generator().manual_seed(0)
     spec = model.spec
@@ -286,7 +340,7 @@ def _encode(folder: Path, text: str) -> list[int]:
     return tokenizer.add_special_tokens(tokenizer.encode(text))
 
 
-def _run(model: Model, inputs: dict[str, Tensor]) -> Tensor:
+def run(model: Model, inputs: dict[str, Tensor]) -> Tensor:
     if isinstance(model, EncoderDecoder):
         output = model(inputs["decoder_input_ids"], source=inputs["input_ids"])
     else:
@@ -296,7 +350,7 @@ def _run(model: Model, inputs: dict[str, Tensor]) -> Tensor:
     return result
 
 
-def _run_reference(family: Family, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+def run_reference(family: Family, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     if family.format is not None and family.format.marks_global_tokens:
         mask = torch.zeros_like(inputs["input_ids"])
         mask[:, 0] = 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archetype.convert.gguf.header import is_gguf
@@ -119,14 +120,19 @@ def without_weights(place: str | Path) -> CheckpointError:
 
 
 def read_hf_spec(
-    folder: Path, shapes: Callable[[], Shapes] | None = None, warn: bool = True
+    folder: Path,
+    shapes: Callable[[], Shapes] | None = None,
+    warn: bool = True,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Family, ModelSpec]:
     """The family and the specification that a folder's config.json describes, as `read_config` reads it."""
     config = _local_config(folder / CONFIG)
-    return read_config(config if shapes is None else config._replace(shapes=shapes), warn)
+    return read_config(config if shapes is None else config._replace(shapes=shapes), warn, settings)
 
 
-def read_config(config: PublishedConfig, warn: bool = True) -> tuple[Family, ModelSpec]:
+def read_config(
+    config: PublishedConfig, warn: bool = True, settings: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Family, ModelSpec]:
     """The family and the specification that a published config.json describes.
 
     A family that is not registered is read by its tensors too; then its `reading` says what that rests on.
@@ -134,18 +140,28 @@ def read_config(config: PublishedConfig, warn: bool = True) -> tuple[Family, Mod
     Args:
         config: the config.json, and what gives the shapes of the tensors.
         warn: say so where a family is not registered.
+        settings: layouts that neither keys nor tensors of a family that is not registered show, by name; they go
+            before those that a proof has found.
 
     Warns:
         UnknownFamily: the family is not registered.
         UnreadKeys: the file has keys that no class of a registered family reads.
     """
-    from archetype.convert.infer import read_unknown  # here, because presets and files need none of it
+    # here, because presets and files need none of it
+    from archetype.convert.infer import read_unknown
+    from archetype.convert.infer.proofs import find_proof, with_proof
 
     values, place = without_settings(read_mapping(config.file)), config.place
     family = family_of(values, place)
     tensors = config.shapes() if family is None else {}
+    if family is not None and settings:
+        cause = f"is a layout that is settled for families that are not registered, and {family.name} is"
+        raise SpecError(next(iter(settings)), cause, "leave it out")
     try:
-        family = family or read_unknown(values, tensors, place)
+        if family is None:
+            proof = find_proof(values, settings)
+            taken = {} if proof is None else proof.taken
+            family = with_proof(read_unknown(values, tensors, place, {**taken, **settings}), proof)
         if family.reading is not None and warn:
             warnings.warn(UnknownFamily(f"{config.model}: {family.reading.summary(family.name)}"), stacklevel=2)
         return family, family.format.spec_from(values, place)

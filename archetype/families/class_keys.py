@@ -49,14 +49,20 @@ def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mappi
         None where nobody knows: the type, or the class in `architectures`, is not one of transformers', or the file is
         of a later version, whose classes may read more.
     """
-    row = class_keys().get(str(values.get("model_type")))
-    classes = values.get("architectures")
-    if row is None or (isinstance(classes, list) and classes and not _is_one_of(str(classes[0]), row.classes)):
+    if not is_class_of(values):
         return None
     if _version(values.get("transformers_version")) > _version(_table()["version"]):
         return None
-    row = row if model_type is None else class_keys().get(model_type)
+    row = class_keys().get(str(values.get("model_type")) if model_type is None else model_type)
     return None if row is None else row.defaults
+
+
+def is_class_of(values: Mapping[str, Any]) -> bool:
+    """Whether transformers has the type of a config.json, and the class that it names, if any, is of that type."""
+    row, classes = class_keys().get(str(values.get("model_type"))), values.get("architectures")
+    if row is None:
+        return False
+    return not (isinstance(classes, list) and classes) or _is_one_of(str(classes[0]), row.classes)
 
 
 def _is_one_of(name: str, starts: tuple[str, ...]) -> bool:

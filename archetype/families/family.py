@@ -1,7 +1,7 @@
 """Families: presets and, where their weights are published, the format they come in. Data, no torch."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,8 @@ class InferenceReport:
         unknown: keys that are not understood, with their values.
         unread: keys that the family's class in transformers never reads.
         left_out: tensors that a decoder of text has no use for.
+        alternatives: the other values of each layout that was assumed, by its name.
+        proof: what the reading was compared with, and agrees with; empty where nothing has proved it.
     """
 
     recognized: tuple[str, ...]
@@ -41,21 +43,30 @@ class InferenceReport:
     unknown: tuple[str, ...]
     unread: tuple[str, ...]
     left_out: tuple[str, ...]
+    alternatives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    proof: str = ""
 
     def summary(self, name: str) -> str:
         """The report in one line."""
         text = f"{name} is not a registered family; read by {len(self.recognized)} keys and {self.tensors} tensors"
-        for words, items in (
-            ("assumed", self.assumed),
-            ("keys not understood", self.unknown),
-            ("keys that its class never reads", self.unread),
+        text += f"; {self.proof or f'not proved: {self._what_counts()}'}"
+        for words, items, shown in (
+            ("assumed", () if self.proof else self.assumed, len(self.assumed)),
+            ("keys not understood", self.unknown, SHOWN),
+            ("keys that its class never reads", self.unread, SHOWN),
         ):
-            more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-            text += f"; {words}: {', '.join(items[:SHOWN])}{more}" if items else ""
+            more = f" and {len(items) - shown} more" if len(items) > shown else ""
+            text += f"; {words}: {', '.join(items[:shown])}{more}" if items else ""
         if self.left_out:
             text += f"; {len(self.left_out)} tensors left out, such as {self.left_out[0]}"
-        open_ends = self.assumed or self.unknown
-        return one_line(f"{text}; correct what is wrong with --set PATH=VALUE" if open_ends else text)
+        open_ends = self.unknown or (self.assumed and not self.proof)
+        return one_line(f"{text}; correct what is wrong with --set NAME=VALUE" if open_ends else text)
+
+    def _what_counts(self) -> str:
+        """The assumed fields of the specification, on which sizes and costs may depend; layouts change neither."""
+        names = [item.partition("=")[0] for item in self.assumed]
+        fields = [name for name in names if name not in self.alternatives]
+        return f"sizes and costs depend on {', '.join(fields) if fields else 'nothing that is assumed'}"
 
     def table(self, name: str) -> str:
         """The report, a line for each item."""
@@ -67,7 +78,8 @@ class InferenceReport:
         return Table(("how", "what"), self._rows(), text_columns=2).html()
 
     def _rows(self) -> list[tuple[str, str]]:
-        rows = [("recognized", key) for key in self.recognized]
+        rows = [("proved" if self.proof else "not proved", self.proof or self._what_counts())]
+        rows += [("recognized", key) for key in self.recognized]
         rows += [("recognized", f"{self.tensors} tensors have a place")]
         rows += [("assumed", item) for item in self.assumed]
         rows += [("not understood", item) for item in self.unknown]

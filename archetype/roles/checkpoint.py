@@ -17,6 +17,9 @@ from archetype.spec.base import MAX_SIZE
 
 Shape = tuple[int, ...]
 NameTable = tuple[tuple[str, str], ...]  # patterns of a file's names, and ours; the first that fits counts
+# One after the other; those of each head of keys together; each quarter of the heads together (CodeGen).
+FusedOrder = Literal["qkv", "qkv_per_head", "qvk_per_quarter"]
+DoubledQuery = Literal["query_gate_per_head", "gate_query_per_head", "query_gate", "gate_query"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class MixerQuirks:
 
     Attributes:
         interleaved: rotary pairs are neighbours.
+        doubled_query: where that gate lies; None where nobody knows.
         unscaled_scores: scores are not divided by the root of the head's width.
         qk_norm: a norm of queries and keys without weights.
         qk_norm_after_rope: queries and keys are normalized after they are rotated.
@@ -33,10 +37,13 @@ class MixerQuirks:
         mixer_eps: of the norm in a delta network or Mamba-2, where it is not that of the others.
         steps_from_min: no step of Mamba-2 is smaller than `time_step_min`, which elsewhere is of their beginning alone.
         conv_silu: the nonlinearity behind a convolution is SiLU, whatever `hidden_act` says.
-        fused_order: the order of queries, keys and values in one tensor, and in how many parts they follow each other.
+        fused_order: how queries, keys and values lie in one tensor; None where nobody knows.
+        reversed: rotary pairs are rotated the other way.
+        alibi: scores fall with the distance, which no key says.
     """
 
     interleaved: bool = False
+    doubled_query: DoubledQuery | None = None
     unscaled_scores: bool = False
     qk_norm: bool = False
     qk_norm_after_rope: bool = False
@@ -45,7 +52,9 @@ class MixerQuirks:
     mixer_eps: float | None = None
     steps_from_min: bool = False
     conv_silu: bool = False
-    fused_order: tuple[str, int] | None = None
+    fused_order: FusedOrder | None = None
+    reversed: bool = False
+    alibi: bool = False
 
 
 class ConfigKeys(Protocol):
@@ -79,6 +88,7 @@ class CheckpointMixer(ABC):
 
     Attributes:
         shapes: of its tensors, by our names below `mixer`, such as "q.weight".
+        names: of its tensors in the file, by the same names.
         d_model: width of the model, D.
         transposed: whether matrices are kept as (inputs, outputs).
         config: the keys of config.json.
@@ -86,6 +96,7 @@ class CheckpointMixer(ABC):
     """
 
     shapes: Mapping[str, Shape]
+    names: Mapping[str, str]
     d_model: int
     transposed: bool
     config: ConfigKeys
@@ -133,6 +144,10 @@ class CheckpointMixer(ABC):
     @abstractmethod
     def pattern(self) -> Pattern:
         """Which pairs of positions are seen in this layer."""
+
+    @abstractmethod
+    def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
+        """One of several layouts that neither keys nor tensors tell apart; the first is assumed, and noted."""
 
     @abstractmethod
     def assume(self, field: str, value: object, why: str) -> None:

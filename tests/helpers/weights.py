@@ -1,5 +1,5 @@
 """Weights in which nothing is hidden, and distances of results: those with which the package checks parts."""
 
-from archetype.checking.tensors import distance, randomize
+from archetype.nn.comparison import distance, randomize
 
 __all__ = ["distance", "randomize"]

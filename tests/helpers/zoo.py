@@ -1,5 +1,6 @@
 """Small models of every type that transformers knows for a task, with random weights, and what becomes of them here."""
 
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from transformers.integrations.heterogeneity.configuration_utils import Ambiguou
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import archetype
+from archetype.convert.infer.small import LATENT, MOST, SIZES
 from archetype.errors import ArchetypeError, UnknownFamily
 from tests.conftest import ROOT
 from tests.helpers.published import EXACT
@@ -25,43 +27,6 @@ ROWS, COUNTS = torch.stack((torch.arange(4, 24), torch.arange(24, 4, -1))), torc
 IS_TOKEN = torch.arange(20) < COUNTS[:, None]
 PICTURES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 STATUSES = ("agrees", "differs", "refused", "not made")
-MOST = 7_000_000  # parameters: what is larger has a size that no key below names
-
-WIDTH = (
-    "hidden_size n_embd d_model embed_dim dim model_dim embedding_size word_embed_proj_dim input_embedding_size "
-    "output_embedding_size"
-)
-# Every size by the names that configurations have for it; a type is given those that its configuration has.
-SIZES: dict[str, int] = {
-    key: value
-    for value, keys in (
-        (61, "vocab_size"),
-        (32, WIDTH),
-        (
-            48,
-            "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim n_inner ffn_hidden_size d_ff inner_dim d_inner "
-            "dff",
-        ),
-        (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers "),
-        (2, "num_encoder_layers num_key_value_heads num_kv_heads num_experts_per_tok depth"),
-        (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
-        (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
-        (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
-        (8, "head_dim sliding_window qk_nope_head_dim v_head_dim"),
-        (16, "moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
-        (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
-        (12, "q_lora_rank"),
-        (10, "kv_lora_rank"),
-        (1, "n_group topk_group first_k_dense_replace bos_token_id"),
-        (0, "pad_token_id max_window_layers"),
-        (32, "image_size"),
-        (8, "patch_size"),
-        (2, "eos_token_id"),
-    )
-    for key in keys.split()
-}
-# Latent attention turns a part of a head, which is what these configurations call a head's width.
-LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
 GEMMA4: dict[str, Any] = {"per_layer_config": {}, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 61}
 INDEX = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}  # of sparse attention
 # What a type wants beside or against the sizes above.
@@ -366,6 +331,17 @@ def rows_of(text: str) -> dict[str, tuple[str, str]]:
     """The outcome of each type of a page, and the words beside it."""
     rows = (line.split(" | ") for line in text.splitlines() if line.startswith("| ") and line.count(" | ") >= 3)
     return {row[0].removeprefix("| "): (row[1], row[-1].removesuffix(" |")) for row in rows if row[1] in STATUSES}
+
+
+def proved_by_pages() -> tuple[str, dict[str, list[str]]]:
+    """The version of transformers that the pages are of, and the types that agree though they are not registered."""
+    pages = {task: page_of(task).read_text(encoding="utf-8") for task in TASKS}
+    (version,) = {one for page in pages.values() for one in re.findall(r"transformers (\d+\.\d+\.\d+)\b", page)}
+    agree = {
+        task: re.findall(r"^\| (\S+) \| agrees (?=\|).*\| by its files \|", page, flags=re.MULTILINE)
+        for task, page in pages.items()
+    }
+    return version, {task: kinds for task, kinds in agree.items() if kinds}
 
 
 def outcome(kind: str, folder: Path, task: Task = TASKS["causal"]) -> Outcome:

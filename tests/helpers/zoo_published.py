@@ -12,20 +12,15 @@ import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import archetype
+from archetype.convert.infer.small import MOST, make_small
 from archetype.errors import ArchetypeError
-from archetype.io.low_bit.settings import without_settings
 from tests.helpers.published import EXACT
 from tests.helpers.published_models import PublishedModel, published_models
 from tests.helpers.weights import distance
-from tests.helpers.zoo import MOST, SIZES, SPECIAL, TASKS, TEXT, Outcome, class_of, drawn, reason_of
+from tests.helpers.zoo import SPECIAL, TASKS, TEXT, Outcome, class_of, drawn, reason_of
 
 DECODERS = "CausalLM|LMHeadModel|ConditionalGeneration"
 PAIRS = ("bart", "mbart", "marian")  # whose decoder alone nobody publishes
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-# Not sizes of any tensor, or only of tables of positions.
-KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id", "pad_token_id", "sliding_window"}
-LEFT_OUT = ("dtype", "torch_dtype", "auto_map", "_name_or_path")
-ROPE, FACTORS = ("rope_scaling", "rope_parameters"), ("short_factor", "long_factor")  # of each rotated pair
 # Sizes that go together in one type, beside those of SPECIAL.
 FITTING: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {"head_dim": 32},
@@ -58,38 +53,7 @@ def pinned_decoders(shared: Path) -> dict[str, list[PublishedModel]]:
 
 def made_small(values: dict[str, Any]) -> dict[str, Any]:
     """A published config.json with the sizes of a model of a few thousand parameters."""
-    values = without_settings(copy.deepcopy(values))
-    return _cut(values) | {key: _cut(value) for key, value in values.items() if _is_model(value)}
-
-
-def _is_model(value: Any) -> bool:
-    return isinstance(value, dict) and "hidden_size" in value
-
-
-def _cut(values: dict[str, Any]) -> dict[str, Any]:
-    kind = str(values.get("model_type"))
-    layers = next((values[key] for key in LAYERS if isinstance(values.get(key), int)), None)
-    sizes = {key: value for key, value in SIZES.items() if values.get(key) is not None and key not in KEPT}
-    small = {key: value for key, value in values.items() if key not in LEFT_OUT} | sizes
-    small |= {key: value for key, value in (SPECIAL.get(kind, {}) | FITTING.get(kind, {})).items() if value is not None}
-    chosen = _layers(values, layers)
-    for key, value in values.items():
-        if isinstance(value, list) and len(value) == layers and key not in FITTING.get(kind, {}):
-            small[key] = [value[number] for number in chosen]
-    for key in ROPE:
-        if isinstance(section := values.get(key), dict):
-            width = small.get("qk_rope_head_dim") or small.get("head_dim") or SIZES["hidden_size"] // SIZES["n_head"]
-            small[key] = {name: value[: width // 2] if name in FACTORS else value for name, value in section.items()}
-    return small | {"pad_token_id": None}
-
-
-def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, int]:
-    """Two layers that differ, where any do."""
-    for value in values.values():
-        if isinstance(value, list) and len(value) == layers:
-            other = next((number for number, one in enumerate(value) if one != value[0]), 1)
-            return 0, other
-    return 0, 1
+    return make_small(values, {kind: SPECIAL.get(kind, {}) | FITTING.get(kind, {}) for kind in {*SPECIAL, *FITTING}})
 
 
 def outcome_as_published(kind: str, model: PublishedModel, folder: Path) -> Outcome:

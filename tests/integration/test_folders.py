@@ -109,15 +109,31 @@ def test_a_family_that_is_not_known_is_read_and_said_so(archetype: Command, expo
     assert reading["unknown"] == ["depth_of_thought=7"] and "rope_parameters" in reading["recognized"]
     table = archetype("show", unknown, "--explain").stdout
     assert "\n  not understood  depth_of_thought=7\n" in table
-    assert "\n  assumed         layers[*].mixer.position.interleaved=false (" in table
+    assert "\n  assumed         interleaved=false (or true; no file says which features rotate together)\n" in table
+    assert "\n  not proved      sizes and costs depend on nothing that is assumed\n" in table
     known_here = "llama is a registered family: every key is used, or ignored on purpose\n"
     assert archetype("show", exported, "--explain").stdout == known_here
+
+
+def test_what_nothing_proves_is_refused_with_what_is_assumed(archetype: Command, exported: Path, unknown: Path) -> None:
+    prompt, file = ("the king", "--max-new-tokens", "12", "--temperature", "0"), unknown / "config.json"
+    file.write_text(file.read_text().replace("LlamaForCausalLM", "MysteryForCausalLM"))
+    refused = archetype("generate", unknown, *prompt)
+    assert refused.returncode == 2 and refused.stdout == ""
+    notice, error = refused.stderr.splitlines()
+    assert "assumed: parallel=false (or true; " in notice and "interleaved=false (or true; " in notice
+    assert "nothing proves how mystery is read: transformers 5." in error
+    assert error.endswith("correct it with --set NAME=VALUE, and add --accept-unproved")
+    accepted = archetype("generate", unknown, *prompt, "--accept-unproved")
+    assert accepted.stdout == archetype("generate", exported, *prompt).stdout
+    assert archetype("cost", unknown).returncode == 0
 
 
 def test_what_the_files_do_not_say_is_set(archetype: Command, exported: Path, unknown: Path, tmp_path: Path) -> None:
     prompt = ("the king", "--max-new-tokens", "12", "--temperature", "0")
     expected = archetype("generate", exported, *prompt).stdout
-    assert archetype("generate", unknown, *prompt).stdout == expected
+    done = archetype("generate", unknown, *prompt)  # proved by the class that config.json names
+    assert done.stdout == expected and "agrees with transformers" in done.stderr
     run = tmp_path / "run"
     done = archetype("import", unknown, "--to", run, "--set", "layers[*].mixer.position.interleaved=true")
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ import typer
 
 from archetype.apps.cli.fields import takes, values_of
 from archetype.apps.cli.generate import OWN, SAMPLING
-from archetype.apps.cli.options import Device, Dtype, Model, Template, Weights
+from archetype.apps.cli.options import AcceptUnproved, Device, Dtype, Model, Overrides, Template, Weights
 from archetype.apps.cli.output import print_device, show_warnings
 from archetype.errors import ArchetypeError, DataError, nearest
 
@@ -44,6 +44,8 @@ def chat(
     template: Template = None,
     dtype: Dtype = None,
     weights: Weights = None,
+    overrides: Overrides = None,
+    accept_unproved: AcceptUnproved = False,
     device: Device = "auto",
     **options: Any,
 ) -> None:
@@ -58,7 +60,7 @@ def chat(
     from archetype.generate import Engine, Sampling
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
-    lm = load(model, dtype, device, weights=weights)
+    lm = load(model, dtype, device, overrides=overrides or (), weights=weights, accept_unproved=accept_unproved)
     if template is not None:
         lm.use_template(template)
     if lm.template is None:

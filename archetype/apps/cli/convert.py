@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from archetype.apps.cli.options import Exported, Json, Model, Output, Overrides, StoredDtype, Weights
+from archetype.apps.cli.options import AcceptUnproved, Exported, Json, Model, Output, Overrides, StoredDtype, Weights
 from archetype.apps.cli.output import print_json
 
 if TYPE_CHECKING:
     from archetype.convert.parity import Parity
 
-EXCLUDES = {"adapter_only": ("format", "type", "allow_different_tokens", "weights", "dtype", "seed")}
+EXCLUDES = {
+    "adapter_only": (
+        "format", "type", "allow_different_tokens", "weights", "dtype", "seed", "overrides", "accept_unproved",
+    ),
+}  # fmt: skip
 
 
 def import_(
@@ -27,6 +31,7 @@ def import_(
     further_tokens: Annotated[
         bool, typer.Option("--further-tokens", help="Also read the layers that predict tokens after the next.")
     ] = False,
+    accept_unproved: AcceptUnproved = False,
 ) -> None:
     """Read a Hugging Face folder, a GGUF file or a model of huggingface.co into a run directory."""
     from archetype.io.tensors import dtype_of
@@ -34,7 +39,7 @@ def import_(
 
     load(
         model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or (), weights=weights, mapped=True,
-        further_tokens=further_tokens,
+        further_tokens=further_tokens, accept_unproved=accept_unproved,
     ).save(to)  # fmt: skip
     print(f"wrote {to}")
 
@@ -70,6 +75,8 @@ def export(
     adapter_only: Annotated[
         bool, typer.Option("--adapter-only", help="Write a run's adapter as a folder of peft, without its base.")
     ] = False,
+    overrides: Overrides = None,
+    accept_unproved: AcceptUnproved = False,
 ) -> None:
     """Write a model for transformers, llama.cpp, torch or ONNX, read back and compared.
 
@@ -90,9 +97,15 @@ def export(
     trained = names_weights(model)
     if trained and seed is not None:
         raise SpecError("--seed", f"{model} has weights, so that none are drawn", "leave it out")
+    if not trained and (overrides or accept_unproved):
+        option = "--set" if overrides else "--accept-unproved"
+        raise SpecError(option, f"{model} has no weights that are read", "change it with `archetype set`")
     seed = seed or 0
     lm = (
-        load(model, dtype_of(dtype), mapped=True, weights=weights)
+        load(
+            model, dtype_of(dtype), overrides=overrides or (), mapped=True, weights=weights,
+            accept_unproved=accept_unproved,
+        )
         if trained
         else build_untrained(model, seed, dtype_of(dtype))
     )

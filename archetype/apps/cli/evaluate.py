@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from archetype.apps.cli.fields import fields, takes, values_of
-from archetype.apps.cli.options import Device, Dtype, Json, Model, Weights
+from archetype.apps.cli.options import AcceptUnproved, Device, Dtype, Json, Model, Overrides, Weights
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def evaluate(
     limit: Annotated[int | None, typer.Option(min=1, help="Questions of each task.  [default: all]")] = None,
     dtype: Dtype = None,
     weights: Weights = None,
+    overrides: Overrides = None,
+    accept_unproved: AcceptUnproved = False,
     device: Device = "auto",
     as_json: Json = False,
     **options: Any,
@@ -85,7 +87,7 @@ def evaluate(
     beam = values_of(BEAM, options)
     Beam.parse(beam)  # a wrong setting is refused before a large model is read
     texts = {str(file): read_text(file) for file in text or ()}
-    lm = load(model, dtype, device, weights=weights)
+    lm = load(model, dtype, device, overrides=overrides or (), weights=weights, accept_unproved=accept_unproved)
     if files and lm.spec.continues_text:
         text, texts = files, {str(file): read_text(file) for file in files}
     elif files:

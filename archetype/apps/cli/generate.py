@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from archetype.apps.cli.fields import fields, takes, values_of
-from archetype.apps.cli.options import Deterministic, Device, Dtype, Json, Model, Template, Weights
+from archetype.apps.cli.options import (
+    AcceptUnproved,
+    Deterministic,
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Overrides,
+    Template,
+    Weights,
+)
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
@@ -66,6 +76,8 @@ def generate(
     dtype: Dtype = None,
     weights: Weights = None,
     deterministic: Deterministic = False,
+    overrides: Overrides = None,
+    accept_unproved: AcceptUnproved = False,
     device: Device = "auto",
     as_json: Json = False,
     **options: Any,
@@ -85,7 +97,10 @@ def generate(
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
 
     def open_model() -> "LanguageModel":
-        lm = load(model, dtype, device, weights=weights, further_tokens=draft == SELF, deterministic=deterministic)
+        lm = load(
+            model, dtype, device, overrides=overrides or (), weights=weights, further_tokens=draft == SELF,
+            deterministic=deterministic, accept_unproved=accept_unproved,
+        )  # fmt: skip
         return lm if template is None else lm.use_template(template)
 
     if input is not None and output is not None:

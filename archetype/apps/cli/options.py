@@ -66,7 +66,13 @@ Device = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="What the folder's files leave out or say otherwise."),
+    typer.Option("--set", metavar="NAME=VALUE", help="What the folder's files leave out or say otherwise."),
+]
+AcceptUnproved = Annotated[
+    bool,
+    typer.Option(
+        "--accept-unproved", help="Read a family that is not registered though nothing proves what is assumed of it."
+    ),
 ]
 Output = Annotated[Path, typer.Option("--to", "-o", "--output", help="The folder to create; must not exist.")]
 OptionalOutput = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="The file or folder to create.")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from archetype.apps.cli.options import TEMPLATE_HELP, Deterministic, Device, Dtype, Weights
+from archetype.apps.cli.options import TEMPLATE_HELP, AcceptUnproved, Deterministic, Device, Dtype, Weights
 from archetype.apps.cli.output import device_name, show_warnings
 
 if TYPE_CHECKING:
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
 SECTIONS = {
     "Network": ("host", "port", "api_key", "allow_host", "allow_origin", "in_browser"),
-    "Models": ("alias", "memory", "dtype", "weights", "deterministic", "device", "chat_template", "generation_config"),
+    "Models": (
+        "alias", "memory", "dtype", "weights", "deterministic", "accept_unproved", "device", "chat_template",
+        "generation_config",
+    ),
     "Page": ("runs", "reports"),
     "Limits": ("slots", "max_queue", "prefix_cache", "max_body", "timeout", "grace"),
-}
+}  # fmt: skip
 NEEDS = dict.fromkeys(
     (
         "alias",
@@ -89,6 +92,7 @@ def serve(
     dtype: Dtype = None,
     weights: Weights = None,
     deterministic: Deterministic = False,
+    accept_unproved: AcceptUnproved = False,
     device: Device = "auto",
 ) -> None:
     """Serve models over OpenAI's HTTP API.
@@ -111,7 +115,9 @@ def serve(
     if in_browser and not page.is_built():
         raise SpecError("--open", "the web UI is not built", page.HOW_TO_BUILD)
     options = ModelOptions(
-        open=lambda place: load(place, dtype, device, weights=weights, deterministic=deterministic),
+        open=lambda place: load(
+            place, dtype, device, weights=weights, deterministic=deterministic, accept_unproved=accept_unproved
+        ),
         slots=slots, max_queue=max_queue, prefix_bytes=prefix_cache << 20,
         memory_bytes=None if memory is None else int(memory * 2**30),
         own_sampling=generation_config == "model", chat_template=chat_template,

@@ -1,6 +1,7 @@
 """A layer's feed-forward part, by the shapes of its tensors, and its wiring, by the names of its norms."""
 
-from typing import Any
+import re
+from typing import Any, Literal, get_args
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.names import AFTER_ATTENTION, AFTER_NETWORK, BEFORE_NETWORK, FIRST, SECOND
@@ -14,6 +15,9 @@ from archetype.parts.router.spec import SigmoidRouter, SoftmaxRouter
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
+
+# One after the other, or row by row in turn.
+GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
 
 def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart: bool) -> FeedForward:
@@ -33,6 +37,9 @@ def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart
     if "down.weight" not in names:
         raise info.missing(layer.prefix, "a layer without a feed-forward part that is known")
     gated = "gate.weight" in names or "gate_up.weight" in names
+    if "gate_up.weight" in names:
+        gate_up_order(info)
+    _settle_first_matrix(info, layer, names.get("gate.weight", ""))
     width = info.sides(names["down.weight"])[0 if transposed else 1]
     kind = GatedMLP if gated else MLP
     return kind(d_ff=width, activation=info.activation(gated), bias="down.bias" in names)
@@ -45,6 +52,9 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
     num_experts, width = info.sides(names["router.weight"])[0], _expert_width(info, layer)
     if tensor := next((name for _, expert, name in layer.experts if expert >= num_experts), None):
         raise CheckpointError(tensor, f"belongs to an expert beyond the router's {num_experts}", "fix the file")
+    if "experts.gate_up.weight" in names or "shared.gate_up.weight" in names:
+        gate_up_order(info)
+    _settle_first_matrix(info, layer, next((name for param, _, name in layer.experts if ".gate" in param), ""))
     gated = any(name.startswith("experts.gate") for name in (*names, *(param for param, _, _ in layer.experts)))
     kind, activation = GatedMLP if gated else MLP, info.activation(gated)
     shared = None
@@ -57,12 +67,31 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
         experts_per_token=_experts_per_token(info),
         expert=kind(d_ff=width, activation=activation),
         latent_width=info.sides(names["latent_down.weight"])[0] if "latent_down.weight" in names else None,
-        weighs="inputs" if info.quirks.weighs_inputs else "outputs",
+        weighs="inputs" if info.settle("weighs_inputs", (False, True), "no file says what their weights multiply")
+        else "outputs",
         shared=shared,
         shared_gate="shared_gate.weight" in names,
         router=_router(info, expert_bias="correction" in names),
         groups=_groups(info, num_experts, expert_bias="correction" in names),
     )
+
+
+def gate_up_order(info: CheckpointInfo) -> GateUpOrder:
+    """How gate and up lie in one tensor."""
+    order: GateUpOrder = info.settle("gate_up_order", get_args(GateUpOrder), "no file says which half is the gate")
+    return order
+
+
+def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
+    """Of matrices that are called w1 and w3, make the other one the gate where that was set."""
+    if not gate.endswith(".w1.weight") or info.settle("w1_is_gate", (True, False), "no file says whether w1 or w3 is"):
+        return
+
+    def other(param: str) -> str:
+        return re.sub(r"\b(gate|up)(?=\.)", lambda match: "up" if match[1] == "gate" else "gate", param)
+
+    layer.network = {other(param): name for param, name in layer.network.items()}
+    layer.experts = [(other(param), expert, name) for param, expert, name in layer.experts]
 
 
 def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
@@ -88,15 +117,20 @@ def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
     scoring, renormalize = info.first(SCORING), info.config.get("norm_topk_prob")
     if info.config.get("expert_selection_fn") == "softmax":  # of the logits of a token's experts alone
         renormalize = True
-    sigmoid = scoring == "sigmoid" if scoring else info.quirks.sigmoid or (expert_bias and not info.quirks.renormalize)
-    if renormalize is None and not info.quirks.renormalize:
-        info.assume("layers[*].feedforward.router.renormalize", False, "no key names it")
+    sigmoid = scoring == "sigmoid"
+    if not scoring:
+        usual = expert_bias and not info.quirks.renormalize
+        sigmoid = info.settle("sigmoid", (usual, not usual), "no key names the affinity of experts")
+    if renormalize is None:
+        why = "no key says whether the weights of a token's experts sum to one"
+        renormalize = info.settle("renormalize", (False, True), why)
     kind = SigmoidRouter if sigmoid else SoftmaxRouter
+    why = "no file says what the bias of their choice is added to"
     return kind(
-        renormalize=bool(info.quirks.renormalize if renormalize is None else renormalize),
+        renormalize=bool(renormalize),
         scale=info.positive(ROUTER_SCALE, 1.0),
         expert_bias=expert_bias,
-        expert_bias_on=info.quirks.expert_bias_on,
+        expert_bias_on=info.settle("expert_bias_on", ("affinities", "logits"), why) if expert_bias else "affinities",
     )
 
 
@@ -175,8 +209,12 @@ def _wiring(
     if second is None:
         return ParallelResidual, {"mixer_norm": first}
     both: dict[str, str | None] = {"mixer_norm": first, "feedforward_norm": second}
-    if info.first(PARALLEL):
+    parallel, pre_norm = info.first(PARALLEL), info.first(NORMS_FIRST)
+    if parallel is None:
+        parallel = info.settle("parallel", (False, True), "no key says whether both contents read the same vectors")
+    if parallel:
         return ParallelResidual, both
-    norms_first = info.first(NORMS_FIRST)
-    pre_norm = ends_in_norm if norms_first is None else bool(norms_first)
+    if pre_norm is None:
+        usual = ends_in_norm
+        pre_norm = info.settle("norms_first", (usual, not usual), "no key says whether norms stand before contents")
     return PreNorm if pre_norm else PostNorm, both

@@ -17,7 +17,7 @@ from archetype.convert.infer.quirks import (
     QUIRKS,
     FamilyQuirks,
 )
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, SpecError, one_line
 from archetype.families.class_keys import DERIVED
 from archetype.families.config import ACTIVATIONS, Config
 from archetype.families.decoder_classes import read_class_head
@@ -40,7 +40,10 @@ class CheckpointInfo:
         stated: the keys that the file itself has; the others of `config` are its class's defaults.
         defaults: of each key that its class in transformers reads; None where nobody knows which these are.
         unread: keys of the file that this class never reads, and that are not in `config`.
+        settings: layouts that somebody has settled, by name.
         assumed: what neither says, in the order in which it was needed.
+        alternatives: the other values of each layout that was assumed, by its name.
+        asked: names of the layouts on which the reading depends.
     """
 
     config: Config
@@ -50,7 +53,10 @@ class CheckpointInfo:
     stated: frozenset[str]
     defaults: Mapping[str, Any] | None = None
     unread: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
     assumed: dict[str, None] = field(default_factory=dict)
+    alternatives: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
 
     @property
     def quirks(self) -> FamilyQuirks:
@@ -64,8 +70,33 @@ class CheckpointInfo:
 
     def assume(self, path: str, value: object, why: str) -> None:
         """Note a value that neither keys nor tensors give."""
-        text = str(value).lower() if isinstance(value, bool) else value
-        self.assumed[f"{path}={text} ({why})"] = None
+        self.assumed[f"{path}={_word(value)} ({why})"] = None
+
+    def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
+        """Return one of several layouts that neither keys nor tensors tell apart.
+
+        It is the one that was set, or that the family's code is known to have, or else the first, noted as assumed.
+
+        Args:
+            name: of the layout, as `--set NAME=VALUE` takes it.
+            values: all layouts that can be read, the usual one first.
+            why: what the file does not say.
+
+        Raises:
+            SpecError: the layout that was set cannot be read.
+        """
+        self.asked.add(name)
+        if name in self.settings:
+            if (value := self.settings[name]) not in values:
+                remedy = f"use {' or '.join(map(_word, values))}"
+                raise SpecError(name, f"{one_line(repr(value), 60)} is not a layout that this model can have", remedy)
+            return value
+        if fixed := getattr(self.quirks, name, None):
+            return fixed
+        others = [_word(value) for value in values[1:]]
+        self.alternatives[name] = tuple(others)
+        self.assume(name, values[0], "; ".join([f"or {', '.join(others)}", why] if others else [why]))
+        return values[0]
 
     def check_supported(self) -> None:
         """Check that this is a decoder of text, and that neither family nor keys need a part that is missing here.
@@ -173,8 +204,16 @@ class CheckpointInfo:
         if self.quirks.norm is not None:
             norm = self.quirks.norm.replace(eps=eps)
             return norm.replace(bias=bias) if hasattr(norm, "bias") else norm
-        if bias or (key is not None and key.startswith("layer")):
-            return LayerNorm(eps=eps, bias=bias, weight=weight)
-        if key is None:
-            self.assume("layers[*].wiring.norm.kind", "rms", "no tensor is a bias and no key names one")
-        return RMSNorm(eps=eps, weight=weight)
+        kind = "layer" if bias else "rms"
+        if not bias and not str(key).startswith("rms"):
+            kinds = ("layer", "rms") if str(key).startswith("layer") else ("rms", "layer")
+            kind = self.settle("norm_kind", kinds, "no tensor is a bias and no key names the kind")
+        why = "no file says whether 1 is added to the weights of norms"
+        offset = weight and self.settle("unit_offset", (False, True), why)
+        if kind == "layer":
+            return LayerNorm(eps=eps, bias=bias, weight=weight, unit_offset=offset)
+        return RMSNorm(eps=eps, weight=weight, unit_offset=offset)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,6 +1,7 @@
 """A layer's mixer, as its kind's `infer.py` reads it from keys and tensors."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.position import read_latent_rotary, read_pattern, read_position
@@ -39,7 +40,7 @@ class InferredMixer(CheckpointMixer):
 
     def __init__(self, info: CheckpointInfo, layer: Layer, dims: ModelDims) -> None:
         shapes = {param: info.shapes[name] for param, name in layer.mixer.items()}
-        super().__init__(shapes, dims.d_model, dims.transposed, info.config, info.quirks)
+        super().__init__(shapes, layer.mixer, dims.d_model, dims.transposed, info.config, info.quirks)
         self.info, self.layer, self.context_length = info, layer, dims.context_length
 
     def sides(self, param: str) -> Shape:
@@ -71,6 +72,10 @@ class InferredMixer(CheckpointMixer):
     def pattern(self) -> Pattern:
         """Which pairs of positions are seen in this layer."""
         return read_pattern(self.info, self.layer.number)
+
+    def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
+        """One of several layouts that neither keys nor tensors tell apart."""
+        return self.info.settle(name, values, why)
 
     def assume(self, field: str, value: object, why: str) -> None:
         """Note the value of a field that neither keys nor tensors give."""

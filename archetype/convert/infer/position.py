@@ -27,17 +27,16 @@ def read_latent_rotary(info: CheckpointInfo, dim: int, context_length: int) -> R
 
 def _interleaved(info: CheckpointInfo) -> bool:
     """Whether neighbouring features rotate together, which no file says."""
-    if not info.quirks.interleaved:
-        info.assume("layers[*].mixer.position.interleaved", False, "no file says which features rotate together")
-    return info.quirks.interleaved
+    return bool(info.settle("interleaved", (False, True), "no file says which features rotate together"))
 
 
 def read_position(info: CheckpointInfo, number: int, head_dim: int, context_length: int) -> MixerPosition:
     """The positions of a layer whose heads have so many features."""
     config = info.config
-    if config.get("alibi") or info.quirks.alibi:
+    rotates = info.quirks.rope or ROTARY & {*config.values, *(info.defaults or ())}
+    if config.get("alibi") or (not rotates and info.settle("alibi", (False, True), "no key speaks of positions")):
         return Alibi(scale=head_dim**-0.5, rounded=True) if info.quirks.alibi_before_scale else Alibi()
-    if not (info.quirks.rope or ROTARY & {*config.values, *(info.defaults or ())}) or _without_rope(info, number):
+    if not rotates or _without_rope(info, number):
         return NoPosition()
     if info.quirks.rope_when_named and config.get("position_embedding_type") != "rope":
         return NoPosition()
@@ -54,7 +53,8 @@ def read_position(info: CheckpointInfo, number: int, head_dim: int, context_leng
     dim = info.size(("rotary_dim",))
     dim = position.dim if dim is None else dim
     dim = None if dim == head_dim else dim
-    return position.replace(dim=dim, interleaved=_interleaved(info), reversed=info.quirks.reversed)
+    backwards = info.settle("reversed", (False, True), "no file says in which direction they rotate")
+    return position.replace(dim=dim, interleaved=_interleaved(info), reversed=backwards)
 
 
 def _rotary_section(info: CheckpointInfo, number: int) -> dict[str, Any] | None:

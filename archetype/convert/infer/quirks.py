@@ -37,6 +37,15 @@ ROTARY = frozenset({"rope_theta", "rope_parameters", "rope_scaling", "rotary_pct
                     "partial_rotary_factor"})  # fmt: skip
 ROTARY_FRACTION = ("rotary_pct", "partial_rotary_factor")
 
+# Layouts that neither keys nor tensors show, by the names that `--set` takes.
+LAYOUTS = frozenset({
+    "alibi", "delta_order", "doubled_query", "expert_bias_on", "experts_layout", "fused_order", "gate_activation",
+    "gate_up_order", "in_proj_order", "interleaved", "latent_order", "logits_times_scaling", "matrix_layout",
+    "norm_first", "norm_kind", "norms_first", "parallel", "positions_after_padding", "qk_norm_after_rope",
+    "renormalize", "reversed", "scaled_embedding", "sigmoid", "unit_offset", "unscaled_scores", "w1_is_gate",
+    "weighs_inputs",
+})  # fmt: skip
+
 # Keys that change no number of a finished model on text, or that the tensors say already.
 NEUTRAL = (
     r".*(dropout|pdrop|_drop|layerdrop|jitter).*",
@@ -71,7 +80,6 @@ class FamilyQuirks(MixerQuirks):
     """The settings that the code of one family fixes, beside those of its mixers.
 
     Attributes:
-        reversed: rotary pairs are rotated the other way.
         positions_after_padding: positions are counted from the number after padding's.
         full_layers_without_rope: layers with full attention have no positions, where others have a window.
         dense_layers_rotate: but for those without experts, if all of these have full attention.
@@ -88,7 +96,6 @@ class FamilyQuirks(MixerQuirks):
         inclusive_waves: the exponents of their waves run from 0 to 1 inclusive (tensor2tensor).
         rope: queries and keys are rotated, though no key says so.
         rope_when_named: queries and keys are rotated only where `position_embedding_type` says so.
-        alibi: scores fall with the distance, which no key says.
         alibi_before_scale: they fall, in bfloat16, before they are divided by the root of the head's width.
         logits_times_scaling: `logits_scaling` multiplies logits, where it divides them elsewhere.
         norm_first: the embedding's norm stands before positions are added.
@@ -100,7 +107,6 @@ class FamilyQuirks(MixerQuirks):
         computed: pattern of tensors that follow from sizes, and are not read.
     """
 
-    reversed: bool = False
     positions_after_padding: bool = False
     full_layers_without_rope: bool = False
     dense_layers_rotate: bool = False
@@ -117,7 +123,6 @@ class FamilyQuirks(MixerQuirks):
     inclusive_waves: bool = False
     rope: bool = False
     rope_when_named: bool = False
-    alibi: bool = False
     alibi_before_scale: bool = False
     logits_times_scaling: bool = False
     norm_first: bool = False
@@ -170,7 +175,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
         ("lfm2", "lfm2_moe", "lfm3"),
         FamilyQuirks(sigmoid=True, renames=((r"(.*\.)embedding_norm\.(.*)", r"\1final_norm.\2"),)),
     ),
-    "codegen": FamilyQuirks(interleaved=True, fused_order=("qvk", 4)),
+    "codegen": FamilyQuirks(interleaved=True, fused_order="qvk_per_quarter"),
     "cohere2": FamilyQuirks(interleaved=True, full_layers_without_rope=True),
     "cohere2_moe": FamilyQuirks(
         interleaved=True, full_layers_without_rope=True, dense_layers_rotate=True, only=(("rope_scaling", None),)

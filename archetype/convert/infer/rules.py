@@ -2,6 +2,7 @@
 
 import re
 
+from archetype.convert.infer.block import gate_up_order
 from archetype.convert.infer.checkpoint_info import CheckpointInfo
 from archetype.convert.infer.mixer import InferredMixer, ModelDims
 from archetype.convert.infer.tensors import GroupedTensors, Layer, Names
@@ -55,6 +56,12 @@ def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
     return rules
 
 
+def _gate_and_up(info: CheckpointInfo, rows: int) -> tuple[tuple[str, str], int]:
+    """The order of the two in one tensor of so many rows, and how many times they follow each other."""
+    order = gate_up_order(info)
+    return ("up", "gate") if order == "up_gate" else ("gate", "up"), rows // 2 if order == "gate_up_in_turn" else 1
+
+
 def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> list[Rule]:
     below = f"blocks.{layer.number}.feedforward"
     # one rule for the tensors of all experts
@@ -68,15 +75,19 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> 
         shape = info.shapes[name]
         if param == "correction":
             rules.append(rule(name, f"{below}.correction", shape=shape))
-        elif path == "experts.gate_up":  # of each expert, its gate before its up
-            params = (f"{below}.experts.{part}" for part in ("gate", "up"))
-            rules.append(rule(name, *params, heads=shape[0], shape=shape, transposed=layer.experts_transposed(info)))
+        elif path == "experts.gate_up":  # of each expert
+            turned = layer.experts_transposed(info)
+            parts, times = _gate_and_up(info, shape[2 if turned else 1])
+            params = (f"{below}.experts.{part}" for part in parts)
+            rules.append(rule(name, *params, heads=shape[0] * times, shape=shape, transposed=turned))
         elif path in ("experts.up", "experts.down"):
             rules.append(rule(name, f"{below}.{path}", transposed=layer.experts_transposed(info)))
         elif path.endswith("gate_up"):
             parent = path.removesuffix("gate_up")
-            params = (f"{below}.{parent}{part}.{kind}" for part in ("gate", "up"))
-            rules.append(rule(name, *params, transposed=transposed and len(shape) == 2))
+            turned = transposed and len(shape) == 2
+            parts, times = _gate_and_up(info, shape[1 if turned else 0])
+            params = (f"{below}.{parent}{part}.{kind}" for part in parts)
+            rules.append(rule(name, *params, transposed=turned, heads=times))
         else:
             rules.append(rule(name, f"{below}.{param}", transposed=transposed and len(shape) == 2))
     return rules

@@ -5,7 +5,9 @@ report says so; a part that is missing here is refused by its name.
 """
 
 import re
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,7 +26,7 @@ from archetype.convert.infer.quirks import (
 )
 from archetype.convert.infer.rules import inferred_rules
 from archetype.convert.infer.tensors import GroupedTensors, group_tensors
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, SpecError
 from archetype.families.as_read import family_as_read
 from archetype.families.class_keys import DERIVED, keys_read
 from archetype.families.config import BOOKKEEPING, Config
@@ -43,31 +45,44 @@ from archetype.roles.position import EmbeddingPosition
 from archetype.spec.base import MAX_LENGTH, explain
 
 USUAL_CONTEXT = 2048
+SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by the root of their width
 
 
-def read_unknown(values: dict[str, Any], shapes: Shapes, place: str = "config.json") -> Family:
+def read_unknown(
+    values: dict[str, Any],
+    shapes: Shapes,
+    place: str = "config.json",
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Family:
     """A family of one model, whose format reads this folder.
 
     Args:
         values: of config.json.
         shapes: of every tensor, by name.
         place: the file, for messages.
+        settings: layouts that neither keys nor tensors show, by the names that the report has for them.
 
     Raises:
         CheckpointError: names the tensor or key that is not understood, or the part that is missing.
+        SpecError: a setting is of a layout on which nothing of this model depends.
     """
-    info = _checkpoint_info(values, shapes, place)
+    info = _checkpoint_info(values, shapes, place, settings)
     info.check_supported()
     tensors = group_tensors(info)
     try:
         model, wirings = _model(info, tensors)
     except ValidationError as error:
         raise explain(error, every=False).at(place) from None
+    if unasked := sorted(settings.keys() - info.asked):
+        cause = f"nothing of this {info.type} model depends on it"
+        raise SpecError(unasked[0], cause, f"settings that matter are {', '.join(sorted(info.asked))}")
     rules = partial(inferred_rules, info, tensors, wirings)
     return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
 
 
-def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str) -> CheckpointInfo:
+def _checkpoint_info(
+    values: dict[str, Any], shapes: Shapes, place: str, settings: Mapping[str, Any]
+) -> CheckpointInfo:
     """The checkpoint's facts; of a model that also reads images or sound, those of the part that reads text."""
     text, whole = values.get("text_config"), values
     if isinstance(text, dict):
@@ -82,15 +97,14 @@ def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str) -> Chec
     read = {key: value for key, value in (defaults or {}).items() if value not in (None, DERIVED)}
     read |= {key: value for key, value in values.items() if key not in unread}
     outer_type = str(whole.get("model_type"))
-    return CheckpointInfo(Config(read, place), shapes, model_type, outer_type, frozenset(values), defaults, unread)
+    config = Config(read, place)
+    return CheckpointInfo(config, shapes, model_type, outer_type, frozenset(values), defaults, unread, settings)
 
 
 def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list[dict[str, str]]]:
     """The specification, and each layer's norms."""
     outer = tensors.outer
-    vocab_size, d_model = info.sides(outer["embedding.token.weight"])
-    if (narrow := outer.get("embedding.project.weight")) is not None:  # OPT 350M
-        d_model = info.sides(narrow)[0]
+    vocab_size, d_model = info.sides(outer["embedding.token.weight"])[0], tensors.d_model
     dims = ModelDims(d_model, _context(info, tensors), tensors.transposed)
     final = "final_norm.weight" in outer
     wirings = [read_wiring(info, layer, final) for layer in tensors.layers]
@@ -154,7 +168,10 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
 
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
     rows, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
-    if rows is not None and info.quirks.positions_after_padding:
+    why = "no file says whether the first position is 0 or follows the number of padding"
+    if rows is not None and (info.quirks.positions_after_padding or rows == length) and info.settle(
+        "positions_after_padding", (False, True), why
+    ):
         return rows - info.config.count("pad_token_id", 1) - 1
     if length is None and rows is None:
         info.assume("context_length", USUAL_CONTEXT, "no key names it")
@@ -168,15 +185,24 @@ def _rows(info: CheckpointInfo, tensors: GroupedTensors, table: str) -> int | No
 
 def _embedding(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Embedding:
     scale, narrow = info.positive(EMBEDDING_SCALE, 1.0), "embedding.project.weight" in tensors.outer
-    if info.quirks.scaled_embedding or info.config.get("scale_embedding") or info.config.get("mup_enabled"):
+    named = any(info.config.get(key) is not None for key in (*EMBEDDING_SCALE, *SCALED_EMBEDDING))
+    why = "no file says whether token vectors are multiplied by the root of their width"
+    if any(info.config.get(key) for key in SCALED_EMBEDDING) or (
+        (not named or info.quirks.scaled_embedding) and info.settle("scaled_embedding", (False, True), why)
+    ):
         scale = dims.d_model**0.5
+    norm = _norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm)
+    position = _added(info, tensors, dims)
+    norm_first = not (norm.is_absent or position.is_absent) and info.settle(
+        "norm_first", (False, True), "no file says whether the embedding's norm stands before positions are added"
+    )
     return Embedding(
-        position=_added(info, tensors, dims),
+        position=position,
         scale=scale,
         round_scale=info.quirks.round_scale,
         num_token_types=_rows(info, tensors, "embedding.token_type") or 0,
-        norm=_norm(info, tensors, "embedding.norm", assumed=info.quirks.embedding_norm),
-        norm_first=info.quirks.norm_first,
+        norm=norm,
+        norm_first=norm_first,
         width=info.sides(tensors.outer["embedding.token.weight"])[1] if narrow else None,
         project_first=narrow,
     )
@@ -212,7 +238,8 @@ def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform |
 def _head_scale(info: CheckpointInfo, d_model: int) -> float:
     if info.config.get("logits_scaling") is not None:
         scaling = info.config.positive("logits_scaling")
-        return scaling if info.quirks.logits_times_scaling else 1.0 / scaling
+        why = "no file says whether logits_scaling divides or multiplies"
+        return scaling if info.settle("logits_times_scaling", (False, True), why) else 1.0 / scaling
     if info.config.get("dim_model_base") is not None:
         return info.config.positive("dim_model_base") / d_model
     return info.positive(HEAD_SCALE, 1.0)
@@ -253,5 +280,6 @@ def _report(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder) -> In
     recognized = sorted(key for key in config.used & info.stated if config.values.get(key) is not None)
     placed = len(info.shapes) - len(tensors.left_out)
     return InferenceReport(
-        tuple(recognized), placed, tuple(info.assumed), tuple(unknown), info.unread, tuple(tensors.left_out)
-    )
+        tuple(recognized), placed, tuple(info.assumed), tuple(unknown), info.unread, tuple(tensors.left_out),
+        info.alternatives,
+    )  # fmt: skip

@@ -19,6 +19,10 @@ from archetype.roles.checkpoint import MixerReader, NameTable
 from archetype.roles.mixer import Mixer
 from archetype.spec.registry import providers
 
+# Which side of a matrix is as wide as the model.
+SIDE_OF_WIDTH = {"down": "outputs", "o": "outputs"} | dict.fromkeys(
+    ("gate", "up", "gate_up", "q", "k", "v", "qkv"), "inputs"
+)
 Names = dict[str, str]  # the name of a parameter with its kind (weight, bias) -> the file's name
 
 
@@ -35,6 +39,7 @@ class Layer:
         network: by our names below `feedforward`.
         norms: by the file's names below the layer.
         experts: what belongs to a single expert: our name, the expert's number, and the file's name.
+        d_model: width of the model, D.
     """
 
     number: int
@@ -45,13 +50,19 @@ class Layer:
     network: Names = field(default_factory=dict)
     norms: Names = field(default_factory=dict)
     experts: list[tuple[str, int, str]] = field(default_factory=list)
+    d_model: int = 0
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
-        """Whether experts in one tensor are kept as (inputs, outputs): their two layers show it together."""
-        if "experts.gate_up.weight" not in self.network:
+        """Whether experts in one tensor are kept as (inputs, outputs), as a side shows that only one can have."""
+        name = self.network.get("experts.down.weight", "")
+        shape = info.shapes.get(name, ())
+        if len(shape) != 3:
             return False
-        gate_up, down = (info.shapes[self.network[f"experts.{name}.weight"]] for name in ("gate_up", "down"))
-        return gate_up[1] == down[2] and gate_up[2] == 2 * down[1]
+        if self.d_model in shape[1:] and shape[1] != shape[2]:
+            return shape[2] == self.d_model
+        if "experts.gate_up.weight" in self.network:
+            return info.shapes[self.network["experts.gate_up.weight"]][1] == self.d_model
+        return _in_columns(info, "experts_layout")
 
 
 @dataclass
@@ -63,12 +74,14 @@ class GroupedTensors:
         layers: in their order.
         left_out: those that a decoder of text has no use for.
         transposed: matrices are kept as (inputs, outputs).
+        d_model: width of the model, D.
     """
 
     outer: Names
     layers: list[Layer]
     left_out: list[str]
     transposed: bool
+    d_model: int
 
 
 def group_tensors(info: CheckpointInfo) -> GroupedTensors:
@@ -99,8 +112,12 @@ def group_tensors(info: CheckpointInfo) -> GroupedTensors:
     for name in used:
         if match := in_layer.fullmatch(name):
             _add_to_layer(info, layers[int(match[1])], match[2], name, parameters)
-    ordered = [layers[number] for number in numbers]
-    return GroupedTensors(_outer(info, outside), ordered, left_out, _transposed(info.shapes, ordered[0]))
+    ordered, outer = [layers[number] for number in numbers], _outer(info, outside)
+    narrow = outer.get("embedding.project.weight")  # of OPT 350M
+    d_model = info.sides(outer["embedding.token.weight"])[1] if narrow is None else info.sides(narrow)[0]
+    for layer in ordered:
+        layer.d_model = d_model
+    return GroupedTensors(outer, ordered, left_out, _transposed(info, ordered[0]), d_model)
 
 
 def _has_no_use(info: CheckpointInfo, name: str) -> bool:
@@ -196,12 +213,27 @@ def _rename(info: CheckpointInfo, name: str) -> str:
     return name
 
 
-def _transposed(shapes: Shapes, layer: Layer) -> bool:
-    """Whether matrices are kept as (inputs, outputs), which shows where a bias is beside one that is not square."""
+def _in_columns(info: CheckpointInfo, name: str) -> bool:
+    """Whether square matrices are kept as (inputs, outputs)."""
+    return bool(info.settle(name, ("rows", "columns"), "matrices are square, and no file says so") == "columns")
+
+
+def _transposed(info: CheckpointInfo, layer: Layer) -> bool:
+    """Whether matrices are kept as (inputs, outputs), as one shows that is not square, by its bias or its width."""
+    shapes: Shapes = info.shapes
     for names in (layer.network, layer.mixer):
         for param, name in names.items():
             bias = names.get(param.removesuffix("weight") + "bias") if param.endswith("weight") else None
             shape = shapes[name]
             if bias is not None and len(shape) == 2 and shape[0] != shape[1]:
                 return shapes[bias] == (shape[1],)
-    return False
+    single = {param: name for param, _, name in layer.experts}
+    matrices = [
+        (param, shapes[name])
+        for param, name in (layer.network | single | layer.mixer).items()
+        if param.endswith(".weight") and len(shapes[name]) == 2 and "conv" not in param and "norm" not in param
+    ]
+    for param, shape in matrices:
+        if shape[0] != shape[1] and layer.d_model in shape and (side := SIDE_OF_WIDTH.get(param.split(".")[-2])):
+            return shape[1 if side == "inputs" else 0] != layer.d_model
+    return bool(matrices) and all(shape[0] == shape[1] for _, shape in matrices) and _in_columns(info, "matrix_layout")

@@ -1,11 +1,18 @@
 """Attention of a family that is not registered, by the names and shapes of its tensors."""
 
 from math import gcd
-from typing import Literal
+from typing import Literal, get_args
 
 from archetype.parts.attention.spec import Attention, OutputGate, QueryScale
 from archetype.parts.norm.spec import NoNorm
-from archetype.roles.checkpoint import CheckpointMixer, Joint, MixerReader, NameTable
+from archetype.roles.checkpoint import (
+    CheckpointMixer,
+    DoubledQuery,
+    FusedOrder,
+    Joint,
+    MixerReader,
+    NameTable,
+)
 from archetype.roles.norm import VectorNorm
 from archetype.spec.base import MAX_LENGTH
 from archetype.spec.registry import provides
@@ -15,7 +22,7 @@ HEADS = ("num_attention_heads_per_layer", "num_attention_heads", "n_head", "n_he
 HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
 SCORE_SCALE = ("attention_multiplier", "softmax_scale")
 USUAL_HEAD_DIM = 64  # where nothing says how many heads there are
-HEAD_BY_HEAD = "query_key_value"  # the name of tensors in which queries, keys and values lie head by head
+HEAD_BY_HEAD = "query_key_value"  # the name of tensors in which queries, keys and values mostly lie head by head
 
 PREFIX = (
     r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention)\."
@@ -41,6 +48,12 @@ def read(tensors: CheckpointMixer) -> Attention:
     position = tensors.position(head_dim)
     rotates = not position.is_absent
     norm, over = _query_norm(tensors, head_dim, rotates)
+    if "qkv.weight" in tensors.shapes:
+        _fused_order(tensors)
+    after = rotates and not norm.is_absent
+    if after and not quirks.qk_norm:
+        why = "no file says whether queries and keys are normalized before or after they rotate"
+        after = tensors.settle("qk_norm_after_rope", (False, True), why)
     return Attention(
         num_heads=heads,
         num_kv_heads=None if num_kv_heads == heads else num_kv_heads,
@@ -51,7 +64,7 @@ def read(tensors: CheckpointMixer) -> Attention:
         clip_qkv=config.optional_positive("clip_qkv"),
         qk_norm=norm,
         qk_norm_over=over,
-        qk_norm_after_rope=quirks.qk_norm_after_rope and rotates and not norm.is_absent,
+        qk_norm_after_rope=after and (not quirks.qk_norm or quirks.qk_norm_after_rope),
         sinks="sinks" in tensors.shapes,
         gate=_gate(tensors, heads),
         query_scale=_query_scale(tensors, rotates),
@@ -67,7 +80,7 @@ def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
     """
     rows = 1 if tensors.transposed else 0
     if "q.weight" in tensors.shapes:
-        width = tensors.sides("q.weight")[rows] // (2 if tensors.quirks.gate_in_queries else 1)
+        width = tensors.sides("q.weight")[rows] // (2 if _gate_in_queries(tensors) else 1)
     else:
         width = tensors.sides("o.weight")[1 - rows]
     head_dim = tensors.size(HEAD_DIM)
@@ -138,10 +151,39 @@ def _query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
 
 def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
     """The gate on attention's result, which may lie beside the queries."""
-    if "gate.weight" not in tensors.shapes:
-        return OutputGate() if tensors.quirks.gate_in_queries else None
-    per_head = tensors.shapes["gate.weight"][0] == heads
-    return OutputGate(per="head" if per_head else "feature", activation=tensors.quirks.gate_activation)
+    beside = _gate_in_queries(tensors)
+    if "gate.weight" not in tensors.shapes and not beside:
+        return None
+    if beside:
+        _doubled_query(tensors)
+    per_head = not beside and tensors.shapes["gate.weight"][0] == heads
+    why = "no file says what is made of the gate on attention's result"
+    activation = tensors.settle("gate_activation", ("sigmoid", "softplus"), why)
+    return OutputGate(per="head" if per_head else "feature", activation=activation)
+
+
+def _gate_in_queries(tensors: CheckpointMixer) -> bool:
+    """Whether a gate on attention's result lies beside the queries, which then have twice the rows of values."""
+    if "gate.weight" in tensors.shapes or "q.weight" not in tensors.shapes:
+        return False
+    (rows, columns), (outputs, inputs) = tensors.sides("q.weight"), tensors.sides("o.weight")
+    doubled = columns == 2 * outputs if tensors.transposed else rows == 2 * inputs
+    return tensors.quirks.gate_in_queries or doubled
+
+
+def _doubled_query(tensors: CheckpointMixer) -> DoubledQuery:
+    why = "queries have twice the rows, and no file says which are the gate's"
+    order: DoubledQuery = tensors.settle("doubled_query", get_args(DoubledQuery), why)
+    return order
+
+
+def _fused_order(tensors: CheckpointMixer) -> FusedOrder:
+    name = tensors.names["qkv.weight"]
+    usual = "qkv_per_head" if HEAD_BY_HEAD in name else "qkv"
+    why = f"no file says how queries, keys and values lie in {name.split('.')[-2]}"
+    values = sorted(get_args(FusedOrder), key=lambda one: one != usual)
+    order: FusedOrder = tensors.settle("fused_order", tuple(values), why)
+    return order
 
 
 def _score_scale(tensors: CheckpointMixer, head_dim: int) -> float | None:
@@ -152,18 +194,22 @@ def _score_scale(tensors: CheckpointMixer, head_dim: int) -> float | None:
     for key in SCORE_SCALE:
         if (scale := config.optional_positive(key)) is not None:
             return scale
-    return 1.0 if tensors.quirks.unscaled_scores or config.get("scale_attn_weights") is False else None
+    if config.get("scale_attn_weights") is not None:
+        return None if config.flag("scale_attn_weights", True) else 1.0
+    why = "no file says whether scores are divided by the root of a head's width"
+    return 1.0 if tensors.settle("unscaled_scores", (False, True), why) else None
 
 
 def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
     """A gate beside each head's query; queries, keys and values one after the other, or head by head."""
     if path == "q" and mixer.gate is not None and "gate.weight" not in tensors.shapes:
-        return Joint(("q", "gate"), mixer.num_heads)
+        parts, _, times = _doubled_query(tensors).partition("_per_")
+        first, second = ("q" if part == "query" else part for part in parts.split("_"))
+        return Joint((first, second), mixer.num_heads if times else 1)
     if path != "qkv":
         return None
-    if tensors.quirks.fused_order is not None:
-        return Joint(*tensors.quirks.fused_order)
-    return Joint("qkv", (mixer.num_kv_heads or mixer.num_heads) if HEAD_BY_HEAD in name else 1)
+    parts, _, times = _fused_order(tensors).partition("_per_")
+    return Joint(parts, {"": 1, "quarter": 4}.get(times, mixer.num_kv_heads or mixer.num_heads))
 
 
 SINKS = (rf"{PREFIX}(?:sinks|softmax_offset)", "sinks")

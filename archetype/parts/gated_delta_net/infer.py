@@ -2,7 +2,7 @@
 
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.mamba.infer import PARAMETERS, PREFIX, check_activation
-from archetype.roles.checkpoint import CheckpointMixer, Joint, MixerReader, NameTable
+from archetype.roles.checkpoint import CheckpointMixer, FusedOrder, Joint, MixerReader, NameTable
 from archetype.spec.registry import provides
 
 NAMES: NameTable = (
@@ -12,6 +12,7 @@ NAMES: NameTable = (
     (rf"{PREFIX}o?_?norm", "norm"), (rf"{PREFIX}(?:out_proj|o_proj)", "o"),
 )  # fmt: skip
 JOINT = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
+PARTS = ("qkv_per_head", "qkv"), ("qkv", "qkv_per_head")  # of tensors with a gate, and without
 
 
 def read(tensors: CheckpointMixer) -> GatedDeltaNet:
@@ -19,6 +20,8 @@ def read(tensors: CheckpointMixer) -> GatedDeltaNet:
     check_activation(tensors)
     (num_heads,), (v_head_dim,) = tensors.shape("A_log"), tensors.shape("norm.weight")
     channels, _, kernel = tensors.shape("conv.weight")
+    for path in JOINT.keys() & {name.removesuffix(".weight") for name in tensors.shapes}:
+        _fused_order(tensors, path)
     key_heads = tensors.size(("linear_num_key_heads",)) or num_heads
     return GatedDeltaNet(
         num_heads=num_heads,
@@ -32,8 +35,15 @@ def read(tensors: CheckpointMixer) -> GatedDeltaNet:
 
 
 def _joint(mixer: GatedDeltaNet, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
+    if path not in JOINT:
+        return None
+    return Joint(JOINT[path], mixer.key_heads if _fused_order(tensors, path) == "qkv_per_head" else 1)
+
+
+def _fused_order(tensors: CheckpointMixer, path: str) -> FusedOrder:
     """Head by head, but for queries, keys and values without a gate."""
-    return Joint(JOINT[path], 1 if path == "qkv" else mixer.key_heads) if path in JOINT else None
+    order: FusedOrder = tensors.settle("delta_order", PARTS[path == "qkv"], f"no file says how the parts of {path} lie")
+    return order
 
 
 provides("infer", GatedDeltaNet)(

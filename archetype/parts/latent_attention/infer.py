@@ -30,6 +30,7 @@ def read(tensors: CheckpointMixer) -> LatentAttention:
     nope_dim = tensors.sides("kv_up.weight")[0] // heads - v_dim
     if min(rope_dim, v_dim, nope_dim) < 1:
         raise tensors.missing(f"latent attention with {heads} heads and the shapes of its tensors")
+    tensors.settle("latent_order", ("nope_rope",), "no file says which features of a head rotate")
     query = LowRankQuery(rank=tensors.sides("q_down.weight")[0]) if "q_down.weight" in tensors.shapes else DirectQuery()
     position = tensors.rotary(rope_dim)
     assert isinstance(position, Rotary)

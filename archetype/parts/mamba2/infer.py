@@ -17,6 +17,7 @@ def read(tensors: CheckpointMixer) -> Mamba2:
     (num_heads,), (inner,) = tensors.shape("A_log"), tensors.shape("norm.weight")
     channels, _, kernel = tensors.shape("conv.weight")
     groups = tensors.size(GROUPS) or 1
+    tensors.settle("in_proj_order", ("gate_x_b_c_dt",), "no file says how the parts of in_proj lie")
     return Mamba2(
         num_heads=num_heads,
         head_dim=inner // num_heads,

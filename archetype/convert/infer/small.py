@@ -1,0 +1,124 @@
+"""A published config.json made small: every key is kept but sizes, so that a model of it is built within seconds."""
+
+import copy
+from typing import Any
+
+from archetype.io.low_bit.settings import without_settings
+
+MOST = 7_000_000  # parameters: what is larger has a size that no key below names
+WIDTH = (
+    "hidden_size n_embd d_model embed_dim dim model_dim embedding_size word_embed_proj_dim input_embedding_size "
+    "output_embedding_size"
+)
+# Every size by the names that configurations have for it; a configuration is given those that it has.
+SIZES: dict[str, int] = {
+    key: value
+    for value, keys in (
+        (61, "vocab_size"),
+        (32, WIDTH),
+        (
+            48,
+            "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim n_inner ffn_hidden_size d_ff inner_dim d_inner "
+            "dff",
+        ),
+        (2, "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers "),
+        (2, "num_encoder_layers num_key_value_heads num_kv_heads num_experts_per_tok depth"),
+        (4, "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads"),
+        (4, "num_experts num_local_experts n_routed_experts rotary_dim qk_rope_head_dim"),
+        (4, "state_size ssm_state_size mamba_d_state mamba_n_heads mamba_num_heads"),
+        (8, "head_dim sliding_window qk_nope_head_dim v_head_dim"),
+        (16, "moe_intermediate_size shared_expert_intermediate_size mamba_d_head mamba_head_dim"),
+        (64, "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions"),
+        (12, "q_lora_rank"),
+        (10, "kv_lora_rank"),
+        (1, "n_group topk_group first_k_dense_replace bos_token_id"),
+        (0, "pad_token_id max_window_layers"),
+        (32, "image_size"),
+        (8, "patch_size"),
+        (2, "eos_token_id"),
+    )
+    for key in keys.split()
+}
+# Latent attention turns a part of a head, which is what some configurations call a head's width.
+LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+# Not sizes of any tensor, or only of tables of positions.
+KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id", "pad_token_id", "sliding_window"}
+LEFT_OUT = ("dtype", "torch_dtype", "auto_map", "_name_or_path")
+ROPE, FACTORS = ("rope_scaling", "rope_parameters"), ("short_factor", "long_factor")  # of each rotated pair
+
+
+def make_small(values: dict[str, Any], fitting: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
+    """A config.json with the sizes of a model of a few thousand parameters.
+
+    Args:
+        values: of the published file.
+        fitting: sizes that go together in one model type, beside those above.
+    """
+    fitting, values = fitting or {}, without_settings(copy.deepcopy(values))
+    return _cut(values, fitting) | {key: _cut(value, fitting) for key, value in values.items() if _is_model(value)}
+
+
+def with_sizes(values: dict[str, Any], config: Any) -> dict[str, Any]:
+    """The keys with the small sizes of all that a class of transformers has by default, in its sections too.
+
+    Args:
+        values: of a config.json that is small where it names a size.
+        config: the configuration that the class makes of it.
+    """
+    inner = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
+    sections = {name: with_sizes(values.get(name) or {}, one) for name, one in inner.items() if one is not None}
+    sizes = {key: size for key, size in SIZES.items() if key not in {*values, *KEPT} and _has_size(config, key)}
+    return values | sizes | sections
+
+
+def _has_size(config: Any, key: str) -> bool:
+    try:
+        value = getattr(config, key, None)
+    except ValueError:  # it differs from layer to layer
+        return False
+    is_computed = isinstance(getattr(type(config), key, None), property)
+    return isinstance(value, int) and not isinstance(value, bool) and not is_computed
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, dict) and "hidden_size" in value
+
+
+def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    special = fitting.get(str(values.get("model_type")), {})
+    layers = next((values[key] for key in LAYERS if isinstance(values.get(key), int)), None)
+    sizes = {key: value for key, value in SIZES.items() if values.get(key) is not None and key not in KEPT}
+    small = {key: value for key, value in values.items() if key not in LEFT_OUT} | sizes
+    small |= _ratios(values, small)
+    small |= {key: value for key, value in special.items() if value is not None}
+    chosen = _layers(values, layers)
+    for key, value in values.items():
+        if isinstance(value, list) and len(value) == layers and key not in special:
+            small[key] = [value[number] for number in chosen]
+    for key in ROPE:
+        if isinstance(section := values.get(key), dict):
+            width = small.get("qk_rope_head_dim") or small.get("head_dim") or SIZES["hidden_size"] // SIZES["n_head"]
+            small[key] = {name: value[: width // 2] if name in FACTORS and isinstance(value, list) else value
+                          for name, value in section.items()}  # fmt: skip
+    return small | {"pad_token_id": None}
+
+
+def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
+    """Sizes whose relation to others decides what is computed: heads of keys and of queries, groups of experts."""
+    ratios: dict[str, int] = {}
+    heads, kv_heads = (values.get(f"num_{name}_heads") for name in ("attention", "key_value"))
+    if heads is not None and heads == kv_heads:
+        ratios["num_key_value_heads"] = small["num_attention_heads"]
+    if isinstance(groups := values.get("n_group"), int) and groups > 1:
+        ratios |= {"n_group": 2, "topk_group": 1 if values.get("topk_group") != groups else 2}
+    return ratios
+
+
+def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, int]:
+    """Two layers that differ, where any do."""
+    for value in values.values():
+        if isinstance(value, list) and len(value) == layers:
+            other = next((number for number, one in enumerate(value) if one != value[0]), 1)
+            return 0, other
+    return 0, 1

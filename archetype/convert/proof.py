@@ -1,0 +1,241 @@
+"""Proof of a reading by names and shapes: a small model of the same keys, built by transformers and read here.
+
+Names and shapes do not show how a fused projection is cut or which features rotate together. Before the weights of a
+type that the tests do not prove are read for the first time, transformers builds a small model of that config.json with
+random weights; it is read here, and the logits are compared. Where they differ, the other layouts are tried.
+"""
+
+import json
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archetype.convert import parity
+from archetype.convert.hf_folder import open_tensors, read_model
+from archetype.convert.infer.proofs import (
+    Proof,
+    find_proof,
+    keep_proof,
+    split_overrides,
+    transformers_version,
+)
+from archetype.convert.infer.small import LATENT, make_small, with_sizes
+from archetype.convert.source import read_hf_spec
+from archetype.errors import ArchetypeError, CheckpointError, DataError, UnknownFamily
+from archetype.families.registry import family_of
+from archetype.io.low_bit.settings import without_settings
+from archetype.io.yaml import read_mapping
+from archetype.nn.comparison import randomize
+
+EXACT = parity.TOLERANCES["float32"]  # of the largest logit
+# Keys that are tried one after the other where transformers cannot build a small model with those before.
+PADDED: dict[str, Any] = {"pad_token_id": 0}
+FALLBACKS: tuple[dict[str, Any], ...] = ({}, PADDED, LATENT, LATENT | PADDED, {"intermediate_size": None})
+LARGEST = 40_000_000  # parameters of a small model
+TRIALS = 300  # small models that are read to find layouts that agree
+SECONDS = 20  # of this process, after which none is read any more
+
+
+class Unprovable(Exception):
+    """Why no small model can be compared."""
+
+
+def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = False, allow_pickle: bool = False) -> None:
+    """Check that what the reading of a folder assumes is proved; prove it now where that was never done.
+
+    Registered families and types that the tests prove are left as they are.
+
+    Args:
+        folder: a Hugging Face folder.
+        overrides: as `read_model` takes them.
+        accept: whether a reading that nothing can prove is accepted.
+        allow_pickle: as for `read_model`.
+
+    Raises:
+        CheckpointError: the small model differs, or nothing can prove the reading and that is not accepted.
+    """
+    file = folder / "config.json"
+    values, (settings, changes) = without_settings(read_mapping(file)), split_overrides(overrides)
+    if family_of(values, str(file)) is not None:
+        return
+    proof = find_proof(values, settings)
+    if proof is not None and proof.asked is None and not proof.fault:
+        return
+    shapes = open_tensors(folder, allow_pickle).shapes()
+    # which may refuse it by itself
+    family, _ = read_hf_spec(folder, lambda: shapes, warn=False, settings=settings)
+    assert family.reading is not None
+    place = f"{file}: model_type"
+    try:
+        if proof is None or (proof.fault and changes):
+            proof = prove(values, settings, changes)
+        if not proof.covers(family.reading.alternatives):
+            missing = sorted(set(family.reading.alternatives) - set(proof.asked or ()))
+            raise Unprovable(f"a small model of {proof.by} does not depend on {', '.join(missing)}")
+    except Unprovable as reason:
+        if accept:
+            return
+        warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
+        remedy = "check what is assumed, correct it with --set NAME=VALUE, and add --accept-unproved"
+        raise CheckpointError(place, f"nothing proves how {family.name} is read: {reason}", remedy) from None
+    if proof.fault:
+        said = ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
+        remedy = f"leave out --set {said}" if said else "no layout known here agrees: see docs/adding_a_family.md"
+        raise CheckpointError(place, f"read so, {family.name} differs from {proof.by}: {proof.fault}", remedy)
+
+
+@torch.inference_mode()
+def prove(values: dict[str, Any], settings: Mapping[str, Any], changes: Sequence[str] = ()) -> Proof:
+    """Compare a small model of a config.json, find the layouts by which it agrees, and keep the outcome.
+
+    Args:
+        values: of config.json.
+        settings: layouts that the user has set, which are not tried otherwise.
+        changes: assignments to the specification, with which it may agree where it differs without them.
+
+    Raises:
+        Unprovable: transformers is missing, lacks the class, or cannot build it small.
+    """
+    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        small = SmallModel(Path(place), values)
+        proof = settle_by(small, settings)
+        keep_proof(values, settings, proof)
+        if proof.fault and changes and small.agrees([*_assignments(settings), *changes]):
+            return replace(proof, fault="")  # by the user's word, which is not kept
+        return proof
+
+
+@torch.inference_mode()
+def settle_by(small: "SmallModel", settings: Mapping[str, Any]) -> Proof:
+    """Find the layouts by which a small model is read as transformers reads it; `settings` as for `prove`."""
+    by, assignments = f"transformers {transformers_version()}", _assignments(settings)
+    difference, alternatives = small.difference(assignments), small.alternatives(settings)
+    asked = (*alternatives, *settings)
+    if difference < EXACT:
+        return Proof(by, {}, difference, asked=asked)
+    for taken in _other_layouts(alternatives):
+        words = [f"{name}={value}" for name, value in taken.items()]
+        if small.agrees([*assignments, *words]):
+            return Proof(by, split_overrides(words)[0], small.difference([*assignments, *words]), asked=asked)
+    result = parity.compare(small.folder, overrides=assignments)
+    first = result.first
+    where, size = (f"{first.module} ({first.reference})", first.difference) if first else ("logits", result.difference)
+    return Proof(by, {}, result.difference, f"{where} off by {size:.2g} of the largest", asked)
+
+
+def _assignments(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+
+
+def _other_layouts(alternatives: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
+    """Each other value of each layout alone, then of two of them together, up to a number of trials."""
+    trials, end = 0, time.process_time() + SECONDS
+    for count in (1, 2):
+        for names in combinations(alternatives, count):
+            for chosen in product(*(alternatives[name] for name in names)):
+                if trials == TRIALS or time.process_time() > end:
+                    return
+                trials += 1
+                yield dict(zip(names, chosen, strict=True))
+
+
+class SmallModel:
+    """A small model of a config.json in a folder, and what transformers computes with it.
+
+    Args:
+        folder: empty.
+        values: of the config.json that is made small.
+
+    Raises:
+        Unprovable: it cannot be made.
+    """
+
+    def __init__(self, folder: Path, values: dict[str, Any]) -> None:
+        self.folder, reasons = folder, []
+        for sizes in FALLBACKS:
+            try:
+                small = make_small(values) | sizes
+                model = _write(folder, small)
+                ours, family = self._read([])
+                self.inputs = parity.make_inputs(ours, folder, None)
+                self.reference: Tensor = parity.run_reference(family, model, self.inputs)
+                return
+            except DataError as error:  # of transformers
+                lacking = f"transformers {transformers_version()} has no class for it"
+                raise Unprovable(lacking if error.place.endswith("architectures") else str(error)) from None
+            except ArchetypeError as error:
+                reasons.append(f"{error.place.removeprefix(f'{folder}/')}: {error.cause}")
+            except Exception as error:  # whatever a type's code raises on sizes that it was not written for
+                reasons.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        raise Unprovable(reasons[0])
+
+    def _read(self, overrides: Sequence[str]) -> tuple[Any, Any]:
+        family, model = read_model(self.folder, torch.float32, overrides=overrides)
+        return model, family
+
+    def alternatives(self, settings: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+        """The other values of each layout that is assumed of it."""
+        family, _ = read_hf_spec(self.folder, warn=False, settings=settings)
+        assert family.reading is not None
+        return family.reading.alternatives
+
+    def difference(self, overrides: Sequence[str]) -> float:
+        """The largest difference of logits, of the largest magnitude.
+
+        Raises:
+            Unprovable: it cannot be read.
+        """
+        try:
+            difference = parity.distance(parity.run(self._read(overrides)[0], self.inputs), self.reference)
+        except ArchetypeError as error:
+            raise Unprovable(str(error)) from None
+        return float("inf") if difference is None else difference
+
+    def agrees(self, overrides: Sequence[str]) -> bool:
+        """Whether it can be read with these changes, and agrees then."""
+        try:
+            return self.difference(overrides) < EXACT
+        except Unprovable:
+            return False
+
+
+def _num_parameters(config: Any, make: Callable[[Any], Any]) -> int:
+    with torch.device("meta"):
+        count: int = make(config).num_parameters()
+    return count
+
+
+def _write(folder: Path, values: dict[str, Any]) -> nn.Module:
+    """Have transformers write a model with random weights, and read it back.
+
+    Raises:
+        ArchetypeError: it lacks the class.
+        ValueError: the model is too large.
+    """
+    model_class, file = parity.reference_class(values, "config.json"), folder / "config.json"
+    file.write_text(json.dumps(values), encoding="utf-8")
+    with parity.quiet_reference(), torch.random.fork_rng(devices=[]):
+        config, make = parity.read_configuration(model_class, folder)
+        if _num_parameters(config, make) > LARGEST:  # by sizes that the file does not name
+            file.write_text(json.dumps(values := with_sizes(values, config)), encoding="utf-8")
+            config, make = parity.read_configuration(model_class, folder)
+        if (count := _num_parameters(config, make)) > LARGEST:
+            raise ValueError(f"{count:,} parameters, which no size that is known here makes fewer")
+        model: Any = make(config)
+        # those that are computed are never trained, and stay
+        parameters = model.named_parameters()
+        computed = {name: tensor.detach().clone() for name, tensor in parameters if not tensor.requires_grad}
+        randomize(model)
+        model.load_state_dict(computed, strict=False)
+        model.save_pretrained(folder)
+    file.write_text(json.dumps(values), encoding="utf-8")  # with the keys as they were
+    return parity.load_reference(folder, torch.float32)
