@@ -1,8 +1,8 @@
 """Test the releases that are newer than the constraints: `make newer`, the fast part of `make newest`.
 
-The environment is that of `make test` with every newer release installed over it, PyTorch's excepted, for its build takes
-minutes to download. Only the tests that compare with other libraries run. A release of today must not fail a commit of
-yesterday, so that `.ci/run` reports what this prints and goes on.
+The environment is that of `make test`, with every newer release installed over it except PyTorch, which takes minutes to
+download. Only the tests that compare with other libraries run. A release of today must not fail a commit of yesterday,
+so `.ci/run` reports a failure and goes on.
 """
 
 import subprocess
@@ -27,7 +27,8 @@ def main() -> int:
         Path(site, "pinned.pth").write_text(f"import site; site.addsitedir({pinned!r})\n")
     python = ENVIRONMENT / "bin" / "python"
     torch = ENVIRONMENT / "torch.txt"
-    torch.write_text(next(line for line in (ROOT / "constraints.txt").read_text().split() if line.startswith("torch==")))
+    constraints = (ROOT / "constraints.txt").read_text().splitlines()
+    torch.write_text(next(line for line in constraints if line.startswith("torch==")))
     install = ("-m", "pip", "install", "--quiet", "--quiet", "--no-compile", "--upgrade", "--upgrade-strategy", "eager")
     subprocess.run([python, *install, "--constraint", torch, "--editable", f"{ROOT}[test]"], check=True)
     newer = sorted(f"{found.name}=={found.version}" for found in distributions(path=[site]))
