@@ -123,7 +123,7 @@ def test_what_nothing_proves_is_refused_with_what_is_assumed(archetype: Command,
     notice, error = refused.stderr.splitlines()
     assert "assumed: parallel=false (or true; " in notice and "interleaved=false (or true; " in notice
     assert "nothing proves how mystery is read: transformers 5." in error
-    assert error.endswith("correct it with --set NAME=VALUE, and add --accept-unproved")
+    assert error.endswith("correct it with --set NAME=VALUE, and import it with --accept-unproved")
     accepted = archetype("generate", unknown, *prompt, "--accept-unproved")
     assert accepted.stdout == archetype("generate", exported, *prompt).stdout
     assert archetype("cost", unknown).returncode == 0
