@@ -12,6 +12,7 @@ from archetype.convert.gguf.header import is_gguf
 from archetype.convert.sentence_transformers.files import read_files
 from archetype.convert.sentence_transformers.head import with_head_of
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
+from archetype.families.class_keys import warn_of_releases
 from archetype.families.family import Family
 from archetype.families.index import preset_facts
 from archetype.families.registry import designs, family_of, preset
@@ -138,6 +139,7 @@ def read_config(config: PublishedConfig, warn: bool = True) -> tuple[Family, Mod
     Warns:
         UnknownFamily: the family is not registered.
         UnreadKeys: the file has keys that no class of a registered family reads.
+        ReadOtherwise: it means something else to the installed transformers, or to a later one that has written it.
     """
     from archetype.convert.infer import read_unknown  # here, because presets and files need none of it
 
@@ -145,6 +147,8 @@ def read_config(config: PublishedConfig, warn: bool = True) -> tuple[Family, Mod
     family = family_of(values, place)
     tensors = config.shapes() if family is None else {}
     try:
+        if warn:
+            warn_of_releases(values, place)
         family = family or read_unknown(values, tensors, place)
         if family.reading is not None and warn:
             warnings.warn(UnknownFamily(f"{config.model}: {family.reading.summary(family.name)}"), stacklevel=2)
