@@ -52,8 +52,8 @@ def page(name: str, results: list[Outcome], published: dict[str, str] | None, be
         published: how many published configurations agree, by type.
         before: the page as it was, whose rows of other releases are kept where they differ from the newest's.
     """
-    found = {one.kind: row(one, None if published is None else published.get(one.kind, "")) for one in results}
-    known = tables_of(before) | {release_of(transformers.__version__): found}
+    rows = {one.kind: row(one, None if published is None else published.get(one.kind, "")) for one in results}
+    known = tables_of(before) | {release_of(transformers.__version__): rows}
     newest = known[max(known)]
     counts = Counter(one[1] for one in newest.values())
     said = ", ".join(f"{counts[status]} {words}" for status, words in (

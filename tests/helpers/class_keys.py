@@ -222,9 +222,9 @@ def rows() -> dict[str, list[Any]]:
     return {kind: row(kind, every) for kind in kinds}
 
 
-def written(release: Release, found: dict[str, list[Any]]) -> str:
+def written(release: Release, of_release: dict[str, list[Any]]) -> str:
     """The file with the rows of a release beside those of others: the newest whole, of the others what differs."""
-    known = tables(json.loads(FILE.read_bytes())) | {release: found}
+    known = tables(json.loads(FILE.read_bytes())) | {release: of_release}
     newest = known[max(known)]
     others = []
     for (major, minor), one in sorted(known.items()):

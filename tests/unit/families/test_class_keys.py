@@ -29,8 +29,8 @@ def test_a_release_between_two_has_the_rows_of_the_one_before() -> None:
     assert {release: sorted(one) for release, one in known.items()} == {
         (5, 3): ["llama"], (5, 9): ["added", "llama"], (5, 10): ["added", "gone", "llama"],
     }  # fmt: skip
-    found = [nearest(known, one) for one in ((5, 2), (5, 3), (5, 8), (5, 9), (5, 11), (6, 0))]
-    assert found == [(5, 3), (5, 3), (5, 3), (5, 9), (5, 10), (5, 10)]
+    chosen = [nearest(known, one) for one in ((5, 2), (5, 3), (5, 8), (5, 9), (5, 11), (6, 0))]
+    assert chosen == [(5, 3), (5, 3), (5, 3), (5, 9), (5, 10), (5, 10)]
 
 
 def test_both_ends_are_kept() -> None:
