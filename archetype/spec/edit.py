@@ -128,7 +128,8 @@ def changes_of(
 
 def _filled(values: Sequence[Any]) -> Sequence[Any]:
     """Values of which some are parts, where those that are no part are parts without fields."""
-    for empty in ({}, []):
+    empties: tuple[Any, ...] = ({}, [])
+    for empty in empties:
         kind = type(empty)
         if any(isinstance(value, kind) for value in values) and all(
             isinstance(value, kind) or value in (None, ABSENT) for value in values
