@@ -12,7 +12,8 @@ import archetype
 from archetype import spec
 from archetype.cost.formula import Counts, symbol
 from archetype.cost.work import INT64, TrainingWork
-from archetype.data.corpus import Corpus, corpus, split
+from archetype.data.corpus import Corpus, corpus
+from archetype.data.held_out import split
 from archetype.models.block.module import PreNormBlock
 from archetype.models.causal import CausalModel
 from archetype.models.cost import ModelCost
@@ -410,10 +411,10 @@ class Counting(RunningText):
         return {"text": " ".join(map(str, range(self.numbers)))}
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        return [split(text, self.validation_fraction)[0] for text in texts.values()]
+        return [split(text, self.validation_fraction, "end")[0] for text in texts.values()]
 
     def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Corpus:
-        return corpus(texts["text"], tokenizer, self.validation_fraction)
+        return corpus(texts["text"], tokenizer, self.validation_fraction, "end")
 
 
 class Lines(Tracker):

@@ -88,7 +88,7 @@ def _row(run: "Run") -> dict[str, Any]:
     from archetype.training import metrics
     from archetype.training.recipe import read_recipe
 
-    recipe, lines = read_recipe(run.recipe_file), metrics.read(run.metrics_file)
+    recipe, lines = read_recipe(run.recipe_file, of_run=True), metrics.read(run.metrics_file)
     spec = read_run_spec(run)
     losses = [line["validation_loss"] for line in lines if "validation_loss" in line]
     return {
@@ -162,7 +162,7 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
     if axis != "steps" and any("loss" in line and "num_targets" not in line for line in lines):
         raise DataError(str(run.metrics_file), "is of an earlier version, which counted no tokens", "use --x steps")
     if axis == "flops":
-        spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)
+        spec, recipe = read_run_spec(run), read_recipe(run.recipe_file, of_run=True)
         length = None if spec.reads_images else recipe.sequence_length  # an image is one target
         flops = step_flops(recipe, spec, 1, length) / (length or 1)
     return curves(lines, axis, flops)
