@@ -15,8 +15,9 @@ from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.base import fingerprint
 from archetype.studies.arms import Arm
 from archetype.studies.calibration import read_calibration
-from archetype.studies.decisions import LEAST_PAIRS
-from archetype.studies.experiment import Experiment, TrainedPart, read_experiment
+from archetype.studies.evidence import LEAST_PAIRS
+from archetype.studies.experiment import Experiment, read_experiment
+from archetype.studies.parts import TrainedPart
 from archetype.studies.store import Store
 from archetype.studies.study import seconds_of_step
 from archetype.studies.trained import TrainedStudy

@@ -22,8 +22,8 @@ from archetype.machine.environment import environment
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run
 from archetype.studies.corpora import absolute_data
-from archetype.studies.experiment import Metric
 from archetype.studies.measure import Measured, measure
+from archetype.studies.settings import Metric
 from archetype.studies.store import Heartbeat, Store, heartbeat, missing_metrics, set_state, state_of
 from archetype.training import loop, metrics, setup
 from archetype.training.metrics import Event, Interrupted, Step

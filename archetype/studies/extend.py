@@ -11,12 +11,14 @@ from archetype.io.files import read_json
 from archetype.machine.environment import now
 from archetype.spec.base import in_words, path
 from archetype.studies.calibration import read_calibration
-from archetype.studies.decisions import CONTROL_FAILED, NOT_SHOWN
-from archetype.studies.experiment import Experiment, TrainedPart
+from archetype.studies.evidence import CONTROL_FAILED, NOT_SHOWN
+from archetype.studies.experiment import Experiment
+from archetype.studies.parts import TrainedPart
 from archetype.studies.store import CODE, RunRequest, Store
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
-from archetype.studies.trained import Comparison, TrainedStudy, Trials, confirmed, is_near_guess
+from archetype.studies.trained import Comparison, TrainedStudy, confirmed, is_near_guess
 from archetype.studies.trained_outcome import comparison_data, cost, findings, machines, one_corpus
+from archetype.studies.trials import Trials
 from archetype.studies.verdicts import verdict_of_arms, whole_verdict
 
 WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"

@@ -16,7 +16,7 @@ from archetype.io.text import read_text
 from archetype.models.build import Model
 from archetype.runs.directory import Run, read_run_model
 from archetype.spec.edit import put
-from archetype.studies.experiment import Metric
+from archetype.studies.settings import Metric
 from archetype.tokenizers import open_tokenizer
 from archetype.training.evaluate import evaluate
 from archetype.training.objectives.base import IGNORED

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from archetype.io import atomic
-from archetype.studies.decisions import NOT_RUN
+from archetype.studies.evidence import NOT_RUN
 from archetype.studies.markdown import html_page, markdown_table
 from archetype.studies.pictures import pictures_of
 from archetype.studies.store import Store

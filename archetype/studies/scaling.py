@@ -17,11 +17,12 @@ from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.machine.environment import now
 from archetype.spec.base import fingerprint
-from archetype.studies import decisions
 from archetype.studies.arms import Arm, build_arms, check_grid, quantities
 from archetype.studies.corpora import prepare
-from archetype.studies.experiment import Match, ScalingLawPart
+from archetype.studies.evidence import DIRECTION, NOT_SHOWN, SHOWN, UNCALIBRATED
 from archetype.studies.fit import Law
+from archetype.studies.parts import ScalingLawPart
+from archetype.studies.settings import Match
 from archetype.studies.statistics import scipy_package
 from archetype.studies.store import RunRequest, Store
 
@@ -235,9 +236,9 @@ class ScalingLawStudy:
         offs = [abs(p["loss"] - s["loss"]) / s["loss"] for p, s in zip(prediction["predicted"], seen, strict=True)]
         within = all(off <= self.part.margin for off in offs)
         law, last = Law(**prediction["law"]), prediction["predicted"][-1]
-        verdict = decisions.SHOWN if within else decisions.NOT_SHOWN
+        verdict = SHOWN if within else NOT_SHOWN
         if quick or not is_calibrated:
-            verdict = decisions.DIRECTION if quick else decisions.UNCALIBRATED
+            verdict = DIRECTION if quick else UNCALIBRATED
         fitted = self.points(self.fitted)
         reason = (
             f"loss = {law.E:.3f} + {law.A:.3g} / N^{law.a:.3f} + {law.B:.3g} / D^{law.b:.3f}; of the largest "
@@ -245,7 +246,7 @@ class ScalingLawStudy:
         )
         return {
             "id": self.part.id, "type": "scaling_law", "says": self.part.says, "verdict": verdict, "reason": reason,
-            "is_supported": verdict == decisions.SHOWN, "claimed": decisions.SHOWN,
+            "is_supported": verdict == SHOWN, "claimed": SHOWN,
             "metric": self.part.metric.dump(full=True),
             "law": prediction["law"], "intervals": prediction["intervals"], "error": prediction["error"],
             "predicted_on": prediction["date"], "predicted": prediction["predicted"], "seen": seen, "fitted": fitted,

@@ -20,18 +20,9 @@ from archetype.machine.environment import environment, now
 from archetype.spec.base import Size, Spec, fingerprint, invalid
 from archetype.studies.arms import Arm, build_arms, quantities
 from archetype.studies.corpora import prepare
-from archetype.studies.experiment import (
-    Corpora,
-    Count,
-    Match,
-    Metric,
-    Seed,
-    Share,
-    Source,
-    check_number_of_runs,
-    check_recipe,
-    put_files_in_place,
-)
+from archetype.studies.experiment import put_files_in_place
+from archetype.studies.parts import check_recipe
+from archetype.studies.settings import Corpora, Count, Match, Metric, Seed, Share, Source, check_number_of_runs
 from archetype.studies.store import CODE, RunRequest, Store
 from archetype.studies.sweep import Engine, Progress
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from statistics import mean
 from typing import Any
 
-from archetype.studies.decisions import ALPHA, CONTROL_FAILED, DIRECTION, NO_DIFFERENCE, UNCALIBRATED
+from archetype.studies.evidence import ALPHA, CONTROL_FAILED, DIRECTION, NO_DIFFERENCE, UNCALIBRATED
 from archetype.table import quantity
 
 METRICS = {

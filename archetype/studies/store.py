@@ -31,7 +31,7 @@ from archetype.io.files import read_json
 from archetype.models.file import parse
 from archetype.spec.base import fingerprint
 from archetype.spec.extensions import extensions_of
-from archetype.studies.experiment import Metric
+from archetype.studies.settings import Metric
 from archetype.training.numerics import NUMERICS
 from archetype.training.recipe import Recipe
 

@@ -12,13 +12,13 @@ from archetype.errors import DataError, SpecError
 from archetype.machine.environment import environment, now
 from archetype.models.build import build
 from archetype.runs.directory import Run
-from archetype.studies import decisions
 from archetype.studies.arms import Arm, quantities
 from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration
 from archetype.studies.corpora import absolute_data
-from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, study_verdicts
+from archetype.studies.evidence import DIRECTION, NOT_RUN, NOT_SHOWN, SHOWN
 from archetype.studies.execute import one_thread
-from archetype.studies.experiment import CheckPart, Experiment, ScalingLawPart, TrainedPart
+from archetype.studies.experiment import Experiment
+from archetype.studies.parts import CheckPart, ScalingLawPart, TrainedPart
 from archetype.studies.registry import find, run
 from archetype.studies.scaling import ScalingLawStudy
 from archetype.studies.statistics import (
@@ -29,7 +29,7 @@ from archetype.studies.store import CODE, RunRequest, Store, heartbeat, seconds_
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
 from archetype.studies.trained import TrainedStudy
 from archetype.studies.trained_outcome import trained_outcome
-from archetype.studies.verdicts import announced, whole_verdict
+from archetype.studies.verdicts import announced, study_verdicts, whole_verdict
 from archetype.training.loop import take_step
 from archetype.training.memory import check_memory
 from archetype.training.resolve import resolve_recipe
@@ -192,7 +192,7 @@ def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
         result = run(part.check, quick=quick)
     return {
         "id": part.id, "type": part.type, "says": part.says, "check": part.check,
-        "verdict": DIRECTION if quick and part.type == "timing" else decisions.SHOWN if result.holds else NOT_SHOWN,
+        "verdict": DIRECTION if quick and part.type == "timing" else SHOWN if result.holds else NOT_SHOWN,
         "is_supported": result.holds,
         "reason": result.sentence, "values": dict(result.values),
         "controls": [asdict(control) for control in result.controls],

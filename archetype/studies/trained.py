@@ -3,9 +3,8 @@
 import itertools
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,31 +12,14 @@ from archetype.spec.base import fingerprint
 from archetype.studies import arms as arms_module
 from archetype.studies.arms import Arm, build_arms, check_grid
 from archetype.studies.corpora import StudyData, prepare
-from archetype.studies.decisions import NO_DIFFERENCE, NOT_SHOWN, SHOWN, Evidence
-from archetype.studies.experiment import Mode, Source, TrainedPart, Tune
+from archetype.studies.evidence import NO_DIFFERENCE, NOT_SHOWN, SHOWN, Evidence
+from archetype.studies.parts import TrainedPart
+from archetype.studies.settings import Mode, Source, Tune
 from archetype.studies.store import RunRequest, RunResult, Store
+from archetype.studies.trials import Point, Trials, best, edges, extend
 
 FEW_SEEDS = 4  # of further corpora and sizes
 NEAR_BASELINE = 0.1  # nats: a run that ends so near to a guess has failed to learn
-Point = tuple[Any, ...]  # a value of each path of a grid
-
-
-@dataclass
-class Trials:
-    """The trials of all arms over one grid.
-
-    Attributes:
-        losses: of each arm by point, the mean of its seeds; infinite where one diverged.
-        best: of each arm.
-        is_interior: whether no arm's best is at the edge of the grid.
-        num_failed: of each arm, how many trials ended near the baseline, and how many there were.
-    """
-
-    paths: tuple[str, ...]
-    losses: dict[str, dict[Point, float]]
-    best: dict[str, Point]
-    is_interior: bool
-    num_failed: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -175,12 +157,12 @@ class TrainedStudy:
             if self._missing(requests):
                 return Trials(paths, {}, {}, False), requests
             trials = self._judged(paths, points)
-            edges = {edge for point in trials.best.values() for edge in _edges(grid, point)}
-            trials.is_interior = not edges
-            if not edges or extension == self.tune.extend:
+            at_edges = {edge for point in trials.best.values() for edge in edges(grid, point)}
+            trials.is_interior = not at_edges
+            if not at_edges or extension == self.tune.extend:
                 return trials, requests
-            for path, at_end in edges:
-                _extend(grid[path], at_end)
+            for path, at_end in at_edges:
+                extend(grid[path], at_end)
         raise AssertionError("the last extension returns")
 
     def _judged(self, paths: tuple[str, ...], points: Sequence[Point]) -> Trials:
@@ -203,7 +185,7 @@ class TrainedStudy:
                     total += 1
                 scores[point] = float(np.mean(values))
             losses[arm.name], failed[arm.name] = scores, (bad, total)
-        return Trials(paths, losses, {name: _best(scores) for name, scores in losses.items()}, True, failed)
+        return Trials(paths, losses, {name: best(scores) for name, scores in losses.items()}, True, failed)
 
     def _groups(self, trials: Trials) -> list[tuple[str, dict[str, Arm], tuple[int, ...]]]:
         """(name, tuned arms, seeds) of the corpus and the size that decide, then of the others."""
@@ -297,32 +279,3 @@ def confirmed(
         if (verdict == SHOWN and mean * effect <= 0) or (verdict == NO_DIFFERENCE and not is_within):
             return NOT_SHOWN, f"{name} does not agree; on {first} {reason}"
     return verdict, reason
-
-
-def _best(scores: Mapping[Point, float]) -> Point:
-    """The point of the lowest score; of several as low the one nearest to the middle: a tie asks for no longer grid."""
-    grid = [list(dict.fromkeys(values)) for values in zip(*scores, strict=True)]
-
-    def order(point: Point) -> tuple[float, int]:
-        distances = (abs(2 * values.index(value) + 1 - len(values)) for values, value in zip(grid, point, strict=True))
-        return scores[point], sum(distances) if math.isfinite(scores[point]) else 0  # where all diverged, the first
-
-    return min(scores, key=order)
-
-
-def _edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, bool]]:
-    """(path, whether at its end) where the best value is the first or the last of three or more numbers."""
-    edges = set()
-    for (path, values), value in zip(grid.items(), point, strict=True):
-        are_numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-        if len(values) > 2 and are_numbers and value in (min(values), max(values)):
-            edges.add((path, value == max(values)))
-    return edges
-
-
-def _extend(values: list[Any], at_end: bool) -> None:
-    """One more value, by the factor of the last two."""
-    values.sort()
-    value = values[-1] * values[-1] / values[-2] if at_end else values[0] * values[0] / values[1]
-    value = float(f"{value:.6g}")
-    values.insert(len(values) if at_end else 0, value if isinstance(values[0], float) else round(value))

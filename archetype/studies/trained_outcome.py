@@ -6,15 +6,15 @@ from dataclasses import asdict
 from typing import Any
 
 from archetype.spec.base import fingerprint
-from archetype.studies import decisions
 from archetype.studies.arms import Arm, quantities, row_length
 from archetype.studies.budgets import equal_budgets
-from archetype.studies.decisions import Verdict
-from archetype.studies.experiment import TrainedPart
+from archetype.studies.evidence import NO_DIFFERENCE, SHOWN, Verdict
+from archetype.studies.parts import TrainedPart
 from archetype.studies.sentences import sentences
 from archetype.studies.statistics import example_interval, log_slope, probability_lower, wilson
 from archetype.studies.store import RunResult
-from archetype.studies.trained import Comparison, TrainedStudy, Trials, confirmed
+from archetype.studies.trained import Comparison, TrainedStudy, confirmed
+from archetype.studies.trials import Trials
 from archetype.studies.verdicts import verdict_of_arms
 from archetype.training.memory import StepMemoryCost
 
@@ -100,7 +100,7 @@ def slopes(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 def claimed(part: TrainedPart) -> str:
     """The verdict that supports what a part says."""
-    return decisions.NO_DIFFERENCE if part.decide.kind == "equivalence" else decisions.SHOWN
+    return NO_DIFFERENCE if part.decide.kind == "equivalence" else SHOWN
 
 
 def step_bytes(arm: Arm) -> int:

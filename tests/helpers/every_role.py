@@ -35,7 +35,8 @@ from archetype.roles.pattern import MaskContext, PatternRule
 from archetype.runs.directory import Run
 from archetype.spec.base import Length, Positive, Probability, Size, WideSize
 from archetype.studies import statistics
-from archetype.studies.decisions import NOT_SHOWN, SHOWN, Decision, Evidence, Verdict
+from archetype.studies.decisions import Decision
+from archetype.studies.evidence import NOT_SHOWN, SHOWN, Evidence, Verdict
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.json_file import JSONTokenizer, TokenizerFile
 from archetype.training.datasets import Data, RunningText

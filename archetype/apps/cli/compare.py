@@ -285,7 +285,8 @@ def _study(
     file: str, mode: str, store: Path | None, data_dir: Path | None, exact: bool = False, alone: bool = True
 ) -> "Study":
     from archetype.studies.claims import claim_file
-    from archetype.studies.experiment import CheckPart, read_experiment
+    from archetype.studies.experiment import read_experiment
+    from archetype.studies.parts import CheckPart
     from archetype.studies.registry import load_checks
     from archetype.studies.study import Study
 

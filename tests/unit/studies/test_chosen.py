@@ -13,7 +13,8 @@ from archetype.apps.cli.main import app
 from archetype.errors import ArchetypeError
 from archetype.io.yaml import mapping_to_yaml
 from archetype.studies import chosen
-from archetype.studies.experiment import TrainedPart, read_experiment
+from archetype.studies.experiment import read_experiment
+from archetype.studies.parts import TrainedPart
 from archetype.studies.store import SETTING
 from tests.helpers.cases import case
 from tests.unit.studies.small import BASE, experiment

@@ -19,20 +19,11 @@ from archetype.spec.edit import put
 from archetype.studies import registry, scaling
 from archetype.studies import study as studies
 from archetype.studies.decisions import Decision
-from archetype.studies.experiment import (
-    CheckPart,
-    Expectation,
-    Experiment,
-    Match,
-    Metric,
-    Mode,
-    Modes,
-    ScalingLawPart,
-    TrainedPart,
-    Tune,
-)
+from archetype.studies.experiment import Experiment
 from archetype.studies.outcome import Outcome
+from archetype.studies.parts import CheckPart, ScalingLawPart, TrainedPart
 from archetype.studies.report import markdown
+from archetype.studies.settings import Expectation, Match, Metric, Mode, Modes, Tune
 from archetype.studies.study import Study
 from tests.helpers.examples import every
 from tests.unit.studies.pretended import GRID, LOSS_BY_RATE, Pretended

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from archetype.apps.cli.main import app
 from archetype.errors import ArchetypeError, DataError
-from archetype.studies.decisions import NO_DIFFERENCE, NOT_SHOWN, SHOWN
+from archetype.studies.evidence import NO_DIFFERENCE, NOT_SHOWN, SHOWN
 from archetype.studies.experiment import Experiment
 from archetype.studies.extend import ReportExtension
 from archetype.studies.overview import write_overview

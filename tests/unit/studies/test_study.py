@@ -15,13 +15,14 @@ from archetype.studies.budgets import equal_budgets
 from archetype.studies.calibration import MUST_GIVE, read_calibration
 from archetype.studies.claims import CHECKOUT
 from archetype.studies.corpora import StudyData, prepare
-from archetype.studies.decisions import DIRECTION, NO_DIFFERENCE, NOT_SHOWN, SHOWN, UNCALIBRATED
+from archetype.studies.evidence import DIRECTION, NO_DIFFERENCE, NOT_SHOWN, SHOWN, UNCALIBRATED
 from archetype.studies.overview import write_overview
 from archetype.studies.registry import load_checks
 from archetype.studies.report import keep_outcome, summary_text, write_reports
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.study import Study
-from archetype.studies.trained import TrainedStudy, _extend
+from archetype.studies.trained import TrainedStudy
+from archetype.studies.trials import extend
 from archetype.studies.verdicts import verdict_of_arms
 from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.training.schedules import Cosine
@@ -97,7 +98,7 @@ def test_trials_are_judged_by_the_metric_and_one_that_diverged_is_the_worst(
 def test_a_grid_grows_by_the_factor_of_its_last_two_values(
     values: list[float], at_end: bool, longer: list[float]
 ) -> None:
-    _extend(values, at_end)
+    extend(values, at_end)
     assert values == longer and {*map(type, values)} == {type(longer[0])}
 
 
