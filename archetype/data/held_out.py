@@ -17,8 +17,8 @@ def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
     Args:
         text: the whole text.
         fraction: of its characters to hold out.
-        where: everywhere (stretches spread over the text, cut at line ends; the end of a text that is too short for
-            two), or end.
+        where: everywhere (stretches spread over the text, of whole lines or words where these are short; the end of a
+            text that is too short for two), or end.
 
     Raises:
         DataError: one of the two would be empty.
@@ -59,9 +59,10 @@ def _stretches(text: str, fraction: float, where: Split) -> Iterator[tuple[int, 
     room = len(text) / count - length
     for number in range(count):
         first = number * (length + room) + room * ((number + 1) * GOLDEN % 1)
-        yield _line_start(text, round(first), length), _line_start(text, round(first + length), length)
+        yield _near(text, round(first), length), _near(text, round(first + length), length)
 
 
-def _line_start(text: str, place: int, length: float) -> int:
-    """The next line's start, where one is near compared with the length of a stretch; else the place itself."""
-    return text.find("\n", max(0, place - 1), place + round(length / 4)) + 1 or min(place, len(text))
+def _near(text: str, place: int, length: float) -> int:
+    """The next start of a line, or else of a word, that is near compared with the length of a stretch; or the place."""
+    first, last = max(0, place - 1), place + round(length / 4)
+    return text.find("\n", first, last) + 1 or text.find(" ", first, last) + 1 or min(place, len(text))

@@ -19,7 +19,7 @@ from archetype.studies.evidence import LEAST_PAIRS
 from archetype.studies.experiment import Experiment, read_experiment
 from archetype.studies.parts import TrainedPart
 from archetype.studies.store import Store
-from archetype.studies.study import seconds_of_step
+from archetype.studies.study import NEEDS_CALIBRATION, seconds_of_step
 from archetype.studies.trained import TrainedStudy
 from archetype.table import Table, quantity
 from archetype.training.defaults import recipe_for
@@ -186,5 +186,5 @@ def _reasons(study: TrainedStudy, part: TrainedPart, tokens: str) -> dict[str, s
     }
     calibration = read_calibration(study.store)
     if not (calibration and calibration["passed"]):
-        reasons["verdict"] = "none until `archetype compare calibrate` was run here, once, some 20 minutes"
+        reasons["verdict"] = NEEDS_CALIBRATION
     return reasons

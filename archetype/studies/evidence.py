@@ -45,6 +45,8 @@ class Evidence:
         lower_is_better: whether a lower value is.
         tuning_is_interior: whether no arm's best trial lies at the edge of the grid.
         failed_control: why the control does not behave; empty where it does.
+        unmeasured: the pairs that are left out, because a run of theirs ended without a finite value; empty where all
+            are there.
         by_arm: values of all arms, seed by seed, for slopes.
     """
 
@@ -53,6 +55,7 @@ class Evidence:
     lower_is_better: bool = True
     tuning_is_interior: bool = True
     failed_control: str = ""
+    unmeasured: str = ""
     by_arm: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property

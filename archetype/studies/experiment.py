@@ -1,5 +1,6 @@
 """An experiment file: a claim in parts, each with its arms, its measurement, and the rule that decides it."""
 
+import hashlib
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -7,11 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from archetype.data.held_out import Split
 from archetype.errors import SpecError, nearest
 from archetype.io.yaml import read_mapping
 from archetype.spec.base import Flag, Spec, cut, fingerprint, invalid
 from archetype.spec.serialize import document_schema
 from archetype.studies.parts import TYPES, AnyPart, ScalingLawPart, TrainedPart
+from archetype.studies.settings import is_text
 
 MODES = ("quick", "full", "extended", "gpu")
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
@@ -26,6 +29,7 @@ class Experiment(Spec):
         title: in a few words.
         sentence: the claim as the documents make it, in our own words.
         headline: what must be said of it whatever the verdict.
+        split: the parts of a text that are held out for validation and test: from everywhere in it, or its end.
         parts: one outcome each.
         is_calibration: whether its verdicts are what others need before theirs count.
     """
@@ -35,6 +39,7 @@ class Experiment(Spec):
     title: str
     sentence: str = ""
     headline: str = ""
+    split: Split = "everywhere"
     parts: Annotated[tuple[AnyPart, ...], Field(min_length=1)]
     is_calibration: Flag = False
 
@@ -71,8 +76,16 @@ class Experiment(Spec):
 
     @property
     def hash(self) -> str:
-        """A hash of all that was fixed beforehand, with the models and recipes that the file names."""
-        return fingerprint(self)
+        """A hash of all that was fixed beforehand, with the models and recipes that the file names.
+
+        Where no text is split, or its end is held out, it is that of earlier versions, whose files did not say so.
+        """
+        trained = [part for part in self.parts if isinstance(part, TrainedPart | ScalingLawPart)]
+        reads_text = any(is_text(source) for part in trained for source in part.data)
+        other = fingerprint(self.replace(split=type(self).model_fields["split"].default))
+        if self.split == "end" or not reads_text:
+            return other
+        return hashlib.sha256(f"{other} {self.split}".encode()).hexdigest()[:16]
 
 
 def json_schema() -> dict[str, Any]:

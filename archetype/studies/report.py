@@ -81,7 +81,7 @@ def summary_text(outcome: dict[str, Any]) -> str:
 
 def plan_text(plan: dict[str, Any], workers: int) -> str:
     """Runs, tokens, minutes and matched quantities, for a terminal."""
-    lines = [f"hash {plan['hash']}, mode {plan['mode']}"]
+    lines = [f"hash {plan['hash']}, mode {plan['mode']}", *filter(None, (plan["without_verdict"],))]
     for name, part in plan["parts"].items():
         time = "no time measured, for they are on a GPU"
         if part["minutes"] is not None:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from archetype.data.held_out import Split
+from archetype.errors import DataError
 from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.machine.environment import now
@@ -112,12 +114,15 @@ class ScalingLawStudy:
         mode: quick takes fewer sizes and tokens.
         data_folder: of the corpora.
         store: of the runs.
+        split: the parts of a text that are held out.
     """
 
-    def __init__(self, part: ScalingLawPart, mode: str, data_folder: Path, store: Store) -> None:
+    def __init__(
+        self, part: ScalingLawPart, mode: str, data_folder: Path, store: Store, split: Split = "everywhere"
+    ) -> None:
         self.part, self.store = part, store
         self.device = "cuda" if mode == "gpu" else "cpu"
-        self.data = prepare(part.data[0], data_folder, store.folder)
+        self.data = prepare(part.data[0], data_folder, store.folder, split)
         count = part.quick if mode == "quick" else len(part.sizes)
         sizes = dict(list(part.sizes.items())[:count])
         self.tokens = sorted(part.tokens)[: part.quick if mode == "quick" else None]
@@ -133,7 +138,7 @@ class ScalingLawStudy:
     def _request(self, arm: Arm, seed: int, is_trial: bool = False) -> RunRequest:
         metrics = () if is_trial else (arm.metric,)
         recipe = arm.recipe.replace(seed=seed)
-        return RunRequest(recipe, self.data.sha256, metrics, self.data.test, self.device, self.data.baseline)
+        return RunRequest(recipe, self.data.sha256, metrics, self.data.test, self.device)
 
     def _trials(self, size: str) -> list[tuple[dict[str, Any], RunRequest]]:
         """The trials of a size, with its fewest tokens."""
@@ -184,9 +189,12 @@ class ScalingLawStudy:
             for arm, request in self._runs(size):
                 result = self.store.result(request)
                 assert result is not None
-                values = quantities(arm)
+                values, loss = quantities(arm), result.values[fingerprint(arm.metric)]
+                if not math.isfinite(loss):
+                    cause = f"the run of {size} with {values['tokens']:,.0f} tokens diverged, and has no loss to fit"
+                    raise DataError(f"parts.{self.part.id}", cause, "lower its learning rate, or leave the size out")
                 points.append({"size": size, "parameters": values["non_embedding"], "tokens": values["tokens"],
-                               "loss": result.values[fingerprint(arm.metric)], "seconds": result.about["seconds"],
+                               "loss": loss, "seconds": result.about["seconds"],
                                "run": result.folder.name})  # fmt: skip
         return points
 

@@ -46,6 +46,11 @@ Corpora = Annotated[
 ]
 
 
+def is_text(source: Source) -> bool:
+    """Whether a source of data is a text, and not examples that are drawn."""
+    return isinstance(source, str) or source.get("kind") in ("corpus", None)
+
+
 def check_number_of_runs(place: str, *factors: int, most: int = MAX_RUNS) -> None:
     """Refuse what multiplies to more runs than anybody makes, before a plan lists them."""
     if math.prod(factors) > most:

@@ -36,6 +36,10 @@ from archetype.training.resolve import resolve_recipe
 from archetype.training.state import TrainState
 
 PROBE_STEPS = 20
+NEEDS_CALIBRATION = (
+    "no verdicts will be given: this machine has not shown what it can tell apart; "
+    "run `archetype compare calibrate` before or after, once, some 20 minutes"
+)
 USUAL_DEVIATION = 0.01  # of paired differences, as a share of the mean: for plans before a calibration
 
 
@@ -64,9 +68,9 @@ class Study:
         try:
             for part in self.parts:
                 if isinstance(part, TrainedPart):
-                    self.trained[part.id] = TrainedStudy(part, mode, data_folder, store)
+                    self.trained[part.id] = TrainedStudy(part, mode, data_folder, store, experiment.split)
                 elif isinstance(part, ScalingLawPart):
-                    self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store)
+                    self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store, experiment.split)
         except DataError:  # a corpus is missing, without which nothing was run
             if not exact:
                 raise
@@ -75,6 +79,14 @@ class Study:
             self.trained, self.laws = {}, {}  # all or none, for Holm's correction is over all parts
         if experiment.is_calibration:
             check_is_calibration(experiment)
+
+    @property
+    def without_verdict(self) -> str:
+        """Why the trained parts get no verdict whatever their runs say; empty where they may get one."""
+        if self.mode == "quick" or self.experiment.is_calibration or not (self.trained or self.laws):
+            return ""
+        calibration = read_calibration(self.store)
+        return "" if calibration and calibration["passed"] else NEEDS_CALIBRATION
 
     def plan(self) -> dict[str, Any]:
         """Runs, tokens, minutes on one core by a few steps, matched quantities, and what the pairs can see.
@@ -97,7 +109,10 @@ class Study:
         for name, law in self.laws.items():
             parts[name] = law.plan(lambda arm: seconds_of_step(arm, self.store))
         checks = {part.id: part.check for part in self.parts if isinstance(part, CheckPart)}
-        return {"hash": self.experiment.hash, "mode": self.mode, "parts": parts, "checks": checks}
+        return {
+            "hash": self.experiment.hash, "mode": self.mode, "parts": parts, "checks": checks,
+            "without_verdict": self.without_verdict,
+        }  # fmt: skip
 
     def needed(self) -> list[RunRequest]:
         """The runs that all parts need now."""
@@ -109,7 +124,7 @@ class Study:
         make_needed(self.needed, self.store, engine, say, progress)
 
     def status(self) -> dict[str, Any]:
-        """Runs of the current stage by state, and those that are being made."""
+        """How many trials and pairs of each part are done; runs of the present stage by state; those being made."""
         keys = list(dict.fromkeys(request.key for request in self.needed()))
         states = [state_of(self.store.run_folder(key)) or "not asked for" for key in keys]
         running = {
@@ -118,6 +133,7 @@ class Study:
             if state == "running"
         }
         return {
+            "stages": {name: study.stages() for name, study in self.trained.items()},
             "left": len(keys), "states": {state: states.count(state) for state in dict.fromkeys(states)},
             "running": {key: about | {"seconds_ago": ago} for key, (about, ago) in running.items()},
         }  # fmt: skip

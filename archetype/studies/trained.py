@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from archetype.data.held_out import Split
 from archetype.spec.base import fingerprint
 from archetype.studies import arms as arms_module
 from archetype.studies.arms import Arm, build_arms, check_grid
@@ -56,12 +57,15 @@ class TrainedStudy:
         mode_name: quick, full, extended or gpu.
         data_folder: of the corpora.
         store: of the runs.
+        split: the parts of a text that are held out.
 
     Raises:
         ArchetypeError: an arm is not possible or cannot be matched, or a corpus is missing.
     """
 
-    def __init__(self, part: TrainedPart, mode_name: str, data_folder: Path, store: Store) -> None:
+    def __init__(
+        self, part: TrainedPart, mode_name: str, data_folder: Path, store: Store, split: Split = "everywhere"
+    ) -> None:
         self.part, self.mode_name, self.store = part, mode_name, store
         full, own = part.modes.full, getattr(part.modes, mode_name)
         mode: Mode = own or full
@@ -75,7 +79,7 @@ class TrainedStudy:
         self.tune = None if none else (self.mode.tune if isinstance(self.mode.tune, Tune) else part.tune)
         sources = self.mode.data or part.data
         self.sources = sources if mode_name == "extended" else sources[:1]
-        self.data = [prepare(source, data_folder, store.folder) for source in self.sources]
+        self.data = [prepare(source, data_folder, store.folder, split) for source in self.sources]
         self.arms = self._arms(self.mode.base or part.base, self.data[0])
         if part.tune is not None:
             for arm in self.arms.values():
@@ -96,6 +100,14 @@ class TrainedStudy:
 
     def _missing(self, requests: Sequence[RunRequest]) -> list[RunRequest]:
         return [request for request in requests if self.store.result(request) is None]
+
+    def stages(self) -> dict[str, tuple[int, int]]:
+        """Of trials and pairs how many are done, and how many there are if no grid is extended further."""
+        trials, requests = self.trials()
+        missing = self._missing(requests)
+        pairs = [] if missing else [one for group in self._groups(trials) for one in self._pairs(*group[1:])]
+        stages = {"trials": (len(requests) - len(missing), len(requests))} if requests else {}
+        return stages | {"pairs": (len(pairs) - len(self._missing(pairs)), len(pairs) or self.count()["pairs"])}
 
     def count(self) -> dict[str, int]:
         """Runs and tokens if no grid is extended: trials and pairs."""
@@ -140,7 +152,7 @@ class TrainedStudy:
     def _request(self, arm: Arm, seed: int, is_trial: bool = False) -> RunRequest:
         recipe = arm.recipe.replace(seed=seed + arm.seed_offset)
         metrics = () if is_trial else (arm.metric,)
-        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device, arm.data.baseline)
+        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device)
 
     def trials(self) -> tuple[Trials, list[RunRequest]]:
         """The trials as far as they are there, and the runs that they take: grids grow for all arms alike."""
@@ -237,15 +249,21 @@ class TrainedStudy:
     def evidence(self, trials: Trials, comparison: Comparison) -> dict[str, Evidence]:
         """By the arm that is tested the values that decide, and whether the runs can be trusted."""
         control, others = self.part.compared
-        arm = comparison.arms[control]
+        arm, seeds = comparison.arms[control], range(len(comparison.seeds))
         bad = sum(learned_nothing(result, arm) for result in comparison.results[control])
-        failed = f"{bad} of {len(comparison.seeds)} runs of {control} learned no more than a guess" if bad else ""
-        values = {name: tuple(many) for name, many in comparison.values.items()}
-        is_lower = arm.metric.better == "lower"
-        return {
-            other: Evidence(values[control], values[other], is_lower, trials.is_interior, failed, values)
-            for other in others
-        }
+        failed = f"{bad} of {len(seeds)} runs of {control} learned no more than a guess" if bad else ""
+        is_lower, evidence = arm.metric.better == "lower", {}
+        for other in others:
+            needed = [*comparison.values] if self.part.decide.takes_all_arms else [control, other]
+            lost = {name: sum(not math.isfinite(value) for value in comparison.values[name]) for name in needed}
+            measured = [seed for seed in seeds if all(math.isfinite(comparison.values[name][seed]) for name in needed)]
+            values = {name: tuple(comparison.values[name][seed] for seed in measured) for name in comparison.values}
+            unmeasured = ", ".join(f"{count} of {len(seeds)} runs of {name}" for name, count in lost.items() if count)
+            evidence[other] = Evidence(
+                values[control], values[other], is_lower, trials.is_interior, failed,
+                unmeasured and f"{unmeasured} ended without a finite loss", values,
+            )  # fmt: skip
+        return evidence
 
 
 def learned_nothing(result: RunResult, arm: Arm) -> bool:
@@ -254,8 +272,9 @@ def learned_nothing(result: RunResult, arm: Arm) -> bool:
 
 
 def is_near_guess(loss: float, arm: Arm) -> bool:
-    """Whether a loss on validation is so near to that of a guess by frequencies that nothing follows from it."""
-    return loss > arm.data.baseline["loss"] - NEAR_BASELINE
+    """Whether a validation loss is so near to that of a guess on the same text that nothing follows from it."""
+    guess = arm.data.baseline.get("validation_loss", arm.data.baseline["loss"])  # drawn examples are guessed alike
+    return loss > guess - NEAR_BASELINE
 
 
 def confirmed(
@@ -274,8 +293,8 @@ def confirmed(
         others: names and values of the others.
     """
     for name, evidence in others:
-        mean = float(np.mean(evidence.differences))
-        is_within = abs(mean) < part.decide.margin_of(evidence)
-        if (verdict == SHOWN and mean * effect <= 0) or (verdict == NO_DIFFERENCE and not is_within):
+        mean = float(np.mean(evidence.differences)) if evidence.control else math.nan
+        is_within = bool(evidence.control) and abs(mean) < part.decide.margin_of(evidence)
+        if (verdict == SHOWN and not mean * effect > 0) or (verdict == NO_DIFFERENCE and not is_within):
             return NOT_SHOWN, f"{name} does not agree; on {first} {reason}"
     return verdict, reason
