@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from archetype.io import atomic
+from archetype.machine.cpu_info import num_cores
 from archetype.studies.evidence import NOT_RUN
 from archetype.studies.markdown import html_page, markdown_table
 from archetype.studies.pictures import pictures_of
@@ -85,7 +86,9 @@ def plan_text(plan: dict[str, Any], workers: int) -> str:
     for name, part in plan["parts"].items():
         time = "no time measured, for they are on a GPU"
         if part["minutes"] is not None:
-            time = f"{part['minutes'] / workers:.1f} minutes with {workers} {'worker' if workers == 1 else 'workers'}"
+            minutes = part["minutes"] / min(workers, num_cores())
+            time = f"{minutes:.1f} minutes with {workers} {'worker' if workers == 1 else 'workers'}"
+            time += " at the load of now, and more where a grid grows" if part["trials"] else " at the load of now"
         lines.append(
             f"\n{name}: {part['runs']} runs ({part['trials']} of them trials), {quantity(part['tokens'])}tokens, {time}"
         )

@@ -24,6 +24,7 @@ from archetype.studies.corpora import prepare
 from archetype.studies.evidence import DIRECTION, NOT_SHOWN, SHOWN, UNCALIBRATED
 from archetype.studies.fit import Law
 from archetype.studies.parts import ScalingLawPart
+from archetype.studies.run_time import RunTime
 from archetype.studies.settings import Match
 from archetype.studies.statistics import scipy_package
 from archetype.studies.store import RunRequest, Store
@@ -220,22 +221,23 @@ class ScalingLawStudy:
             })  # fmt: skip
         return read_json(file)
 
-    def plan(self, seconds_of_step: Callable[[Arm], float]) -> dict[str, Any]:
+    def plan(self, time_of_run: Callable[[Arm], RunTime]) -> dict[str, Any]:
         """Runs, tokens and minutes."""
         first = self.arms[self.tokens[0]]
         is_timed = self.device == "cpu"
-        seconds = {size: seconds_of_step(arm) if is_timed else 0.0 for size, arm in first.items()}
+        times = {size: time_of_run(arm) if is_timed else RunTime(0.0) for size, arm in first.items()}
         trials = [request for size in first for _, request in self._trials(size)]
-        total = sum(seconds[size] * arm.recipe.steps for arms in self.arms.values() for size, arm in arms.items())
+        total = sum(times[size].of(arm.recipe) for arms in self.arms.values() for size, arm in arms.items())
         per_size = len(trials) // len(first)
-        total = total * self.part.seeds + sum(per_size * seconds[size] * first[size].recipe.steps for size in first)
+        total = total * self.part.seeds + sum(per_size * times[size].of(first[size].recipe) for size in first)
         runs = len(first) * len(self.tokens) * self.part.seeds
         return {
             "trials": len(trials), "pairs": runs, "runs": runs + len(trials),
             "minutes": total / 60 if is_timed else None,
             "tokens": sum(self.tokens) * len(first) * self.part.seeds + len(trials) * self.tokens[0],
             "arms": {size: quantities(arm) | {"solved": ""} for size, arm in first.items()},
-            "seconds_per_step": seconds if is_timed else {}, "detectable": None, "deviation": None,
+            "seconds_per_step": {size: one.step for size, one in times.items()} if is_timed else {},
+            "detectable": None, "deviation": None,
         }  # fmt: skip
 
     def outcome(self, quick: bool, is_calibrated: bool) -> dict[str, Any]:

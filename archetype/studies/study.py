@@ -6,20 +6,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from archetype.errors import DataError, SpecError
 from archetype.machine.environment import environment, now
-from archetype.models.build import build
-from archetype.runs.directory import Run
-from archetype.studies.arms import Arm, quantities
+from archetype.studies.arms import quantities
 from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration
-from archetype.studies.corpora import absolute_data
 from archetype.studies.evidence import DIRECTION, NOT_RUN, NOT_SHOWN, SHOWN
 from archetype.studies.execute import one_thread
 from archetype.studies.experiment import Experiment
 from archetype.studies.parts import CheckPart, ScalingLawPart, TrainedPart
 from archetype.studies.registry import find, run
+from archetype.studies.run_time import time_of_run
 from archetype.studies.scaling import ScalingLawStudy
 from archetype.studies.statistics import (
     minimal_detectable_effect,
@@ -30,12 +26,7 @@ from archetype.studies.sweep import Engine, Progress, Say, make_needed
 from archetype.studies.trained import TrainedStudy
 from archetype.studies.trained_outcome import trained_outcome
 from archetype.studies.verdicts import announced, study_verdicts, whole_verdict
-from archetype.training.loop import take_step
-from archetype.training.memory import check_memory
-from archetype.training.resolve import resolve_recipe
-from archetype.training.state import TrainState
 
-PROBE_STEPS = 20
 NEEDS_CALIBRATION = (
     "no verdicts will be given: this machine has not shown what it can tell apart; "
     "run `archetype compare calibrate` before or after, once, some 20 minutes"
@@ -97,17 +88,17 @@ class Study:
         deviation = calibration["deviation"] if calibration else USUAL_DEVIATION
         for name, study in self.trained.items():
             is_timed = study.device == "cpu"
-            timed = [(arm, runs, seconds_of_step(arm, self.store)) for arm, runs in study.planned_arms() if is_timed]
-            total = sum(arm.recipe.steps * runs * seconds for arm, runs, seconds in timed)
+            timed = [(arm, runs, time_of_run(arm, self.store)) for arm, runs in study.planned_arms() if is_timed]
+            total = sum(runs * one.of(arm.recipe) for arm, runs, one in timed)
             parts[name] = study.count() | {
                 "minutes": total / 60 if is_timed else None,
                 "arms": {arm.name: quantities(arm) | {"solved": arm.solved} for arm in study.arms.values()},
-                "seconds_per_step": {arm.name: seconds for arm, _, seconds in timed[: len(study.arms)]},
+                "seconds_per_step": {arm.name: one.step for arm, _, one in timed[: len(study.arms)]},
                 "detectable": minimal_detectable_effect(deviation, study.num_seeds) if study.num_seeds > 1 else None,
                 "deviation": deviation,
             }
         for name, law in self.laws.items():
-            parts[name] = law.plan(lambda arm: seconds_of_step(arm, self.store))
+            parts[name] = law.plan(lambda arm: time_of_run(arm, self.store))
         checks = {part.id: part.check for part in self.parts if isinstance(part, CheckPart)}
         return {
             "hash": self.experiment.hash, "mode": self.mode, "parts": parts, "checks": checks,
@@ -215,26 +206,3 @@ def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
         "curves": [asdict(curve) for curve in result.curves], "expect": part.expect.dump(),
         "cost": {"seconds": time.perf_counter() - started},
     }  # fmt: skip
-
-
-def seconds_of_step(arm: Arm, store: Store) -> float:
-    """The median time of a step on one thread, of 20 with a model that is thrown away.
-
-    Raises:
-        SpecError: the memory does not hold a step of this arm.
-    """
-    recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder))
-    device = torch.device("cpu")
-    with one_thread():
-        resolved = resolve_recipe(Path("probe"), recipe, device, force=True)
-        try:
-            check_memory(resolved.recipe, resolved.spec, resolved.objective, device, "micro_batch_size {}", "")
-        except SpecError as error:
-            raise error.at("recipe").at(f"arms.{arm.name}") from None
-        state = TrainState.build(Run(Path()), resolved.recipe, None, resolved.objective, build(resolved.spec))
-        times = []
-        for _ in range(PROBE_STEPS):
-            started = time.perf_counter()
-            take_step(state)
-            times.append(time.perf_counter() - started)
-    return statistics.median(times[1:])

@@ -15,16 +15,17 @@ import torch
 import archetype
 from archetype.data.held_out import split
 from archetype.runs.directory import Run, read_run_model
+from archetype.studies import store as stores
 from archetype.studies.report import summary_text, write_reports
 from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.study import Study
 from archetype.studies.sweep import engine
 from archetype.training.evaluate import evaluate
-from archetype.training.recipe import read_recipe
+from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.setup import _read_objective
 from tests.helpers.examples import every
 from tests.unit.studies.pretended import LOSS_BY_RATE, Pretended
-from tests.unit.studies.small import experiment, trained
+from tests.unit.studies.small import BASE, experiment, trained
 
 LENGTH, NOISE = 40_000, 0.05
 GAIN = 1 + NOISE * math.log2(NOISE) + (1 - NOISE) * math.log2(1 - NOISE)  # bits that the letter before the last tells
@@ -160,3 +161,16 @@ def test_the_parts_of_a_study_s_text_are_apart_and_of_all_kinds(tmp_path: Path) 
     for name, text in (("validation_loss", validation), ("loss", test)):
         expected = sum(-math.log((train.count(letter) + 1) / (len(train) + 256)) for letter in text) / len(text)
         assert guess[name] == pytest.approx(expected, rel=1e-6)
+
+
+def test_runs_of_earlier_versions_are_found_where_the_end_is_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key stood in a store from before texts were held out everywhere, and a hash in the reports of then."""
+    monkeypatch.setattr(stores, "CODE", "0")
+    monkeypatch.setattr(torch, "__version__", "0")
+    recipe = Recipe.parse({"spec": BASE, "data": {"text": ["a"], "tokenizer": "bytes", "split": "end"}})
+    assert RunRequest(recipe, "", (), "", "cpu").key == "c335ab5e1463d34f72ee"
+    everywhere = recipe.replace(data=recipe.data.replace(split="everywhere"))
+    assert RunRequest(everywhere, "", (), "", "cpu").key != "c335ab5e1463d34f72ee"
+    of_text, drawn = ([experiment(part, split=one).hash for one in ("end", "everywhere")] for part in (
+        trained(data="text"), trained()))  # fmt: skip
+    assert len({*of_text}) == 2 and len({*drawn}) == 1
