@@ -64,6 +64,18 @@ class Experiment(Spec):
                 invalid(f"parts[{number}].id", f"{name} is there twice", "give each part an id of its own")
         return self
 
+    @model_validator(mode="after")
+    def _check_split(self) -> "Experiment":
+        if self.split == "end" and not self.reads_text:
+            invalid("split", "is of texts, and no part has one as its data", "leave it out")
+        return self
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a part has a text as its data."""
+        trained = [part for part in self.parts if isinstance(part, TrainedPart | ScalingLawPart)]
+        return any(is_text(source) for part in trained for source in part.data)
+
     def has(self, mode: str) -> bool:
         """Whether a mode is any different from full, in one part at least."""
         trained = [part for part in self.parts if isinstance(part, TrainedPart)]
@@ -80,10 +92,8 @@ class Experiment(Spec):
 
         Where no text is split, or its end is held out, it is that of earlier versions, whose files did not say so.
         """
-        trained = [part for part in self.parts if isinstance(part, TrainedPart | ScalingLawPart)]
-        reads_text = any(is_text(source) for part in trained for source in part.data)
         other = fingerprint(self.replace(split=type(self).model_fields["split"].default))
-        if self.split == "end" or not reads_text:
+        if self.split == "end" or not self.reads_text:
             return other
         return hashlib.sha256(f"{other} {self.split}".encode()).hexdigest()[:16]
 

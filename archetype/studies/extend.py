@@ -246,7 +246,8 @@ def _trained_parts(
         field, (cause, _) = path(error.errors()[0]["loc"]), in_words(error.errors()[0])
         raise DataError(str(file), f"is no report in full mode: {field} {cause}", WRITE_ANEW) from None
     experiment = Experiment.parse(report.experiment)
-    if (earlier := experiment.replace(split="end")).hash == report.hash:  # whose report need not say so
+    earlier = experiment.replace(split="end") if experiment.reads_text else experiment  # whose report did not say so
+    if earlier.hash == report.hash:
         experiment = earlier
     if experiment.hash != report.hash:
         cause = f"its experiment has the hash {experiment.hash}, not {report.hash}"

@@ -14,6 +14,7 @@ import torch
 
 import archetype
 from archetype.data.held_out import split
+from archetype.errors import SpecError
 from archetype.runs.directory import Run, read_run_model
 from archetype.studies import store as stores
 from archetype.studies.report import summary_text, write_reports
@@ -171,6 +172,6 @@ def test_runs_of_earlier_versions_are_found_where_the_end_is_held_out(monkeypatc
     assert RunRequest(recipe, "", (), "", "cpu").key == "c335ab5e1463d34f72ee"
     everywhere = recipe.replace(data=recipe.data.replace(split="everywhere"))
     assert RunRequest(everywhere, "", (), "", "cpu").key != "c335ab5e1463d34f72ee"
-    of_text, drawn = ([experiment(part, split=one).hash for one in ("end", "everywhere")] for part in (
-        trained(data="text"), trained()))  # fmt: skip
-    assert len({*of_text}) == 2 and len({*drawn}) == 1
+    assert len({experiment(trained(data="text"), split=one).hash for one in ("end", "everywhere")}) == 2
+    with pytest.raises(SpecError, match="split: is of texts, and no part has one as its data; leave it out"):
+        experiment(trained(), split="end")
