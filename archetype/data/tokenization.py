@@ -28,6 +28,7 @@ from archetype.io import atomic
 from archetype.io.cache import cache_folder as usual_folder
 from archetype.io.files import MAX_TEXT_BYTES, read_json
 from archetype.io.lock import locked
+from archetype.machine.cpu_info import num_cores
 from archetype.tokenizers import Tokenizer, open_tokenizer
 
 VERSION = 1  # of the shards and of how sources are cut into pieces
@@ -148,9 +149,8 @@ def _tokenize(
                 progress(min(done, sum(sizes)), sum(sizes))
 
     if workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         is_much = sum(sizes[number] for number in open_pieces) >= LEAST_BYTES
-        workers = min(cores, len(open_pieces)) if is_much else 1
+        workers = min(num_cores(), len(open_pieces)) if is_much else 1
     is_ours = type(tokenizer).__module__.startswith("archetype.")  # no other process knows a kind from outside
     if workers > 1 and is_ours:
         for number, shards in zip(open_pieces, _in_processes(folder, open_pieces, workers, report), strict=True):

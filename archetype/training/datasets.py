@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from archetype.convert.image_processor import ImageProcessor, square_pictures
-from archetype.data.corpus import Corpus, corpus, split
+from archetype.data.corpus import Corpus, corpus
+from archetype.data.held_out import Split, held_out_lines, split
 from archetype.data.images import has_pixels
 from archetype.data.packing import Documents
 from archetype.data.pairs import read_lines
@@ -33,6 +34,7 @@ class Data(Part):
         validation_fraction: share that is held out.
     """
 
+    unwritten: ClassVar[dict[str, Any]] = {}  # of fields that runs of earlier versions did not write, what they meant
     renamed: ClassVar[dict[str, str]] = {"validation": "validation_fraction"}
     path_fields: ClassVar[tuple[str, ...]] = ()
     kind: str
@@ -86,26 +88,29 @@ class RunningText(TokenizedData):
 
 @part
 class TextData(RunningText):
-    """UTF-8 files, one after the other, the last part of which is held out.
+    """UTF-8 files, one after the other, some of which is held out.
 
     Attributes:
         text: files of the text, in order.
+        split: which parts are held out: everywhere (stretches spread over the text), or its end.
     """
 
+    unwritten: ClassVar[dict[str, Any]] = {"split": "end"}
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["corpus"] = "corpus"
     text: tuple[str, ...] = ()
+    split: Split = "everywhere"
 
     def read_texts(self, folder: Path) -> dict[str, str]:
         return {"text": "".join(_read(self.text, folder, "text"))}
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """The beginning of the text."""
-        return [split(text, self.validation_fraction)[0] for text in texts.values()]
+        """The text without what is held out."""
+        return [split(text, self.validation_fraction, self.split)[0] for text in texts.values()]
 
     def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Corpus:
         """The text in memory."""
-        return corpus(texts["text"], tokenizer, self.validation_fraction)
+        return corpus(texts["text"], tokenizer, self.validation_fraction, self.split)
 
 
 class PackedDocuments(RunningText):
@@ -229,17 +234,20 @@ class MixtureData(PackedDocuments):
 
 @part
 class PairData(TokenizedData):
-    """UTF-8 files whose lines belong together, a source and its target; the last lines are held out.
+    """UTF-8 files whose lines belong together, a source and its target.
 
     Attributes:
         source: a file of source lines.
         target: a file of target lines, one for each source.
+        split: which lines are held out: everywhere (spread evenly), or the last ones (end).
     """
 
+    unwritten: ClassVar[dict[str, Any]] = {"split": "end"}
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
     kind: Literal["pairs"] = "pairs"
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
+    split: Split = "everywhere"
 
     def read_texts(self, folder: Path) -> dict[str, str]:
         """Both sides; the last line of a file does not run into the first of the next."""
@@ -249,15 +257,19 @@ class PairData(TokenizedData):
             for field, texts in sides.items()
         }
 
-    def lines(self, texts: dict[str, str]) -> tuple[list[str], list[str], int]:
-        """Sources and targets, and how many of them are not held out."""
+    def sides(self, texts: dict[str, str]) -> tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]:
+        """Sources and targets to learn from, and those that are held out."""
         sources, targets = read_lines(texts["source"], texts["target"], "data.source, data.target")
-        return sources, targets, round(len(sources) * (1 - self.validation_fraction))
+        held_out = held_out_lines(len(sources), self.validation_fraction, self.split)
+        def side(is_held_out: bool) -> tuple[list[str], list[str]]:
+            numbers = [number for number in range(len(sources)) if (number in held_out) == is_held_out]
+            return [sources[number] for number in numbers], [targets[number] for number in numbers]
+
+        return side(False), side(True)
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """The first lines of both sides."""
-        sources, targets, cut = self.lines(texts)
-        return ["\n".join(lines[:cut]) for lines in (sources, targets)]
+        """Both sides of the pairs that are not held out."""
+        return ["\n".join(lines) for lines in self.sides(texts)[0]]
 
 
 @part

@@ -16,7 +16,7 @@ from archetype.runs.directory import Run
 from archetype.spec.base import fingerprint
 from archetype.spec.edit import differences
 from archetype.training.objectives.base import Objective
-from archetype.training.recipe import Recipe
+from archetype.training.recipe import Recipe, recipe_of_run
 
 MAX_SHOWN = 60  # characters of a value in a message
 ALLOW = "or give --allow-changes"
@@ -65,7 +65,7 @@ def read_provenance(run: Run) -> Provenance | None:
     data = read_bytes(run.provenance_file, MAX_FILE_BYTES, CheckpointError)
     try:
         provenance = Provenance.model_validate_json(data)
-        Recipe.parse(provenance.recipe)
+        recipe_of_run(provenance.recipe)
         return provenance
     except (SpecError, ValidationError):
         remedy = "restore it, or remove it to trust the recipe as it stands"
@@ -83,7 +83,7 @@ def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
     if began is None:
         return
     paths = ("parallel", *(f"data.{field}" for field in recipe.data.path_fields))
-    changes = [change for change in differences(Recipe.parse(began.recipe), recipe) if not change[0].startswith(paths)]
+    changes = [change for change in differences(recipe_of_run(began.recipe), recipe) if not change[0].startswith(paths)]
     if changes:
         field, before, now = changes[0]
         others = f" (and {', '.join(change[0] for change in changes[1:4])})" if len(changes) > 1 else ""

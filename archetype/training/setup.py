@@ -138,7 +138,8 @@ def resume(
     changes: dict[str, None] | None = {} if allow_changes else None
     with noting(changes):
         refuse_changes(folder)
-    spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)  # says first which extension is missing
+    spec = read_run_spec(run)  # says first which extension is missing
+    recipe = read_recipe(run.recipe_file, of_run=True)
     began = read_provenance(run)
     with noting(changes):
         check_recipe(run, recipe, began)

@@ -177,7 +177,8 @@ def test_no_held_out_line_trains_the_tokenizer(all_recipes: dict[str, Recipe], t
         file = tmp_path / f"{side}.txt"
         lines = file.read_text().splitlines()
         file.write_text("\n".join([*lines[:36], "z", *["zebra " * 90] * 3]))
-    tokenizer = start(tmp_path / "run", all_recipes["pairs"], CPU).tokenizer
+    recipe = all_recipes["pairs"]
+    tokenizer = start(tmp_path / "run", recipe.replace(data=recipe.data.replace(split="end")), CPU).tokenizer
     assert tokenizer is not None
     assert len(tokenizer.encode("zebra")) == 5
 
