@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from archetype.data.skipping import NOT_UTF8, skip
+from archetype.data.skipping import MAX_LIMIT, NOT_UTF8, skip, skipping
 from archetype.distribution import install_command
 from archetype.errors import DataError, one_line
 from archetype.io.files import MAX_TEXT_BYTES, check_regular
@@ -166,7 +166,7 @@ def json_object_of_line(line: bytes, place: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise DataError(place, *NOT_UTF8) from None
     except (ValueError, RecursionError) as error:
-        detail = f": {one_line(str(error), 60)}" if line.lstrip().startswith(b"{") else ""
+        detail = f": {getattr(error, 'msg', error)}" if line.lstrip().startswith(b"{") else ""
         cause = f"is not a JSON object{detail}"
         raise DataError(place, cause, "write one object on each line, or name a .csv file") from None
     if not isinstance(value, dict):
@@ -192,7 +192,7 @@ def _rows_of_list(file: BinaryIO, name: str) -> Iterator[Row]:
         try:
             value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            raise DataError(place, f"is not JSON: {one_line(str(error), 60)}", "is it the whole file?") from None
+            raise DataError(place, f"is not JSON: {getattr(error, 'msg', error)}", "is it the whole file?") from None
         try:
             if not isinstance(value, dict):
                 raise DataError(place, "is not a JSON object", "make it one, or remove it")
@@ -274,11 +274,12 @@ def parquet_rows(
 
 
 def columns_of(file: Path) -> dict[str, list[Any]]:
-    """The first values of each column of a file."""
+    """The first values of each column of a file, whatever is bad among them."""
     columns: dict[str, list[Any]] = {}
-    for row in islice(first_rows(file), SAMPLE):
-        for name, value in row.values.items():
-            columns.setdefault(name, []).append(value)
+    with skipping(MAX_LIMIT):
+        for row in islice(first_rows(file), SAMPLE):
+            for name, value in row.values.items():
+                columns.setdefault(name, []).append(value)
     return columns
 
 

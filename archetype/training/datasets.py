@@ -89,6 +89,10 @@ class TokenizedData(FileData):
     def training_texts(self, texts: dict[str, str]) -> list[str]:
         """The texts without what is held out."""
 
+    def all_texts(self, texts: dict[str, str]) -> list[str]:
+        """The texts that are in memory, with what is held out."""
+        return list(texts.values())
+
 
 class RunningText(TokenizedData):
     """Base of data of which each token follows from those before."""

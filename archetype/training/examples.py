@@ -62,6 +62,10 @@ class RecordData(TokenizedData):
         """The texts of the records that are not held out."""
         return ["\n".join(text for record in self.split(texts)[0] for text in self.texts_of(record))]
 
+    def all_texts(self, texts: dict[str, str]) -> list[str]:
+        """The texts of all records."""
+        return [text for line in texts["examples"].split("\n") for text in self.texts_of(json.loads(line))]
+
     def convert(self, record: dict[str, Any]) -> dict[str, Any]:
         """The record with its own fields, where it is in another form.
 

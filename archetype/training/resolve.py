@@ -193,7 +193,7 @@ def build_tokenizer(data: Data, texts: dict[str, str], room: int | None = None) 
         return open_tokenizer(Path(data.tokenizer))
     training = data.training_texts(texts)
     if data.tokenizer == "characters":
-        training = list(texts.values()) or training  # the alphabet: an unknown character could not be scored
+        training = data.all_texts(texts) or training  # the alphabet: an unknown character could not be scored
     if data.vocab_size or not tokenizer_class(data.tokenizer).learns_vocabulary:
         return train_tokenizer(data.tokenizer, training, data.vocab_size, lowercase=data.lowercase)
     vocab_size = min(room or DEFAULT_VOCAB_SIZE, DEFAULT_VOCAB_SIZE)
