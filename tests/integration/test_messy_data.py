@@ -73,16 +73,16 @@ def test_bad_records_of_many_pieces_are_counted_together(tmp_path: Path, monkeyp
     from archetype.tokenizers import train_tokenizer
 
     monkeypatch.setattr(sources, "PIECE_BYTES", 3000)
-    found, tokenizer = Sources((str(lines(tmp_path)),)), train_tokenizer("bytes", [], None)
-    assert len(found.pieces()) > 4
+    text_sources, tokenizer = Sources((str(lines(tmp_path)),)), train_tokenizer("bytes", [], None)
+    assert len(text_sources.pieces()) > 4
     for workers in (1, 2):
         with skipping(4) as skipped:
-            documents = tokenized(found, tokenizer, tmp_path / f"cache{workers}", workers)
+            documents = tokenized(text_sources, tokenizer, tmp_path / f"cache{workers}", workers)
         assert skipped.count == 4 and documents.num_documents == 196
         with skipping(3), pytest.raises(TooManyBad):
-            tokenized(found, tokenizer, tmp_path / f"cache{workers}", workers)
+            tokenized(text_sources, tokenizer, tmp_path / f"cache{workers}", workers)
         with skipping(3), pytest.raises(TooManyBad):
-            tokenized(found, tokenizer, tmp_path / f"other{workers}", workers)
+            tokenized(text_sources, tokenizer, tmp_path / f"other{workers}", workers)
 
 
 def test_the_alphabet_of_records_is_that_of_their_texts(archetype: Command, tmp_path: Path) -> None:

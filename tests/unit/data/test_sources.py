@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"text " * 999)[:-9])
     for name, message in {
         "a.jsonl": "line 2: has no text under 'text'; it has body; name its column with --column, or data.field",
-        "b.jsonl": "line 2: is not JSON",
+        "b.jsonl": "line 2: is not a JSON object: Expecting value",
         "c.txt": "is not UTF-8 at byte 5; save it as UTF-8",
         "d.txt.gz": "is not a whole gzip file; download it again",
     }.items():

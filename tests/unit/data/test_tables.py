@@ -100,6 +100,12 @@ def test_a_quote_that_swallows_lines_counts_as_many_and_an_open_one_is_refused(t
         read_records(file, TEXT_AND_LABEL)
 
 
+def test_texts_that_pandas_takes_for_missing_values_stay_texts(tmp_path: Path) -> None:
+    (file := tmp_path / "a.csv").write_text("text,label\nNA,1\nnull,0\nNone,1\n")
+    texts = [record["text"] for record in read_records(file, TEXT_AND_LABEL)]
+    assert texts == documents(file) == ["NA", "null", "None"]
+
+
 def test_what_all_rows_lack_is_not_left_out(tmp_path: Path) -> None:
     (file := tmp_path / "a.csv").write_text("id,review,stars\n1,fine day,5\n2,bad day,1\n3,good,5\n")
     with skipping(99), pytest.raises(DataError) as caught:
