@@ -55,13 +55,16 @@ def _table(rows: list[dict[str, Any]]) -> "Table":
     from archetype.table import Table
 
     paths = [*dict.fromkeys(path for row in rows for path in row["changes"])]
+    have_skipped = any(row["num_skipped"] for row in rows)
     cells = [
         [row["run"], f"{row['parameters']:,}", f"{row['step']:,}/{row['steps']:,}",
          "" if row["best_validation_loss"] is None else f"{row['best_validation_loss']:.4f}",
+         *([f"{row['num_skipped']:,}"] if have_skipped else []),
          *(_cell(row["changes"].get(path)) for path in paths)]
         for row in rows
     ]  # fmt: skip
-    return Table(("run", "parameters", "steps", "best validation loss", *shortest_names(paths)), cells)
+    columns = ("skipped records",) if have_skipped else ()
+    return Table(("run", "parameters", "steps", "best validation loss", *columns, *shortest_names(paths)), cells)
 
 
 def _cell(value: Any) -> str:
@@ -87,6 +90,7 @@ def _row(run: "Run") -> dict[str, Any]:
     from archetype.runs.directory import read_run_spec
     from archetype.training import metrics
     from archetype.training.plot import curves
+    from archetype.training.provenance import read_provenance
     from archetype.training.recipe import read_recipe
 
     recipe, lines = read_recipe(run.recipe_file, of_run=True), metrics.read(run.metrics_file)
@@ -99,6 +103,7 @@ def _row(run: "Run") -> dict[str, Any]:
         "steps": recipe.steps,
         "best_validation_loss": min(losses, default=None),
         "texts": _texts_of(run),
+        "num_skipped": provenance.num_skipped if (provenance := read_provenance(run)) else 0,
         "recipe": recipe.dump(full=True) | {"spec": spec.dump(full=True, each_layer=True)},
     }
 
