@@ -2,11 +2,14 @@
 
     python -m benchmarks.zoo [TASK ...]
 
+A page keeps what other releases of transformers that it was written with have otherwise.
+
 Of each type a small model with random weights is written by transformers and read here. Its answers agree where their
 largest difference is below 1e-5 of the largest, in float32. Tasks are causal, masked, texts, tokens, pairs and images.
 """
 
 import json
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -15,21 +18,23 @@ from pathlib import Path
 import transformers
 
 from archetype.convert.infer.proofs import FILE
+from archetype.families.class_keys import dotted, release_of
 from tests.conftest import SHARED
-from tests.helpers.zoo import TASKS, Outcome, outcome, page_of, proved_by_pages
+from tests.helpers.zoo import NOT_THERE, OTHERWISE, TASKS, Outcome, outcome, page_of, proved_by_pages, tables_of
 from tests.helpers.zoo_published import outcome_as_published, pinned_decoders, summary
 
+WRITTEN_BY = re.compile(r"written by transformers ([\d.]+)")
 AS_PUBLISHED = (
     "The third column says the same of configurations as they were published ([which](published.md)), of which every "
     "key is kept\nbut sizes: how many of a type agree, of how many."
 )
 
 
-def row(result: Outcome, published: str | None) -> str:
+def row(result: Outcome, published: str | None) -> list[str]:
     """One line of the table."""
     family = "registered" if result.registered else "by its files" if result.status == "agrees" else ""
-    column = "" if published is None else f" {published} |"
-    return f"| {result.kind} | {result.status} |{column} {family} | {result.said.replace('|', ' ')} |"
+    column = [] if published is None else [published]
+    return [result.kind, result.status, *column, family, result.said.replace("|", " ")]
 
 
 def as_published(shared: Path) -> dict[str, str]:
@@ -42,31 +47,50 @@ def as_published(shared: Path) -> dict[str, str]:
     return cells
 
 
-def page(name: str, results: list[Outcome], published: dict[str, str] | None = None) -> str:
-    """The page of a task, with a column of published configurations where there are any."""
-    counts = Counter(one.status for one in results)
+def page(name: str, results: list[Outcome], published: dict[str, str] | None, before: str) -> str:
+    """The page of a task, with a column of published configurations where there are any.
+
+    Args:
+        name: of the task.
+        results: of the installed release.
+        published: how many published configurations agree, by type.
+        before: the page as it was, whose rows of other releases are kept where they differ from the newest's.
+    """
+    rows = {one.kind: row(one, None if published is None else published.get(one.kind, "")) for one in results}
+    known = tables_of(before) | {release_of(transformers.__version__): rows}
+    newest = known[max(known)]
+    is_newest = newest is rows
+    version = transformers.__version__ if is_newest else WRITTEN_BY.findall(before)[0]
+    counts = Counter(one[1] for one in newest.values())
     said = ", ".join(f"{counts[status]} {words}" for status, words in (
         ("agrees", "are read and agree to 1e-5"), ("refused", "are refused, each with what is missing"),
         ("differs", "are read and differ"), ("not made", "cannot be made small by the keys that sizes usually have"),
     ))  # fmt: skip
-    print(f"{name}: {len(results)} types: {said}", file=sys.stderr)
-    head = (
+    print(f"{name}: {len(newest)} types: {said}", file=sys.stderr)
+    text = (
         f"# The {TASKS[name].title} that transformers knows\n\n"
-        "Written by `make zoo`: of each type, a small model with random weights is written by transformers "
-        f"{transformers.__version__}\nand read here. Types of families that are not registered are read by the keys of "
+        f"Written by `make zoo`: of each type, a small model with random weights is written by transformers "
+        f"{version}\nand read here. Types of families that are not registered are read by the keys of "
         "their config.json and by the names and\nshapes of their tensors.\n\n"
-        f"Of {len(results)} types, {said}.\n\n"
+        f"Of {len(newest)} types, {said}.\n\n"
     )
     more = ["outcome"] if published is None else ["outcome", "as published"]
     columns = ["type", *more, "family", "largest difference, of the largest logit; or why"]
     if published is not None:
-        head += f"{AS_PUBLISHED}\n\n"
-    head += f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}\n"
-    rows = (
-        row(one, None if published is None else published.get(one.kind, ""))
-        for one in sorted(results, key=lambda one: (one.status, one.kind))
-    )
-    return head + "\n".join(rows) + "\n"
+        text += f"{AS_PUBLISHED}\n\n"
+    text += table(columns, list(newest.values()))
+    for release in sorted(known.keys() - {max(known)}, reverse=True):
+        older = known[release]
+        gone = [[kind, NOT_THERE, *[""] * (len(columns) - 2)] for kind in newest.keys() - older.keys()]
+        other = [one for kind, one in older.items() if kind not in newest or newest[kind][1] != one[1]]
+        text += f"\n{OTHERWISE}{dotted(release)}\n\n{table(columns, gone + other)}" if gone + other else ""
+    return text
+
+
+def table(columns: list[str], rows: list[list[str]]) -> str:
+    """Rows by outcome and type."""
+    head = f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}\n"
+    return head + "".join(f"| {' | '.join(one)} |\n" for one in sorted(rows, key=lambda one: (one[1], one[0])))
 
 
 def write_proved() -> None:
@@ -86,7 +110,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as place:
                 results.append(outcome(kind, Path(place), TASKS[name]))
         published = as_published(SHARED / "data") if name == "causal" else None
-        page_of(name).write_text(page(name, results, published), encoding="utf-8")
+        text = page(name, results, published, page_of(name).read_text(encoding="utf-8"))
+        page_of(name).write_text(text, encoding="utf-8")
     write_proved()
 
 

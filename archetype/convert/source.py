@@ -13,6 +13,7 @@ from archetype.convert.gguf.header import is_gguf
 from archetype.convert.sentence_transformers.files import read_files
 from archetype.convert.sentence_transformers.head import with_head_of
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily
+from archetype.families.class_keys import warn_of_releases
 from archetype.families.family import Family
 from archetype.families.index import preset_facts
 from archetype.families.registry import designs, family_of, preset
@@ -146,6 +147,7 @@ def read_config(
     Warns:
         UnknownFamily: the family is not registered.
         UnreadKeys: the file has keys that no class of a registered family reads.
+        ReadOtherwise: it means something else to the installed transformers, or to a later one that has written it.
     """
     # here, because presets and files need none of it
     from archetype.convert.infer import read_unknown
@@ -158,6 +160,8 @@ def read_config(
         cause = f"is a layout that is settled for families that are not registered, and {family.name} is"
         raise SpecError(next(iter(settings)), cause, "leave it out")
     try:
+        if warn:
+            warn_of_releases(values, place)
         if family is None:
             proof = find_proof(values, settings)
             taken = {} if proof is None else proof.taken

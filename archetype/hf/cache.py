@@ -136,7 +136,7 @@ class ArchetypeCache(Cache):
         return f"ArchetypeCache(seen={self.seen}, bytes={0 if self.state is None else self.state.nbytes})"
 
 
-def given(cache: Any, older: Any) -> Any:
+def cache_by_either_name(cache: Any, older: Any) -> Any:
     """What is given under the name that a cache has since transformers 5.24, or under the older one.
 
     Raises:

@@ -7,7 +7,7 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from archetype.hf.base import ArchetypePreTrainedModel, check_kind, refuse
-from archetype.hf.cache import NAME, given
+from archetype.hf.cache import NAME, cache_by_either_name
 from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.generating import Generating
 from archetype.hf.model import ArchetypeModel
@@ -70,7 +70,7 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
         refuse(others | {"inputs_embeds": inputs_embeds, "output_attentions": output_attentions})
         cached = self.config.use_cache if use_cache is None else use_cache
         result = self.model.run(
-            input_ids, attention_mask, position_ids, token_type_ids, given(cache, past_key_values),
+            input_ids, attention_mask, position_ids, token_type_ids, cache_by_either_name(cache, past_key_values),
             cached and labels is None, output_hidden_states,
         )  # fmt: skip
         hidden = result.hidden

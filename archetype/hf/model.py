@@ -7,7 +7,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from archetype.errors import SpecError
 from archetype.hf.base import ArchetypePreTrainedModel, refuse
-from archetype.hf.cache import NAME, given
+from archetype.hf.cache import NAME, cache_by_either_name
 from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.passes import Pass, block_inputs, read_images, read_on, read_whole
 from archetype.nn.registry import module_class
@@ -85,7 +85,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
             elif self.architecture.is_causal:
                 result = read_on(
                     self.network, input_ids, attention_mask, position_ids, token_type_ids,
-                    given(cache, past_key_values), bool(use_cache) and not self.training,
+                    cache_by_either_name(cache, past_key_values), bool(use_cache) and not self.training,
                 )  # fmt: skip
             else:
                 result = read_whole(self.network, input_ids, attention_mask, position_ids, token_type_ids)

@@ -10,7 +10,7 @@ from transformers.modeling_outputs import ModelOutput, Seq2SeqLMOutput
 
 from archetype.errors import SpecError
 from archetype.hf.base import ArchetypePreTrainedModel, check_kind, refuse
-from archetype.hf.cache import NAME, ArchetypeCache, cache_of, given
+from archetype.hf.cache import NAME, ArchetypeCache, cache_by_either_name, cache_of
 from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.generating import Generating
 from archetype.hf.model import ArchetypeModel
@@ -101,7 +101,8 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         if decoder_input_ids is None:
             decoder_input_ids = self._after_start(labels)
         leaves_cache = self.config.use_cache if use_cache is None else use_cache
-        cache = cache_of(given(cache, past_key_values), bool(leaves_cache) and labels is None and not self.training)
+        goes_on = bool(leaves_cache) and labels is None and not self.training
+        cache = cache_of(cache_by_either_name(cache, past_key_values), goes_on)
         rows = Rows.of(decoder_attention_mask, decoder_input_ids.shape[1])
         target, network = rows.moved(decoder_input_ids), self.model.network
         output: Output

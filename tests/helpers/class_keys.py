@@ -21,7 +21,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
 
-from archetype.families.class_keys import DERIVED, FILE
+from archetype.families.class_keys import DERIVED, FILE, Release, release_of, tables
 from archetype.families.config import BOOKKEEPING
 from archetype.families.registry import published
 from tests.helpers.zoo import TYPES
@@ -222,7 +222,19 @@ def rows() -> dict[str, list[Any]]:
     return {kind: row(kind, every) for kind in kinds}
 
 
+def written(release: Release, of_release: dict[str, list[Any]]) -> str:
+    """The file with the rows of a release beside those of others: the newest whole, of the others what differs."""
+    known = tables(json.loads(FILE.read_bytes())) | {release: of_release}
+    newest = known[max(known)]
+    others = []
+    for (major, minor), one in sorted(known.items()):
+        differs = {kind: one.get(kind) for kind in sorted(one.keys() | newest) if one.get(kind) != newest.get(kind)}
+        if one is not newest:
+            others.append(f'"{major}.{minor}": {json.dumps(differs)}')
+    lines = (f"  {json.dumps(kind)}: {json.dumps(one)}" for kind, one in sorted(newest.items()))
+    version, older = ".".join(map(str, max(known))), ",\n  ".join(others)
+    return f'{{"version": "{version}", "older": {{\n  {older}}}, "types": {{\n' + ",\n".join(lines) + "\n}}\n"
+
+
 if __name__ == "__main__":
-    lines = (f"  {json.dumps(kind)}: {json.dumps(one)}" for kind, one in rows().items())
-    version = ".".join(transformers.__version__.split(".")[:2])
-    FILE.write_text(f'{{"version": "{version}", "types": {{\n' + ",\n".join(lines) + "\n}}\n")
+    FILE.write_text(written(release_of(transformers.__version__), rows()))

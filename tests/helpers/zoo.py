@@ -17,6 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import archetype
 from archetype.convert.infer.small import LATENT, MOST, SIZES
 from archetype.errors import ArchetypeError, UnknownFamily
+from archetype.families.class_keys import Release, nearest, release_of
 from tests.conftest import ROOT
 from tests.helpers.published import EXACT
 from tests.helpers.weights import distance, randomize
@@ -27,12 +28,15 @@ ROWS, COUNTS = torch.stack((torch.arange(4, 24), torch.arange(24, 4, -1))), torc
 IS_TOKEN = torch.arange(20) < COUNTS[:, None]
 PICTURES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 STATUSES = ("agrees", "differs", "refused", "not made")
+NOT_THERE = "not there"  # a type that an older release does not know
+OTHERWISE = "## Otherwise in transformers "  # begins what a page says of an older release
 GEMMA4: dict[str, Any] = {"per_layer_config": {}, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 61}
 INDEX = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}  # of sparse attention
 # What a type wants beside or against the sizes above.
 SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
-        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "axk1", "axk2", "minicpm3", "glm4_moe_lite", "longcat_flash"),
+        ("deepseek_v2", "deepseek_v3", "deepseek_v32", "axk1", "axk2", "minicpm3", "glm4_moe_lite", "longcat_flash",
+         "sarvam_mla"),
         LATENT,
     ),
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
@@ -96,6 +100,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "indexer_head_dim": 8, "indexer_budget": 16, "indexer_compress_ratio": 4, "ngram_vocab_size_base": 61,
     },
     "recurrent_gemma": {"layer_types": None, "num_hidden_layers": 3, "lru_width": 32},
+    "inkling2_loop_text": {"unpadded_vocab_size": 61},
     "reformer": {
         "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [4, 5], "attn_layers": ["local", "lsh"],
         "attention_head_size": 8, "feed_forward_size": 48,
@@ -327,15 +332,31 @@ def reason_of(error: ArchetypeError, folder: Path) -> str:
     return str(error).removeprefix(f"{folder}/config.json: ").replace(str(folder), "")
 
 
-def rows_of(text: str) -> dict[str, tuple[str, str]]:
-    """The outcome of each type of a page, and the words beside it."""
-    rows = (line.split(" | ") for line in text.splitlines() if line.startswith("| ") and line.count(" | ") >= 3)
-    return {row[0].removeprefix("| "): (row[1], row[-1].removesuffix(" |")) for row in rows if row[1] in STATUSES}
+def tables_of(text: str) -> dict[Release, dict[str, list[str]]]:
+    """The rows of each release of a page, by type: those of the newest, and where another differs its own."""
+    newest, *others = text.split(OTHERWISE)
+    known = {release_of(newest.partition("written by transformers ")[2]): _cells(newest)}
+    for one in others:
+        rows = _cells(newest) | _cells(one)
+        known[release_of(one)] = {kind: row for kind, row in rows.items() if row[1] != NOT_THERE}
+    return known
+
+
+def _cells(text: str) -> dict[str, list[str]]:
+    rows = (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| "))
+    return {row[0]: row for row in rows if len(row) > 1 and row[1].strip() in (*STATUSES, NOT_THERE)}
+
+
+def rows_of(text: str, release: Release | None = None) -> dict[str, tuple[str, str]]:
+    """The outcome of each type of a page, and the words beside it, in a release (absent: the newest of the page)."""
+    known = tables_of(text)
+    rows = known[max(known) if release is None else nearest(known, release)]
+    return {kind: (row[1], row[-1]) for kind, row in rows.items()}
 
 
 def proved_by_pages() -> tuple[str, dict[str, list[str]]]:
     """The version of transformers that the pages are of, and the types that agree though they are not registered."""
-    pages = {task: page_of(task).read_text(encoding="utf-8") for task in TASKS}
+    pages = {task: page_of(task).read_text(encoding="utf-8").partition(OTHERWISE)[0] for task in TASKS}
     (version,) = {one for page in pages.values() for one in re.findall(r"transformers (\d+\.\d+\.\d+)\b", page)}
     agree = {
         task: re.findall(r"^\| (\S+) \| agrees (?=\|).*\| by its files \|", page, flags=re.MULTILINE)

@@ -222,6 +222,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r"transformer\.attentions\..*", "layers whose parts are numbered apart"),
     (r".*\.\w+_proj\.linears?\..*", "projections of their own for each codebook"),
     (r".*norm\w*\.W_(down|up)\..*", "norms with projections of their own"),
+    (r".*\.layers\.\d+\.lambda_\d", "residuals that are means with learned weights (nGPT)"),
     (r".*\.(lambda_\w+)", "differential attention"),
     (r".*\.self_attn\.gate_bias|.*\.gqkv_proj\..*", "a gate on attention's result of another form"),
     (r".*\.indexer\..*", "sparse attention by a learned index"),
