@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from archetype.errors import MAX_MESSAGE, CheckpointError, UnreadKeys, one_line, shorten
-from archetype.families.class_keys import keys_read
+from archetype.families.class_keys import is_later, keys_read
 from archetype.families.classes import BARE, MASKED, SPANS, TEXTS, TOKENS, names_of_classes
 from archetype.families.config import Config
 from archetype.families.decoder_classes import OF_TEXTS, ClassHeads, ClassNames, read_class_head, write_class_head
@@ -144,7 +144,7 @@ class Format:
             model = read_direction(reader, model) if isinstance(model, Decoder) else model
         except ValidationError as error:  # sizes that do not fit each other
             raise explain(error, every=False).at(place) from None
-        if unread := reader.finish(read=keys_read(config)):
+        if unread := reader.finish(read=None if is_later(config) else keys_read(config)):
             text = one_line(f"{place}: no {self.model_type} class reads {', '.join(unread)}", MAX_MESSAGE)
             warnings.warn(UnreadKeys(text), stacklevel=2)
         return model

@@ -48,7 +48,7 @@ def test_a_file_of_a_later_release_is_read_as_the_newest_known_and_named(monkeyp
     assert keys_read(FALCON | {"transformers_version": "9.1.0"}) == keys_read(FALCON)
     newest = ".".join(map(str, releases()[-1]))
     assert said(monkeypatch, FALCON | {"transformers_version": "9.1.0"}) == [
-        f"config.json: is of transformers 9.1, and is read as {newest} reads it, the newest known here, which makes "
+        f"config.json: is of transformers 9.1.0, and is read as {newest} reads it, the newest known here, which makes "
         "nothing of surprise"
     ]
     later = {"transformers_version": "9.1.0"}
