@@ -218,7 +218,8 @@ def load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
         raise DataError(str(folder), f"transformers cannot read it: {' '.join(str(error).split())}") from None
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False  # one pass needs none, and not every class can make its own
-    return model.eval()
+    reference: nn.Module = model.eval()
+    return reference
 
 
 def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[list[tuple[Rule, str]], list[str]]:

@@ -84,7 +84,7 @@ def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = Fal
         if accept:
             return
         warnings.warn(UnknownFamily(f"{folder}: {family.reading.summary(family.name)}"), stacklevel=2)
-        remedy = "check what is assumed, correct it with --set NAME=VALUE, and add --accept-unproved"
+        remedy = "check what is assumed, correct it with --set NAME=VALUE, and import it with --accept-unproved"
         raise CheckpointError(place, f"nothing proves how {family.name} is read: {reason}", remedy) from None
     if proof.fault:
         said = ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())

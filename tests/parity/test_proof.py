@@ -211,6 +211,17 @@ def test_a_change_of_the_specification_may_be_what_agrees_and_is_not_kept(
         load(folder, accept_unproved=True)
 
 
+def test_what_only_a_class_says_is_found_by_the_proof() -> None:
+    """LLaVA 1.5's text section names no base of rotary positions and no number of heads, which are Llama's defaults."""
+    text = {"model_type": "llama", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32064}
+    vision = {"model_type": "clip_vision_model", "hidden_size": 1024, "image_size": 336, "patch_size": 14}
+    vision |= {"intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 24, "vocab_size": 32000}
+    values = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "text_config": text}
+    values |= {"vision_config": vision, "image_token_index": 32000, "vision_feature_layer": -2}
+    proved = proof.prove(values, {})
+    assert proved.taken == {"positions": "rope"} and not proved.fault
+
+
 def named(folder: Path, model_type: str, architecture: str) -> Path:
     values = json.loads((folder / "config.json").read_text())
     values |= {"model_type": model_type, "architectures": [architecture], "auto_map": {"AutoModel": "code.py"}}
@@ -225,9 +236,9 @@ def test_what_nothing_can_prove_is_refused_with_all_that_it_assumes_unless_that_
     with pytest.warns(UnknownFamily) as told, pytest.raises(CheckpointError) as caught:
         archetype.load(folder)
     assert "nothing proves how bailing_moe is read: transformers 5." in str(caught.value)
-    assert str(caught.value).endswith("and add --accept-unproved")
+    assert str(caught.value).endswith("and import it with --accept-unproved")
     (line,) = [str(one.message) for one in told]
-    for assumed in ("fused_order=qkv_per_head (or qkv, qvk_per_quarter; ", "interleaved=false (or true; ", "parallel="):
+    for assumed in ("fused_order=qkv_per_head (or qkv, qvk_per_quarter", "interleaved=false (or true", "unit_offset="):
         assert assumed in line
     accepted = load(folder, accept_unproved=True)
     assert distance(logits(accepted.model), expected) < EXACT

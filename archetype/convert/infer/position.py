@@ -33,8 +33,12 @@ def _interleaved(info: CheckpointInfo) -> bool:
 def read_position(info: CheckpointInfo, number: int, head_dim: int, context_length: int) -> MixerPosition:
     """The positions of a layer whose heads have so many features."""
     config = info.config
-    rotates = info.quirks.rope or ROTARY & {*config.values, *(info.defaults or ())}
-    if config.get("alibi") or (not rotates and info.settle("alibi", (False, True), "no key speaks of positions")):
+    rotates = info.quirks.rope or bool(ROTARY & {*config.values, *(info.defaults or ())})
+    fades = bool(config.get("alibi")) or info.quirks.alibi
+    if not rotates and not fades:
+        kind = info.settle("positions", ("none", "rope", "alibi"), "no key speaks of positions")
+        rotates, fades = kind == "rope", kind == "alibi"
+    if fades:
         return Alibi(scale=head_dim**-0.5, rounded=True) if info.quirks.alibi_before_scale else Alibi()
     if not rotates or _without_rope(info, number):
         return NoPosition()

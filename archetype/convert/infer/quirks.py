@@ -39,9 +39,9 @@ ROTARY_FRACTION = ("rotary_pct", "partial_rotary_factor")
 
 # Layouts that neither keys nor tensors show, by the names that `--set` takes.
 LAYOUTS = frozenset({
-    "alibi", "delta_order", "doubled_query", "expert_bias_on", "experts_layout", "fused_order", "gate_activation",
+    "delta_order", "doubled_query", "expert_bias_on", "experts_layout", "fused_order", "gate_activation",
     "gate_up_order", "in_proj_order", "interleaved", "latent_order", "logits_times_scaling", "matrix_layout",
-    "norm_first", "norm_kind", "norms_first", "parallel", "positions_after_padding", "qk_norm_after_rope",
+    "norm_first", "norm_kind", "norms_first", "parallel", "positions", "positions_after_padding", "qk_norm_after_rope",
     "renormalize", "reversed", "scaled_embedding", "sigmoid", "unit_offset", "unscaled_scores", "w1_is_gate",
     "weighs_inputs",
 })  # fmt: skip

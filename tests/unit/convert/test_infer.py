@@ -98,7 +98,7 @@ def test_the_reading_says_what_it_rests_on(folder: Path) -> None:
     assert line.startswith(f"{folder}: mystery is not a registered family; read by ") and "\n" not in line
     assert "interleaved=false (or true; " in line and "keys not understood: depth_of_thought=7" in line
     assert "--set NAME=VALUE" in line
-    assert "not proved, and sizes and costs depend on nothing that is assumed" in line
+    assert "not proved: sizes and costs depend on nothing that is assumed" in line
 
 
 def test_a_notebook_shows_the_report_as_a_table() -> None:
