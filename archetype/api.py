@@ -111,20 +111,24 @@ def draw(
         batch: sequences at once, for FLOPs.
         length: tokens of each sequence (default: the context length, of two the shorter).
         dtype: type of the weights.
-        aspect: width and height of the picture, such as "16:9", by margins (absent: as what is drawn).
+        aspect: width and height of the picture, such as "16:9": kinds of blocks stand in as many rows as leave the text
+            largest, and margins do the rest (absent: as what is drawn).
 
     Raises:
         ArchetypeError: a specification is wrong, or there is no such measure.
     """
     from archetype.diagram import Drawing
-    from archetype.diagram.architecture import draw
+    from archetype.diagram.architecture import draw, draw_in
     from archetype.diagram.aspect import with_aspect
     from archetype.diagram.compare import compared
     from archetype.estimate.report import common_length, cost_report
 
     specs = [load_spec(one) for one in (source, other) if one is not None]
     length = common_length(specs) if length is None else length
-    scenes = [draw(cost_report(one, batch, length, dtype), measure) for one in specs]
+    reports = [cost_report(one, batch, length, dtype) for one in specs]
+    if aspect is not None and len(specs) == 1:
+        return Drawing(draw_in(reports[0], measure, aspect))
+    scenes = [draw(report, measure) for report in reports]
     scene = scenes[0]
     if len(specs) > 1:
         scene = compared((specs[0], scenes[0]), (specs[1], scenes[1]))

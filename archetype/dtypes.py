@@ -11,7 +11,7 @@ Bits = Mapping[str, int | Fraction]
 NUMBERS: Bits = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16, "fp8": 8}
 # Types of weights, with the scales that some numbers share: 32 numbers one of 16 bits (int8, int4), 128 x 128 numbers
 # one of 32 bits (fp8, DeepSeek-AI 2024), 32 numbers one of 8 bits (mxfp4, Rouhani 2023), 16 numbers one of 8 bits
-# (nvfp4). lossless is bfloat16 in 12 bits, whose exceptions are not counted. Those of GGUF have the bytes of their blocks:
+# (nvfp4). lossless is bfloat16 in 12 bits, whose exceptions are not counted. GGUF's have the bytes of their blocks, of
 # 32 numbers (q8_0, q4_0) or 256 (q6_k, q5_k, q4_k).
 WEIGHTS: Bits = {
     **NUMBERS,

@@ -30,6 +30,7 @@ DOCS = Path(__file__).parents[1] / "docs" / "guide"
 STUDIES = Path(__file__).parents[1] / "claims" / "reports"
 PORT = 8765
 WIDE, PHONE, README = (1280, 960), (360, 740), (1400, 900)
+TALL = {"token": (1280, 1060)}  # so that the whole diagram is seen
 SCALE = 2  # pixels per point of the screenshot in README.md
 STEPS = 600
 TEXT = "The model reads a text. The model reads"
@@ -113,13 +114,14 @@ def take(names: list[str]) -> None:
             save(photograph(browser, "hybrid", README, scale=SCALE), "hybrid")
         for name in VIEWS:
             if not names or name in names:
-                save(photograph(browser, name, WIDE), name)
+                save(photograph(browser, name, TALL.get(name, WIDE)), name)
         for name in DARK:
             if not names or f"{name}-dark" in names:
                 save(photograph(browser, name, WIDE, "dark"), f"{name}-dark")
-        phones = [] if names else [photograph(browser, name, PHONE) for name in VIEWS]
-        for number, first in enumerate(range(0, len(phones), 4), 1):
-            row = phones[first : first + 4]
+        for number, first in enumerate(range(0, len(VIEWS), 4), 1):
+            if names and f"phone-{number}" not in names:
+                continue
+            row = [photograph(browser, name, PHONE) for name in list(VIEWS)[first : first + 4]]
             strip = Image.new("RGB", (len(row) * (PHONE[0] + 12) - 12, PHONE[1]), "white")
             for index, picture in enumerate(row):
                 strip.paste(picture, (index * (PHONE[0] + 12), 0))
@@ -151,8 +153,6 @@ def photograph(
         tab.wait_for_function(ready)
     else:
         tab.wait_for_selector(ready, state="attached")
-    if name == "hybrid":  # its diagram is wider than the screen: the blocks with Mamba stand at its right
-        tab.evaluate("document.querySelector('.picture').scrollLeft = 1e4")
     tab.wait_for_timeout(1500)
     picture = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
     tab.close()

@@ -1,7 +1,7 @@
 """Test the releases that are newer than the constraints: `make newer`, the fast part of `make newest`.
 
-The environment is that of `make test`, with every newer release installed over it except PyTorch, which takes minutes to
-download. Only the tests that compare with other libraries run. A release of today must not fail a commit of yesterday,
+The environment is that of `make test`, with every newer release installed over it except PyTorch, whose download takes
+minutes. Only the tests that compare with other libraries run. A release of today must not fail a commit of yesterday,
 so `.ci/run` reports a failure and goes on.
 """
 

@@ -71,6 +71,8 @@ def conversation_rows(
 ) -> list[Row]:
     """A conversation as the model meets it: for each answer, the text that its prompt has, and then the answer.
 
+    An answer of weight 0 is read and not learned, as OpenAI's files of conversations have it.
+
     One row holds all answers where the template adds to what it wrote before. Where it does not (some leave earlier
     thoughts out), each answer begins a row of its own.
 
@@ -85,6 +87,8 @@ def conversation_rows(
         DataError: the conversation is damaged or has no answer, or the template fails.
     """
     _check(messages, place)
+    weights = [message.get("weight", 1) for message in messages]
+    messages = [{key: value for key, value in message.items() if key != "weight"} for message in messages]
     rows, row = [], Row()
     texts = _texts(messages, template, tools)
     for number, message in enumerate(messages):
@@ -95,7 +99,7 @@ def conversation_rows(
             rows.append(row)
             row = Row()
         row.extend(prompt, False, tokenizer)
-        row.extend(answered, True, tokenizer)
+        row.extend(answered, weights[number] != 0, tokenizer)
     return [*rows, row]
 
 
@@ -170,5 +174,7 @@ def _check(messages: Sequence[Message], place: str) -> None:
     ):
         remedy = 'write {"messages": [{"role": "user", "content": ...}, ...]}'
         raise DataError(place, "is not a list of messages with a role and a content", remedy)
+    if any(message.get("weight", 1) not in (0, 1) for message in messages):
+        raise DataError(place, "has a weight that is neither 0 nor 1", "write one of them, or leave it out")
     if all(message["role"] != "assistant" for message in messages):
         raise DataError(place, "has no answer of the role assistant", "add one, or remove the conversation")

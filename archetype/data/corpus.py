@@ -1,4 +1,4 @@
-"""A text as tokens, its end held out for validation."""
+"""A text as tokens, some of it held out for validation."""
 
 import hashlib
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from archetype.data.batches import Batches, Tokens, windows
+from archetype.data.held_out import Split, split
 from archetype.errors import DataError
 from archetype.io.text import cut_at_lines
 from archetype.tokenizers import Tokenizer
@@ -50,34 +51,19 @@ class Corpus:
         return windows(self.validation, length)
 
 
-def split(text: str, validation: float) -> tuple[str, str]:
-    """The text and its held-out end.
-
-    Args:
-        text: the whole text.
-        validation: the fraction of its characters to hold out.
-
-    Raises:
-        DataError: one of the two would be empty.
-    """
-    cut = round(len(text) * (1 - validation))
-    if not 0 < cut < len(text):
-        raise DataError("text", f"has {len(text)} characters, too few to hold some out", "give a longer text")
-    return text[:cut], text[cut:]
-
-
-def corpus(text: str, tokenizer: Tokenizer, validation: float) -> Corpus:
+def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> Corpus:
     """Tokenize a text in two parts.
 
     Args:
         text: the whole text.
         tokenizer: for both parts.
         validation: the fraction of the text's characters to hold out.
+        where: the parts that are held out: everywhere or end.
 
     Raises:
         DataError: the text is too short.
     """
-    training, held_out = split(text, validation)
+    training, held_out = split(text, validation, where)
     tokens, held_out_tokens = encode(tokenizer, training), encode(tokenizer, held_out)
     if len(held_out_tokens) < 2:
         raise DataError("text", "its held-out part has fewer than two tokens", "give a longer text")

@@ -8,6 +8,7 @@ import hashlib
 import zipfile
 import zlib
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from archetype.convert.image_processor import ImageProcessor
 from archetype.data.picture import decode_picture
+from archetype.data.skipping import skip
 from archetype.errors import DataError
 from archetype.io.files import check_regular, read_bytes
 
@@ -23,6 +25,10 @@ MAX_ARRAY_BYTES = 2**30
 MAX_PICTURE_BYTES = 2**28
 Numbers = npt.NDArray[np.float32]
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+
+
+class OtherSize(DataError):
+    """Images are of another size than the model takes."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def _check_size(shape: tuple[int, ...], num_channels: int, size: int, place: str
     expected = (num_channels, size, size)
     if shape != expected:
         actual, taken = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
-        raise DataError(place, f"its images are {actual} and the model takes {taken}", "change either")
+        raise OtherSize(place, f"its images are {actual} and the model takes {taken}", "change either")
 
 
 def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
@@ -151,10 +157,16 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
     if len(files) * num_channels * size**2 * 4 > MAX_ARRAY_BYTES:
         cause = f"its {len(files):,} images take more than {MAX_ARRAY_BYTES >> 20:,} MiB"
         raise DataError(str(folder), cause, "give fewer, or a model of smaller ones")
-    images = np.empty((len(files), num_channels, size, size), dtype=np.float32)
-    for image, (file, _) in zip(images, files, strict=True):
-        image[:] = open_pictures(file, num_channels, size, processor)[0]
-    return Images(images, np.array([label for _, label in files]))
+    images, labels = np.empty((len(files), num_channels, size, size), dtype=np.float32), list[int]()
+    for file, label in files:
+        try:
+            images[len(labels)] = open_pictures(file, num_channels, size, processor)[0]
+            labels.append(label)
+        except DataError as error:
+            skip(error)
+    if not labels:
+        raise DataError(str(folder), f"none of its {len(files):,} images can be read", "give pictures")
+    return Images(images[: len(labels)], np.array(labels))
 
 
 def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Numbers:
@@ -184,6 +196,25 @@ def has_pixels(path: Path) -> bool:
     """Whether a folder or a file of images holds pixels, which an image processor makes numbers of."""
     is_picture = path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES
     return is_picture or _array(path, "images").dtype == np.uint8
+
+
+def has_pictures(folder: Path) -> bool:
+    """Whether the first file in a folder's subfolders is a picture."""
+    return any(file.suffix.lower() in IMAGE_SUFFIXES for file in islice(folder.glob("*/*"), 1))
+
+
+def shape_of_images(path: Path) -> tuple[int, int, int] | None:
+    """Channels, rows and number of classes of the images of a .npz file; None for a folder, whose pictures are scaled.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    if path.is_dir():
+        return None
+    images, labels = _array(path, "images"), _array(path, "labels")
+    if images.ndim not in (3, 4) or labels.dtype.kind not in "iu" or not labels.size:
+        read_images(path)  # says what is wrong
+    return (images.shape[1] if images.ndim == 4 else 1), images.shape[-2], int(labels.max()) + 1
 
 
 def _array(file: Path, name: str) -> npt.NDArray[Any]:

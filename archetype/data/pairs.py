@@ -13,6 +13,7 @@ from archetype.errors import DataError
 from archetype.io.text import read_text
 from archetype.tokenizers import Tokenizer
 
+PAIR = {"source": Form("a source"), "target": Form("its target")}
 POOL = 50  # batches that are sorted by length together: enough for little padding, few enough to be well shuffled
 
 
@@ -87,7 +88,7 @@ def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[s
     if isinstance(data, tuple):
         source, target = map(Path, data)
         return read_lines(read_text(source), read_text(target), f"{source}, {target}")
-    records = read_records(Path(data), {"source": Form("a source"), "target": Form("its target")})
+    records = read_records(Path(data), PAIR)
     return [record["source"] for record in records], [record["target"] for record in records]
 
 

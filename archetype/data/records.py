@@ -1,18 +1,20 @@
-"""Examples as records: JSON lines, or CSV or TSV with a line of names; those held out are chosen by their hashes."""
+"""Examples as records of files, whose fields are checked; those held out are chosen by their hashes."""
 
-import csv
 import hashlib
-import io
-import json
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from archetype.errors import DataError
-from archetype.io.text import read_text
+from archetype.data.skipping import skip
+from archetype.data.tables import TABLE_SUFFIXES, Row, columns_of, has_no_names, rows, text_columns
+from archetype.errors import DataError, SpecError, nearest, one_line
+
+MAX_NAMES = 80  # characters of the names of columns in a message
+RENAME = "name its columns so"
 
 
 class Form(NamedTuple):
@@ -35,106 +37,134 @@ class Form(NamedTuple):
         return _is(value, self.types)
 
 
+def _is(value: Any, types: tuple[type, ...]) -> bool:
+    return isinstance(value, types) and not isinstance(value, bool)
+
+
 LABEL = (str, int, float)
 TEXT_AND_LABEL = {"text": Form("a text"), "label": Form("a label", LABEL)}
 
 
+class NoColumn(DataError):
+    """A record lacks a field, as all rows of a table do that have the same columns."""
+
+
 def read_records(
     file: Path, fields: Mapping[str, Form], optional: Sequence[str] = (),
-    fault: Callable[[dict[str, Any]], str] = lambda record: "",
+    fault: Callable[[dict[str, Any]], str] = lambda record: "", columns: Mapping[str, str] | None = None,
+    convert: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: record,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The records of a file, with these fields alone.
 
     Args:
-        file: .csv or .tsv with a first line of names, else JSON lines.
+        file: .csv or .tsv with a first line of names, .parquet, else JSON lines or one JSON list.
         fields: what each record must have.
         optional: further fields, where a record has them.
         fault: says what is wrong with a record; nothing where it is right.
+        columns: the file's name of a field, where it has another (None: whoever asks cannot name them).
+        convert: makes a record of these fields of one in another form; raises ValueError where that is not possible.
 
     Raises:
         DataError: names the line that is damaged, that lacks a field, or that holds something else in one.
     """
-    text = read_text(file)
     records: list[dict[str, Any]] = []
-    if file.name.endswith((".csv", ".csv.gz")):
-        rows = _rows(text, str(file), fields, ",")
-    elif file.name.endswith((".tsv", ".tsv.gz")):
-        rows = _rows(text, str(file), fields, "\t")
-    else:
-        rows = [(number, _object(line, f"{file}: line {number}")) for number, line in _lines(text)]
-    for number, row in rows:
-        place = f"{file}: line {number}"
-        for field, form in fields.items():
-            if row.get(field) is None or row[field] == "":
-                example = ", ".join(f'"{field}": ...' for field in fields)
-                remedy = f"give it {form.name}: {{{example}}}"
-                raise DataError(place, f"has no {field}", remedy)
-            if not form.holds(row[field]):
-                raise DataError(f"{place}: {field}", f"{row[field]!r:.80} is not {form.name}", "fix the record")
-        records.append({field: row[field] for field in (*fields, *optional) if row.get(field) is not None})
-        if cause := fault(records[-1]):
-            raise DataError(place, cause, "fix the record")
+    for row in rows(file):
+        try:
+            record = _with_fields(row, fields, columns or {}, convert)
+            records.append(_checked(record, fields, optional, fault, row.place))
+        except NoColumn as error:
+            if columns is not None and error.remedy == RENAME:
+                error = NoColumn(error.place, error.cause, _options(file, fields, columns))
+            if file.name.endswith(TABLE_SUFFIXES):
+                raise error from None
+            skip(error)
+        except DataError as error:
+            skip(error)
     if not records:
         raise DataError(str(file), "holds no record", f"write one with {', '.join(fields)} on each line")
     return records
 
 
-def _lines(text: str) -> list[tuple[int, str]]:
-    """The lines of a file that are not empty, and their numbers; JSON texts may hold other line ends."""
-    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-
-
-def _rows(text: str, file: str, fields: Mapping[str, Form], delimiter: str) -> list[tuple[int, dict[str, Any]]]:
-    """The rows of a CSV or TSV file, with the number of each one's last line."""
-    limit = csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # of the whole process
-    reader, rows = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter), []
+def _with_fields(
+    row: Row, fields: Mapping[str, Form], columns: Mapping[str, str],
+    convert: Callable[[dict[str, Any]], dict[str, Any]],
+) -> dict[str, Any]:  # fmt: skip
+    """The values of a row by the names of the fields that they are."""
+    moved = {column: field for field, column in columns.items()}
+    for column in moved:
+        if column not in row.values:
+            cause = f"has no column {column!r}; it has {named(row.values)}"
+            raise NoColumn(row.place, cause, nearest(column, row.values))
+    taken = [name for name in row.values if name in moved or name not in columns]
+    values = {moved.get(name, name): row.values[name] for name in taken}
     try:
-        names = next(reader, [])
-        if twice := [field for field in fields if names.count(field) > 1]:
-            raise DataError(f"{file}: line 1", f"names {twice[0]} twice", "give each column a name of its own")
-        for row in filter(None, reader):
-            if len(row) != len(names):
-                cause = f"has {len(row)} fields, and the first line names {len(names)}"
-                remedy = f"put fields that hold {'tabs' if delimiter != ',' else 'commas'} in quotes"
-                raise DataError(f"{file}: line {reader.line_num}", cause, remedy)
-            rows.append((reader.line_num, dict(zip(names, row, strict=True))))
-        return rows
-    except csv.Error as error:
-        cause = f"is not CSV: {error}"
-        place = f"{file}: line {reader.line_num}"
-        raise DataError(place, cause, 'write fields with quotes in quotes, and "" for each of them') from None
-    finally:
-        csv.field_size_limit(limit)
+        record = convert(values)
+    except ValueError as error:
+        raise DataError(row.place, str(error), "fix the record") from None
+    if missing := [field for field in fields if field not in record]:
+        raise NoColumn(row.place, f"has no {missing[0]}; it has {named(row.values)}", RENAME)
+    return record
 
 
-def _is(value: Any, types: tuple[type, ...]) -> bool:
-    return isinstance(value, types) and not isinstance(value, bool)
-
-
-def _object(line: str, place: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise DataError(place, "is not a JSON object", "write one object on each line, or name a .csv file")
-    if "\\u" in line:
-        check_characters(value, place)
-    return value
-
-
-def check_characters(value: Any, place: str) -> None:
-    """Refuse texts of a JSON value that no UTF-8 holds.
+def _checked(
+    record: dict[str, Any], fields: Mapping[str, Form], optional: Sequence[str],
+    fault: Callable[[dict[str, Any]], str], place: str,
+) -> dict[str, Any]:  # fmt: skip
+    """The fields of a record.
 
     Raises:
-        DataError: one has half of a surrogate pair.
+        DataError: one is empty, or holds something else.
     """
-    text = json.dumps(value, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        cause = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
-        raise DataError(place, cause, "write the whole character, or remove it") from None
+    for field, form in fields.items():
+        if record[field] is None or record[field] == "":
+            example = ", ".join(f'"{field}": ...' for field in fields)
+            raise DataError(place, f"has no {field}", f"give it {form.name}: {{{example}}}")
+        if not form.holds(record[field]):
+            raise DataError(f"{place}: {field}", f"{record[field]!r:.80} is not {form.name}", "fix the record")
+    record = {field: record[field] for field in (*fields, *optional) if record.get(field) is not None}
+    if cause := fault(record):
+        raise DataError(place, cause, "fix the record")
+    return record
+
+
+def columns_by_field(columns: Sequence[str], fields: Iterable[str]) -> dict[str, str]:
+    """The column of each field that is named as FIELD=COLUMN; a column alone is that of the first field.
+
+    Raises:
+        SpecError: there is no such field.
+    """
+    fields = list(fields)
+    by_field: dict[str, str] = {}
+    for said in columns:
+        field, _, column = said.partition("=") if "=" in said else (fields[0], "", said)
+        if field not in fields:
+            raise SpecError(f"--column {said}", f"{field!r} is not a field of these data", nearest(field, fields))
+        by_field[field] = column
+    return by_field
+
+
+def named(columns: Iterable[str]) -> str:
+    """The names of columns, for messages; a file without a line of names shows its first row."""
+    return one_line(", ".join(columns), MAX_NAMES)
+
+
+def _options(file: Path, fields: Mapping[str, Form], said: Mapping[str, str]) -> str:
+    """The options that name the columns of a file, as its first rows suggest them."""
+    there = columns_of(file)
+    columns = {name: values for name, values in there.items() if name not in (*fields, *said.values())}
+    if has_no_names(columns):
+        return f"write a first line of names, such as {','.join(fields)}"
+    words = []
+    for field in (field for field in fields if field not in said and field not in there):
+        form = fields[field]
+        fitting = [name for name, values in columns.items() if all(form.holds(value) for value in values)]
+        if form.types == (str,):
+            fitting = [name for name in fitting if name in text_columns(columns)]
+        else:  # a label has few values
+            fitting.sort(key=lambda name: len({str(value) for value in columns[name]}))
+        words.append(f"--column {field}={shlex.quote(fitting[0]) if fitting else 'COLUMN'}")
+        columns.pop(fitting[0] if fitting else "", None)
+    return f"name its columns: {' '.join(words)}"
 
 
 def held_out(texts: Sequence[str], fraction: float) -> npt.NDArray[np.bool_]:

@@ -37,6 +37,15 @@ class ShardRecord(BaseModel, frozen=True):
     sha256: dict[str, str]
 
 
+class BadRecord(NamedTuple):
+    """A record that was left out: what is wrong with it, and as how many it counts."""
+
+    place: str
+    cause: str
+    remedy: str
+    num_records: int
+
+
 class Manifest(BaseModel, frozen=True):
     """The shards of a folder, and what they were made from.
 
@@ -46,6 +55,7 @@ class Manifest(BaseModel, frozen=True):
         dtype: of a token.
         shards: in the order of the sources.
         versions: of the libraries that made them.
+        bad: the records that were left out.
     """
 
     version: int
@@ -56,6 +66,7 @@ class Manifest(BaseModel, frozen=True):
     dtype: str
     shards: list[ShardRecord]
     versions: dict[str, str]
+    bad: list[BadRecord] = []
 
     @property
     def fingerprint(self) -> str:

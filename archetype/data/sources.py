@@ -1,35 +1,48 @@
-"""Documents of text files, JSON lines, Parquet files and Hugging Face datasets, read piece by piece.
+"""Documents of text files, JSON lines, CSV, TSV and Parquet files and Hugging Face datasets, read piece by piece.
 
 A source is the path of a file, or hf:NAME, hf:NAME@REVISION:CONFIG:SPLIT of a data set of the hub, or hf:FOLDER. Pieces
 depend on the sources alone, so that any number of processes may read them, in any order.
 """
 
-import gzip
-import json
+import shlex
 import sys
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
-from archetype.data.records import check_characters
-from archetype.distribution import install_command
+from archetype.data.records import NoColumn, named
+from archetype.data.skipping import decoded_lines, skip, skipping_limit
+from archetype.data.tables import (
+    CSV_SUFFIXES,
+    MAX_LINE,
+    PARQUET_SUFFIX,
+    TABLE_SUFFIXES,
+    Opened,
+    Row,
+    check_characters,
+    is_list,
+    json_object_of_line,
+    library,
+    parquet,
+    parquet_rows,
+    rows_of,
+)
 from archetype.errors import DataError, one_line
 from archetype.io import hub
 from archetype.io.files import check_regular
 
 TEXT_SUFFIXES = (".txt", ".txt.gz", ".md")  # of the files that are read of a folder
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
-PARQUET_SUFFIX = ".parquet"
-SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, PARQUET_SUFFIX)
+SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *TABLE_SUFFIXES)
+RECORD_SUFFIXES = (*JSON_SUFFIXES, *TABLE_SUFFIXES, ".json", ".json.gz")  # of files of records, where they are named
 HUGGING_FACE = "hf:"
 PIECE_BYTES = 2**24  # of files, read by one process at a time
 SECTION = 2**20  # bytes of a document of a text file that has no separators
+NAME_COLUMN = "name its column with --column, or data.field"
 LOOK_AHEAD = 2**16  # bytes within which a section's last line is to end
-MAX_LINE = 2**28
 
 
 class Part(NamedTuple):
@@ -84,10 +97,12 @@ class Sources:
 
     def _documents(self, part: Part) -> Iterator[str]:
         if part.source.startswith(HUGGING_FACE):
-            return _rows_of_data_set(part, self.field)
+            return _texts_of(_rows_of_data_set(part), self.field)
         if part.source.endswith(PARQUET_SUFFIX):
             return _rows_of_parquet(part, self.field)
-        if part.source.endswith(JSON_SUFFIXES):
+        if part.source.endswith(CSV_SUFFIXES) or (part.source.endswith(RECORD_SUFFIXES) and is_list(part.source)):
+            return _texts_of(_rows_of_whole(part), self.field)
+        if part.source.endswith(RECORD_SUFFIXES):
             return _json_lines(part, self.field)
         return _texts(part, self.separator)
 
@@ -105,18 +120,21 @@ def expand(names: Sequence[str], suffixes: Sequence[str] = TEXT_SUFFIXES) -> tup
     files: list[str] = []
     for name in names:
         path = Path(name).absolute()
-        inside = [path]
+        inside, example = [path], "a/*.md"
         if name.startswith(HUGGING_FACE):
             files.append(name)
             continue
         if path.is_dir():
-            all_files = (file for file in sorted(path.rglob("*")) if file.is_file())
+            all_files = [file for file in sorted(path.rglob("*")) if file.is_file()]
             inside = [file for file in all_files if file.name.endswith(tuple(suffixes))]
+            if endings := Counter(file.suffix for file in all_files if file.suffix):
+                example = f"{name.rstrip('/')}/**/*{endings.most_common(1)[0][0]}"
         elif not path.exists() and any(letter in name for letter in "*?["):
             pattern = path.relative_to(path.anchor).as_posix()
             inside = [file for file in sorted(Path(path.anchor).glob(pattern)) if file.is_file()]
         if not inside:
-            raise DataError(name, f"holds no file of {', '.join(suffixes)}", "name files, or a pattern such as a/*.md")
+            cause = f"holds no file of {', '.join(suffixes)}"
+            raise DataError(name, cause, f"name files, or a pattern such as {shlex.quote(example)}")
         files += map(str, inside)
     return tuple(files)
 
@@ -140,13 +158,13 @@ def _parts(name: str) -> Iterator[Part]:
     if name.startswith(HUGGING_FACE):
         yield from _parts_of_data_set(name)
     elif name.endswith(PARQUET_SUFFIX):
-        with _parquet(name) as file:
+        with parquet(name) as file:
             groups = file.metadata
             for group in range(groups.num_row_groups):
                 yield Part(name, group, group + 1, groups.row_group(group).total_byte_size)
     else:
         size = Path(name).stat().st_size
-        if name.endswith(".gz"):
+        if name.endswith((".gz", *CSV_SUFFIXES)) or (name.endswith(RECORD_SUFFIXES) and is_list(name)):
             yield Part(name, 0, sys.maxsize, size)
             return
         for start in range(0, size, PIECE_BYTES):
@@ -156,13 +174,16 @@ def _parts(name: str) -> Iterator[Part]:
 
 def _texts(part: Part, separator: str | None) -> Iterator[str]:
     """The documents of a text file that begin in a range of it."""
-    with _Opened(part) as file:
+    with Opened(part.source, part.start) as file:
         for offset, data in _sections(file, part) if separator is None else _separated(file, part, separator.encode()):
             try:
-                yield data.decode().removeprefix("\ufeff" if offset == 0 else "")
+                text = data.decode()
             except UnicodeDecodeError as error:
-                cause = f"is not UTF-8 at byte {offset + error.start}"
-                raise DataError(part.source, cause, "save it as UTF-8, with iconv for example") from None
+                if not skipping_limit():
+                    cause = f"is not UTF-8 at byte {offset + error.start}"
+                    raise DataError(part.source, cause, "save it as UTF-8, with iconv for example") from None
+                text = decoded_lines(data, part.source, _line_number(part, offset))
+            yield text.removeprefix("\ufeff" if offset == 0 else "")
 
 
 def _sections(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
@@ -231,96 +252,66 @@ def _lines(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
 
 def _json_lines(part: Part, field: str) -> Iterator[str]:
     """The texts of the objects whose lines begin in a range."""
-    with _Opened(part) as file:
+    with Opened(part.source, part.start) as file:
         for offset, line in _lines(file, part):
             if offset >= part.stop:
                 return
             if line.strip():
                 try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise DataError(_line_at(part, offset), f"is not JSON: {error}", "fix it, or remove it") from None
-                yield _text(row, field, partial(_line_at, part, offset))
+                    yield _text(Row("", json_object_of_line(line, "")), field)
+                except DataError as error:
+                    place = f"{part.source}: line {_line_number(part, offset)}"
+                    skip(type(error)(place, error.cause, error.remedy))
 
 
-def _line_at(part: Part, offset: int) -> str:
-    """The place of the line that begins at an offset, for messages."""
+def _line_number(part: Part, offset: int) -> int:
+    """The number of the line that begins at an offset, for messages."""
     number = 1
-    with _Opened(part._replace(start=0)) as file:
+    with Opened(part.source) as file:
         while offset and (block := file.read(min(offset, SECTION))):
             number, offset = number + block.count(b"\n"), offset - len(block)
-    return f"{part.source}: line {number}"
+    return number
 
 
-def _text(row: Any, field: str, place: Callable[[], str]) -> str:
-    value = row.get(field) if isinstance(row, dict) else None
+def _rows_of_whole(part: Part) -> Iterator[Row]:
+    with Opened(part.source) as file:
+        yield from rows_of(file, part.source)
+
+
+def _texts_of(rows: Iterator[Row], field: str) -> Iterator[str]:
+    """The texts of rows; what all rows of a table lack is not skipped."""
+    for row in rows:
+        try:
+            yield _text(row, field)
+        except DataError as error:
+            if isinstance(error, NoColumn) and row.place.rpartition(": ")[0].endswith(TABLE_SUFFIXES):
+                raise
+            skip(error)
+
+
+def _text(row: Row, field: str) -> str:
+    """The text of a row.
+
+    Raises:
+        DataError: it has none.
+    """
+    value = row.values.get(field)
     if isinstance(value, str):
         if not value.isascii():
-            check_characters(value, place())
+            check_characters(value, row.place)
         return value
-    names = ", ".join(map(str, row)) if isinstance(row, dict) else "no object"
+    if field not in row.values:
+        raise NoColumn(row.place, f"has no text under {field!r}; it has {named(row.values)}", NAME_COLUMN)
     cause = f"has {'no text' if value is None else f'{value!r:.20}, which is no text,'} under {field!r}"
-    raise DataError(place(), cause, f"name its field with data.field; it has {names}")
-
-
-class _Opened:
-    """A text file at the start of a range, unpacked where its name ends in .gz; what is wrong with it in one line."""
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-
-    def __enter__(self) -> BinaryIO:
-        name = self.part.source
-        try:
-            self.file = cast(BinaryIO, gzip.open(name) if name.endswith(".gz") else Path(name).open("rb"))
-            self.file.seek(self.part.start)
-        except OSError as error:
-            raise DataError(name, f"cannot be read: {error.strerror or error}", "check the path") from None
-        return self.file
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self.file.close()
-        if isinstance(error, gzip.BadGzipFile | EOFError | zlib.error):
-            raise DataError(self.part.source, "is not a whole gzip file", "download it again") from None
-        if isinstance(error, OSError):
-            raise DataError(self.part.source, f"cannot be read: {error.strerror or error}", "check the path") from None
-
-
-def _library(name: str, source: str) -> Any:
-    """A library of the extra `datasets`."""
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError:
-        cause = f"is read by the library {name.partition('.')[0]}, which is not installed"
-        raise DataError(source, cause, install_command("datasets")) from None
-
-
-def _parquet(source: str) -> Any:
-    library, check = _library("pyarrow.parquet", source), check_regular
-    check(Path(source))
-    try:
-        return library.ParquetFile(source)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        cause = f"is not a Parquet file: {one_line(str(error), 120)}"
-        raise DataError(source, cause, "is it the whole file?") from None
+    raise DataError(row.place, cause, NAME_COLUMN)
 
 
 def _rows_of_parquet(part: Part, field: str) -> Iterator[str]:
-    with _parquet(part.source) as file:
+    with parquet(part.source) as file:
         if field not in file.schema_arrow.names:
-            names = ", ".join(file.schema_arrow.names)
-            raise DataError(part.source, f"has no column {field!r}", f"name one with data.field; it has {names}")
-        try:
-            first = 1 + sum(file.metadata.row_group(group).num_rows for group in range(part.start))
-            batches = file.iter_batches(256, row_groups=range(part.start, part.stop), columns=[field])
-            values = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
-            for number, value in enumerate(values, start=first):
-                yield _text({field: value}, field, partial("{}: row {}".format, part.source, number))
-        except (OSError, ValueError) as error:  # damaged groups, and texts that are not UTF-8
-            cause = f"cannot be read: {one_line(str(error), 120)}"
-            raise DataError(part.source, cause, "is it the whole file?") from None
+            cause = f"has no column {field!r}; it has {named(file.schema_arrow.names)}"
+            raise DataError(part.source, cause, NAME_COLUMN)
+    return _texts_of(parquet_rows(part.source, range(part.start, part.stop), [field]), field)
 
 
 def pinned(name: str) -> str:
@@ -340,19 +331,19 @@ def pinned(name: str) -> str:
 
 def _data_set(name: str) -> Any:
     """A data set: mapped from a folder that `save_to_disk` wrote, or streamed."""
-    library, text = _library("datasets", name), name.removeprefix(HUGGING_FACE)
+    datasets, text = library("datasets", name), name.removeprefix(HUGGING_FACE)
     folder, split, arguments = Path(text), "train", {}
-    library.disable_progress_bars()
+    datasets.disable_progress_bars()
     try:
         if folder.exists() and any((folder / file).exists() for file in ("state.json", "dataset_dict.json")):
-            data = library.load_from_disk(text)
+            data = datasets.load_from_disk(text)
             return data[split] if isinstance(data, dict) else data
         if not folder.exists():
             repository, *words = text.split(":")
             text, _, revision = repository.partition("@")
             arguments = {"name": words[0] if words and words[0] else None, "revision": revision or None}
             split = words[1] if len(words) > 1 else split
-        return library.load_dataset(text, split=split, streaming=True, **arguments)
+        return datasets.load_dataset(text, split=split, streaming=True, **arguments)
     except Exception as error:  # the library's errors have no common class
         cause = f"cannot be opened: {one_line(str(error), 120)}"
         raise DataError(name, cause, "check its name, CONFIG and SPLIT (hf:NAME:CONFIG:SPLIT)") from None
@@ -371,9 +362,9 @@ def _parts_of_data_set(name: str) -> Iterator[Part]:
             yield Part(name, shard, data.num_shards, PIECE_BYTES)
 
 
-def _rows_of_data_set(part: Part, field: str) -> Iterator[str]:
+def _rows_of_data_set(part: Part) -> Iterator[Row]:
     data = _data_set(part.source)
     is_mapped = hasattr(data, "select")
     rows = data.select(range(part.start, part.stop)) if is_mapped else data.shard(part.stop, part.start)
     for number, row in enumerate(rows, start=1 + part.start * is_mapped):
-        yield _text(row, field, partial("{}: row {}".format, part.source, number))
+        yield Row(f"{part.source}: row {number}", row)

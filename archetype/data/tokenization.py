@@ -21,13 +21,15 @@ from typing import Any
 import numpy as np
 
 from archetype.data.corpus import encode
-from archetype.data.shards import MANIFEST, Manifest, ShardRecord, ShardWriter, TokenizedDocuments
+from archetype.data.shards import MANIFEST, BadRecord, Manifest, ShardRecord, ShardWriter, TokenizedDocuments
+from archetype.data.skipping import skip, skipping, skipping_limit
 from archetype.data.sources import Part, Sources
 from archetype.errors import ArchetypeError, DataError
 from archetype.io import atomic
 from archetype.io.cache import cache_folder as usual_folder
 from archetype.io.files import MAX_TEXT_BYTES, read_json
 from archetype.io.lock import locked
+from archetype.machine.cpu_info import num_cores
 from archetype.tokenizers import Tokenizer, open_tokenizer
 
 VERSION = 1  # of the shards and of how sources are cut into pieces
@@ -36,6 +38,7 @@ LEAST_BYTES = 2**22  # for which further processes are started
 REPORT = 2**20  # bytes after which progress is reported
 CHUNK = 2**16  # characters that are encoded at once: a library takes some hundred bytes for each token of them
 Progress = Callable[[int, int], None]  # bytes of text that are tokenised, and about how many there are
+Done = tuple[list[ShardRecord], list[BadRecord]]  # of a piece
 _progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 
@@ -78,7 +81,7 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     folder = cache / "tokens" / key
     if _is_whole(folder):
-        return TokenizedDocuments(folder)
+        return _without_bad(TokenizedDocuments(folder))
     atomic.make_folder(folder)
     with locked(folder, doing="tokenising these data", wait=True):
         if not _is_whole(folder):  # another process may have done it meanwhile
@@ -89,8 +92,10 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
             for name, contents in files.items():
                 atomic.write_bytes(folder / "tokenizer" / name, contents)
             fields = {"names": sources.names, "field": sources.field, "separator": sources.separator}
-            atomic.write_json(folder / JOB, {"sources": fields, "dtype": about["dtype"], "pieces": pieces})
-            shards = _tokenize(folder, sources, pieces, tokenizer, str(about["dtype"]), workers)
+            job = {"sources": fields, "dtype": about["dtype"], "pieces": pieces, "skip_bad": skipping_limit()}
+            atomic.write_json(folder / JOB, job)
+            done = _tokenize(folder, sources, pieces, tokenizer, str(about["dtype"]), workers)
+            shards, bad = ([one for piece in done for one in piece[side]] for side in (0, 1))
             if not shards:
                 raise DataError(", ".join(sources.names), "holds no text", "choose sources that hold some")
             if sources.stamps() != stamps:
@@ -98,9 +103,16 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
             versions = {name: version(name) for name in ("numpy", "tokenizers")}
             atomic.write_json(
                 folder / MANIFEST,
-                Manifest(**about, shards=shards, versions=versions).model_dump(),
+                Manifest(**about, shards=shards, versions=versions, bad=bad).model_dump(),
             )
-    return TokenizedDocuments(folder)
+    return _without_bad(TokenizedDocuments(folder))
+
+
+def _without_bad(documents: TokenizedDocuments) -> TokenizedDocuments:
+    """The documents, where as many bad records may be left out as were when they were tokenised."""
+    for place, cause, remedy, num_records in documents.manifest.bad:
+        skip(DataError(place, cause, remedy), num_records)
+    return documents
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> tuple[dict[str, bytes], str]:
@@ -132,8 +144,8 @@ def _tokenize(
     tokenizer: Tokenizer,
     dtype: str,
     workers: int | None,
-) -> list[ShardRecord]:
-    """Tokenise the pieces that are not done yet; the shards of all."""
+) -> list[Done]:
+    """Tokenise the pieces that are not done yet; the shards and the bad records of all."""
     sizes = [sum(part.num_bytes for part in piece) for piece in pieces]
     records = [_finished(folder, number) for number in range(len(pieces))]
     open_pieces = [number for number, shards in enumerate(records) if shards is None]
@@ -148,9 +160,8 @@ def _tokenize(
                 progress(min(done, sum(sizes)), sum(sizes))
 
     if workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         is_much = sum(sizes[number] for number in open_pieces) >= LEAST_BYTES
-        workers = min(cores, len(open_pieces)) if is_much else 1
+        workers = min(num_cores(), len(open_pieces)) if is_much else 1
     is_ours = type(tokenizer).__module__.startswith("archetype.")  # no other process knows a kind from outside
     if workers > 1 and is_ours:
         for number, shards in zip(open_pieces, _in_processes(folder, open_pieces, workers, report), strict=True):
@@ -158,16 +169,22 @@ def _tokenize(
     else:
         for number in open_pieces:
             records[number] = tokenize_piece(folder, sources, pieces[number], number, tokenizer, dtype, report)
-    return [shard for shards in records for shard in shards or ()]
+    return [done for done in records if done is not None]
 
 
-def _finished(folder: Path, number: int) -> list[ShardRecord] | None:
+def _finished(folder: Path, number: int) -> Done | None:
     """The shards of a piece that an earlier process has finished."""
     file = folder / f"{number:05}.json"
     if not file.exists():
         return None
-    shards = [ShardRecord.model_validate(shard) for shard in read_json(file)["shards"]]
-    return shards if all(_files_exist(folder, shard) for shard in shards) else None
+    done = _done(read_json(file))
+    return done if all(_files_exist(folder, shard) for shard in done[0]) else None
+
+
+def _done(said: dict[str, Any]) -> Done:
+    """The shards and the bad records of a piece, as its file or a process says them."""
+    shards = [ShardRecord.model_validate(shard) for shard in said["shards"]]
+    return shards, [BadRecord(*bad) for bad in said.get("bad", ())]
 
 
 def tokenize_piece(
@@ -178,7 +195,7 @@ def tokenize_piece(
     tokenizer: Tokenizer,
     dtype: str,
     report: Callable[[int], None],
-) -> list[ShardRecord]:
+) -> Done:
     """Write the shards of a piece, and then that they are whole.
 
     Args:
@@ -192,26 +209,29 @@ def tokenize_piece(
     """
     writer, size = ShardWriter(folder, f"{number:05}", dtype), 0
     before = [tokenizer.bos] if tokenizer.adds_bos and tokenizer.bos is not None else []
-    for text in sources.documents(piece):
-        ids = encode(tokenizer, text, CHUNK)
-        writer.add(text, np.concatenate((before, ids, tokenizer.eos[:1])).astype(np.int32))
-        size += len(text)
-        if size >= REPORT:
-            report(size)
-            size = 0
+    with skipping(skipping_limit()) as skipped:
+        for text in sources.documents(piece):
+            ids = encode(tokenizer, text, CHUNK)
+            writer.add(text, np.concatenate((before, ids, tokenizer.eos[:1])).astype(np.int32))
+            size += len(text)
+            if size >= REPORT:
+                report(size)
+                size = 0
     report(size)
     writer.flush()
-    atomic.write_json(folder / f"{number:05}.json", {"shards": [shard.model_dump() for shard in writer.records]})
-    return writer.records
+    bad = [BadRecord(place, error.cause, error.remedy, count) for place, (error, count) in skipped.records.items()]
+    shards = [shard.model_dump() for shard in writer.records]
+    atomic.write_json(folder / f"{number:05}.json", {"shards": shards, "bad": bad})
+    return writer.records, bad
 
 
 def _in_processes(
     folder: Path, numbers: list[int], workers: int, report: Callable[[int], None]
-) -> list[list[ShardRecord]]:
+) -> list[Done]:
     """The shards of pieces, each made by whichever process is free."""
     idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
 
-    def shards_of(number: int) -> list[ShardRecord]:
+    def shards_of(number: int) -> Done:
         process = idle.get()
         try:
             assert process.stdin is not None and process.stdout is not None
@@ -222,7 +242,7 @@ def _in_processes(
                 if "error" in answer:
                     raise DataError(*answer["error"])
                 if "shards" in answer:
-                    return [ShardRecord.model_validate(shard) for shard in answer["shards"]]
+                    return _done(answer)
                 report(answer["bytes"])
             raise DataError(str(folder), "a process that tokenises has ended", "start again: what is done is used")
         finally:
@@ -275,10 +295,11 @@ def _serve(folder: Path) -> None:
     for line in sys.stdin:
         piece = [Part(*part) for part in job["pieces"][int(line)]]
         try:
-            shards = tokenize_piece(
-                folder, sources, piece, int(line), tokenizer, job["dtype"], lambda size: answer(bytes=size)
-            )
-            answer(shards=[shard.model_dump() for shard in shards])
+            with skipping(job["skip_bad"]):
+                shards, bad = tokenize_piece(
+                    folder, sources, piece, int(line), tokenizer, job["dtype"], lambda size: answer(bytes=size)
+                )
+            answer(shards=[shard.model_dump() for shard in shards], bad=bad)
         except ArchetypeError as error:
             answer(error=[error.place, error.cause, error.remedy])
 

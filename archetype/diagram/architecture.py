@@ -1,8 +1,11 @@
 """The picture of a whole model: its streams, a heading, and what letters and bars mean."""
 
+from archetype.diagram.aspect import with_aspect
+from archetype.diagram.content import LINE
 from archetype.diagram.scene import Container, Layout, Measure, Note, Scene
+from archetype.diagram.stack import PANELS_IN_A_ROW
 from archetype.diagram.streams import Drawer
-from archetype.diagram.text import fitted, text_width, wrapped
+from archetype.diagram.text import NOTE, fitted, text_width, wrapped
 from archetype.errors import SpecError, one_line
 from archetype.estimate.report import CostReport
 
@@ -13,25 +16,45 @@ UNITS: dict[Measure, str] = {
 }  # fmt: skip
 
 
-def draw(report: CostReport, measure: Measure = "parameters", unfold: bool = False) -> Scene:
+def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
+    """Return the scene of a model in a proportion, its kinds of blocks in as many rows as leave the text largest.
+
+    Args:
+        report: its costs.
+        measure: what the bars of the boxes show.
+        aspect: width and height, such as 16:9.
+
+    Raises:
+        SpecError: there is no such measure or proportion.
+    """
+    is_one = len(report.spec.stacks) == 1  # side by side, two streams stand in one row each
+    rows = range(PANELS_IN_A_ROW, 0, -1) if is_one else [PANELS_IN_A_ROW]
+    scenes = (with_aspect(draw(report, measure, in_a_row=count), aspect) for count in rows)
+    return min(scenes, key=lambda scene: scene.width)
+
+
+def draw(
+    report: CostReport, measure: Measure = "parameters", unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW
+) -> Scene:
     """The scene of a model.
 
     Args:
         report: its costs.
         measure: what the bars of the boxes show.
         unfold: draw each layer for itself, where there are few enough.
+        in_a_row: kinds of blocks side by side, before the next row begins above them.
 
     Raises:
         SpecError: there is no such measure.
     """
     if measure not in UNITS:
         raise SpecError("measure", f"there is no measure {measure!r}", f"use one of {', '.join(UNITS)}")
-    drawer = Drawer(report, unfold)
+    drawer = Drawer(report, unfold, in_a_row)
     layout = drawer.layout()
     name = one_line(report.spec.name, 80) or report.spec.kind
     left, bottom, right, top = layout.bounds
     for note in layout.notes:
-        reach = text_width(note.text, 10) + 4
+        reach = text_width(note.text, NOTE) + 4
         left = min(left, note.x - reach) if note.anchor == "end" else left
         right = max(right, note.x + reach) if note.anchor == "start" else right
     totals = f"{report.parameters['total']:,} parameters"
@@ -45,8 +68,8 @@ def draw(report: CostReport, measure: Measure = "parameters", unfold: bool = Fal
     legend = drawer.costs.legend(shapes, [box.label for box in layout.boxes])
     words = [f"{letter} = {value:,} {meaning}" for letter, value, meaning in legend]
     width = max(right - left + 2 * EDGE, 420.0)
-    lines = wrapped("; ".join(words), 10, width - 2 * EDGE)
-    head, foot = 62.0, 22.0 + 14 * (len(lines) + 1)
+    lines = wrapped("; ".join(words), NOTE, width - 2 * EDGE)
+    head, foot = 66.0, 22.0 + LINE * (len(lines) + 1)
     height = top - bottom + head + foot + EDGE
     moved = Layout()
     moved.join(layout, EDGE - left, foot + EDGE - bottom - 8)
@@ -55,10 +78,10 @@ def draw(report: CostReport, measure: Measure = "parameters", unfold: bool = Fal
     scene = moved.upside_down(height)
     layers = f"{report.spec.num_layers} layer{'s' * (report.spec.num_layers > 1)}"
     notes = [
-        Note(EDGE, 30, fitted(name, 18, width - 2 * EDGE, 18, bold=True)[0], "start", "heading"),
-        Note(EDGE, 50, f"{totals}; {layers}" if report.spec.num_layers else totals),
+        Note(EDGE, 30, fitted(name, 20, width - 2 * EDGE, 20, bold=True)[0], "start", "heading"),
+        Note(EDGE, 52, f"{totals}; {layers}" if report.spec.num_layers else totals),
         Note(EDGE, height - foot + 6, f"Bars: {unit}, of all layers together", "start", "bars"),
-        *(Note(EDGE, height - foot + 20 + 14 * number, line) for number, line in enumerate(lines)),
+        *(Note(EDGE, height - foot + 6 + LINE * number, line) for number, line in enumerate(lines, 1)),
     ]
     kind = report.spec.kind.replace("_", "-")
     article = "an" if kind[0] in "aeiou" else "a"

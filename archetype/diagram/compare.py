@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from archetype.diagram.scene import Box, Container, Layout, Note, Scene
-from archetype.diagram.text import text_width, wrapped
+from archetype.diagram.text import NOTE, text_width, wrapped
 from archetype.models.spec import ModelSpec
 from archetype.spec.edit import Change, differences
 
@@ -28,7 +28,7 @@ def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) ->
     (a, left), (b, right) = (first[1], sides[0]), (second[1], sides[1])
     width, height = a.width + b.width, max(a.height, b.height)
     lines = [f"{path}: {_short(before)} → {_short(after)}" for path, before, after in changes] or ["no difference"]
-    lines = [piece for line in lines for piece in wrapped(line, 11, width - 2 * EDGE)]
+    lines = [piece for line in lines for piece in wrapped(line, NOTE, width - 2 * EDGE)]
     if len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES} more lines; archetype diff has all"]
     layout = Layout()
@@ -37,10 +37,10 @@ def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) ->
     heading = f"{len(changes)} fields differ" if len(changes) != 1 else "1 field differs"
     counts = {mark: sum(box.change == mark for box in layout.boxes) for mark in MARKS}
     layout.notes.append(Note(EDGE, height + LINE, heading, "start", "title"))
-    x = EDGE + text_width(heading, 12, bold=True) + 24
+    x = EDGE + text_width(heading, 13.5, bold=True) + 24
     for mark, number in counts.items():
         layout.notes.append(Note(x, height + LINE, f"boxes {mark}: {number}", "start", mark))
-        x += text_width(layout.notes[-1].text, 10) + 20
+        x += text_width(layout.notes[-1].text, NOTE) + 20
     summary = f"{heading}; of the boxes {', '.join(f'{number} {mark}' for mark, number in counts.items())}"
     style = "changed" if changes else "quiet"
     layout.notes += [Note(EDGE, height + LINE * (number + 2), line, "start", style)

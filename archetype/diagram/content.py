@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from archetype.diagram.costs import LayerCosts
 from archetype.diagram.scene import Box, Container, Layout, Note
-from archetype.diagram.text import wrapped
+from archetype.diagram.text import NOTE, wrapped
 from archetype.roles.drawing import SOURCE, Cell, Inside, X
 
 W, H, SLIM = 136.0, 42.0, 22.0  # a box; one of a single line is as high as SLIM
 GAP = 14.0  # between rows
 GUTTER = 12.0  # between columns
 PAD = 14.0  # within a container
-CAPTION = 150.0  # of the text at the right of a content
-LINE, TEXT, TITLE = 13.0, 10.0, 12.0  # of captions
+CAPTION = 160.0  # of the text at the right of a content
+LINE, TITLE = 14.5, 13.5  # of captions
 BUS = 10.0  # from a container's lower edge to where its inputs part
 
 
@@ -89,7 +89,7 @@ def content_layout(
             layout.notes.append(Note(container.x + container.w - 8, top, group.label, "end", "pill"))
         else:  # beside the wire that leaves in the middle
             layout.notes.append(Note(container.x + container.w / 2 + 8, top, group.label, "start", "pill"))
-    text = [line for one in lines for line in wrapped(one, TEXT, CAPTION)]
+    text = [line for one in lines for line in wrapped(one, NOTE, CAPTION)]
     height = max(upper + PAD, 2 * PAD + TITLE + 4 + LINE * len(text))
     width = PAD + grid + PAD + CAPTION + PAD
     x, y = PAD + grid + PAD, height - PAD - TITLE / 2

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from archetype.diagram.scene import Box, Cost, Measure, Scene
-from archetype.diagram.text import fitted, short, short_bytes, text_width
+from archetype.diagram.text import NOTE, fitted, short, short_bytes, text_width
 
 ROLES = {
     "cross": "mixer", "expert": "feedforward", "input": "end", "output": "end", "shared": "embedding",
     "add": "node", "tap": "rail",
 }  # fmt: skip
-NUMBER, LABEL, SMALL, SHAPE = 10.0, 12.0, 11.0, 10.0  # sizes of text in a box
+NUMBER, LABEL, SMALL, SHAPE = 11.5, 13.5, 12.5, 11.5  # sizes of text in a box
 INSET = 8.0  # of text in a box
 BAR = 3.0  # height of a bar
 ARROW = 4.5  # half of an arrow's width
@@ -91,7 +91,7 @@ def paint(scene: Scene) -> Iterator[Item]:
     for note in scene.notes:
         on_edge = note.style in ("fold", "pill") or note.style.startswith("layer")
         bold = on_edge or note.style in ("title", "heading")
-        size = {"heading": 18.0, "title": 12.0, "pill": 10.0}.get(note.style, 13.0 if on_edge else 10.0)
+        size = {"heading": 20.0, "title": 13.5, "pill": 11.5}.get(note.style, 14.5 if on_edge else NOTE)
         if on_edge:
             width = text_width(note.text, size, bold) + 16
             style = f"edge {note.style}" if note.style.startswith("layer") else note.style
@@ -164,7 +164,7 @@ def _box(box: Box, scene: Scene, largest: int, total: Cost) -> Iterator[Item]:
         return
     taken = text_width(number, NUMBER) + 8 if number else 0
     beside_label = text_width(box.label, LABEL, bold=True) + taken <= inner
-    beside_shape = not beside_label and text_width(box.shape, SHAPE) + taken <= inner
+    beside_shape = not beside_label and text_width(box.shape, 7) + taken <= inner
     text, size = fitted(box.label, LABEL, inner - (0 if beside_shape else taken), 8, bold=True)
     yield Text(left, box.y + 13, text, size, "start", True, "ink", box.id)
     if number:
@@ -186,6 +186,7 @@ def _slim(box: Box, number: str, left: float, right: float, inner: float) -> Ite
         text, size = fitted(box.label, SMALL, inner, 7)
         yield Text(box.x + box.w / 2, middle, text, size, "middle", False, "ink", box.id)
         return
-    text, size = fitted(box.label, SMALL, inner - text_width(beside, 9) - 6, 7)
+    shown, beside_size = fitted(beside, 10.5, inner * 0.6, 7)
+    text, size = fitted(box.label, SMALL, inner - text_width(shown, beside_size) - 6, 7)
     yield Text(left, middle, text, size, "start", False, "ink", box.id)
-    yield Text(right, middle, beside, 9, "end", False, "quiet", box.id)
+    yield Text(right, middle, shown, beside_size, "end", False, "quiet", box.id)

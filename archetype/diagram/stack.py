@@ -31,7 +31,9 @@ def kinds_of(stack: StackCost) -> list[Kind]:
     return sorted((Kind(blocks[key], tuple(sorted(places))) for key, places in layers.items()), key=lambda k: k.layers)
 
 
-def put_stack(rail: Rail, stack: StackCost, costs: ReportCosts, unfold: bool = False) -> None:
+def put_stack(
+    rail: Rail, stack: StackCost, costs: ReportCosts, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW
+) -> None:
     """Put the layers of a stack on a rail.
 
     Args:
@@ -39,6 +41,7 @@ def put_stack(rail: Rail, stack: StackCost, costs: ReportCosts, unfold: bool = F
         stack: with its costs.
         costs: of the model.
         unfold: put each layer there for itself, where there are at most `MOST_UNFOLDED`.
+        in_a_row: kinds of blocks side by side, before the next row begins above them.
     """
     kinds, number = kinds_of(stack), len(stack.stack.layers)
     if unfold and 1 < number <= MOST_UNFOLDED:
@@ -59,10 +62,10 @@ def put_stack(rail: Rail, stack: StackCost, costs: ReportCosts, unfold: bool = F
         _block_container(rail, place, kinds[0], stack, start + GAP / 2, pill)
         return
     _put_layers(rail, kinds, stack)
-    put_panels(rail, kinds, stack, costs)
+    put_panels(rail, kinds, stack, costs, in_a_row)
 
 
-def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCosts) -> None:
+def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCosts, in_a_row: int) -> None:
     """Each kind of block beside the rail, from the left, in rows."""
     left = rail.right + 3 * MARGIN if rail.right > W else W / 2 + 5 * MARGIN
     x, y, row = left, rail.floor + GAP, 0.0
@@ -77,9 +80,9 @@ def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCos
         pill = _pill(f"{LETTERS[index]}{times}", kind.layers, stack)
         _block_container(panel, place, kind, stack, 0, pill, f"layer{index % 6}")
         _, _, right, top = panel.layout.bounds
-        if index and index % PANELS_IN_A_ROW == 0:
+        if index and index % in_a_row == 0:
             x, y, row = left, y + row + 3 * GAP, 0.0
-        dx = x + W / 2 + MARGIN
+        dx = x - panel.layout.bounds[0]
         rail.layout.join(panel.layout, dx, y)
         moved = [(tuple(panel.placed(box, dx, y) for box in boxes), bus + y) for boxes, bus in panel.waiting]
         rail.waiting += moved
@@ -99,7 +102,8 @@ def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCos
 
 def _block_container(rail: Rail, place: str, kind: Kind, stack: StackCost, bottom: float, pill: str,
                  style: str = "fold") -> None:  # fmt: skip
-    left, right, top = -W / 2 - MARGIN, rail.right + MARGIN, rail.y + MARGIN
+    left = min(box.x for box in rail.layout.boxes) - MARGIN
+    right, top = rail.right + MARGIN, rail.y + MARGIN
     block = kind.block
     extra = [f"{name} {getattr(block, name):g}" for name, usual in (("dropout", 0.0), ("residual_scale", 1.0))
              if getattr(block, name) != usual]  # fmt: skip

@@ -7,7 +7,7 @@ from archetype.diagram.costs import ReportCosts
 from archetype.diagram.links import BETWEEN, put_link
 from archetype.diagram.rail import SUM, Rail
 from archetype.diagram.scene import Box, Layout, Note
-from archetype.diagram.stack import TIE, put_end, put_stack
+from archetype.diagram.stack import PANELS_IN_A_ROW, TIE, put_end, put_stack
 from archetype.estimate.report import CostReport
 from archetype.roles.drawing import Blocks, Step, Stream, Streams
 from archetype.spec.registry import provided
@@ -19,10 +19,11 @@ class Drawer:
     Args:
         report: its costs.
         unfold: whether each layer is drawn for itself.
+        in_a_row: kinds of blocks side by side.
     """
 
-    def __init__(self, report: CostReport, unfold: bool = False) -> None:
-        self.unfold, self.spec, self.costs = unfold, report.spec, ReportCosts(report)
+    def __init__(self, report: CostReport, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW) -> None:
+        self.unfold, self.in_a_row, self.spec, self.costs = unfold, in_a_row, report.spec, ReportCosts(report)
 
     def layout(self) -> Layout:
         """The model's boxes, containers and wires; the left rail stands at x = 0."""
@@ -48,7 +49,7 @@ class Drawer:
                     rail.floor = box.y + box.h if box.id in ends else rail.floor
                     tied += [(item.tied, box)] if item.tied else []
                 case Blocks():
-                    put_stack(rail, self.costs.stacks[item.prefix], self.costs, self.unfold)
+                    put_stack(rail, self.costs.stacks[item.prefix], self.costs, self.unfold, self.in_a_row)
                     put_end(rail, self.costs.stacks[item.prefix], self.costs)
                 case str():
                     rail.stream_note(item)

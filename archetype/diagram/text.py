@@ -11,6 +11,7 @@ WIDTHS = {
 }  # fmt: skip
 WIDTH = {character: width / 100 for width, characters in WIDTHS.items() for character in characters}
 BOLD = 1.13  # of a bold font, at most
+NOTE = 11.5  # size of text beside boxes
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from archetype.data.skipping import sentence
 from archetype.errors import DataError, one_line
 from archetype.estimate.report import CostReport, cost_report
 from archetype.evaluation.sentences import sentences
@@ -61,7 +62,7 @@ def write_report(run: Run) -> Path:
 
 
 def _page(run: Run) -> str:
-    recipe, spec, lines = read_recipe(run.recipe_file), read_run_spec(run), metrics.read(run.metrics_file)
+    recipe, spec, lines = read_recipe(run.recipe_file, of_run=True), read_run_spec(run), metrics.read(run.metrics_file)
     steps = [line for line in lines if "loss" in line]
     name, provenance = html.escape(one_line(run.folder.resolve().name)), read_provenance(run)
     length = recipe.sequence_length if hasattr(spec, "vocab_size") else None
@@ -73,6 +74,8 @@ def _page(run: Run) -> str:
     if judged and run.weights_file.is_file():  # a run that is over
         told.append(f"This run {judged.text}.")
     told += [f"It went on with a change: {change}." for change in (provenance.changes if provenance else ())]
+    if provenance and provenance.num_skipped:
+        told.append(f"Of the data {sentence(provenance.num_skipped, provenance.skipped)}.")
     sections = [
         ("", "".join(f"<p>{html.escape(sentence)}</p>" for sentence in told)),
         ("", _summary(recipe, cost, steps, lines)),

@@ -1,9 +1,10 @@
 """How well a model predicts a text: loss per token, perplexity, bits per byte, accuracy."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from archetype.errors import DataError
 from archetype.models.causal import CausalModel
@@ -22,12 +23,16 @@ class Score:
         num_tokens: that were predicted.
         num_bytes: of the text in UTF-8.
         accuracy: share of the tokens that are the likeliest after those before them.
+        losses: of each of these tokens, (num_tokens,) in float64.
+        is_right: whether each is the likeliest, (num_tokens,).
     """
 
     loss: float
     num_tokens: int
     num_bytes: int
     accuracy: float
+    losses: Tensor = field(repr=False, compare=False)
+    is_right: Tensor = field(repr=False, compare=False)
 
     @property
     def perplexity(self) -> float:
@@ -41,7 +46,8 @@ class Score:
 
     def record(self) -> dict[str, float]:
         """All figures by name."""
-        return vars(self) | {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
+        names = ("loss", "num_tokens", "num_bytes", "accuracy", "perplexity", "bits_per_byte")
+        return {name: getattr(self, name) for name in names}
 
 
 @torch.inference_mode()
@@ -74,17 +80,18 @@ def score(
     ids = ids if tokenizer.bos is None else [tokenizer.bos, *ids]
     if len(ids) < 2:
         raise DataError("text", f"has {len(ids)} tokens and nothing to predict", "give more text")
-    total, correct, scored = 0.0, 0, 0  # the first `scored` targets are done; target n is predicted from ids up to n
+    losses, is_right, scored = list[Tensor](), list[Tensor](), 0  # target n is predicted from ids up to n
     for start in range(0, len(ids) - 1, stride):
         tokens = torch.tensor([ids[start : start + length]], device=model.device)
         targets = torch.tensor(ids[start + 1 : start + length + 1], device=model.device)
         first = scored - start
         if first < len(targets):
             logits = model(tokens).logits[0, first : len(targets)].float()
-            losses = torch.nn.functional.cross_entropy(logits, targets[first:], reduction="none")
-            correct += int((logits.argmax(-1) == targets[first:]).sum())
-            total, scored = total + float(losses.double().sum()), start + len(targets)
-    return Score(total / scored, scored, len(text.encode()), correct / scored)
+            losses.append(torch.nn.functional.cross_entropy(logits, targets[first:], reduction="none").double().cpu())
+            is_right.append((logits.argmax(-1) == targets[first:]).cpu())
+            scored = start + len(targets)
+    total, correct = (sum(float(part.sum()) for part in parts) for parts in (losses, is_right))
+    return Score(total / scored, scored, len(text.encode()), correct / scored, torch.cat(losses), torch.cat(is_right))
 
 
 @torch.inference_mode()

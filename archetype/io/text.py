@@ -1,5 +1,6 @@
 """Text files, read whole; errors name the byte and the line."""
 
+import codecs
 import gzip
 import io
 import re
@@ -23,11 +24,16 @@ def read_text(path: Path) -> str:
     Raises:
         DataError: the file is missing, cannot be read, is empty, too large, or not UTF-8 (with the byte and the line).
     """
+    return decode_text(read_data(path), str(path))
+
+
+def read_data(path: Path) -> bytes:
+    """The bytes of a text file, unpacked where its name ends in .gz; errors as for `read_text`."""
     data = read_bytes(path, MAX_TEXT_BYTES)
-    text = decode_text(_unpacked(data, path) if path.suffix == ".gz" else data, str(path))
-    if not text:
+    data = _unpacked(data, path) if path.suffix == ".gz" else data
+    if not data.removeprefix(codecs.BOM_UTF8):
         raise DataError(str(path), "is empty", "choose a file that holds text")
-    return text
+    return data
 
 
 def decode_text(data: bytes, place: str) -> str:

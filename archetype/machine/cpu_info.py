@@ -1,6 +1,7 @@
 """The processor as the system describes it."""
 
 import ctypes
+import os
 import platform
 import sys
 from functools import cache
@@ -37,3 +38,8 @@ def _sysctl(name: str) -> int:
     size = ctypes.c_size_t(ctypes.sizeof(value))
     ctypes.CDLL(None).sysctlbyname(name.encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
     return value.value
+
+
+def num_cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -79,6 +79,8 @@ DEVICES = {
         _device("B200", 180, 8000, 2250, 80, "NVIDIA Blackwell technical brief, HGX B200, without sparsity"),
         _device("L4", 24, 300, 121, 30.3, "NVIDIA L4 datasheet, without sparsity"),
         _device("L40S", 48, 864, 362.05, 91.6, "NVIDIA L40S datasheet, without sparsity"),
+        _device("M1-Pro", 32, 200, 5.2, 5.2, "Apple's event of 2021-10-18, 16 cores of its GPU, float32"),
+        _device("M1-Max", 64, 400, 10.4, 10.4, "Apple's event of 2021-10-18, 32 cores of its GPU, float32"),
         _device("MI300X", 192, 5300, 1307.4, 163.4, "AMD Instinct MI300X data sheet, without sparsity"),
         _device("MI325X", 256, 6000, 1307.4, 163.4, "AMD Instinct MI325X data sheet, without sparsity"),
         _device("RTX-3090", 24, 936, 71, 35.6, "NVIDIA GA102 whitepaper, products summed in float32"),

@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
     from archetype.spec.edit import *
     from archetype.spec.kinds import *
     from archetype.spec.repeats import *
+    from archetype.spec.scaling import *
     from archetype.spec.serialize import *
 
 

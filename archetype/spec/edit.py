@@ -128,7 +128,8 @@ def changes_of(
 
 def _filled(values: Sequence[Any]) -> Sequence[Any]:
     """Values of which some are parts, where those that are no part are parts without fields."""
-    for empty in ({}, []):
+    empties: tuple[Any, ...] = ({}, [])
+    for empty in empties:
         kind = type(empty)
         if any(isinstance(value, kind) for value in values) and all(
             isinstance(value, kind) or value in (None, ABSENT) for value in values
@@ -155,7 +156,7 @@ def _changes_of_layers(
         yield f"{prefix}num_layers", depths
     count = max(map(len, stacks))
     shared: dict[str, tuple[list[int], tuple[str, tuple[Any, ...]]]] = {}
-    restacks = [layers and restacked(layers, count) or cycle(count, *(layers or [ABSENT])) for layers in stacks]
+    restacks = [(layers and restacked(layers, count)) or cycle(count, *(layers or [ABSENT])) for layers in stacks]
     for index in range(count):
         for change in changes_of([layers[index] for layers in restacks], within_kinds=within_kinds):
             shared.setdefault(repr(change), ([], change))[0].append(index)

@@ -177,12 +177,14 @@ def _ratios(spec: Spec) -> Iterator[tuple[str, tuple[float, tuple[int, int], str
         d_model = _width_above(data, prefix)
         for index, layer in enumerate(layers if d_model else ()):
             place = re.sub(r"^\.", "", f"{prefix}layers[{index}]")
-            if _is_size(d_ff := (layer.get("feedforward") or {}).get("d_ff")):
+            d_ff: Any = (layer.get("feedforward") or {}).get("d_ff")
+            if _is_size(d_ff):
                 ratio = d_ff / d_model
                 said = f"d_ff {d_ff} is {ratio:.3g} times d_model {d_model}, where most models have 1 to 8 times"
                 yield f"{place}.d_ff", (ratio, USUAL_FEEDFORWARD, said)
             mixer = layer.get("mixer") or {}
-            if _is_size(heads := mixer.get("num_heads")) and "head_dim" in mixer:
+            heads: Any = mixer.get("num_heads")
+            if _is_size(heads) and "head_dim" in mixer:
                 width = mixer["head_dim"] or d_model / heads
                 said = f"each of {heads} heads has {width:.3g} features, where most models have 16 to 256"
                 yield f"{place}.head_dim", (width, USUAL_HEAD, said)

@@ -15,7 +15,7 @@ from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.models.spec import ModelSpec
 from archetype.spec.edit import assign, put
 from archetype.studies.corpora import StudyData
-from archetype.studies.experiment import Match, Metric, Source
+from archetype.studies.settings import Match, Metric, Source
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import WarmUp
 from archetype.training.synthetic import SyntheticData

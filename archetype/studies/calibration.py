@@ -15,7 +15,7 @@ from archetype.errors import SpecError
 from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.machine.environment import description, now, versions
-from archetype.studies.decisions import NO_DIFFERENCE, SHOWN
+from archetype.studies.evidence import NO_DIFFERENCE, SHOWN
 from archetype.studies.experiment import Experiment
 from archetype.studies.store import CODE, Store
 

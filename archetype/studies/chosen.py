@@ -11,14 +11,17 @@ from archetype.convert.source import open_spec
 from archetype.errors import SpecError
 from archetype.io import atomic
 from archetype.io.yaml import mapping_to_yaml, read_mapping, with_schema_line
+from archetype.machine.cpu_info import num_cores
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.base import fingerprint
-from archetype.studies.arms import Arm
+from archetype.studies.arms import NUM_EVALUATIONS, Arm
 from archetype.studies.calibration import read_calibration
-from archetype.studies.decisions import LEAST_PAIRS
-from archetype.studies.experiment import Experiment, TrainedPart, read_experiment
+from archetype.studies.evidence import LEAST_PAIRS
+from archetype.studies.experiment import Experiment, read_experiment
+from archetype.studies.parts import TrainedPart
+from archetype.studies.run_time import time_of_run
 from archetype.studies.store import Store
-from archetype.studies.study import seconds_of_step
+from archetype.studies.study import NEEDS_CALIBRATION
 from archetype.studies.trained import TrainedStudy
 from archetype.table import Table, quantity
 from archetype.training.defaults import recipe_for
@@ -147,16 +150,19 @@ def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str
         SpecError: in this time no model learns anything.
     """
     arms = [*study.arms.values()]
-    seconds = sum(seconds_of_step(arm, study.store) for arm in arms) * _runs(study)
-    steps = minutes * 60 * workers / seconds
+    times = [time_of_run(arm, study.store) for arm in arms]
+    rest = _runs(study) * sum(one.rest + NUM_EVALUATIONS * one.evaluation for one in times)
+    seconds = _runs(study) * sum(one.step for one in times)
+    at_once = min(workers, num_cores())
+    steps = max(minutes * 60 * at_once - rest, 0.0) / seconds
     if not steps >= MIN_STEPS:
         cause = f"{minutes:g} leave {steps:.0f} steps to each of {_runs(study) * len(arms)} runs"
-        raise SpecError("--minutes", cause, f"give {math.ceil(MIN_STEPS * seconds / 60 / workers)} or more")
+        raise SpecError("--minutes", cause, f"give {math.ceil((rest + MIN_STEPS * seconds) / 60 / at_once)} or more")
     by_time = steps * tokens_per_step(arms[0])
     by_text = MAX_EPOCHS * (study.store.folder / arms[0].data.recipe["text"][0]).stat().st_size
     if by_time > by_text:
         return _rounded(by_text), f"{MAX_EPOCHS} times the text, which takes less than --minutes {minutes:g}"
-    speed = quantity(len(arms) * tokens_per_step(arms[0]) / (seconds / _runs(study)) * workers).strip()
+    speed = quantity(len(arms) * tokens_per_step(arms[0]) / (seconds / _runs(study)) * at_once).strip()
     return _rounded(by_time), f"about {minutes:g} minutes here for all {_runs(study) * len(arms)}, at {speed} tokens/s"
 
 
@@ -185,5 +191,5 @@ def _reasons(study: TrainedStudy, part: TrainedPart, tokens: str) -> dict[str, s
     }
     calibration = read_calibration(study.store)
     if not (calibration and calibration["passed"]):
-        reasons["verdict"] = "none until `archetype compare calibrate` was run here, once, some 20 minutes"
+        reasons["verdict"] = NEEDS_CALIBRATION
     return reasons

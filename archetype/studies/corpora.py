@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from archetype.data.corpus import encode
+from archetype.data.held_out import Split, split
 from archetype.data.library_text import library_text
 from archetype.data.tokenization import tokenizer_files
 from archetype.errors import DataError
@@ -18,9 +18,10 @@ from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.io.text import read_text
 from archetype.spec.base import fingerprint
+from archetype.studies.settings import is_text
 from archetype.tokenizers import open_tokenizer, trainable_kinds
 from archetype.tokenizers.registry import tokenizer_class
-from archetype.training.datasets import Data
+from archetype.training.datasets import Data, TextData
 from archetype.training.recipe import Recipe
 from archetype.training.resolve import build_tokenizer
 from archetype.training.synthetic import SyntheticData
@@ -40,8 +41,8 @@ class StudyData:
         sha256: of all that is learned from and measured.
         recipe: the `data` of a recipe; files by their paths inside the store.
         test: the text that runs are judged on, inside the store; empty for drawn examples.
-        baseline: of the test text by the share of each token in what is learned, bits a byte, the loss in nats a token
-            and the accuracy; of drawn examples the loss in nats and the accuracy of a guess.
+        baseline: of guessing each token by its share of what is learned: `validation_loss` on the validation text, and
+            `loss` on the test text, in nats a token; of drawn examples the loss and the accuracy of a guess.
     """
 
     name: str
@@ -51,18 +52,19 @@ class StudyData:
     baseline: dict[str, float]
 
 
-def prepare(source: str | dict[str, Any], folder: Path, store: Path) -> StudyData:
+def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Split = "everywhere") -> StudyData:
     """The data that an experiment names.
 
     Args:
         source: pystdlib, a corpus or a file of `folder`, or data as a recipe has them.
         folder: of the corpora.
         store: where texts are kept in their parts.
+        where: the parts of a text that trials are chosen and runs are judged on, unless the source says its `split`.
 
     Raises:
         DataError: there is no such corpus.
     """
-    if isinstance(source, dict) and source.get("kind") not in ("corpus", None):
+    if isinstance(source, dict) and not is_text(source):
         data = _parsed(source)
         if not isinstance(data, SyntheticData):
             cause = f"data of kind {data.kind} are not for studies"
@@ -72,12 +74,15 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path) -> StudyDat
     options = dict(source) if isinstance(source, dict) else {"text": source}
     name = str(options.pop("text", ""))
     text = _library(store) if name == LIBRARY else _read(name, folder)
+    recipe = {"kind": "corpus", "tokenizer": "bytes", "validation_fraction": HELD_OUT, "split": where} | options
+    data = _parsed(recipe)
+    assert isinstance(data, TextData)
     digest = hashlib.sha256(text.encode()).hexdigest()
+    if data.split != "end":  # which texts in the stores of earlier versions are
+        digest = hashlib.sha256(f"{digest} {data.split}".encode()).hexdigest()
     place = Path("corpora") / digest[:16]
     if not (store / place / "test.txt").is_file():
-        _write_parts(store / place, text, name)
-    recipe = {"kind": "corpus", "tokenizer": "bytes", "validation_fraction": HELD_OUT} | options
-    _parsed(recipe)
+        _write_parts(store / place, text, name, data.split)
     if recipe["tokenizer"] in trainable_kinds():
         recipe |= _trained_tokenizer(recipe, store, place)
     else:  # a folder, whose files decide the tokens
@@ -141,28 +146,26 @@ def _read(name: str, folder: Path) -> str:
 
 
 def _baseline(recipe: dict[str, Any], digest: str, store: Path, place: Path) -> dict[str, float]:
-    """How well the test text is guessed by each token's share of what is learned, plus one of each; counted once."""
+    """The loss of guessing by each token's share of what is learned, plus one of each, on validation and test text."""
     data = _parsed(recipe)
     of_files = "" if place.name == digest[:16] else f"-{digest[:8]}"  # of a tokenizer
-    about = store / place / f"baseline-{fingerprint(data)}{of_files}.json"
+    about = store / place / f"guess-{fingerprint(data)}{of_files}.json"
     if not about.is_file():
         data = absolute_data(data, store)
-        train, test = (read_text(store / place / name) for name in ("train.txt", "test.txt"))
-        tokenizer = build_tokenizer(data, {"train.txt": train, "test.txt": test})
-        assert tokenizer is not None
-        seen, tokens = encode(tokenizer, train), encode(tokenizer, test)
-        counts = np.bincount(seen, minlength=tokenizer.vocab_size) + 1
-        loss = float(np.mean(-np.log(counts / counts.sum())[tokens]))
-        bits = loss * len(tokens) / math.log(2) / len(test.encode())
-        accuracy = float(np.mean(tokens == counts.argmax()))
-        atomic.write_json(about, {"bits_per_byte": bits, "loss": loss, "accuracy": accuracy})
+        learned, test = (read_text(store / place / name) for name in ("train.txt", "test.txt"))
+        tokenizer = build_tokenizer(data, {"train.txt": learned, "test.txt": test})
+        assert tokenizer is not None and isinstance(data, TextData)
+        train, validation = split(learned, data.validation_fraction, data.split)
+        counts = np.bincount(encode(tokenizer, train), minlength=tokenizer.vocab_size) + 1
+        nats = -np.log(counts / counts.sum())
+        losses = (float(np.mean(nats[encode(tokenizer, text)])) for text in (validation, test))
+        atomic.write_json(about, dict(zip(("validation_loss", "loss"), losses, strict=True)))
     return dict(read_json(about))
 
 
-def _write_parts(folder: Path, text: str, name: str) -> None:
+def _write_parts(folder: Path, text: str, name: str, where: Split) -> None:
     """Write what is learned from and chosen on, and what is judged on."""
-    cut = round(len(text) * sum(PARTS))
-    train, test = text[:cut], text[cut:]
+    train, test = split(text, 1 - sum(PARTS), where)
     if len(test) < 1000:
         raise DataError(name, f"has {len(text):,} characters, of which a twentieth is too little to judge", "take more")
     atomic.make_folder(folder)

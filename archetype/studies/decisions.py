@@ -2,8 +2,6 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -11,93 +9,17 @@ from pydantic import Field
 
 from archetype.spec.kinds import Part, part
 from archetype.studies import statistics
+from archetype.studies.evidence import (
+    ALPHA,
+    NO_DIFFERENCE,
+    NOT_SHOWN,
+    SHOWN,
+    Evidence,
+    MarginText,
+    Verdict,
+    read_margin,
+)
 from archetype.studies.statistics import Interval
-
-SHOWN, NO_DIFFERENCE, NOT_SHOWN = "shown", "no difference shown", "not shown at this scale"
-DIRECTION, UNCALIBRATED = "direction only, no verdict", "no verdict without calibration"
-CONTROL_FAILED = "control failed"  # begins the reason of a verdict
-NOT_RUN = "not run"
-ALPHA = 0.05
-LEAST_PAIRS = 6  # below which a sign-flip test cannot reach 0.05
-
-
-@dataclass(frozen=True)
-class Margin:
-    """A difference of interest: a number, or a share of the control's mean."""
-
-    value: float
-    is_share: bool
-
-    def of(self, control: float) -> float:
-        """In the metric's own unit."""
-        return self.value * abs(control) if self.is_share else self.value
-
-
-def read_margin(value: "float | str") -> Margin:
-    """1% is a share, 0.02 a number."""
-    return Margin(float(value[:-1]) / 100, True) if isinstance(value, str) else Margin(value, False)
-
-
-MarginText = Annotated[float, Field(gt=0)] | Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")]
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The values of the two arms that a decision is about.
-
-    Attributes:
-        control: of each seed.
-        treated: of the other arm, seed by seed.
-        lower_is_better: whether a lower value is.
-        tuning_is_interior: whether no arm's best trial lies at the edge of the grid.
-        failed_control: why the control does not behave; empty where it does.
-        by_arm: values of all arms, seed by seed, for slopes.
-    """
-
-    control: tuple[float, ...]
-    treated: tuple[float, ...]
-    lower_is_better: bool = True
-    tuning_is_interior: bool = True
-    failed_control: str = ""
-    by_arm: dict[str, tuple[float, ...]] = field(default_factory=dict)
-
-    @property
-    def differences(self) -> list[float]:
-        """For each seed the other arm's value less the control's."""
-        return [b - a for a, b in zip(self.control, self.treated, strict=True)]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The decision on a part, with the measured values behind it.
-
-    Attributes:
-        verdict: shown, no difference shown, or not shown at this scale.
-        reason: in one line.
-        effect: the mean of paired differences, or a slope, with its interval of 95 %.
-        interval90: of the same, of 90 %, where equivalence is tested.
-        margin: the smallest difference of interest, in the metric's unit.
-        p: of the test that decides.
-        sign_flip_p: of the permutation test.
-        adjusted_p: after Holm's correction within the study.
-        detectable: the smallest true effect that this many pairs see with a chance of 80 %.
-        deviation: standard deviation of the paired differences.
-        better_share: how often the other arm is better, over all pairs of seeds.
-        would_change: what would have changed the verdict.
-    """
-
-    verdict: str
-    reason: str
-    effect: Interval
-    interval90: Interval | None = None
-    margin: float | None = None
-    p: float | None = None
-    sign_flip_p: float | None = None
-    adjusted_p: float | None = None
-    detectable: float | None = None
-    deviation: float | None = None
-    better_share: float | None = None
-    would_change: str = ""
 
 
 class Decision(Part):
@@ -349,21 +271,3 @@ class Identity(Decision):
 
 def _times(a: float, b: float) -> str:
     return f"{a / b:.1f} times" if b else "many times"
-
-
-def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]:
-    """The verdicts of a study's parts, with Holm's correction over all of them.
-
-    A control that does not behave, or a best trial at the edge of its grid, caps a verdict at "not shown".
-    """
-    adjusted = statistics.holm([decision.p_value(evidence) for decision, evidence in judged])
-    verdicts = []
-    for (decision, evidence), p in zip(judged, adjusted, strict=True):
-        verdict = decision.judge(evidence, p)
-        if evidence.failed_control:
-            verdict = replace(verdict, verdict=NOT_SHOWN, reason=f"{CONTROL_FAILED}: {evidence.failed_control}")
-        elif not evidence.tuning_is_interior:
-            reason = "tuning: the best trial of an arm lies at the edge of its grid"
-            verdict = replace(verdict, verdict=NOT_SHOWN, reason=reason)
-        verdicts.append(verdict)
-    return verdicts

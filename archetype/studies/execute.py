@@ -20,14 +20,19 @@ from archetype.io.lock import locked
 from archetype.machine.device import resolve_device
 from archetype.machine.environment import environment
 from archetype.runs import checkpoints
-from archetype.runs.directory import Run
+from archetype.runs.directory import Run, write_weights
 from archetype.studies.corpora import absolute_data
-from archetype.studies.experiment import Metric
-from archetype.studies.measure import Measured, measure
+from archetype.studies.measure import measure
+from archetype.studies.settings import Metric
 from archetype.studies.store import Heartbeat, Store, heartbeat, missing_metrics, set_state, state_of
 from archetype.training import loop, metrics, setup
+from archetype.training.evaluate import evaluate
 from archetype.training.metrics import Event, Interrupted, Step
-from archetype.training.recipe import Recipe
+from archetype.training.plot import curves
+from archetype.training.provenance import read_provenance
+from archetype.training.recipe import recipe_of_run
+from archetype.training.state import TrainState
+from archetype.training.verdict import final_loss, has_diverged
 
 LOCK = ".worker"
 SECONDS_OF_SILENCE = 120.0  # after which a run of another machine counts as left: file systems show a beat late
@@ -39,13 +44,16 @@ class Stopped(Exception):
     """A signal asked this process to stop; the run is saved and can be taken up."""
 
 
-def execute(store: Store, key: str, parent: int | None = None) -> str:
+def execute(
+    store: Store, key: str, parent: int | None = None, look: Callable[[], None] = lambda: None
+) -> str:
     """Train and measure one run, unless it is complete or someone else is at it; its state afterwards.
 
     Args:
         store: of all runs.
         key: of the run.
         parent: the process whose end also ends this one (absent: none).
+        look: is called after each step.
 
     Raises:
         Stopped: a signal came.
@@ -56,7 +64,7 @@ def execute(store: Store, key: str, parent: int | None = None) -> str:
     try:
         with locked(folder, LOCK, "training this run"), one_thread():
             if not store.is_complete(key):
-                _train_and_measure(store, folder, parent)
+                _train_and_measure(store, folder, parent, look)
     except CheckpointError as error:
         if "another process" not in error.cause:
             set_state(folder, "failed", {"error": str(error)})
@@ -73,26 +81,26 @@ def _is_made_elsewhere(store: Store, key: str) -> bool:
     return state_of(folder) == "running" and is_other and store.seconds_of_silence(key) < SECONDS_OF_SILENCE
 
 
-def _train_and_measure(store: Store, folder: Path, parent: int | None) -> None:
+def _train_and_measure(store: Store, folder: Path, parent: int | None, look: Callable[[], None]) -> None:
     request = read_json(folder / "request.json")
     device = resolve_device(request["device"])
     run = Run(folder / "run")
     with Heartbeat(folder) as beats:
         if state_of(folder) != "done":
-            about = _train(store, folder, run, request, device, parent, beats)
-            _measure_all(store, folder, run, request, device, about["has_diverged"])
+            about = _train(store, folder, run, request, device, parent, beats, look)
+            _measure_all(store, folder, run, request, device)
             set_state(folder, "done", about)
             _drop_what_is_not_needed(run)
         else:
-            _measure_all(store, folder, run, request, device, read_json(folder / "state.done")["has_diverged"])
+            _measure_all(store, folder, run, request, device)
 
 
 def _train(
     store: Store, folder: Path, run: Run, request: dict[str, Any], device: torch.device, parent: int | None,
-    beats: Heartbeat,
+    beats: Heartbeat, look: Callable[[], None],
 ) -> dict[str, Any]:  # fmt: skip
     """Train to the end from where the run was left; what is known of it then."""
-    recipe = Recipe.parse(request["recipe"])
+    recipe = recipe_of_run(request["recipe"])
     recipe = recipe.replace(data=absolute_data(recipe.data, store.folder))
     atomic.remove_unfinished(folder)
     _count_attempt(folder, run)
@@ -103,8 +111,9 @@ def _train(
             os.kill(os.getpid(), signal.SIGTERM)  # which saves the run
         if isinstance(event, Step):
             beats.step = event.step
+        look()
 
-    has_diverged, interrupted = False, None
+    interrupted = None
     if not run.weights_file.is_file():
         try:
             state = setup.resume(run.folder, device, force=True) if run.exists else setup.start(
@@ -114,11 +123,19 @@ def _train(
         except DataError as error:
             if not error.cause.startswith(DIVERGED):
                 raise
-            has_diverged = True
+            _keep_diverged(state)
     if isinstance(interrupted, Interrupted):
         set_state(folder, "pending")
         raise Stopped
-    return _about(run, request, has_diverged)
+    return _about(run, request)
+
+
+def _keep_diverged(state: TrainState) -> None:
+    """Evaluate and write the weights after the last step whose loss and gradient were finite, to be measured too."""
+    evaluation = evaluate(state.model, state.objective, state.recipe.dtype, rows=state.recipe.micro_batch_size)
+    assert evaluation is not None
+    metrics.append(state.run.metrics_file, metrics.Evaluated(state.step, evaluation, on_all=True))
+    write_weights(state.run, state.model, state.final_weights())
 
 
 def _count_attempt(folder: Path, run: Run) -> None:
@@ -137,40 +154,44 @@ def _count_attempt(folder: Path, run: Run) -> None:
     set_state(folder, "running", {"attempts": attempts, "step": step})
 
 
-def _about(run: Run, request: dict[str, Any], has_diverged: bool) -> dict[str, Any]:
-    """The results of a trained run; the loss of one that ended worse than a guess counts as a guess."""
-    lines = metrics.read(run.metrics_file)
+def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:
+    """The results of a trained run, all of them measured: losses that are no numbers are null."""
+    lines, began = metrics.read(run.metrics_file), read_provenance(run)
     steps = [line for line in lines if "loss" in line]
     evaluated = [line for line in lines if "validation_loss" in line]
-    guess = request["baseline"]["loss"]
-    last = evaluated[-1]["validation_loss"] if evaluated else math.inf
-    has_diverged |= not math.isfinite(last) or last > guess
-    seconds = sum(line["num_targets"] / line["per_second"] for line in steps)
-    curve = {line["step"]: line["validation_loss"] for line in evaluated if math.isfinite(line["validation_loss"])}
+    last = evaluated[-1] if evaluated else {}
+    train_loss = final_loss(lines)
+    is_aborted = len(steps) >= loop.MAX_SKIPPED and all(line["skipped"] for line in steps[-loop.MAX_SKIPPED :])
+    first = next((line["loss"] for line in steps if not line["skipped"]), math.nan)
+    has_risen = train_loss is None or has_diverged(train_loss, first, began.guessing_loss if began else None)
     return {
-        "has_diverged": has_diverged, "validation": sorted(curve.items()),
-        "validation_loss": guess if has_diverged else last,
-        "validation_accuracy": evaluated[-1].get("validation_accuracy") if evaluated and not has_diverged else None,
-        "steps": steps[-1]["step"] if steps else 0, "seconds": seconds,
+        "has_diverged": is_aborted or has_risen or _number(last.get("validation_loss")) is None,
+        "validation": [pair for pair in zip(*curves(lines).held_out, strict=True) if math.isfinite(pair[1])],
+        "train_loss": _number(train_loss), "validation_loss": _number(last.get("validation_loss")),
+        "validation_accuracy": last.get("validation_accuracy"),
+        "steps": steps[-1]["step"] if steps else 0,
+        "seconds": sum(line["num_targets"] / line["per_second"] for line in steps),
         "predictions": sum(line["num_targets"] for line in steps),
         "environment": environment(), "code": request["code"],
     }  # fmt: skip
 
 
-def _measure_all(
-    store: Store, folder: Path, run: Run, request: dict[str, Any], device: torch.device, has_diverged: bool
-) -> None:
-    """Measure what was asked for and is not there; a run that diverged is scored at the baseline."""
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _measure_all(store: Store, folder: Path, run: Run, request: dict[str, Any], device: torch.device) -> None:
+    """Measure what was asked for and is not there."""
     (folder / "measured").mkdir(exist_ok=True)
     test = store.folder / request["test"] if request["test"] else None
     for file in missing_metrics(folder):
         metric = Metric.parse(json.loads(file.read_text()))
-        baseline = request["baseline"].get(metric.name.removeprefix("test."), 0.0)
-        guess = 0.0 if metric.minus is not None else baseline
-        measured = Measured(guess) if has_diverged else measure(run, metric, test, device)
-        value = measured.value if math.isfinite(measured.value) else guess
-        examples = {"correct": measured.correct, "answers": measured.answers} if measured.answers else {}
-        atomic.write_json(folder / "measured" / file.name, {"metric": metric.dump(), "value": value} | examples)
+        measured = measure(run, metric, test, device)
+        about: dict[str, Any] = {"metric": metric.dump(), "value": _number(measured.value)}
+        about["loss"] = _number(measured.loss)
+        if measured.answers and all(map(math.isfinite, measured.correct)):
+            about |= {"correct": measured.correct, "answers": measured.answers}
+        atomic.write_json(folder / "measured" / file.name, about)
 
 
 def _drop_what_is_not_needed(run: Run) -> None:

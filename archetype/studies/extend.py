@@ -11,12 +11,15 @@ from archetype.io.files import read_json
 from archetype.machine.environment import now
 from archetype.spec.base import in_words, path
 from archetype.studies.calibration import read_calibration
-from archetype.studies.decisions import CONTROL_FAILED, NOT_SHOWN
-from archetype.studies.experiment import Experiment, TrainedPart
+from archetype.studies.evidence import CONTROL_FAILED, NOT_SHOWN
+from archetype.studies.experiment import Experiment
+from archetype.studies.parts import TrainedPart
+from archetype.studies.settings import is_text
 from archetype.studies.store import CODE, RunRequest, Store
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
-from archetype.studies.trained import Comparison, TrainedStudy, Trials, confirmed, is_near_guess
+from archetype.studies.trained import Comparison, TrainedStudy, confirmed, is_near_guess
 from archetype.studies.trained_outcome import comparison_data, cost, findings, machines, one_corpus
+from archetype.studies.trials import Trials
 from archetype.studies.verdicts import verdict_of_arms, whole_verdict
 
 WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"
@@ -74,11 +77,18 @@ class Band(BaseModel):
     high: list[float] = Field(min_length=1)
 
 
+class SeedLosses(BaseModel):
+    """Of each seed the validation loss on all of the validation text; null where it is not finite."""
+
+    validation: list[float | None]
+
+
 class ReportedComparison(BaseModel):
-    """The corpus, and the size where it is another; and the curves of its arms."""
+    """The corpus, and the size where it is another; curves of its arms, and their losses unless it is of before."""
 
     name: str
     curves: dict[str, Band]
+    losses: dict[str, SeedLosses] = {}  # pydantic copies it
 
 
 class Cost(BaseModel):
@@ -143,7 +153,7 @@ class ReportExtension:
 
     def __init__(self, file: Path, corpora: Sequence[str], data_folder: Path, store: Store) -> None:
         self.report, self.store, self.corpora = read_json(file), store, tuple(corpora)
-        parts = _trained_parts(file, self.report)
+        experiment, parts = _trained_parts(file, self.report)
         calibration = read_calibration(store)
         if not (calibration and calibration["passed"]):
             cause = "this machine has not shown what it can tell apart"
@@ -152,8 +162,8 @@ class ReportExtension:
         self.trials: dict[str, Trials] = {}
         self.reported: dict[str, ReportedPart] = {}
         for part, reported in parts:
-            data = part.data + tuple(_another(part.data[0], name) for name in corpora if _is_text(part.data[0]))
-            study = TrainedStudy(part.replace(data=data), "extended", data_folder, store)
+            data = part.data + tuple(_another(part.data[0], name) for name in corpora if is_text(part.data[0]))
+            study = TrainedStudy(part.replace(data=data), "extended", data_folder, store, experiment.split)
             if len(study.sources) + len(study.mode.sizes) > 1:
                 self.studies[part.id], self.reported[part.id] = study, reported
                 self.trials[part.id] = trials = reported.trials() or study.trials()[0]
@@ -212,16 +222,19 @@ class ReportExtension:
 
     def _has_learned_nothing(self, study: TrainedStudy, reported: ReportedPart) -> bool:
         """Whether a run of the control ended near a guess."""
-        last = reported.comparisons[0].curves[reported.control].high[-1]
-        return is_near_guess(last, study.arms[reported.control])
+        comparison, control = reported.comparisons[0], reported.control
+        losses = comparison.losses[control].validation if comparison.losses else comparison.curves[control].high[-1:]
+        return any(loss is None or is_near_guess(loss, study.arms[control]) for loss in losses)
 
     def _added(self, part: TrainedPart, comparison: Comparison) -> dict[str, Any]:
         about = {"date": now(), "code": CODE, "machines": machines(comparison.all_results())}
         return comparison_data(part, comparison) | {"added": about}
 
 
-def _trained_parts(file: Path, data: Mapping[str, Any]) -> list[tuple[TrainedPart, ReportedPart]]:
-    """The trained parts of a report that were run; its experiment must be the one whose hash it bears."""
+def _trained_parts(
+    file: Path, data: Mapping[str, Any]
+) -> tuple[Experiment, list[tuple[TrainedPart, ReportedPart]]]:
+    """The experiment of a report, which must have the report's hash, and its trained parts that were run."""
     try:
         report = Report.model_validate(data)
         were_run = [
@@ -233,16 +246,15 @@ def _trained_parts(file: Path, data: Mapping[str, Any]) -> list[tuple[TrainedPar
         field, (cause, _) = path(error.errors()[0]["loc"]), in_words(error.errors()[0])
         raise DataError(str(file), f"is no report in full mode: {field} {cause}", WRITE_ANEW) from None
     experiment = Experiment.parse(report.experiment)
+    earlier = experiment.replace(split="end") if experiment.reads_text else experiment  # whose report did not say so
+    if earlier.hash == report.hash:
+        experiment = earlier
     if experiment.hash != report.hash:
         cause = f"its experiment has the hash {experiment.hash}, not {report.hash}"
         raise DataError(str(file), cause, "make the report anew with `archetype compare run`")
     reported = {part.id: part for part in were_run}
     trained = [part for part in experiment.parts if isinstance(part, TrainedPart)]
-    return [(part, reported[part.id]) for part in trained if part.id in reported]
-
-
-def _is_text(source: str | Mapping[str, Any]) -> bool:
-    return isinstance(source, str) or "text" in source
+    return experiment, [(part, reported[part.id]) for part in trained if part.id in reported]
 
 
 def _another(source: str | Mapping[str, Any], name: str) -> str | dict[str, Any]:

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from archetype.io.text import read_text
 from archetype.models.build import Model
 from archetype.runs.directory import Run, read_run_model
 from archetype.spec.edit import put
-from archetype.studies.experiment import Metric
+from archetype.studies.settings import Metric
 from archetype.tokenizers import open_tokenizer
 from archetype.training.evaluate import evaluate
 from archetype.training.objectives.base import IGNORED
@@ -26,6 +25,7 @@ from archetype.training.synthetic import Facts, SyntheticData
 
 TEST_SEED = 2  # of drawn examples that runs are judged on; those that trials are chosen on have held_out_seed
 TOKENS_AT_ONCE = 2**13
+NUM_PASSAGES = 50  # of a test text, which intervals over other text draw from
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,16 @@ class Measured:
 
     Attributes:
         value: over all that was measured.
-        correct: of each example how many answers were right, where accuracy is measured on drawn examples.
-        answers: of each example how many there are.
+        loss: of the same, in nats.
+        correct: of each example how many answers were right, where accuracy is measured on drawn examples; of each
+            passage of a text what is summed there: bits, nats or right tokens.
+        answers: of each example how many there are; of each passage over how many bytes or tokens.
     """
 
     value: float
-    correct: tuple[int, ...] = ()
-    answers: tuple[int, ...] = ()
+    loss: float
+    correct: tuple[float, ...] = ()
+    answers: tuple[float, ...] = ()
 
 
 def measure(run: Run, metric: Metric, test: Path | None, device: torch.device) -> Measured:
@@ -61,31 +64,41 @@ def measure(run: Run, metric: Metric, test: Path | None, device: torch.device) -
         return value
     data = metric.replace(minus=None).dump()
     put(data, [f"{path}={json.dumps(changed)}" for path, changed in metric.minus.items()])
-    return Measured(value.value - _value(run, model, Metric.parse(data), test).value)
+    return Measured(value.value - _value(run, model, Metric.parse(data), test).value, value.loss)
 
 
 def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> Measured:
-    data = read_recipe(run.recipe_file).data
+    data = read_recipe(run.recipe_file, of_run=True).data
     if test is None:
         assert isinstance(data, SyntheticData)
         return _of_drawn_examples(model, data, metric)
     tokenizer, text = open_tokenizer(run.tokenizer_folder), read_text(test)
     if metric.positions is None and metric.length is None:
-        result: Any = score(model, tokenizer, text)  # type: ignore[arg-type]
-        return Measured(
-            float(
-                {"bits_per_byte": result.bits_per_byte, "loss": result.loss, "accuracy": result.accuracy}[_kind(metric)]
-            )
-        )
+        scored = score(model, tokenizer, text)  # type: ignore[arg-type]
+        values = {"bits_per_byte": scored.bits_per_byte, "loss": scored.loss, "accuracy": scored.accuracy}
+        summed = scored.is_right if _kind(metric) == "accuracy" else scored.losses
+        return _of_passages(values[_kind(metric)], scored.loss, summed)
+    if _kind(metric) == "accuracy":
+        raise DataError("metric.name", "accuracy is not measured by position", "use test.loss")
     ids = encode(tokenizer, text)
-    loss = float(position_losses(model, ids, metric).mean())
-    match _kind(metric):
-        case "loss":
-            return Measured(loss)
-        case "bits_per_byte":
-            return Measured(loss / math.log(2) * len(ids) / len(text.encode()))
-        case _:
-            raise DataError("metric.name", "accuracy is not measured by position", "use test.loss")
+    losses = position_losses(model, ids, metric)
+    loss = float(losses.mean())
+    in_bits = loss / math.log(2) * len(ids) / len(text.encode())
+    return _of_passages(in_bits if _kind(metric) == "bits_per_byte" else loss, loss, losses)
+
+
+def _of_passages(value: float, loss: float, summed: torch.Tensor) -> Measured:
+    """A measurement of a text with its passages: each has its share of the sum, and of what makes the sum the value.
+
+    Args:
+        value: of the metric.
+        loss: in nats.
+        summed: over the tokens in their order, (N,).
+    """
+    passages = summed.double().tensor_split(min(NUM_PASSAGES, len(summed)))
+    sums, total = [float(passage.sum()) for passage in passages], float(summed.double().sum())
+    tokens = total / value / len(summed) if value and math.isfinite(value) else 1.0  # what each of them counts for
+    return Measured(value, loss, tuple(sums), tuple(len(passage) * tokens for passage in passages))
 
 
 def _kind(metric: Metric) -> str:
@@ -124,17 +137,17 @@ def _of_drawn_examples(model: Model, data: SyntheticData, metric: Metric) -> Mea
     """The loss or the accuracy on examples of the task, perhaps longer or more distant ones."""
     data = data.replace(held_out_seed=TEST_SEED, **metric.data)
     objective = SyntheticObjective(data, 64, 0)
-    if _kind(metric) == "accuracy":
-        correct, answers = right_answers(model, objective)
-        return Measured(sum(correct) / sum(answers), correct, answers)
     evaluation = evaluate(model, objective, "float32")
     assert evaluation is not None
+    if _kind(metric) == "accuracy":
+        correct, answers = right_answers(model, objective)
+        return Measured(sum(correct) / sum(answers), evaluation.loss, correct, answers)
     match _kind(metric):
         case "loss":
-            return Measured(evaluation.loss)
+            return Measured(evaluation.loss, evaluation.loss)
         case "bits_per_parameter" if isinstance(data, Facts):
             stored = data.bits - 2 * data.num_facts * evaluation.loss / math.log(2)
-            return Measured(stored / sum(parameter.numel() for parameter in model.parameters()))
+            return Measured(stored / sum(parameter.numel() for parameter in model.parameters()), evaluation.loss)
         case kind:
             raise DataError("metric.name", f"test.{kind} is for other data than {data.kind}", "use test.loss")
 

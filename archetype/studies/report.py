@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from archetype.io import atomic
-from archetype.studies.decisions import NOT_RUN
+from archetype.machine.cpu_info import num_cores
+from archetype.studies.evidence import NOT_RUN
 from archetype.studies.markdown import html_page, markdown_table
 from archetype.studies.pictures import pictures_of
 from archetype.studies.store import Store
@@ -81,11 +82,13 @@ def summary_text(outcome: dict[str, Any]) -> str:
 
 def plan_text(plan: dict[str, Any], workers: int) -> str:
     """Runs, tokens, minutes and matched quantities, for a terminal."""
-    lines = [f"hash {plan['hash']}, mode {plan['mode']}"]
+    lines = [f"hash {plan['hash']}, mode {plan['mode']}", *filter(None, (plan["without_verdict"],))]
     for name, part in plan["parts"].items():
         time = "no time measured, for they are on a GPU"
         if part["minutes"] is not None:
-            time = f"{part['minutes'] / workers:.1f} minutes with {workers} {'worker' if workers == 1 else 'workers'}"
+            minutes = part["minutes"] / min(workers, num_cores())
+            time = f"{minutes:.1f} minutes with {workers} {'worker' if workers == 1 else 'workers'}"
+            time += " at the load of now, and more where a grid grows" if part["trials"] else " at the load of now"
         lines.append(
             f"\n{name}: {part['runs']} runs ({part['trials']} of them trials), {quantity(part['tokens'])}tokens, {time}"
         )

@@ -13,15 +13,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from archetype.data.held_out import Split
+from archetype.errors import DataError
 from archetype.io import atomic
 from archetype.io.files import read_json
 from archetype.machine.environment import now
 from archetype.spec.base import fingerprint
-from archetype.studies import decisions
 from archetype.studies.arms import Arm, build_arms, check_grid, quantities
 from archetype.studies.corpora import prepare
-from archetype.studies.experiment import Match, ScalingLawPart
+from archetype.studies.evidence import DIRECTION, NOT_SHOWN, SHOWN, UNCALIBRATED
 from archetype.studies.fit import Law
+from archetype.studies.parts import ScalingLawPart
+from archetype.studies.run_time import RunTime
+from archetype.studies.settings import Match
 from archetype.studies.statistics import scipy_package
 from archetype.studies.store import RunRequest, Store
 
@@ -111,12 +115,15 @@ class ScalingLawStudy:
         mode: quick takes fewer sizes and tokens.
         data_folder: of the corpora.
         store: of the runs.
+        split: the parts of a text that are held out.
     """
 
-    def __init__(self, part: ScalingLawPart, mode: str, data_folder: Path, store: Store) -> None:
+    def __init__(
+        self, part: ScalingLawPart, mode: str, data_folder: Path, store: Store, split: Split = "everywhere"
+    ) -> None:
         self.part, self.store = part, store
         self.device = "cuda" if mode == "gpu" else "cpu"
-        self.data = prepare(part.data[0], data_folder, store.folder)
+        self.data = prepare(part.data[0], data_folder, store.folder, split)
         count = part.quick if mode == "quick" else len(part.sizes)
         sizes = dict(list(part.sizes.items())[:count])
         self.tokens = sorted(part.tokens)[: part.quick if mode == "quick" else None]
@@ -132,7 +139,7 @@ class ScalingLawStudy:
     def _request(self, arm: Arm, seed: int, is_trial: bool = False) -> RunRequest:
         metrics = () if is_trial else (arm.metric,)
         recipe = arm.recipe.replace(seed=seed)
-        return RunRequest(recipe, self.data.sha256, metrics, self.data.test, self.device, self.data.baseline)
+        return RunRequest(recipe, self.data.sha256, metrics, self.data.test, self.device)
 
     def _trials(self, size: str) -> list[tuple[dict[str, Any], RunRequest]]:
         """The trials of a size, with its fewest tokens."""
@@ -183,9 +190,12 @@ class ScalingLawStudy:
             for arm, request in self._runs(size):
                 result = self.store.result(request)
                 assert result is not None
-                values = quantities(arm)
+                values, loss = quantities(arm), result.values[fingerprint(arm.metric)]
+                if not math.isfinite(loss):
+                    cause = f"the run of {size} with {values['tokens']:,.0f} tokens diverged, and has no loss to fit"
+                    raise DataError(f"parts.{self.part.id}", cause, "lower its learning rate, or leave the size out")
                 points.append({"size": size, "parameters": values["non_embedding"], "tokens": values["tokens"],
-                               "loss": result.values[fingerprint(arm.metric)], "seconds": result.about["seconds"],
+                               "loss": loss, "seconds": result.about["seconds"],
                                "run": result.folder.name})  # fmt: skip
         return points
 
@@ -211,22 +221,23 @@ class ScalingLawStudy:
             })  # fmt: skip
         return read_json(file)
 
-    def plan(self, seconds_of_step: Callable[[Arm], float]) -> dict[str, Any]:
+    def plan(self, time_of_run: Callable[[Arm], RunTime]) -> dict[str, Any]:
         """Runs, tokens and minutes."""
         first = self.arms[self.tokens[0]]
         is_timed = self.device == "cpu"
-        seconds = {size: seconds_of_step(arm) if is_timed else 0.0 for size, arm in first.items()}
+        times = {size: time_of_run(arm) if is_timed else RunTime(0.0) for size, arm in first.items()}
         trials = [request for size in first for _, request in self._trials(size)]
-        total = sum(seconds[size] * arm.recipe.steps for arms in self.arms.values() for size, arm in arms.items())
+        total = sum(times[size].of(arm.recipe) for arms in self.arms.values() for size, arm in arms.items())
         per_size = len(trials) // len(first)
-        total = total * self.part.seeds + sum(per_size * seconds[size] * first[size].recipe.steps for size in first)
+        total = total * self.part.seeds + sum(per_size * times[size].of(first[size].recipe) for size in first)
         runs = len(first) * len(self.tokens) * self.part.seeds
         return {
             "trials": len(trials), "pairs": runs, "runs": runs + len(trials),
             "minutes": total / 60 if is_timed else None,
             "tokens": sum(self.tokens) * len(first) * self.part.seeds + len(trials) * self.tokens[0],
             "arms": {size: quantities(arm) | {"solved": ""} for size, arm in first.items()},
-            "seconds_per_step": seconds if is_timed else {}, "detectable": None, "deviation": None,
+            "seconds_per_step": {size: one.step for size, one in times.items()} if is_timed else {},
+            "detectable": None, "deviation": None,
         }  # fmt: skip
 
     def outcome(self, quick: bool, is_calibrated: bool) -> dict[str, Any]:
@@ -235,9 +246,9 @@ class ScalingLawStudy:
         offs = [abs(p["loss"] - s["loss"]) / s["loss"] for p, s in zip(prediction["predicted"], seen, strict=True)]
         within = all(off <= self.part.margin for off in offs)
         law, last = Law(**prediction["law"]), prediction["predicted"][-1]
-        verdict = decisions.SHOWN if within else decisions.NOT_SHOWN
+        verdict = SHOWN if within else NOT_SHOWN
         if quick or not is_calibrated:
-            verdict = decisions.DIRECTION if quick else decisions.UNCALIBRATED
+            verdict = DIRECTION if quick else UNCALIBRATED
         fitted = self.points(self.fitted)
         reason = (
             f"loss = {law.E:.3f} + {law.A:.3g} / N^{law.a:.3f} + {law.B:.3g} / D^{law.b:.3f}; of the largest "
@@ -245,7 +256,7 @@ class ScalingLawStudy:
         )
         return {
             "id": self.part.id, "type": "scaling_law", "says": self.part.says, "verdict": verdict, "reason": reason,
-            "is_supported": verdict == decisions.SHOWN, "claimed": decisions.SHOWN,
+            "is_supported": verdict == SHOWN, "claimed": SHOWN,
             "metric": self.part.metric.dump(full=True),
             "law": prediction["law"], "intervals": prediction["intervals"], "error": prediction["error"],
             "predicted_on": prediction["date"], "predicted": prediction["predicted"], "seen": seen, "fitted": fitted,

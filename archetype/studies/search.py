@@ -14,24 +14,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from archetype.data.held_out import Split
 from archetype.errors import ArchetypeError, SpecError
 from archetype.io.yaml import read_mapping
 from archetype.machine.environment import environment, now
 from archetype.spec.base import Size, Spec, fingerprint, invalid
 from archetype.studies.arms import Arm, build_arms, quantities
 from archetype.studies.corpora import prepare
-from archetype.studies.experiment import (
-    Corpora,
-    Count,
-    Match,
-    Metric,
-    Seed,
-    Share,
-    Source,
-    check_number_of_runs,
-    check_recipe,
-    put_files_in_place,
-)
+from archetype.studies.experiment import put_files_in_place
+from archetype.studies.parts import check_recipe
+from archetype.studies.settings import Corpora, Count, Match, Metric, Seed, Share, Source, check_number_of_runs
 from archetype.studies.store import CODE, RunRequest, Store
 from archetype.studies.sweep import Engine, Progress
 
@@ -58,6 +50,7 @@ class SearchFile(Spec):
         rungs: tokens of the runs, fewest first.
         keep: share of the candidates that goes on to the next rung.
         cost: the quantity that is set against the metric.
+        split: the parts of a text that are held out.
     """
 
     version: Literal[1] = 1
@@ -73,6 +66,7 @@ class SearchFile(Spec):
     rungs: Annotated[tuple[Count, ...], Field(min_length=1)]
     keep: Share = 0.34
     cost: Quantity = "flops_per_token"
+    split: Split = "everywhere"
 
     @model_validator(mode="after")
     def _check(self) -> "SearchFile":
@@ -115,7 +109,7 @@ class Search:
 
     def __init__(self, file: SearchFile, data_folder: Path, store: Store) -> None:
         self.file, self.store = file, store
-        self.data = prepare(file.data[0], data_folder, store.folder)
+        self.data = prepare(file.data[0], data_folder, store.folder, file.split)
         changes = [dict(zip(file.space, values, strict=True)) for values in itertools.product(*file.space.values())]
         random.Random(file.seed).shuffle(changes)
         self.refused, self.reason = 0, ""
@@ -151,7 +145,7 @@ class Search:
     def _request(self, name: str, tokens: int) -> RunRequest:
         arm = self._arm(self.changes[name], tokens)
         recipe = arm.recipe.replace(seed=self.file.seed)
-        return RunRequest(recipe, self.data.sha256, (arm.metric,), self.data.test, "cpu", self.data.baseline)
+        return RunRequest(recipe, self.data.sha256, (arm.metric,), self.data.test, "cpu")
 
     def _values(self, names: list[str], tokens: int) -> dict[str, float | None]:
         """The metric of each candidate after so many tokens; None where it is not known yet."""

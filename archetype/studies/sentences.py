@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from statistics import mean
 from typing import Any
 
-from archetype.studies.decisions import ALPHA, CONTROL_FAILED, DIRECTION, NO_DIFFERENCE, UNCALIBRATED
+from archetype.studies.evidence import ALPHA, CONTROL_FAILED, DIRECTION, NO_DIFFERENCE, UNCALIBRATED
 from archetype.table import quantity
 
 METRICS = {
@@ -15,6 +15,7 @@ COSTS = {
     "parameters": "parameters", "flops_per_token": "FLOPs per token", "state_bytes": "bytes of state",
     "step_bytes": "memory of a training step",
 }  # fmt: skip
+ENDS = {"diverged": "diverged", "learned_nothing": "predict the validation text no better than a guess"}
 EQUAL = 0.005  # share by which two costs may differ and still be called the same
 
 
@@ -27,9 +28,10 @@ def sentences(part: Mapping[str, Any]) -> list[str]:
     first, tokens = part["comparisons"][0], part["arms"][part["control"]]["tokens"]
     runs = len(first["seeds"]) * len(first["values"])
     lines = [f"Each of {runs} runs learned from {tokens:,} tokens of {first['name']}."]
-    for arm, guessed in first.get("diverged", {}).items():
-        if any(guessed):
-            lines.append(f"{sum(guessed)} of {len(guessed)} runs of {arm} ended worse than a guess, and count as one.")
+    for key, end in ENDS.items():
+        for arm, ended in first.get(key, {}).items():
+            if any(ended):
+                lines.append(f"{sum(ended)} of {len(ended)} runs of {arm} {end}.")
     for test in part["tests"]:
         lines += [_finding(part, test), _cost(part, test["arm"])]
     return [*lines, *_slopes(part)]
@@ -38,10 +40,10 @@ def sentences(part: Mapping[str, Any]) -> list[str]:
 def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
     """What one test found, with how certain that is."""
     effect, control, arm = test["effect"], part["control"], test["arm"]
-    if test["reason"].startswith(CONTROL_FAILED):
+    number, low, high = effect["effect"]
+    if test["reason"].startswith(CONTROL_FAILED) or number is None:
         return f"{arm} cannot be judged: {test['reason']}{_end(test)}."
     metric = METRICS.get(part["metric"]["name"], part["metric"]["name"])
-    number, low, high = effect["effect"]
     interval = "no interval from one pair" if low is None else f"95 % interval {low:.4g} to {high:.4g}"
     match part["decide"]["kind"]:
         case "slope":
@@ -51,7 +53,8 @@ def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
         case "within":
             return f"{arm} has {number:.4g} {metric} ({interval}){_end(test)}."
     values = part["comparisons"][0]["values"]
-    own, other = mean(values[arm]), mean(values[control])
+    pairs = [pair for pair in zip(values[arm], values[control], strict=True) if None not in pair]
+    own, other = map(mean, zip(*pairs, strict=True))
     share = "" if effect.get("share") is None else f", {effect['share']:+.2%}"
     is_better = (number < 0) == (part["metric"]["better"] == "lower")
     certainty, p = interval, effect["adjusted_p"]
@@ -65,8 +68,16 @@ def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
     else:
         claim = f"{arm} is {'better' if is_better else 'worse'} than {control} in {metric}"
     difference = f"{own:.4g} and {other:.4g}, a difference of {number:+.4g}{share} ({certainty})"
-    pairs = f"{len(values[arm])} {'pair' if len(values[arm]) == 1 else 'pairs'} of seeds"
-    return f"{claim}: {difference} over {pairs}{_end(test)}."
+    count = f"{len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'} of seeds"
+    return f"{claim}: {difference} over {count}{_over_other_data(effect)}{_end(test)}."
+
+
+def _over_other_data(effect: Mapping[str, Any]) -> str:
+    """The interval over other test data too; empty where a report has none."""
+    if not effect.get("over_examples"):
+        return ""
+    _, low, high = effect["over_examples"]
+    return f", and {low:+.4g} to {high:+.4g} over other test data of this kind too"
 
 
 def _is_apart(part: Mapping[str, Any], effect: Mapping[str, Any]) -> bool:

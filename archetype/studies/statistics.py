@@ -148,15 +148,16 @@ def log_slope(x: Sequence[float], repeats: Sequence[Sequence[float]], level: flo
 
 
 def example_interval(
-    control: Sequence[tuple[Sequence[int], Sequence[int]]],
-    treated: Sequence[tuple[Sequence[int], Sequence[int]]],
+    control: Sequence[tuple[Sequence[float], Sequence[float]]],
+    treated: Sequence[tuple[Sequence[float], Sequence[float]]],
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """The mean difference of accuracies, its interval by drawing seeds anew, and the same test examples in both arms.
+    """The mean difference of a share, its interval by drawing seeds anew, and the same test examples in both arms.
 
     Args:
-        control: of each seed the right answers and the answers of every example.
+        control: of each seed by example, its right answers and its answers; or by passage of a text, its bits and its
+            bytes.
         treated: of the other arm, on the same examples.
         level: of confidence.
         seed: of what is drawn.
@@ -180,8 +181,8 @@ def example_interval(
 
 def probability_lower(a: Sequence[float], b: Sequence[float]) -> float:
     """How often a value of `a` is below one of `b`, over all pairs of seeds, equal ones half."""
-    difference = np.subtract.outer(np.asarray(a, dtype=float), np.asarray(b, dtype=float))
-    return float(np.mean((difference < 0) + 0.5 * (difference == 0)))
+    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)  # which may be infinite
+    return float(np.mean(np.less.outer(first, second) + 0.5 * np.equal.outer(first, second)))
 
 
 def minimal_detectable_effect(deviation: float, pairs: int, power: float = POWER, alpha: float = 0.05) -> float:

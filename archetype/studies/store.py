@@ -13,6 +13,7 @@ A study that asks for a run which another has made finds it done.
 
 import hashlib
 import json
+import math
 import os
 import socket
 import threading
@@ -31,7 +32,7 @@ from archetype.io.files import read_json
 from archetype.models.file import parse
 from archetype.spec.base import fingerprint
 from archetype.spec.extensions import extensions_of
-from archetype.studies.experiment import Metric
+from archetype.studies.settings import Metric
 from archetype.training.numerics import NUMERICS
 from archetype.training.recipe import Recipe
 
@@ -51,7 +52,6 @@ class RunRequest:
         metrics: what is measured of it.
         test: the text that is measured on, inside the store; empty for drawn examples.
         device: that it is trained on.
-        baseline: of the data, which a run that diverged is scored at.
     """
 
     recipe: Recipe
@@ -59,7 +59,6 @@ class RunRequest:
     metrics: tuple[Metric, ...]
     test: str
     device: str
-    baseline: dict[str, float]
 
     @cached_property
     def key(self) -> str:
@@ -67,7 +66,11 @@ class RunRequest:
         recipe = self.recipe.dump(full=True)
         model = parse(recipe.pop("spec"))
         spec = fingerprint(model)
-        data = {name: value for name, value in recipe.pop("data").items() if name != "text"}
+        unwritten = self.recipe.data.unwritten  # with these values the key is that of earlier versions
+        data = {
+            name: value for name, value in recipe.pop("data").items()
+            if name != "text" and not (name in unwritten and unwritten[name] == value)
+        }  # fmt: skip
         identity = [spec, recipe, data, self.data_sha256, self.device, CODE, torch.__version__]
         identity += [extension.sha256 for extension in extensions_of([model, self.recipe])]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
@@ -78,14 +81,17 @@ class RunResult:
     """A run that is done.
 
     Attributes:
-        values: by the hash of the metric.
-        has_diverged: whether it was scored at the baseline.
+        values: by the hash of the metric; infinite, or minus infinity where higher is better, where it has no number.
+        has_diverged: whether training did, or a value is not finite.
         about: seconds, tokens a second, processor, date.
-        validation: (step, loss) of each evaluation.
-        validation_loss: the last, on all that is held out.
+        validation: (step, loss) of each evaluation on the same part of the validation text.
+        validation_loss: the last, on all of it; infinite where it has no number.
         validation_accuracy: of it.
         folder: of the run.
-        examples: by the hash of the metric, right answers and answers of each example, where they were counted.
+        examples: by the hash of the metric and by test example, right answers and answers; of a text, by passage, what
+            is summed (bits, nats) and over how much.
+        train_loss: the mean of the last steps, in nats; None where it is not known.
+        test_loss: in nats, of what was measured; None where it is not known.
     """
 
     values: dict[str, float]
@@ -95,7 +101,9 @@ class RunResult:
     validation_loss: float
     validation_accuracy: float | None
     folder: Path
-    examples: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    examples: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
+    train_loss: float | None = None
+    test_loss: float | None = None
 
     def steps(self, recipe: Recipe) -> int:
         """The steps that were taken: fewer than the recipe's where patience ended it, or it diverged."""
@@ -125,7 +133,7 @@ class Store:
             (folder / "metrics").mkdir(parents=True, exist_ok=True)
             data = {
                 "recipe": request.recipe.dump(full=True), "data_sha256": request.data_sha256, "test": request.test,
-                "device": request.device, "baseline": request.baseline, "code": CODE,
+                "device": request.device, "code": CODE,
             }  # fmt: skip
             if state_of(folder) is None:
                 atomic.write_json(folder / "state.pending", {})
@@ -139,6 +147,14 @@ class Store:
         """Whether a run is done and all that was asked for is measured."""
         return state_of(self.run_folder(key)) == "done" and not missing_metrics(self.run_folder(key))
 
+    def share_done(self, key: str) -> float:
+        """The share of a run that is done: of its steps while it is made, and 1 where it is complete."""
+        if self.is_complete(key):
+            return 1.0
+        folder = self.run_folder(key)
+        beat = heartbeat(folder) if state_of(folder) == "running" else {}
+        return float(min(0.99, beat.get("step", 0) / max(1, beat.get("steps", 1))))
+
     def result(self, request: RunRequest) -> RunResult | None:
         """The result of a run; None while it is not complete."""
         folder = self.run_folder(request.key)
@@ -147,11 +163,14 @@ class Store:
             return None
         about = read_json(folder / "state.done")
         measured = {name: read_json(folder / "measured" / f"{name}.json") for name in names}
+        values = {name: _value(one) for name, one in measured.items()}
+        last = about["validation_loss"]
         return RunResult(
-            {name: float(one["value"]) for name, one in measured.items()}, about["has_diverged"], about,
-            [(step, loss) for step, loss in about["validation"]], about["validation_loss"],
+            values, about["has_diverged"] or not all(map(math.isfinite, values.values())), about,
+            [(step, loss) for step, loss in about["validation"]], math.inf if last is None else last,
             about["validation_accuracy"], folder,
             {name: (one["correct"], one["answers"]) for name, one in measured.items() if "answers" in one},
+            about.get("train_loss"), next((one.get("loss") for one in measured.values()), None),
         )  # fmt: skip
 
     def seconds_of_silence(self, key: str) -> float:
@@ -170,6 +189,12 @@ class Store:
         """Why a run failed; empty where it has not."""
         folder = self.run_folder(key)
         return str(read_json(folder / "state.failed").get("error", "")) if state_of(folder) == "failed" else ""
+
+
+def _value(measured: dict[str, Any]) -> float:
+    """What was measured; the worst there is where that is not a number."""
+    worst = -math.inf if measured["metric"].get("better") == "higher" else math.inf
+    return worst if measured["value"] is None else float(measured["value"])
 
 
 def state_of(folder: Path) -> str | None:

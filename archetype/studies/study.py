@@ -6,20 +6,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from archetype.errors import DataError, SpecError
 from archetype.machine.environment import environment, now
-from archetype.models.build import build
-from archetype.runs.directory import Run
-from archetype.studies import decisions
-from archetype.studies.arms import Arm, quantities
+from archetype.studies.arms import quantities
 from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration
-from archetype.studies.corpora import absolute_data
-from archetype.studies.decisions import DIRECTION, NOT_RUN, NOT_SHOWN, study_verdicts
+from archetype.studies.evidence import DIRECTION, NOT_RUN, NOT_SHOWN, SHOWN
 from archetype.studies.execute import one_thread
-from archetype.studies.experiment import CheckPart, Experiment, ScalingLawPart, TrainedPart
+from archetype.studies.experiment import Experiment
+from archetype.studies.parts import CheckPart, ScalingLawPart, TrainedPart
 from archetype.studies.registry import find, run
+from archetype.studies.run_time import time_of_run
 from archetype.studies.scaling import ScalingLawStudy
 from archetype.studies.statistics import (
     minimal_detectable_effect,
@@ -29,13 +25,12 @@ from archetype.studies.store import CODE, RunRequest, Store, heartbeat, seconds_
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
 from archetype.studies.trained import TrainedStudy
 from archetype.studies.trained_outcome import trained_outcome
-from archetype.studies.verdicts import announced, whole_verdict
-from archetype.training.loop import take_step
-from archetype.training.memory import check_memory
-from archetype.training.resolve import resolve_recipe
-from archetype.training.state import TrainState
+from archetype.studies.verdicts import announced, study_verdicts, whole_verdict
 
-PROBE_STEPS = 20
+NEEDS_CALIBRATION = (
+    "no verdicts will be given: this machine has not shown what it can tell apart; "
+    "run `archetype compare calibrate` before or after, once, some 20 minutes"
+)
 USUAL_DEVIATION = 0.01  # of paired differences, as a share of the mean: for plans before a calibration
 
 
@@ -64,9 +59,9 @@ class Study:
         try:
             for part in self.parts:
                 if isinstance(part, TrainedPart):
-                    self.trained[part.id] = TrainedStudy(part, mode, data_folder, store)
+                    self.trained[part.id] = TrainedStudy(part, mode, data_folder, store, experiment.split)
                 elif isinstance(part, ScalingLawPart):
-                    self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store)
+                    self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store, experiment.split)
         except DataError:  # a corpus is missing, without which nothing was run
             if not exact:
                 raise
@@ -75,6 +70,14 @@ class Study:
             self.trained, self.laws = {}, {}  # all or none, for Holm's correction is over all parts
         if experiment.is_calibration:
             check_is_calibration(experiment)
+
+    @property
+    def without_verdict(self) -> str:
+        """Why the trained parts get no verdict whatever their runs say; empty where they may get one."""
+        if self.mode == "quick" or self.experiment.is_calibration or not (self.trained or self.laws):
+            return ""
+        calibration = read_calibration(self.store)
+        return "" if calibration and calibration["passed"] else NEEDS_CALIBRATION
 
     def plan(self) -> dict[str, Any]:
         """Runs, tokens, minutes on one core by a few steps, matched quantities, and what the pairs can see.
@@ -85,19 +88,22 @@ class Study:
         deviation = calibration["deviation"] if calibration else USUAL_DEVIATION
         for name, study in self.trained.items():
             is_timed = study.device == "cpu"
-            timed = [(arm, runs, seconds_of_step(arm, self.store)) for arm, runs in study.planned_arms() if is_timed]
-            total = sum(arm.recipe.steps * runs * seconds for arm, runs, seconds in timed)
+            timed = [(arm, runs, time_of_run(arm, self.store)) for arm, runs in study.planned_arms() if is_timed]
+            total = sum(runs * one.of(arm.recipe) for arm, runs, one in timed)
             parts[name] = study.count() | {
                 "minutes": total / 60 if is_timed else None,
                 "arms": {arm.name: quantities(arm) | {"solved": arm.solved} for arm in study.arms.values()},
-                "seconds_per_step": {arm.name: seconds for arm, _, seconds in timed[: len(study.arms)]},
+                "seconds_per_step": {arm.name: one.step for arm, _, one in timed[: len(study.arms)]},
                 "detectable": minimal_detectable_effect(deviation, study.num_seeds) if study.num_seeds > 1 else None,
                 "deviation": deviation,
             }
         for name, law in self.laws.items():
-            parts[name] = law.plan(lambda arm: seconds_of_step(arm, self.store))
+            parts[name] = law.plan(lambda arm: time_of_run(arm, self.store))
         checks = {part.id: part.check for part in self.parts if isinstance(part, CheckPart)}
-        return {"hash": self.experiment.hash, "mode": self.mode, "parts": parts, "checks": checks}
+        return {
+            "hash": self.experiment.hash, "mode": self.mode, "parts": parts, "checks": checks,
+            "without_verdict": self.without_verdict,
+        }  # fmt: skip
 
     def needed(self) -> list[RunRequest]:
         """The runs that all parts need now."""
@@ -109,7 +115,7 @@ class Study:
         make_needed(self.needed, self.store, engine, say, progress)
 
     def status(self) -> dict[str, Any]:
-        """Runs of the current stage by state, and those that are being made."""
+        """How many trials and pairs of each part are done; runs of the present stage by state; those being made."""
         keys = list(dict.fromkeys(request.key for request in self.needed()))
         states = [state_of(self.store.run_folder(key)) or "not asked for" for key in keys]
         running = {
@@ -118,6 +124,7 @@ class Study:
             if state == "running"
         }
         return {
+            "stages": {name: study.stages() for name, study in self.trained.items()},
             "left": len(keys), "states": {state: states.count(state) for state in dict.fromkeys(states)},
             "running": {key: about | {"seconds_ago": ago} for key, (about, ago) in running.items()},
         }  # fmt: skip
@@ -192,33 +199,10 @@ def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
         result = run(part.check, quick=quick)
     return {
         "id": part.id, "type": part.type, "says": part.says, "check": part.check,
-        "verdict": DIRECTION if quick and part.type == "timing" else decisions.SHOWN if result.holds else NOT_SHOWN,
+        "verdict": DIRECTION if quick and part.type == "timing" else SHOWN if result.holds else NOT_SHOWN,
         "is_supported": result.holds,
         "reason": result.sentence, "values": dict(result.values),
         "controls": [asdict(control) for control in result.controls],
         "curves": [asdict(curve) for curve in result.curves], "expect": part.expect.dump(),
         "cost": {"seconds": time.perf_counter() - started},
     }  # fmt: skip
-
-
-def seconds_of_step(arm: Arm, store: Store) -> float:
-    """The median time of a step on one thread, of 20 with a model that is thrown away.
-
-    Raises:
-        SpecError: the memory does not hold a step of this arm.
-    """
-    recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder))
-    device = torch.device("cpu")
-    with one_thread():
-        resolved = resolve_recipe(Path("probe"), recipe, device, force=True)
-        try:
-            check_memory(resolved.recipe, resolved.spec, resolved.objective, device, "micro_batch_size {}", "")
-        except SpecError as error:
-            raise error.at("recipe").at(f"arms.{arm.name}") from None
-        state = TrainState.build(Run(Path()), resolved.recipe, None, resolved.objective, build(resolved.spec))
-        times = []
-        for _ in range(PROBE_STEPS):
-            started = time.perf_counter()
-            take_step(state)
-            times.append(time.perf_counter() - started)
-    return statistics.median(times[1:])

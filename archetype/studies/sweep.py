@@ -1,5 +1,6 @@
 """Many runs, on this machine by several processes, on a Ray cluster, or as Slurm jobs: the same keys and answers."""
 
+import math
 import os
 import signal
 import subprocess
@@ -18,8 +19,9 @@ from archetype.studies.store import RunRequest, Store, set_state, state_of
 from archetype.training.stop_signal import stop_on_signal
 
 SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_COUNTS = 1.0  # of what is done, which reads a file of every run
 STOPPED = 3  # how a worker ends that was asked to
-Progress = Callable[[int, int], None]  # runs that are complete, and how many there are
+Progress = Callable[[float, int], None]  # runs that are done, with shares of those being made, and how many there are
 Say = Callable[[str], None]
 
 
@@ -44,8 +46,16 @@ class Engine:
         for key in keys:
             if state_of(store.run_folder(key)) == "failed":
                 set_state(store.run_folder(key), "pending", {})
+        counted = -math.inf
+
+        def look() -> None:
+            nonlocal counted
+            if time.monotonic() - counted >= SECONDS_BETWEEN_COUNTS:
+                counted = time.monotonic()
+                progress(sum(map(store.share_done, keys)), len(keys))
+
         if left := [key for key in keys if not store.is_complete(key)]:
-            self.make(store, left, lambda: progress(sum(map(store.is_complete, keys)), len(keys)))
+            self.make(store, left, look)
         progress(sum(map(store.is_complete, keys)), len(keys))
         if failed := [key for key in keys if store.failure(key)]:
             cause = f"{len(failed)} of {len(keys)} runs failed, the first: {store.failure(failed[0])}"
@@ -187,12 +197,12 @@ def work_through(
     Args:
         store: of all runs.
         keys: of the runs, in the order in which they are made.
-        look: is called after each.
+        look: is called after each, and after each of their steps.
         parent: the process whose end also ends this one (absent: none).
     """
     while True:
         for key in keys:
-            execute(store, key, parent)
+            execute(store, key, parent, look)
             look()
         if not _left(store, keys):
             return

@@ -3,41 +3,24 @@
 import itertools
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from archetype.data.held_out import Split
 from archetype.spec.base import fingerprint
 from archetype.studies import arms as arms_module
 from archetype.studies.arms import Arm, build_arms, check_grid
 from archetype.studies.corpora import StudyData, prepare
-from archetype.studies.decisions import NO_DIFFERENCE, NOT_SHOWN, SHOWN, Evidence
-from archetype.studies.experiment import Mode, Source, TrainedPart, Tune
+from archetype.studies.evidence import NO_DIFFERENCE, NOT_SHOWN, SHOWN, Evidence
+from archetype.studies.parts import TrainedPart
+from archetype.studies.settings import Mode, Source, Tune
 from archetype.studies.store import RunRequest, RunResult, Store
+from archetype.studies.trials import Point, Trials, best, edges, extend
 
 FEW_SEEDS = 4  # of further corpora and sizes
 NEAR_BASELINE = 0.1  # nats: a run that ends so near to a guess has failed to learn
-Point = tuple[Any, ...]  # a value of each path of a grid
-
-
-@dataclass
-class Trials:
-    """The trials of all arms over one grid.
-
-    Attributes:
-        losses: of each arm by point, the mean of its seeds; infinite where one diverged.
-        best: of each arm.
-        is_interior: whether no arm's best is at the edge of the grid.
-        num_failed: of each arm, how many trials ended near the baseline, and how many there were.
-    """
-
-    paths: tuple[str, ...]
-    losses: dict[str, dict[Point, float]]
-    best: dict[str, Point]
-    is_interior: bool
-    num_failed: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -74,12 +57,15 @@ class TrainedStudy:
         mode_name: quick, full, extended or gpu.
         data_folder: of the corpora.
         store: of the runs.
+        split: the parts of a text that are held out.
 
     Raises:
         ArchetypeError: an arm is not possible or cannot be matched, or a corpus is missing.
     """
 
-    def __init__(self, part: TrainedPart, mode_name: str, data_folder: Path, store: Store) -> None:
+    def __init__(
+        self, part: TrainedPart, mode_name: str, data_folder: Path, store: Store, split: Split = "everywhere"
+    ) -> None:
         self.part, self.mode_name, self.store = part, mode_name, store
         full, own = part.modes.full, getattr(part.modes, mode_name)
         mode: Mode = own or full
@@ -93,7 +79,7 @@ class TrainedStudy:
         self.tune = None if none else (self.mode.tune if isinstance(self.mode.tune, Tune) else part.tune)
         sources = self.mode.data or part.data
         self.sources = sources if mode_name == "extended" else sources[:1]
-        self.data = [prepare(source, data_folder, store.folder) for source in self.sources]
+        self.data = [prepare(source, data_folder, store.folder, split) for source in self.sources]
         self.arms = self._arms(self.mode.base or part.base, self.data[0])
         if part.tune is not None:
             for arm in self.arms.values():
@@ -114,6 +100,14 @@ class TrainedStudy:
 
     def _missing(self, requests: Sequence[RunRequest]) -> list[RunRequest]:
         return [request for request in requests if self.store.result(request) is None]
+
+    def stages(self) -> dict[str, tuple[int, int]]:
+        """Of trials and pairs how many are done, and how many there are if no grid is extended further."""
+        trials, requests = self.trials()
+        missing = self._missing(requests)
+        pairs = [] if missing else [one for group in self._groups(trials) for one in self._pairs(*group[1:])]
+        stages = {"trials": (len(requests) - len(missing), len(requests))} if requests else {}
+        return stages | {"pairs": (len(pairs) - len(self._missing(pairs)), len(pairs) or self.count()["pairs"])}
 
     def count(self) -> dict[str, int]:
         """Runs and tokens if no grid is extended: trials and pairs."""
@@ -158,7 +152,7 @@ class TrainedStudy:
     def _request(self, arm: Arm, seed: int, is_trial: bool = False) -> RunRequest:
         recipe = arm.recipe.replace(seed=seed + arm.seed_offset)
         metrics = () if is_trial else (arm.metric,)
-        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device, arm.data.baseline)
+        return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device)
 
     def trials(self) -> tuple[Trials, list[RunRequest]]:
         """The trials as far as they are there, and the runs that they take: grids grow for all arms alike."""
@@ -175,12 +169,12 @@ class TrainedStudy:
             if self._missing(requests):
                 return Trials(paths, {}, {}, False), requests
             trials = self._judged(paths, points)
-            edges = {edge for point in trials.best.values() for edge in _edges(grid, point)}
-            trials.is_interior = not edges
-            if not edges or extension == self.tune.extend:
+            at_edges = {edge for point in trials.best.values() for edge in edges(grid, point)}
+            trials.is_interior = not at_edges
+            if not at_edges or extension == self.tune.extend:
                 return trials, requests
-            for path, at_end in edges:
-                _extend(grid[path], at_end)
+            for path, at_end in at_edges:
+                extend(grid[path], at_end)
         raise AssertionError("the last extension returns")
 
     def _judged(self, paths: tuple[str, ...], points: Sequence[Point]) -> Trials:
@@ -203,7 +197,7 @@ class TrainedStudy:
                     total += 1
                 scores[point] = float(np.mean(values))
             losses[arm.name], failed[arm.name] = scores, (bad, total)
-        return Trials(paths, losses, {name: _best(scores) for name, scores in losses.items()}, True, failed)
+        return Trials(paths, losses, {name: best(scores) for name, scores in losses.items()}, True, failed)
 
     def _groups(self, trials: Trials) -> list[tuple[str, dict[str, Arm], tuple[int, ...]]]:
         """(name, tuned arms, seeds) of the corpus and the size that decide, then of the others."""
@@ -255,15 +249,21 @@ class TrainedStudy:
     def evidence(self, trials: Trials, comparison: Comparison) -> dict[str, Evidence]:
         """By the arm that is tested the values that decide, and whether the runs can be trusted."""
         control, others = self.part.compared
-        arm = comparison.arms[control]
+        arm, seeds = comparison.arms[control], range(len(comparison.seeds))
         bad = sum(learned_nothing(result, arm) for result in comparison.results[control])
-        failed = f"{bad} of {len(comparison.seeds)} runs of {control} learned no more than a guess" if bad else ""
-        values = {name: tuple(many) for name, many in comparison.values.items()}
-        is_lower = arm.metric.better == "lower"
-        return {
-            other: Evidence(values[control], values[other], is_lower, trials.is_interior, failed, values)
-            for other in others
-        }
+        failed = f"{bad} of {len(seeds)} runs of {control} learned no more than a guess" if bad else ""
+        is_lower, evidence = arm.metric.better == "lower", {}
+        for other in others:
+            needed = [*comparison.values] if self.part.decide.takes_all_arms else [control, other]
+            lost = {name: sum(not math.isfinite(value) for value in comparison.values[name]) for name in needed}
+            measured = [seed for seed in seeds if all(math.isfinite(comparison.values[name][seed]) for name in needed)]
+            values = {name: tuple(comparison.values[name][seed] for seed in measured) for name in comparison.values}
+            unmeasured = ", ".join(f"{count} of {len(seeds)} runs of {name}" for name, count in lost.items() if count)
+            evidence[other] = Evidence(
+                values[control], values[other], is_lower, trials.is_interior, failed,
+                unmeasured and f"{unmeasured} ended without a finite loss", values,
+            )  # fmt: skip
+        return evidence
 
 
 def learned_nothing(result: RunResult, arm: Arm) -> bool:
@@ -272,8 +272,9 @@ def learned_nothing(result: RunResult, arm: Arm) -> bool:
 
 
 def is_near_guess(loss: float, arm: Arm) -> bool:
-    """Whether a loss on validation is so near to that of a guess by frequencies that nothing follows from it."""
-    return loss > arm.data.baseline["loss"] - NEAR_BASELINE
+    """Whether a validation loss is so near to that of a guess on the same text that nothing follows from it."""
+    guess = arm.data.baseline.get("validation_loss", arm.data.baseline["loss"])  # drawn examples are guessed alike
+    return loss > guess - NEAR_BASELINE
 
 
 def confirmed(
@@ -292,37 +293,8 @@ def confirmed(
         others: names and values of the others.
     """
     for name, evidence in others:
-        mean = float(np.mean(evidence.differences))
-        is_within = abs(mean) < part.decide.margin_of(evidence)
-        if (verdict == SHOWN and mean * effect <= 0) or (verdict == NO_DIFFERENCE and not is_within):
+        mean = float(np.mean(evidence.differences)) if evidence.control else math.nan
+        is_within = bool(evidence.control) and abs(mean) < part.decide.margin_of(evidence)
+        if (verdict == SHOWN and not mean * effect > 0) or (verdict == NO_DIFFERENCE and not is_within):
             return NOT_SHOWN, f"{name} does not agree; on {first} {reason}"
     return verdict, reason
-
-
-def _best(scores: Mapping[Point, float]) -> Point:
-    """The point of the lowest score; of several as low the one nearest to the middle: a tie asks for no longer grid."""
-    grid = [list(dict.fromkeys(values)) for values in zip(*scores, strict=True)]
-
-    def order(point: Point) -> tuple[float, int]:
-        distances = (abs(2 * values.index(value) + 1 - len(values)) for values, value in zip(grid, point, strict=True))
-        return scores[point], sum(distances) if math.isfinite(scores[point]) else 0  # where all diverged, the first
-
-    return min(scores, key=order)
-
-
-def _edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, bool]]:
-    """(path, whether at its end) where the best value is the first or the last of three or more numbers."""
-    edges = set()
-    for (path, values), value in zip(grid.items(), point, strict=True):
-        are_numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-        if len(values) > 2 and are_numbers and value in (min(values), max(values)):
-            edges.add((path, value == max(values)))
-    return edges
-
-
-def _extend(values: list[Any], at_end: bool) -> None:
-    """One more value, by the factor of the last two."""
-    values.sort()
-    value = values[-1] * values[-1] / values[-2] if at_end else values[0] * values[0] / values[1]
-    value = float(f"{value:.6g}")
-    values.insert(len(values) if at_end else 0, value if isinstance(values[0], float) else round(value))

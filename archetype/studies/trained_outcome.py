@@ -1,20 +1,21 @@
 """The outcome of a trained part as plain data: its verdict, all values by corpus, arm and seed, and its trials."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from archetype.spec.base import fingerprint
-from archetype.studies import decisions
 from archetype.studies.arms import Arm, quantities, row_length
 from archetype.studies.budgets import equal_budgets
-from archetype.studies.decisions import Verdict
-from archetype.studies.experiment import TrainedPart
+from archetype.studies.evidence import NO_DIFFERENCE, SHOWN, Verdict
+from archetype.studies.parts import TrainedPart
 from archetype.studies.sentences import sentences
 from archetype.studies.statistics import example_interval, log_slope, probability_lower, wilson
 from archetype.studies.store import RunResult
-from archetype.studies.trained import Comparison, TrainedStudy, Trials, confirmed
+from archetype.studies.trained import Comparison, TrainedStudy, confirmed, learned_nothing
+from archetype.studies.trials import Trials
 from archetype.studies.verdicts import verdict_of_arms
 from archetype.training.memory import StepMemoryCost
 
@@ -43,10 +44,9 @@ def trained_outcome(
             {"arm": arm, "verdict": result, "reason": reason, "is_supported": result == claimed(part),
              "effect": _effect(verdict, first, part, arm)}
         )  # fmt: skip
-    mean = tests[0]["effect"]["effect"][0]
     outcome = {
         "id": part.id, "type": part.type, "says": part.says, **verdict_of_arms(control, tests),
-        "claimed": claimed(part), "direction": "lower" if mean < 0 else "higher" if mean > 0 else "equal",
+        "claimed": claimed(part), "direction": _direction(tests[0]["effect"]["effect"][0]),
         "metric": part.metric.dump(full=True), "decide": part.decide.dump(), "control": control,
         "arm": tests[0]["arm"], "effect": tests[0]["effect"], "tests": tests,
         "arms": {
@@ -65,6 +65,10 @@ def trained_outcome(
         "runs": {name: [r.folder.name for r in many] for name, many in first.results.items()},
     }  # fmt: skip
     return outcome | findings(outcome)
+
+
+def _direction(mean: float | None) -> str:
+    return "unknown" if mean is None else "lower" if mean < 0 else "higher" if mean > 0 else "equal"
 
 
 def findings(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +90,7 @@ def slopes(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     digest = comparisons[0].get("data_sha256")
     sizes = [one for one in comparisons if digest is not None and one.get("data_sha256") == digest]
     values = [value for one in sizes for many in one["values"].values() for value in many]
-    if len(sizes) < 2 or min(values) <= 0:
+    if len(sizes) < 2 or any(value is None or value <= 0 for value in values):
         return {}
     num_seeds = min(len(one["seeds"]) for one in sizes)  # further sizes run with the first seeds of the deciding one
     by_arm = {}
@@ -100,7 +104,7 @@ def slopes(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 def claimed(part: TrainedPart) -> str:
     """The verdict that supports what a part says."""
-    return decisions.NO_DIFFERENCE if part.decide.kind == "equivalence" else decisions.SHOWN
+    return NO_DIFFERENCE if part.decide.kind == "equivalence" else SHOWN
 
 
 def step_bytes(arm: Arm) -> int:
@@ -114,7 +118,9 @@ def step_bytes(arm: Arm) -> int:
 
 def _effect(verdict: Verdict, first: Comparison, part: TrainedPart, arm: str) -> dict[str, Any]:
     """The figures of one test, with null in place of infinity."""
-    mean = statistics.mean(first.values[part.compared[0]])
+    pairs = zip(first.values[part.compared[0]], first.values[arm], strict=True)
+    measured = [control for control, other in pairs if math.isfinite(control) and math.isfinite(other)]
+    mean = statistics.mean(measured) if measured else 0.0
     return _numbers(
         asdict(verdict)
         | {
@@ -128,13 +134,27 @@ def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]
     """A comparison as plain data."""
     results = comparison.results
     return {
-        "name": comparison.name, "seeds": list(comparison.seeds), "values": comparison.values,
+        "name": comparison.name, "seeds": list(comparison.seeds),
+        "values": {name: list(map(_finite, many)) for name, many in comparison.values.items()},
+        "losses": {name: _losses(many) for name, many in results.items()},
+        "learned_nothing": {
+            name: [learned_nothing(result, comparison.arms[name]) for result in many] for name, many in results.items()
+        },
         "diverged": {name: [r.has_diverged for r in many] for name, many in results.items()},
         "seconds": {name: [r.about["seconds"] for r in many] for name, many in results.items()},
         "curves": {name: _band(many) for name, many in results.items()},
         "budgets": equal_budgets(comparison.arms, results, *part.compared), "data_sha256": comparison.data_sha256,
         "training_flops": {name: training_flops(arm, results[name]) for name, arm in comparison.arms.items()},
     }  # fmt: skip
+
+
+def _losses(results: Sequence[RunResult]) -> dict[str, list[float | None]]:
+    """Of each seed the training, validation and test loss at the end, in nats."""
+    return {
+        "training": [result.train_loss for result in results],
+        "validation": [_finite(result.validation_loss) for result in results],
+        "test": [result.test_loss for result in results],
+    }
 
 
 def tokens_seen(arm: Arm, results: Sequence[RunResult]) -> int:

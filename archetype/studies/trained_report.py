@@ -1,6 +1,7 @@
 """A trained part of an outcome as Markdown and for a terminal: sentences, a line for each arm, values, trials."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from archetype.studies.budgets import budget_rows
@@ -17,6 +18,8 @@ def trained_lines(part: Part) -> list[str]:
     tests = tests_of(part)
     lines = [*(f"- {sentence}" for sentence in part.get("sentences", ())), ""]
     lines += [markdown_table(*_tests_table(part)), "", _figures_table(tests), ""]
+    if losses := _losses_table(part):
+        lines += ["Losses at the end in nats a token, means over the seeds:", "", markdown_table(*losses), ""]
     lines += [_matched_markdown(part["arms"]), ""]
     for comparison in part["comparisons"]:
         lines += _comparison_lines(part, comparison, [test["arm"] for test in tests])
@@ -37,8 +40,9 @@ def trained_lines(part: Part) -> list[str]:
 
 def trained_text(part: Part) -> str:
     """Return a trained part for a terminal: a line for each arm, and sentences."""
-    headings, rows = _tests_table(part)
-    return "\n".join([str(Table(headings, rows)), *part.get("sentences", ()), *_others(part)])
+    losses = _losses_table(part)
+    tables = [str(Table(*_tests_table(part))), *([f"losses in nats\n{Table(*losses)}"] if losses else [])]
+    return "\n".join([*tables, *part.get("sentences", ()), *_others(part)])
 
 
 def matched_table(arms: Mapping[str, Any]) -> str:
@@ -57,12 +61,30 @@ def _tests_table(part: Part) -> tuple[Sequence[str], list[list[str]]]:
     rows = []
     for test in tests_of(part):
         effect = test["effect"]
-        mean, low, high = (("without end" if value is None else f"{value:+.4g}") for value in effect["effect"])
+        texts = [None if value is None else f"{value:+.4g}" for value in effect["effect"]]
+        mean, (low, high) = texts[0] or "none", (text or "without end" for text in texts[1:])
         share = f"{effect['share']:+.2%}" if is_share and effect.get("share") is not None else ""
         p = "" if effect.get("adjusted_p") is None else f"{effect['adjusted_p']:.2g}"
         rows.append([test["arm"], mean, f"[{low}, {high}]", share, p, test["verdict"]])
     name = f"less {part['control']}" if is_share else "value"
     return ("arm", name, "interval of 95 %", "share", "p after Holm", "verdict"), rows
+
+
+def _losses_table(part: Part) -> tuple[Sequence[str], list[list[str]]] | None:
+    """Headings, and the training, validation and test loss of each arm; None for a report of an earlier version."""
+    first = part["comparisons"][0]
+    if "losses" not in first:
+        return None
+    names = ("training", "validation", "test")
+    rows = [[arm, *(_mean_text(losses[name]) for name in names)] for arm, losses in first["losses"].items()]
+    return ("arm", *names), rows
+
+
+def _mean_text(losses: Sequence[float | None]) -> str:
+    """The mean of the seeds' losses; how many are no numbers, where some are."""
+    numbers = [loss for loss in losses if loss is not None]
+    lost = "" if len(numbers) == len(losses) else f"{len(losses) - len(numbers)} of {len(losses)} not finite"
+    return ", ".join(filter(None, (f"{fmean(numbers):.4f}" if numbers else "", lost)))
 
 
 def _figures_table(tests: Sequence[Mapping[str, Any]]) -> str:
@@ -82,7 +104,7 @@ def _effect_rows(effect: Mapping[str, Any]) -> list[tuple[str, str]]:
     }  # fmt: skip
     rows = [(name, f"{value:.4g}") for name, value in facts.items() if value is not None]
     if effect["over_examples"]:
-        rows.append(("interval over seeds and test examples", "[{1:+.4g}, {2:+.4g}]".format(*effect["over_examples"])))
+        rows.append(("interval over seeds and test data", "[{1:+.4g}, {2:+.4g}]".format(*effect["over_examples"])))
     return rows
 
 
@@ -123,13 +145,17 @@ def _others(part: Part) -> Iterable[str]:
 
 
 def _with_mark(comparison: Mapping[str, Any], arm: str, number: int) -> str:
-    return f"{comparison['values'][arm][number]:.5g}{'*' if comparison['diverged'][arm][number] else ''}"
+    value = comparison["values"][arm][number]
+    return f"{'not finite' if value is None else f'{value:.5g}'}{'*' if comparison['diverged'][arm][number] else ''}"
 
 
 def _difference(part: Part, other: str, comparison: Mapping[str, Any]) -> str:
     """The mean difference of an arm from the control on one corpus and size: -0.031 [-0.042, -0.020], 4 pairs."""
     pairs = zip(*(comparison["values"][arm] for arm in (part["control"], other)), strict=True)
-    mean, low, high = paired_interval(differences := [treated - control for control, treated in pairs])
+    differences = [treated - control for control, treated in pairs if control is not None and treated is not None]
+    if not differences:
+        return "no pair of runs with finite values"
+    mean, low, high = paired_interval(differences)
     return f"{mean:+.4g} [{low:+.4g}, {high:+.4g}], {len(differences)} pairs"
 
 

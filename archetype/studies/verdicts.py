@@ -1,9 +1,45 @@
 """Verdicts together: of the arms of a part, and of the parts of a study."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from archetype.studies.decisions import CONTROL_FAILED, DIRECTION, NOT_RUN, NOT_SHOWN, SHOWN, UNCALIBRATED, Verdict
+from archetype.studies import statistics
+from archetype.studies.decisions import Decision
+from archetype.studies.evidence import (
+    CONTROL_FAILED,
+    DIRECTION,
+    NOT_RUN,
+    NOT_SHOWN,
+    SHOWN,
+    UNCALIBRATED,
+    Evidence,
+    Verdict,
+)
+
+NOTHING_MEASURED = Verdict(NOT_SHOWN, "", statistics.Interval(math.nan, -math.inf, math.inf))  # of a test without pairs
+
+
+def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]:
+    """The verdicts of a study's parts, with Holm's correction over all of them.
+
+    A control that does not behave, a run without a finite value, or a best trial at the edge of its grid caps a verdict
+    at "not shown".
+    """
+    adjusted = statistics.holm([decision.p_value(one) if one.control else 1.0 for decision, one in judged])
+    verdicts = []
+    for (decision, evidence), p in zip(judged, adjusted, strict=True):
+        verdict = decision.judge(evidence, p) if evidence.control else NOTHING_MEASURED
+        if evidence.failed_control:
+            verdict = replace(verdict, verdict=NOT_SHOWN, reason=f"{CONTROL_FAILED}: {evidence.failed_control}")
+        elif evidence.unmeasured:
+            verdict = replace(verdict, verdict=NOT_SHOWN, reason=f"diverged: {evidence.unmeasured}")
+        elif not evidence.tuning_is_interior:
+            reason = "tuning: the best trial of an arm lies at the edge of its grid"
+            verdict = replace(verdict, verdict=NOT_SHOWN, reason=reason)
+        verdicts.append(verdict)
+    return verdicts
 
 
 def announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:

@@ -22,6 +22,8 @@ NAME = r"^[\w-]+$"  # of a template, which is that of its file
 MAX_SOURCE = 2**16  # characters; the longest published templates have some 20,000
 MAX_SECONDS = 3.0  # of a rendering
 MAX_BYTES = 2**21  # of its text, beside those of its messages
+PLAIN = """{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token if m.role == "assistant" else "" }}
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""  # of a model that learns to answer without one
 _render = Confined("archetype.confined.templates", 2**29)
 
 Message = Mapping[str, Any]  # its role (system, user, assistant, tool), its content, and whatever else a template reads

@@ -22,6 +22,7 @@ T = TypeVar("T", bound=type[Tokenizer])
 MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepiece", "tiktoken", "tekken",
            "gpt2", "wordpiece", "bpe")  # fmt: skip
 SUBFOLDER = "tokenizer"  # of a run directory
+OF_CLASSES = "spiece.model"  # a SentencePiece model around which each class puts other tokens
 
 _registered: dict[str, type[Tokenizer]] = {}  # the kinds from outside
 
@@ -130,6 +131,9 @@ def open_tokenizer(source: Path) -> Tokenizer:
         file = next((path for path in sorted(folder.glob(pattern)) if path.is_file()), None)
         if file is not None:
             return _open_file(cls, file)
+    if (folder / OF_CLASSES).is_file():
+        cause = "is read by transformers through the model's own class (T5, ALBERT, XLNet), which adds rules to it"
+        raise DataError(str(folder / OF_CLASSES), cause, "save the tokenizer as tokenizer.json with transformers")
     raise DataError(str(folder), "holds no tokenizer", f"it needs one of these files: {', '.join(patterns)}")
 
 

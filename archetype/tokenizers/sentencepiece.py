@@ -186,8 +186,9 @@ class SentencePieceTokenizer(Tokenizer):
             for text in group:
                 for cut in range(1, len(text)):
                     rest[text[:cut]].append(text[cut:])
-            overlapping = (text + end for text in group for cut in range(1, len(text)) for end in rest[text[cut:]][:20])
-            texts += rng.sample(found := [*islice(overlapping, 100_000)], min(3 * count, len(found)))
+            joined = (text + end for text in group for cut in range(1, len(text)) for end in rest[text[cut:]][:20])
+            overlapping = [*islice(joined, 100_000)]
+            texts += rng.sample(overlapping, min(3 * count, len(overlapping)))
         return [text.replace(SPACE, " ") for text in texts[:3000]]
 
     def token(self, id: int) -> str:

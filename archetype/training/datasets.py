@@ -9,17 +9,20 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from archetype.convert.image_processor import ImageProcessor, square_pictures
-from archetype.data.corpus import Corpus, corpus, split
+from archetype.data.corpus import Corpus, corpus
+from archetype.data.held_out import Split, held_out_lines, split
 from archetype.data.images import has_pixels
 from archetype.data.packing import Documents
-from archetype.data.pairs import read_lines
+from archetype.data.pairs import PAIR, read_lines
+from archetype.data.records import columns_by_field, read_records
 from archetype.data.shards import is_held_out
-from archetype.data.sources import HUGGING_FACE, SUFFIXES, Sources, expand, pinned
+from archetype.data.skipping import decoded_lines, skipping_limit
+from archetype.data.sources import HUGGING_FACE, RECORD_SUFFIXES, SUFFIXES, Sources, expand, pinned
 from archetype.data.tokenization import cache_folder, tokenized
 from archetype.errors import SpecError
-from archetype.io.text import read_text
+from archetype.io.text import read_data, read_text
 from archetype.models.spec import ModelSpec
-from archetype.spec.base import Flag, Length, Positive, Size, Spec
+from archetype.spec.base import Flag, Index, Length, Positive, Size, Spec
 from archetype.spec.kinds import Part, part
 from archetype.tokenizers import Tokenizer
 
@@ -33,8 +36,11 @@ class Data(Part):
         validation_fraction: share that is held out.
     """
 
+    unwritten: ClassVar[dict[str, Any]] = {}  # of fields that runs of earlier versions did not write, what they meant
     renamed: ClassVar[dict[str, str]] = {"validation": "validation_fraction"}
     path_fields: ClassVar[tuple[str, ...]] = ()
+    preset: ClassVar[str] = "llama-tiny"  # a small model that learns from such data
+    is_chat: ClassVar[bool] = False  # whether a chat template renders all of them
     kind: str
     validation_fraction: Annotated[float, Field(gt=0, lt=0.9)] = 0.1
 
@@ -56,7 +62,17 @@ class Data(Part):
         return self
 
 
-class TokenizedData(Data):
+class FileData(Data):
+    """Base of data that are read from files.
+
+    Attributes:
+        skip_bad: up to so many bad records are left out, with a count: damaged, empty, or without a field.
+    """
+
+    skip_bad: Index = 0
+
+
+class TokenizedData(FileData):
     """Base of data that are read through a tokenizer.
 
     A tokenizer of a kind is trained on what is not held out; with `lowercase` it turns every text to lower case.
@@ -75,6 +91,10 @@ class TokenizedData(Data):
     def training_texts(self, texts: dict[str, str]) -> list[str]:
         """The texts without what is held out."""
 
+    def all_texts(self, texts: dict[str, str]) -> list[str]:
+        """The texts that are in memory, with what is held out."""
+        return list(texts.values())
+
 
 class RunningText(TokenizedData):
     """Base of data of which each token follows from those before."""
@@ -86,26 +106,29 @@ class RunningText(TokenizedData):
 
 @part
 class TextData(RunningText):
-    """UTF-8 files, one after the other, the last part of which is held out.
+    """UTF-8 files, one after the other, some of which is held out.
 
     Attributes:
         text: files of the text, in order.
+        split: which parts are held out: everywhere (stretches spread over the text), or its end.
     """
 
+    unwritten: ClassVar[dict[str, Any]] = {"split": "end"}
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["corpus"] = "corpus"
     text: tuple[str, ...] = ()
+    split: Split = "everywhere"
 
     def read_texts(self, folder: Path) -> dict[str, str]:
         return {"text": "".join(_read(self.text, folder, "text"))}
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """The beginning of the text."""
-        return [split(text, self.validation_fraction)[0] for text in texts.values()]
+        """The text without what is held out."""
+        return [split(text, self.validation_fraction, self.split)[0] for text in texts.values()]
 
     def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Corpus:
         """The text in memory."""
-        return corpus(texts["text"], tokenizer, self.validation_fraction)
+        return corpus(texts["text"], tokenizer, self.validation_fraction, self.split)
 
 
 class PackedDocuments(RunningText):
@@ -158,11 +181,11 @@ class PackedDocuments(RunningText):
 
 @part
 class DocumentData(PackedDocuments):
-    """Documents of any number and size: text files, JSON lines, Parquet, Hugging Face data sets.
+    """Documents of any number and size: text files, JSON, CSV, TSV, Parquet, Hugging Face data sets.
 
     Attributes:
-        text: a file of text, JSON lines or Parquet, a folder or pattern of files, or a data set as hf:NAME.
-        field: of JSON lines, Parquet files and data sets: the one that holds the text.
+        text: a file of text, JSON, CSV, TSV or Parquet, a folder or pattern of files, or a data set as hf:NAME.
+        field: of files of records and data sets: the column that holds the text.
         separator: the line that stands between the documents of a text file (absent: a file is one document, or several
             of a MiB).
     """
@@ -229,39 +252,61 @@ class MixtureData(PackedDocuments):
 
 @part
 class PairData(TokenizedData):
-    """UTF-8 files whose lines belong together, a source and its target; the last lines are held out.
+    """UTF-8 files whose lines belong together, a source and its target.
 
     Attributes:
-        source: a file of source lines.
+        source: a file of source lines, or a file of records of source and target.
         target: a file of target lines, one for each source.
+        split: which lines are held out: everywhere (spread evenly), or the last ones (end).
+        columns: names that a file of records has for its fields, each as FIELD=COLUMN.
     """
 
+    unwritten: ClassVar[dict[str, Any]] = {"split": "end"}
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
+    preset: ClassVar[str] = "transformer-tiny"
     kind: Literal["pairs"] = "pairs"
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
+    split: Split = "everywhere"
+    columns: tuple[str, ...] = ()
 
     def read_texts(self, folder: Path) -> dict[str, str]:
-        """Both sides; the last line of a file does not run into the first of the next."""
+        """Both sides; the last line of a file does not run into the first of the next.
+
+        Line ends within a record's texts become spaces.
+        """
+        if tables := [file for file in (*self.source, *self.target) if file.endswith(RECORD_SUFFIXES)]:
+            if self.target or len(tables) < len(self.source):
+                cause = "is a file of records, which has both sides"
+                raise SpecError(f"data: {tables[0]}", cause, "name it with --source alone, or give two files of lines")
+            columns = columns_by_field(self.columns, PAIR)
+            records = [one for file in tables for one in read_records(folder / file, PAIR, columns=columns)]
+            return {side: "".join(f"{' '.join(one[side].splitlines())}\n" for one in records) for side in PAIR}
+        if self.columns:
+            raise SpecError("data.columns", "files of lines have no columns", "leave it out, or give a file of records")
         sides = {field: _read(getattr(self, field), folder, field) for field in self.path_fields}
         return {
             field: "".join(text if text.endswith("\n") else f"{text}\n" for text in texts)
             for field, texts in sides.items()
         }
 
-    def lines(self, texts: dict[str, str]) -> tuple[list[str], list[str], int]:
-        """Sources and targets, and how many of them are not held out."""
+    def sides(self, texts: dict[str, str]) -> tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]:
+        """Sources and targets to learn from, and those that are held out."""
         sources, targets = read_lines(texts["source"], texts["target"], "data.source, data.target")
-        return sources, targets, round(len(sources) * (1 - self.validation_fraction))
+        held_out = held_out_lines(len(sources), self.validation_fraction, self.split)
+        def side(is_held_out: bool) -> tuple[list[str], list[str]]:
+            numbers = [number for number in range(len(sources)) if (number in held_out) == is_held_out]
+            return [sources[number] for number in numbers], [targets[number] for number in numbers]
+
+        return side(False), side(True)
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        """The first lines of both sides."""
-        sources, targets, cut = self.lines(texts)
-        return ["\n".join(lines[:cut]) for lines in (sources, targets)]
+        """Both sides of the pairs that are not held out."""
+        return ["\n".join(lines) for lines in self.sides(texts)[0]]
 
 
 @part
-class ImageData(Data):
+class ImageData(FileData):
     """Images and their classes; those held out are drawn by the seed.
 
     They are `images`, (N, H, W) or (N, C, H, W), and `labels`, (N,), of a .npz file, or the files of a folder with a
@@ -274,6 +319,7 @@ class ImageData(Data):
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("file",)
+    preset: ClassVar[str] = "vit-tiny"
     kind: Literal["images"] = "images"
     file: str = ""
     image_processor: ImageProcessor | None = None
@@ -311,4 +357,6 @@ def _anchored(name: str) -> str:
 def _read(files: tuple[str, ...], folder: Path, field: str) -> list[str]:
     if not files:
         raise SpecError(f"data.{field}", f"no {field} is given", f"name a file with --{field}, or in the recipe")
-    return [read_text(folder / file) for file in files]
+    if not skipping_limit():
+        return [read_text(folder / file) for file in files]
+    return [decoded_lines(read_data(folder / file), str(folder / file)).removeprefix("\ufeff") for file in files]

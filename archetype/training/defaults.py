@@ -1,17 +1,22 @@
 """Defaults of a run: settings that fit the text, the model and each other."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from archetype.convert.source import open_spec
-from archetype.data.sources import HUGGING_FACE, JSON_SUFFIXES, PARQUET_SUFFIX, SUFFIXES, TEXT_SUFFIXES, expand
-from archetype.errors import ArchetypeError, SpecError
+from archetype.data.images import IMAGE_SUFFIXES, has_pictures, shape_of_images
+from archetype.data.records import columns_by_field, named
+from archetype.data.sources import HUGGING_FACE, RECORD_SUFFIXES, SUFFIXES, TEXT_SUFFIXES, expand
+from archetype.data.tables import columns_of, has_no_names, text_columns
+from archetype.errors import ArchetypeError, DataError, SpecError
 from archetype.io.yaml import read_mapping
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.spec.edit import assign, put
 from archetype.training.budget import NUM_EVALUATIONS, Budget
-from archetype.training.datasets import RunningText
+from archetype.training.datasets import Data, ImageData, RunningText, TokenizedData
+from archetype.training.examples import RecordData
 from archetype.training.learning_rate import suitable_rate
 from archetype.training.objectives.base import ObjectiveConfig
 from archetype.training.pretrained import Pretrained
@@ -25,6 +30,8 @@ EPOCHS, MIN_STEPS, MAX_STEPS = 3, 200, 2000
 MAX_CORPUS = 2**28  # bytes of text that are held in memory
 UNKNOWN_SIZE = 2**30  # bytes of a data set of the hub
 MAX_WARMUP = 100
+BYTES = 256  # ids that bytes take; byte_bpe has one more at least, which ends a text
+PICTURE_SIDE, PATCHES_OF_SIDE = 32, 8  # to which pictures are scaled, and patches of a side at most
 
 
 def assemble(
@@ -50,8 +57,7 @@ def assemble(
     for path, value in fields.items():
         if value is not None:
             _put(data, path, value)
-    if (texts := fields.get("data.text")) and "kind" not in data["data"] and _are_documents(texts):
-        _put(data, "data.kind", "documents")
+    columns_said = _choose_kind(data) if isinstance(data.get("data", {}), dict) else []
     of_spec = [assignment for assignment in assignments if assignment.startswith("spec.")]
     put(data, [assignment for assignment in assignments if assignment not in of_spec])
     objective = data.get("objective")
@@ -60,7 +66,7 @@ def assemble(
         Recipe.parse(data)  # what is said holds before the rest is chosen
         if pretrained is not None:
             _take_from(pretrained, data, of_spec)
-        chosen = _choose(data, bool(budget)) if file is None else []
+        chosen = columns_said + (_choose(data, bool(budget)) if file is None else [])
         if of_spec:
             data["spec"] = _edited(data.get("spec", SPEC), [assignment.removeprefix("spec.") for assignment in of_spec])
         if file is None or pretrained is not None:  # of the model as it is now
@@ -146,7 +152,16 @@ def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> 
             _put(data, path, value)
             chosen[path.rpartition(".")[2]] = value
 
-    files, kind = data.get("data", {}).get("text"), data.get("data", {}).get("kind", "corpus")
+    examples = data.get("data", {})
+    files, kind = examples.get("text"), examples.get("kind", "corpus")
+    about: type[Data] = cast(Any, Data.kinds)[kind]
+    if any(examples.get(field) for field in about.path_fields) and not issubclass(about, RunningText):
+        if "spec" not in data:
+            data["spec"], chosen["spec"] = _model_for(about.parse(examples))
+        if issubclass(about, TokenizedData):
+            spec, is_open = _opened(data["spec"])
+            room = MAX_VOCAB_SIZE if is_open else getattr(spec, "vocab_size", MAX_VOCAB_SIZE)
+            choose("data.tokenizer", "byte_bpe" if room > BYTES else "bytes" if room == BYTES else "characters")
     if files and kind in ("corpus", "documents"):
         if "spec" not in data and data["data"].get("tokenizer", "bytes") != "bytes":
             data["spec"] = {key: value for key, value in open_spec(SPEC).dump().items() if key != "vocab_size"}
@@ -158,6 +173,21 @@ def _choose(data: dict[str, Any], has_budget: bool, size: int | None = None) -> 
         choose("schedule.warmup_steps", min(MAX_WARMUP, int(data["steps"]) // 10))
         choose("evaluate_every", max(1, -(-int(data["steps"]) // NUM_EVALUATIONS)))
     return [f"{name} {value}" for name, value in chosen.items()]
+
+
+def _model_for(data: Data) -> tuple[dict[str, Any], str]:
+    """A small model that learns from data, as a recipe has it, and what to say of it."""
+    spec = open_spec(data.preset)
+    if not isinstance(data, ImageData):
+        open_vocabulary = {key: value for key, value in spec.dump().items() if not key.endswith("vocab_size")}
+        return open_vocabulary, f"{data.preset} with the tokenizer's vocabulary"
+    num_channels, side, num_classes = shape_of_images(Path(data.file)) or (3, PICTURE_SIDE, None)
+    fields: dict[str, Any] = {} if num_classes is None else {"head.num_classes": num_classes}
+    if spec.image_shape != (num_channels, side):
+        patch = next(size for size in range(1, side + 1) if side % size == 0 and side // size <= PATCHES_OF_SIDE)
+        fields |= {"num_channels": num_channels, "image_size": side, "patch_size": patch}
+    spec = assign(spec, [f"{name}={value}" for name, value in fields.items()])
+    return spec.dump(), f"{data.preset} for images of {num_channels} x {side} x {side}"
 
 
 def _choose_for_text(choose: Any, data: dict[str, Any], size: int, has_budget: bool) -> None:
@@ -198,11 +228,71 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
     data[last] = value
 
 
+def _choose_kind(data: dict[str, Any]) -> list[str]:
+    """The kind of a recipe's texts, where nothing says it, and the column of their records; say which was found.
+
+    Raises:
+        DataError: the files are not texts, or which column is the text is not clear.
+    """
+    examples = data.get("data", {})
+    texts, said = examples.get("text"), []
+    if texts and "kind" not in examples:
+        for name in texts:
+            _check_is_text(name)
+        if _are_documents(texts):
+            examples["kind"] = "documents"
+    columns = examples.get("columns", ())
+    if texts and columns:
+        if examples.get("kind") != "documents":
+            raise SpecError("--column", "a plain text has no columns", "leave it out, or give a file of records")
+        examples["field"] = columns_by_field(examples.pop("columns"), ("text",))["text"]
+    if examples.get("kind") == "documents" and texts and "field" not in examples:
+        files = [Path(name) for name in expand(texts, SUFFIXES) if name.endswith(RECORD_SUFFIXES)]
+        if files and files[0].is_file() and (column := _text_column(files[0])) != "text":
+            examples["field"] = column
+            said = [f"column {column}"]
+    return said
+
+
+def _text_column(file: Path) -> str:
+    """The column of a file of records that holds the text: `text`, or the only one with texts.
+
+    Raises:
+        DataError: there are several, or none; names the options that would read the file.
+    """
+    columns = columns_of(file)
+    if "text" in columns or not columns:
+        return "text"
+    there = f"has no column 'text'; it has {named(columns)}"
+    for kind in cast(Any, Data.kinds).values():
+        if issubclass(kind, RecordData) and kind.fits(columns):
+            raise DataError(str(file), there, f"train on these records with {kind.option} {file}")
+    if has_no_names(columns):
+        raise DataError(str(file), there, "write a first line of names, such as text, or give --set data.kind=corpus")
+    texts = text_columns(columns)
+    if len(texts) == 1:
+        return texts[0]
+    example = shlex.quote(texts[0] if texts else next(iter(columns)))
+    raise DataError(str(file), there, f"name the one with the text, such as --column {example}")
+
+
+def _check_is_text(name: str) -> None:
+    """Refuse what is not there, and images in place of a text."""
+    path = Path(name)
+    if name == "-":
+        raise DataError("-", "a run that is resumed reads its text again", "save it to a file, and name that")
+    if name.endswith(RECORD_SUFFIXES) and not any(letter in name for letter in "*?[") and not path.exists():
+        raise DataError(name, "there is no such file", "check the path")
+    if name.endswith((".npz", *IMAGE_SUFFIXES)) or (path.is_dir() and has_pictures(path)):
+        raise DataError(name, "holds images and not a text", f"give them with --images {name}")
+
+
 def _are_documents(names: Sequence[str]) -> bool:
     """Whether texts are of a kind that is read document by document, or too long to be held in memory."""
-    of_documents = (*JSON_SUFFIXES, PARQUET_SUFFIX)
-    is_named = any(name.startswith(HUGGING_FACE) or name.endswith(of_documents) for name in names)
-    return is_named or _size(names, TEXT_SUFFIXES) > MAX_CORPUS
+    if any(name.startswith(HUGGING_FACE) for name in names):
+        return True
+    files = [file for name in names for file in (expand([name], SUFFIXES) if Path(name).is_dir() else [name])]
+    return any(name.endswith(RECORD_SUFFIXES) for name in files) or _size(names, SUFFIXES) > MAX_CORPUS
 
 
 def _size(names: Sequence[str], suffixes: Sequence[str]) -> int:

@@ -2,11 +2,13 @@
 
 import json
 from abc import abstractmethod
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from archetype.data import conversation_forms
 from archetype.data.labelled_words import FIELDS, wrong_words
-from archetype.data.records import TEXT_AND_LABEL, Form, held_out, read_records
+from archetype.data.records import TEXT_AND_LABEL, Form, columns_by_field, held_out, read_records
 from archetype.data.text_pairs import SCORED_PAIR, TEXT_PAIR, negatives_of, wrong_negatives, wrong_score
 from archetype.errors import DataError, SpecError
 from archetype.spec.kinds import part
@@ -16,27 +18,31 @@ Records = list[dict[str, Any]]
 
 
 class RecordData(TokenizedData):
-    """Base of data that are records of JSON lines or CSV files; those held out are chosen by their hashes.
+    """Base of data that are records of files: JSON lines, JSON lists, CSV, TSV or Parquet.
+
+    Those held out are chosen by their hashes.
 
     Attributes:
         examples: files of the records, in order.
+        columns: names that the files have for fields, each as FIELD=COLUMN, or COLUMN for the first field.
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples",)
     record_fields: ClassVar[dict[str, Form]] = {}
     optional_fields: ClassVar[tuple[str, ...]] = ()
+    other_fields: ClassVar[tuple[str, ...]] = ()  # which `convert` reads
     option: ClassVar[str] = ""
     examples: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def read_texts(self, folder: Path) -> dict[str, str]:
         """All records as JSON lines."""
         if not self.examples:
             raise SpecError("data.examples", "no file is given", f"name one with {self.option}, or in the recipe")
-        records = [
-            record
-            for file in self.examples
-            for record in read_records(folder / file, self.record_fields, self.optional_fields, self.fault)
-        ]
+        known = (*self.record_fields, *self.optional_fields, *self.other_fields)
+        columns = columns_by_field(self.columns, known)
+        reading = (self.record_fields, self.optional_fields, self.fault, columns, self.convert)
+        records = [record for file in self.examples for record in read_records(folder / file, *reading)]
         return {"examples": "\n".join(map(json.dumps, records))}
 
     def split(self, texts: dict[str, str]) -> tuple[Records, Records]:
@@ -56,9 +62,26 @@ class RecordData(TokenizedData):
         """The texts of the records that are not held out."""
         return ["\n".join(text for record in self.split(texts)[0] for text in self.texts_of(record))]
 
+    def all_texts(self, texts: dict[str, str]) -> list[str]:
+        """The texts of all records."""
+        return [text for line in texts["examples"].split("\n") for text in self.texts_of(json.loads(line))]
+
+    def convert(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The record with its own fields, where it is in another form.
+
+        Raises:
+            ValueError: that is not possible.
+        """
+        return record
+
     def fault(self, record: dict[str, Any]) -> str:
         """What is wrong with a record whose fields are of their forms; nothing where it is right."""
         return ""
+
+    @classmethod
+    def fits(cls, columns: Collection[str]) -> bool:
+        """Whether a file with these columns holds such records, by their names."""
+        return all(field in columns for field in cls.record_fields)
 
     @abstractmethod
     def texts_of(self, record: dict[str, Any]) -> list[str]:
@@ -70,11 +93,12 @@ class LabelledText(RecordData):
     """Texts, each with the name of its class or with a number.
 
     Attributes:
-        examples: JSON lines or CSV of {"text": ..., "label": ...}.
+        examples: records of {"text": ..., "label": ...}.
     """
 
     record_fields: ClassVar[dict[str, Form]] = TEXT_AND_LABEL
     option: ClassVar[str] = "--labelled"
+    preset: ClassVar[str] = "bert-tiny"
     kind: Literal["labelled_text"] = "labelled_text"
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
@@ -86,11 +110,12 @@ class LabelledTokens(RecordData):
     """Texts as lists of words, each word with the name of its class.
 
     Attributes:
-        examples: JSON lines of {"tokens": [...], "labels": [...]}.
+        examples: records of {"tokens": [...], "labels": [...]}.
     """
 
     record_fields: ClassVar[dict[str, Form]] = FIELDS
     option: ClassVar[str] = "--labelled-tokens"
+    preset: ClassVar[str] = "bert-tiny"
     kind: Literal["labelled_tokens"] = "labelled_tokens"
 
     def fault(self, record: dict[str, Any]) -> str:
@@ -107,17 +132,28 @@ class Conversations(RecordData):
     """Conversations of a user and an assistant.
 
     Attributes:
-        examples: JSON lines of {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}, and
-            perhaps "tools", JSON schemas of functions that answers may call.
-        template: a file with a chat template in Jinja (absent: the model's).
+        examples: records of {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}, and perhaps
+            "tools", JSON schemas of functions that answers may call; or ShareGPT's or Alpaca's records.
+        template: a file with a chat template in Jinja (absent: the model's, else a plain one).
     """
 
     path_fields: ClassVar[tuple[str, ...]] = ("examples", "template")
     record_fields: ClassVar[dict[str, Form]] = {"messages": Form("a list of messages", (list,), (dict,))}
     optional_fields: ClassVar[tuple[str, ...]] = ("tools",)
+    other_fields: ClassVar[tuple[str, ...]] = conversation_forms.FIELDS
     option: ClassVar[str] = "--chat"
+    is_chat: ClassVar[bool] = True
     kind: Literal["chat"] = "chat"
     template: str = ""
+
+    @classmethod
+    def fits(cls, columns: Collection[str]) -> bool:
+        """Whether there are messages, or what `convert` makes them of."""
+        return conversation_forms.fits(columns)
+
+    def convert(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The messages of ShareGPT's and Alpaca's records."""
+        return conversation_forms.as_messages(record)
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
         """The contents of the messages."""
@@ -131,7 +167,7 @@ class Preferences(RecordData):
     Each is a text, or the prompt a list of messages and the completions its answers, which a chat template renders.
 
     Attributes:
-        examples: JSON lines of {"prompt": ..., "chosen": ..., "rejected": ...}.
+        examples: records of {"prompt": ..., "chosen": ..., "rejected": ...}.
         template: a file with a chat template in Jinja (absent: the model's).
     """
 
@@ -157,13 +193,14 @@ class TextPairs(RecordData):
     """Texts that belong together, such as a question and its answer; perhaps with texts that do not belong to it.
 
     Attributes:
-        examples: JSON lines, CSV or TSV of {"anchor": ..., "positive": ...}, and perhaps "negative", a text or a list
+        examples: records of {"anchor": ..., "positive": ...}, and perhaps "negative", a text or a list
             of texts.
     """
 
     record_fields: ClassVar[dict[str, Form]] = TEXT_PAIR
     optional_fields: ClassVar[tuple[str, ...]] = ("negative",)
     option: ClassVar[str] = "--pairs"
+    preset: ClassVar[str] = "bert-tiny"
     kind: Literal["text_pairs"] = "text_pairs"
 
     def fault(self, record: dict[str, Any]) -> str:
@@ -180,11 +217,12 @@ class ScoredPairs(RecordData):
     """Pairs of texts, each with a number that says how similar they are.
 
     Attributes:
-        examples: JSON lines, CSV or TSV of {"text1": ..., "text2": ..., "score": ...}.
+        examples: records of {"text1": ..., "text2": ..., "score": ...}.
     """
 
     record_fields: ClassVar[dict[str, Form]] = SCORED_PAIR
     option: ClassVar[str] = "--scored-pairs"
+    preset: ClassVar[str] = "bert-tiny"
     kind: Literal["scored_pairs"] = "scored_pairs"
 
     def fault(self, record: dict[str, Any]) -> str:

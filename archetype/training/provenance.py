@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from archetype.data.skipping import Skipped
 from archetype.errors import CheckpointError, SpecError, shorten
 from archetype.io import atomic
 from archetype.io.files import MAX_FILE_BYTES, check_regular, read_bytes
@@ -16,7 +17,7 @@ from archetype.runs.directory import Run
 from archetype.spec.base import fingerprint
 from archetype.spec.edit import differences
 from archetype.training.objectives.base import Objective
-from archetype.training.recipe import Recipe
+from archetype.training.recipe import Recipe, recipe_of_run
 
 MAX_SHOWN = 60  # characters of a value in a message
 ALLOW = "or give --allow-changes"
@@ -32,6 +33,8 @@ class Provenance(BaseModel, frozen=True):
         environment: the machine and the versions.
         guessing_loss: the held-out loss of who does not look at the examples, where it is known.
         changes: what was no longer the same when the run went on, each with its step.
+        num_skipped: how many bad records of the data were left out.
+        skipped: the first of them, each with its place and what is wrong with it.
     """
 
     spec: str
@@ -40,9 +43,13 @@ class Provenance(BaseModel, frozen=True):
     environment: dict[str, Any] = {}
     guessing_loss: float | None = None
     changes: tuple[str, ...] = ()
+    num_skipped: int = 0
+    skipped: tuple[str, ...] = ()
 
 
-def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective, changes: Sequence[str] = ()) -> None:
+def write_recipe(
+    run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective, skipped: Skipped, changes: Sequence[str] = ()
+) -> None:
     """Write every value of a run's recipe, and what the run begins with or, after changes, goes on with."""
     values = recipe.dump(full=True)
     atomic.write_bytes(run.recipe_file, with_schema_line(mapping_to_yaml(values), "recipe").encode())
@@ -53,6 +60,8 @@ def write_recipe(run: Run, recipe: Recipe, spec: ModelSpec, objective: Objective
         environment=environment(),
         guessing_loss=objective.guessing_loss(spec),
         changes=tuple(changes),
+        num_skipped=skipped.count,
+        skipped=skipped.named(),
     )
     atomic.write_json(run.provenance_file, provenance.model_dump())
 
@@ -65,7 +74,7 @@ def read_provenance(run: Run) -> Provenance | None:
     data = read_bytes(run.provenance_file, MAX_FILE_BYTES, CheckpointError)
     try:
         provenance = Provenance.model_validate_json(data)
-        Recipe.parse(provenance.recipe)
+        recipe_of_run(provenance.recipe)
         return provenance
     except (SpecError, ValidationError):
         remedy = "restore it, or remove it to trust the recipe as it stands"
@@ -83,7 +92,7 @@ def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
     if began is None:
         return
     paths = ("parallel", *(f"data.{field}" for field in recipe.data.path_fields))
-    changes = [change for change in differences(Recipe.parse(began.recipe), recipe) if not change[0].startswith(paths)]
+    changes = [change for change in differences(recipe_of_run(began.recipe), recipe) if not change[0].startswith(paths)]
     if changes:
         field, before, now = changes[0]
         others = f" (and {', '.join(change[0] for change in changes[1:4])})" if len(changes) > 1 else ""

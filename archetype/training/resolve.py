@@ -9,6 +9,7 @@ import torch
 
 from archetype.convert.image_processor import ImageProcessor
 from archetype.convert.source import open_spec
+from archetype.data.skipping import Skipped, read_counting, skipping
 from archetype.errors import CheckpointError, DataError, SpecError
 from archetype.families.family import Family
 from archetype.families.registry import family_for
@@ -18,7 +19,7 @@ from archetype.machine.device import resolve_dtype
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open
 from archetype.tokenizers import Tokenizer, open_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.added_tokens import add_tokens
-from archetype.tokenizers.chat_template import ChatTemplate, read_template, write_template
+from archetype.tokenizers.chat_template import PLAIN, ChatTemplate, read_template, write_template
 from archetype.tokenizers.registry import tokenizer_class
 from archetype.training.budget import Budget
 from archetype.training.datasets import Data, TokenizedData
@@ -43,6 +44,7 @@ class ResolvedRecipe:
         labels: names of its classes, where they have any.
         image_processor: contents of preprocessor_config.json, where the run says what the pretrained model does not.
         pretrained: the model whose weights it begins with.
+        skipped: the bad records that were left out.
     """
 
     recipe: Recipe
@@ -54,6 +56,7 @@ class ResolvedRecipe:
     labels: tuple[str, ...]
     image_processor: dict[str, Any] | None
     pretrained: Pretrained | None
+    skipped: Skipped
 
 
 def resolve_recipe(
@@ -71,12 +74,20 @@ def resolve_recipe(
 
     A plan needs no weights to put an adapter beside.
     """
+    with skipping(getattr(recipe.data, "skip_bad", 0)) as skipped:
+        return _resolved(folder, recipe, device, text, force, budget, pretrained, processes, is_plan, skipped)
+
+
+def _resolved(
+    folder: Path, recipe: Recipe, device: torch.device, text: str | None, force: bool, budget: Budget | None,
+    pretrained: Pretrained | None, processes: Processes, is_plan: bool, skipped: Skipped,
+) -> ResolvedRecipe:  # fmt: skip
     for path in (str(folder), *recipe.data.files()):
         if any("\ud800" <= character <= "\udfff" for character in path):
             raise DataError(path, "its name is not UTF-8", "rename it")
     data = recipe.data.with_absolute_paths() if text is None else recipe.data.replace(text=(TEXT_FILE,))
     recipe = recipe.replace(dtype=resolve_dtype(recipe.dtype, device), data=data)
-    texts = data.read_texts(folder) if text is None else {"text": text}
+    texts = read_counting(lambda: data.read_texts(folder)) if text is None else {"text": text}
     notes = _about_weights(recipe.spec)
     tokenizer = pretrained.tokenizer if pretrained else None
     if pretrained is not None:
@@ -84,7 +95,7 @@ def resolve_recipe(
         recipe = recipe.replace(spec=pretrained.model.spec.dump())
     elif recipe.adapter is not None and not is_plan:
         raise SpecError("adapter", "stands beside a trained model, and there is none", "name one with --from")
-    tokenizer = tokenizer or build_tokenizer(data, texts)
+    tokenizer = tokenizer or fitting_tokenizer(recipe, texts)
     if recipe.add_tokens:
         if tokenizer is None:
             raise SpecError("add_tokens", "the model has no tokenizer to add tokens to", "leave it out")
@@ -111,6 +122,10 @@ def resolve_recipe(
         recipe = recipe.replace(sequence_length=recipe.sequence_length or longest)
     processes.check(recipe, spec)
     template = resolve_template(data, tokenizer, pretrained)
+    if template is None and data.is_chat and tokenizer is not None:
+        template = with_tokens(ChatTemplate(PLAIN, {}), tokenizer)
+        how = "role: content, and the end token after each answer"
+        notes = (*notes, f"the model has no chat template: a plain one ({how}); --set data.template=FILE names another")
     objective = build_objective(recipe, spec, tokenizer, texts, template)
     if objective.compares_rows and recipe.micro_batch_size == 1:
         cause = "a row alone has no others to be compared with"
@@ -121,7 +136,7 @@ def resolve_recipe(
         recipe = budget.fit(recipe, spec, objective, device)
     labels = class_names(recipe.objective, spec, pretrained)
     pictures = _own_image_processor(data, pretrained)
-    return ResolvedRecipe(recipe, spec, tokenizer, objective, notes, template, labels, pictures, pretrained)
+    return ResolvedRecipe(recipe, spec, tokenizer, objective, notes, template, labels, pictures, pretrained, skipped)
 
 
 def with_published_head(before: ModelSpec, after: ModelSpec, family: Family | None) -> ModelSpec:
@@ -142,8 +157,33 @@ def with_published_head(before: ModelSpec, after: ModelSpec, family: Family | No
         return after
 
 
-def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:
-    """The tokenizer that the data name, trained on what is not held out where it is a kind; None for images."""
+def fitting_tokenizer(recipe: Recipe, texts: dict[str, str]) -> Tokenizer | None:
+    """The tokenizer of `build_tokenizer`; one that is trained fits into the vocabulary of the recipe's model.
+
+    It leaves room for the ids that the objective adds, unless the recipe says how many tokens it has.
+    """
+    data = recipe.data
+    if not isinstance(data, TokenizedData) or data.vocab_size or leaves_vocabulary_open(recipe.spec):
+        return build_tokenizer(data, texts)
+    spec = open_spec(recipe.spec)
+    sizes = [getattr(spec, field, None) for field in ("vocab_size", "source_vocab_size")]
+    room = min((size for size in sizes if size), default=None)
+    tokenizer = build_tokenizer(data, texts, room)
+    if tokenizer is None or room is None:
+        return tokenizer
+    length = recipe.sequence_length or spec.context_length
+    num_more = resolve_objective(recipe, spec).num_ids(tokenizer, length) - tokenizer.vocab_size
+    return tokenizer if tokenizer.vocab_size + num_more <= room else build_tokenizer(data, texts, room - num_more)
+
+
+def build_tokenizer(data: Data, texts: dict[str, str], room: int | None = None) -> Tokenizer | None:
+    """The tokenizer that the data name, trained on what is not held out where it is a kind; None for images.
+
+    Args:
+        data: name it, and perhaps how many tokens it has.
+        texts: of the data.
+        room: the most tokens of one that learns its vocabulary, where that is possible and the data say nothing.
+    """
     if not isinstance(data, TokenizedData):
         return None
     if data.tokenizer not in trainable_kinds():
@@ -153,10 +193,16 @@ def build_tokenizer(data: Data, texts: dict[str, str]) -> Tokenizer | None:
         return open_tokenizer(Path(data.tokenizer))
     training = data.training_texts(texts)
     if data.tokenizer == "characters":
-        training = list(texts.values()) or training  # the alphabet: an unknown character could not be scored
-    learns_vocabulary = tokenizer_class(data.tokenizer).learns_vocabulary
-    vocab_size = data.vocab_size or (DEFAULT_VOCAB_SIZE if learns_vocabulary else None)
-    return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)
+        training = data.all_texts(texts) or training  # the alphabet: an unknown character could not be scored
+    if data.vocab_size or not tokenizer_class(data.tokenizer).learns_vocabulary:
+        return train_tokenizer(data.tokenizer, training, data.vocab_size, lowercase=data.lowercase)
+    vocab_size = min(room or DEFAULT_VOCAB_SIZE, DEFAULT_VOCAB_SIZE)
+    try:
+        return train_tokenizer(data.tokenizer, training, vocab_size, lowercase=data.lowercase)
+    except DataError as error:
+        if vocab_size == DEFAULT_VOCAB_SIZE or error.place != "vocab_size":
+            raise
+        return train_tokenizer(data.tokenizer, training, DEFAULT_VOCAB_SIZE, lowercase=data.lowercase)
 
 
 def resolve_spec(recipe: Recipe, tokenizer: Tokenizer | None) -> ModelSpec:
@@ -200,11 +246,10 @@ def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
     others = [kind for kind, other in kinds.items() if _suitable_objectives(spec, other.model_construct())]
     if suitable:
         remedy = f"use {' or '.join(config.model_fields['kind'].default for config in suitable)}"
-    elif getattr(data, "source", ()) and not spec.reads_source:
-        remedy = "use a model that reads a source, such as --spec t5-tiny"
     else:
         named = " or ".join(filter(None, (", ".join(others[:-1]), *others[-1:])))
-        remedy = f"use data of kind {named}" if others else "use another head"
+        kinds_named = "another head" if not others else f"data of kind {named}" if len(others) < 6 else "other data"
+        remedy = f"use a model for such data, such as --spec {data.preset}, or {kinds_named}"
     raise SpecError("objective", cause, remedy)
 
 
@@ -241,9 +286,12 @@ def resolve_template(data: Data, tokenizer: Tokenizer | None, pretrained: Pretra
     template = pretrained.template if pretrained else None
     if file := getattr(data, "template", ""):
         template = ChatTemplate(read_text(Path(file)), {})
-    if template is None or tokenizer is None:
-        return None
-    with atomic.scratch_folder() as folder:  # beside the tokenizer, whose tokens it may name
+    return None if template is None or tokenizer is None else with_tokens(template, tokenizer)
+
+
+def with_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The template with the special tokens of a tokenizer, which it may name."""
+    with atomic.scratch_folder() as folder:
         tokenizer.save(folder)
         write_template(template, folder)
         return read_template(folder)

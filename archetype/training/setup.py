@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from archetype.convert.sentence_transformers.files import write_prompts
+from archetype.data.skipping import skipping
 from archetype.errors import CheckpointError, SpecError
 from archetype.io import atomic
 from archetype.io.lock import locked
@@ -73,7 +74,7 @@ def start(
             install(model, recipe.adapter, recipe.seed)
             write_adapter(run, AdaptedModel(adapter=recipe.adapter, base=pretrained.source))
         write_run_spec(run, spec, recipe)
-        write_recipe(run, recipe, spec, objective)
+        write_recipe(run, recipe, spec, objective, resolved.skipped)
         if tokenizer is not None and not run.tokenizer_folder.is_dir():
             run.tokenizer_folder.mkdir()
             tokenizer.save(run.tokenizer_folder)
@@ -91,7 +92,7 @@ def start(
         if pretrained is not None:
             state.save()
             state.background.wait()
-    state.run, state.notes = Run(folder), notes
+    state.run, state.notes = Run(folder), (*notes, *resolved.skipped.notes())
     return state
 
 
@@ -138,11 +139,13 @@ def resume(
     changes: dict[str, None] | None = {} if allow_changes else None
     with noting(changes):
         refuse_changes(folder)
-    spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)  # says first which extension is missing
+    spec = read_run_spec(run)  # says first which extension is missing
+    recipe = read_recipe(run.recipe_file, of_run=True)
     began = read_provenance(run)
     with noting(changes):
         check_recipe(run, recipe, began)
-    tokenizer, objective = _read_objective(run, recipe, spec)
+    with skipping(getattr(recipe.data, "skip_bad", 0)) as skipped:
+        tokenizer, objective = _read_objective(run, recipe, spec)
     damages: list[str] = []
     checkpoint = checkpoints.latest(run.checkpoints, damages.append)
     for origin in (began.model_dump() if began else None, checkpoint.manifest if checkpoint else None):
@@ -162,7 +165,7 @@ def resume(
             checkpoints.set_aside(run.checkpoints, step)
     if steps is not None or allow_changes or sizes:
         with locked(folder):
-            write_recipe(run, recipe, spec, objective, (*(began.changes if began else ()), *changed))
+            write_recipe(run, recipe, spec, objective, skipped, (*(began.changes if began else ()), *changed))
             write_extensions(folder, [spec, recipe])
             if steps is not None and checkpoint is not None:  # which has the same weights
                 run.weights_file.unlink(missing_ok=True)

@@ -27,6 +27,16 @@ def has_diverged(loss: float, first: float, guess: float | None) -> bool:
     return not loss <= RISEN * first or (guess is not None and loss > max(MARGIN * guess, first))
 
 
+def final_loss(lines: Sequence[dict[str, Any]]) -> float | None:
+    """The mean training loss of the last steps: 20, or the latter half of fewer; None where no step counted.
+
+    Args:
+        lines: of a run's metrics.
+    """
+    losses = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")]
+    return fmean(losses[-min(NUM_STEPS, -(-len(losses) // 2)) :]) if losses else None
+
+
 def verdict(lines: Sequence[dict[str, Any]], guess: float | None, peak: float) -> Verdict | None:
     """The verdict on a finished run; None where its held-out loss is better than that of guessing, and none has risen.
 
@@ -35,11 +45,11 @@ def verdict(lines: Sequence[dict[str, Any]], guess: float | None, peak: float) -
         guess: the held-out loss of guessing, where it is known.
         peak: of the learning rate.
     """
-    losses = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")]
+    losses, last = [line["loss"] for line in lines if "loss" in line and not line.get("skipped")], final_loss(lines)
     held_out = next((line["validation_loss"] for line in reversed(lines) if "validation_loss" in line), None)
-    if not losses or held_out is None:
+    if last is None or held_out is None:
         return None
-    first, last = losses[0], fmean(losses[-min(NUM_STEPS, -(-len(losses) // 2)) :])
+    first = losses[0]
     is_worse = guess is not None and not held_out <= guess
     learns = last < first and (guess is None or last < guess)  # from its examples, whatever is held out
     end = held_out if is_worse and not held_out <= last else min(last, held_out)  # which may be no number

@@ -12,7 +12,8 @@ import archetype
 from archetype import spec
 from archetype.cost.formula import Counts, symbol
 from archetype.cost.work import INT64, TrainingWork
-from archetype.data.corpus import Corpus, corpus, split
+from archetype.data.corpus import Corpus, corpus
+from archetype.data.held_out import split
 from archetype.models.block.module import PreNormBlock
 from archetype.models.causal import CausalModel
 from archetype.models.cost import ModelCost
@@ -34,7 +35,8 @@ from archetype.roles.pattern import MaskContext, PatternRule
 from archetype.runs.directory import Run
 from archetype.spec.base import Length, Positive, Probability, Size, WideSize
 from archetype.studies import statistics
-from archetype.studies.decisions import NOT_SHOWN, SHOWN, Decision, Evidence, Verdict
+from archetype.studies.decisions import Decision
+from archetype.studies.evidence import NOT_SHOWN, SHOWN, Evidence, Verdict
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.json_file import JSONTokenizer, TokenizerFile
 from archetype.training.datasets import Data, RunningText
@@ -410,10 +412,10 @@ class Counting(RunningText):
         return {"text": " ".join(map(str, range(self.numbers)))}
 
     def training_texts(self, texts: dict[str, str]) -> list[str]:
-        return [split(text, self.validation_fraction)[0] for text in texts.values()]
+        return [split(text, self.validation_fraction, "end")[0] for text in texts.values()]
 
     def tokenized(self, texts: dict[str, str], tokenizer: Tokenizer) -> Corpus:
-        return corpus(texts["text"], tokenizer, self.validation_fraction)
+        return corpus(texts["text"], tokenizer, self.validation_fraction, "end")
 
 
 class Lines(Tracker):

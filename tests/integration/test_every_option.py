@@ -109,7 +109,7 @@ VALUES = {  # of options, in every mode of their verb
     "train --chat": "{chat}", "train --preferences": "{preferences}",
     "train --pairs": "{anchors}", "train --scored-pairs": "{scored}", "train --tokenizer": "characters",
     "train --vocab-size": "280", "train --learning-rate": "0.03", "train --warmup-steps": "2", "train --tokens": "100",
-    "train --flops": "1e6", "train --minutes": "0.01", "train --epochs": "0.5",
+    "train --column": "text", "train --flops": "1e6", "train --minutes": "0.01", "train --epochs": "0.5",
     "generate --json-schema": "{schema}", "generate --json-whitespace": "free --json-schema {schema}",
     "generate --lark": "{lark}", "generate --system": "Be brief.", "generate --chat-template": "{terse}",
     "generate --draft": "{run}", "generate --input": "{prompts}", "generate --output": "o.jsonl",
@@ -140,6 +140,7 @@ VALUES = {  # of options, in every mode of their verb
 NOWHERE = {  # what changes nothing that can be observed here, and why
     "--device": "there is one device here",
     "train --force": "it lifts a refusal of what is too large", "train --allow-changes": "it lifts a refusal",
+    "train --skip-bad": "no record here is bad: tests/integration/test_messy_data.py",
     "train --minutes": "this machine is measured: tests/unit/training/test_defaults.py",
     "import --allow-pickle": "it lifts a refusal", "export --allow-different-tokens": "it lifts a refusal",
     "generate --draft": "guesses save time and change no text", "generate --lookup": "guesses change no text",

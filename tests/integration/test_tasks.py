@@ -139,10 +139,9 @@ def test_data_that_do_not_fit_are_one_line_and_leave_nothing(archetype: Command,
     assert refused(archetype, "train", "--spec", "vit-tiny", "--images", tmp_path / "bad.npz", *to) == (
         f"{tmp_path / 'bad.npz'}: is not an .npz file of plain numbers; write it with numpy.savez"
     )
-    assert refused(archetype, "train", "--images", folder / "images.npz", *to) == (
+    assert refused(archetype, "train", "--spec", "llama-tiny", "--images", folder / "images.npz", *to) == (
         "objective: no objective suits a model of kind decoder with head language_model and data of kind images; "
-        "use data of kind corpus, documents, mixture, labelled_text, labelled_tokens, chat, preferences, text_pairs, "
-        "scored_pairs, recall, distant_recall or facts"
+        "use a model for such data, such as --spec vit-tiny, or other data"
     )
     message = refused(archetype, "train", *pairs, folder / "b.txt", "--text", folder / "a.txt", *to)
     assert message == "--source: cannot be combined with --text; give one of them"

@@ -214,12 +214,11 @@ SMALL_TEXT = """
 
 
 @pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
-def test_text_in_diagrams_is_never_under_9_pixels(page: Page, width: int) -> None:
+def test_text_in_figures_and_in_enlarged_diagrams_is_never_under_9_pixels(page: Page, width: int) -> None:
     page.tab.set_viewport_size({"width": width, "height": 800})
     for hash, ready in {
-        "architecture?spec=preset:gpt2": "rect.box", "architecture?spec=preset:deepseek-v2": "rect.box",
-        "architecture?spec=preset:gpt2-tiny&against=preset:llama-tiny": "rect.box", "spec?spec=preset:gpt2": "svg text",
-        "inside?model=t5-tiny&view=token": "[data-norm]", "inside?model=llama-tiny&view=attention": "[data-map] canvas",
+        "architecture?spec=preset:gpt2&zoom=4": "rect.box",
+        "inside?model=llama-tiny&view=attention": "[data-map] canvas",
         "inside?model=llama-tiny&view=flow": "figure canvas", "position?spec=preset:t5-tiny": "canvas",
         "state?model=llama-tiny": "[data-saved]",
     }.items():  # fmt: skip

@@ -1,7 +1,8 @@
 """Falcon in every form of its class: ALiBi or rotations, biases, shared keys, and norms before or beside.
 
-With ALiBi its class has two results. The mask already holds the slopes, and attention that is written out (`eager`, which
-`output_attentions` asks for, too) adds them to the scores once more. Here they are added once, as by its default, `sdpa`.
+With ALiBi its class has two results. The mask already holds the slopes, and attention that is written out (`eager`,
+which `output_attentions` asks for, too) adds them to the scores once more. Here they are added once, as by its default,
+`sdpa`.
 """
 
 from itertools import product

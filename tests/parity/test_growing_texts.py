@@ -1,7 +1,7 @@
 """Texts that grow past the length from which on rotations are scaled, as transformers writes them.
 
-What becomes of the keys that were rotated before is each class's own choice. Most keep them as they are; Phi-3's reads the
-text anew. `RULES` has what each does, and every causal type that is read here is held to it.
+What becomes of the keys that were rotated before is each class's own choice. Most keep them as they are; Phi-3's reads
+the text anew. `REREADS` names those that do, and every causal type that is read here is held to its class.
 """
 
 from pathlib import Path
@@ -23,6 +23,7 @@ from tests.helpers.zoo import TASKS, class_of, drawn, small_config
 ORIGINAL, COUNT = 16, 14  # tokens of the context that was trained first, and tokens that are written
 ROPE = ("rope_theta", "partial_rotary_factor")  # what a type's own rotations keep
 PROMPT = torch.arange(4, 16)[None]  # shorter than that context
+FIRST = ("phi3", "llama")  # in every run
 REREADS = ("phi3",)  # types whose class reads a text anew as it outgrows that context
 
 
@@ -91,7 +92,7 @@ def read_whole(model: Any, tokens: list[int], expected: list[Tensor]) -> float:
 LONGROPE = {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
 
 
-@pytest.mark.parametrize("kind", every(6, ["phi3", "llama", *(kind for kind in RULES if kind not in ("phi3", "llama"))]))
+@pytest.mark.parametrize("kind", every(6, [*FIRST, *(kind for kind in RULES if kind not in FIRST)]))
 @torch.no_grad()
 def test_longrope(kind: str, tmp_path: Path) -> None:
     model = published(kind, tmp_path, LONGROPE, 4 * ORIGINAL)
@@ -101,15 +102,15 @@ def test_longrope(kind: str, tmp_path: Path) -> None:
     request = lm.engine().submit(PROMPT[0].tolist(), max_new_tokens=COUNT, ignore_eos=True)
     request.result()
     assert request.tokens == tokens
-    kept = max(distance(mine, theirs) for mine, theirs in zip(by_steps(lm.model, tokens), expected, strict=True))
-    assert (kept < EXACT) == (kind not in REREADS)
+    by_step = max(distance(mine, theirs) for mine, theirs in zip(by_steps(lm.model, tokens), expected, strict=True))
+    assert (by_step < EXACT) == (kind not in REREADS)
     assert (read_whole(lm.model, tokens, expected) < EXACT) == (kind in REREADS)  # the control
 
 
-@pytest.mark.parametrize("kind", every(6, ["llama", *(kind for kind in PAIRS if kind not in ("phi3", "llama"))]))
+@pytest.mark.parametrize("kind", every(6, ["llama", *(kind for kind in PAIRS if kind not in FIRST)]))
 @torch.no_grad()
 def test_dynamic_scaling_keeps_keys_as_they_were_rotated(kind: str, tmp_path: Path) -> None:
-    """Each length has frequencies of its own. A file's context ends where they begin, so that it is made longer here."""
+    """Each length has its own frequencies. A file's context ends where they begin, so that it is made longer here."""
     model = published(kind, tmp_path, {"rope_type": "dynamic", "factor": 4.0}, ORIGINAL)
     tokens, expected = written(model)
     read = archetype.load(tmp_path).model

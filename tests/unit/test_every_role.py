@@ -17,7 +17,9 @@ from archetype.errors import SpecError
 from archetype.extension import load_extension
 from archetype.runs.extensions import FILE
 from archetype.spec.kinds import Part
-from archetype.studies.decisions import NOT_SHOWN, SHOWN, Decision, Evidence, study_verdicts
+from archetype.studies.decisions import Decision
+from archetype.studies.evidence import NOT_SHOWN, SHOWN, Evidence
+from archetype.studies.verdicts import study_verdicts
 from archetype.tokenizers import registry
 from tests.helpers import registered
 from tests.helpers.passes import forward_step

@@ -346,7 +346,7 @@ def test_an_edited_extension_is_said_and_refused_where_a_run_goes_on(tmp_path: P
     run(start(tmp_path / "run", recipe, cpu), lambda event: None)
     lm = archetype.load(tmp_path / "run")
     exporting.export(lm, tmp_path / "own", format="archetype-hf")
-    key = RunRequest(recipe, "", (), "", "cpu", {}).key
+    key = RunRequest(recipe, "", (), "", "cpu").key
     made_with = model_hash(lm)
 
     before = extensions_of([model])[0].sha256
@@ -362,7 +362,7 @@ def test_an_edited_extension_is_said_and_refused_where_a_run_goes_on(tmp_path: P
         with pytest.warns(ChangedExtension) as said:
             assert archetype.load(folder).spec.dump() == model.dump() | {"name": archetype.load(folder).spec.name}
         assert {str(one.message) for one in said} == {f"{place}: {change}: what it computes may differ"}
-    assert RunRequest(recipe, "", (), "", "cpu", {}).key != key  # a study makes the run anew
+    assert RunRequest(recipe, "", (), "", "cpu").key != key  # a study makes the run anew
     assert model_hash(lm) != made_with  # and --output goes on with another model
     with pytest.raises(CheckpointError) as refused:
         resume(tmp_path / "run", cpu, steps=6)

@@ -11,6 +11,7 @@ import pytest
 
 import archetype
 import mkdocs_hooks
+from archetype.data.skipping import Skipped
 from archetype.distribution import SITE, schema_url
 from archetype.io.yaml import read_mapping, with_schema_line, yaml_value
 from archetype.runs.directory import Run, write_run_spec
@@ -83,7 +84,8 @@ def test_a_run_directory_has_files_that_editors_check(tmp_path: Path) -> None:
     run, spec = Run(tmp_path), archetype.load_spec("llama-tiny")
     write_run_spec(run, spec)
     recipe = Recipe.parse({"spec": "llama-tiny", "steps": 3, "trackers": ["tensorboard"]})
-    write_recipe(run, recipe, spec, SimpleNamespace(fingerprint="none", guessing_loss=lambda spec: None))  # type: ignore[arg-type]
+    objective = SimpleNamespace(fingerprint="none", guessing_loss=lambda spec: None)
+    write_recipe(run, recipe, spec, objective, Skipped(0))  # type: ignore[arg-type]
     for file, kind in ((run.spec_file, "specification"), (run.recipe_file, "recipe")):
         match = LINE.match(file.read_text())
         assert match is not None and match[1] == schema_url(kind)

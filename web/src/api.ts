@@ -71,6 +71,7 @@ export interface Box {
   detail: string;
   kind: string;
   repeat: number;
+  sets: number; // of weights among its layers; 0: each has its own
   field: string;
   change: string;
   cost: Record<Measure, number>;

@@ -3,6 +3,7 @@ import { formatHash, packText, parseHash, unpackText } from "./address";
 import { eventData } from "./api";
 import { bytes, change, exact, percent, seconds, short, visible } from "./format";
 import { palette } from "./palette";
+import { band } from "./parts/band";
 import { picked } from "./parts/picked";
 import { asRows, partOf, stationAt, tintsOf } from "./screens/inside/way";
 import { shape, switched, type Schema } from "./screens/spec/schema";
@@ -154,4 +155,14 @@ test("a search leaves what has all its words in its name or family", () => {
   expect(values("")).toEqual(["", "model:mine", "preset:gpt2", "preset:mamba-130m", "preset:falcon-mamba-7b"]);
   expect(values("mamba")).toEqual(["preset:mamba-130m", "preset:falcon-mamba-7b"]);
   expect(values("Mamba 7b")).toEqual(["preset:falcon-mamba-7b"]);
+});
+
+test("a curve that oscillates has a mean, and a band that holds every value", () => {
+  const y = Array.from({ length: 40 }, (_, at) => 1 / (1 + at) + (at % 2 ? 0.1 : -0.1));
+  const { mean, low, high } = band(y, 4);
+  expect([mean[0], low[0], high[0], mean.at(-1)]).toEqual([y[0], y[0], y[0], y.at(-1)]);
+  expect(mean[10]).toBeCloseTo(y.slice(6, 15).reduce((sum, value) => sum + value, 0) / 9);
+  expect(y.every((value, at) => low[at]! <= value && value <= high[at]!)).toBe(true);
+  const turns = (values: number[]) => values.slice(6, -6).filter((value, at) => Math.abs(values[at + 7]! - value) > 0.1).length;
+  expect([turns(y) > 20, turns(mean)]).toEqual([true, 0]);
 });

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from archetype.apps.cli.options import SPEC_HELP, Json
 from archetype.apps.cli.output import print_json
+from archetype.apps.cli.sweep_progress import SweepProgress
 from archetype.apps.cli.verb import WRITTEN, Verb
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ def run(
 ) -> None:  # fmt: skip
     """Make every run of an experiment that is not there yet, and print its verdicts."""
     study = _study(file, _mode(quick, full, extended, gpu), store, data_dir)
+    if study.without_verdict:
+        _say(study.without_verdict)
     _run(study, workers, engine)
     _report(study, to, as_json)
 
@@ -115,12 +118,14 @@ def status(
     file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Print which runs of an experiment's present stage are left, and which are being made."""
+    """Print how far an experiment's trials and pairs are, and which runs are being made."""
     about = _study(file, _mode(quick, full, extended, gpu), store, data_dir).status()
     if as_json:
         print_json(about)
         return
     states = ", ".join(f"{number} {state}" for state, number in about["states"].items())
+    for part, stages in about["stages"].items():
+        print(f"{part}: {', '.join(f'{done} of {total} {stage}' for stage, (done, total) in stages.items())}")
     print(f"{about['left']} runs left in this stage{f': {states}' if states else ''}")
     for key, line in about["running"].items():
         where = f"step {line.get('step', 0):,} of {line.get('steps', 0):,} on {line.get('host', '?')}"
@@ -285,7 +290,8 @@ def _study(
     file: str, mode: str, store: Path | None, data_dir: Path | None, exact: bool = False, alone: bool = True
 ) -> "Study":
     from archetype.studies.claims import claim_file
-    from archetype.studies.experiment import CheckPart, read_experiment
+    from archetype.studies.experiment import read_experiment
+    from archetype.studies.parts import CheckPart
     from archetype.studies.registry import load_checks
     from archetype.studies.study import Study
 
@@ -306,7 +312,7 @@ def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -
 
     keep_freed_memory()
     try:
-        study.run(open_engine(engine, workers), _say, _progress)
+        study.run(open_engine(engine, workers), _say, SweepProgress())
     except Stopped:
         _say("stopped; the same command goes on where it stopped")
         raise typer.Exit(130) from None
@@ -314,12 +320,6 @@ def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr)
-
-
-def _progress(done: int, total: int) -> None:
-    """One live line on a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r{done} of {total} runs ", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
 def _outcome(study: "Study | ReportExtension", to: Path | None) -> dict[str, Any]:

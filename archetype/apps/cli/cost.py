@@ -29,8 +29,8 @@ def cost(
     dtype: Annotated[
         str,
         typer.Option(
-            help="Type of weights: float32, bfloat16, float16, fp8, lossless, int8, int4, mxfp4, nvfp4, or of GGUF q8_0, "
-            "q6_k, q5_k, q4_k or q4_0; several with commas are set side by side."
+            help="Type of weights: float32, bfloat16, float16, fp8, lossless, int8, int4, mxfp4, nvfp4, or q8_0, q6_k, "
+            "q5_k, q4_k, q4_0 of GGUF; several with commas are set side by side."
         ),
     ] = "bfloat16",
     state_dtype: Annotated[

@@ -26,7 +26,7 @@ def draw(
     dtype: Annotated[str, typer.Option(help="Type of the weights, for bytes.")] = "bfloat16",
     aspect: Annotated[
         str | None,
-        typer.Option(metavar="W:H", help="Proportion by margins, such as 16:9 for slides.  [default: as drawn]"),
+        typer.Option(metavar="W:H", help="Proportion of the picture, such as 16:9 for slides.  [default: as drawn]"),
     ] = None,
     to: OptionalOutput = None,
     as_json: Json = False,

@@ -17,7 +17,7 @@ from archetype.spec.docstring import attributes
 
 PACKAGE = Path(__file__).parents[2]
 TYPES = {  # of options; that of all other fields is str
-    **dict.fromkeys(("int", "Size", "Length", "Steps"), int),
+    **dict.fromkeys(("int", "Size", "Length", "Steps", "Index"), int),
     **dict.fromkeys(("float", "Positive", "NotNegative", "Probability"), float),
     "Flag": bool,
     "tuple": list[str],

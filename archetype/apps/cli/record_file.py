@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from archetype.apps.cli.made_with import MADE_WITH, REMEDY, MadeWith, difference
 from archetype.apps.cli.output import console
-from archetype.data.records import check_characters
+from archetype.data.tables import check_characters
 from archetype.errors import DataError
 from archetype.io.atomic import append_line, write_bytes
 from archetype.io.files import MAX_TEXT_BYTES, json_object, read_bytes

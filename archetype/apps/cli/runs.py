@@ -24,7 +24,7 @@ def runs(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the runs are.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List runs with their size and best held-out loss, and a column for each setting that differs."""
+    """List runs with their size and best validation loss, and a column for each setting that differs."""
     from archetype.errors import ArchetypeError, DataError, Notice
     from archetype.runs.directory import Run
     from archetype.runs.listing import differences_of_runs
@@ -43,7 +43,7 @@ def runs(
         raise DataError(str(folder), "holds no run directories", "name the folder that has them")
     if problems:
         warnings.warn(f"left out what cannot be read: {problems[0]}{others}", Notice, stacklevel=1)
-    _warn_of_tokens([row.pop("tokens") for row in rows])
+    _warn_of_texts([row.pop("texts") for row in rows])
     recipes = [row.pop("recipe") for row in rows]
     for row, changes in zip(rows, differences_of_runs(recipes), strict=True):
         row["changes"] = changes
@@ -55,13 +55,16 @@ def _table(rows: list[dict[str, Any]]) -> "Table":
     from archetype.table import Table
 
     paths = [*dict.fromkeys(path for row in rows for path in row["changes"])]
+    have_skipped = any(row["num_skipped"] for row in rows)
     cells = [
         [row["run"], f"{row['parameters']:,}", f"{row['step']:,}/{row['steps']:,}",
          "" if row["best_validation_loss"] is None else f"{row['best_validation_loss']:.4f}",
+         *([f"{row['num_skipped']:,}"] if have_skipped else []),
          *(_cell(row["changes"].get(path)) for path in paths)]
         for row in rows
     ]  # fmt: skip
-    return Table(("run", "parameters", "steps", "best held-out loss", *shortest_names(paths)), cells)
+    columns = ("skipped records",) if have_skipped else ()
+    return Table(("run", "parameters", "steps", "best validation loss", *columns, *shortest_names(paths)), cells)
 
 
 def _cell(value: Any) -> str:
@@ -78,7 +81,7 @@ def shortest_names(paths: list[str]) -> list[str]:
 
 
 def _row(run: "Run") -> dict[str, Any]:
-    """One run: its size, steps and best held-out loss, and its recipe with its specification.
+    """One run: its size, steps and best validation loss, and its recipe with its specification.
 
     Raises:
         ArchetypeError: it cannot be read.
@@ -86,48 +89,56 @@ def _row(run: "Run") -> dict[str, Any]:
     from archetype.estimate.report import total_parameters
     from archetype.runs.directory import read_run_spec
     from archetype.training import metrics
+    from archetype.training.plot import curves
+    from archetype.training.provenance import read_provenance
     from archetype.training.recipe import read_recipe
 
-    recipe, lines = read_recipe(run.recipe_file), metrics.read(run.metrics_file)
+    recipe, lines = read_recipe(run.recipe_file, of_run=True), metrics.read(run.metrics_file)
     spec = read_run_spec(run)
-    losses = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    _, (_, losses), _ = curves(lines)  # on the same part of the validation examples, not on all of them at the end
     return {
         "run": str(run.folder),
         "parameters": total_parameters(spec),
         "step": lines[-1]["step"] if lines else 0,
         "steps": recipe.steps,
         "best_validation_loss": min(losses, default=None),
-        "tokens": _tokens_of(run),
+        "texts": _texts_of(run),
+        "num_skipped": provenance.num_skipped if (provenance := read_provenance(run)) else 0,
         "recipe": recipe.dump(full=True) | {"spec": spec.dump(full=True, each_layer=True)},
     }
 
 
-def _tokens_of(run: "Run") -> str:
-    """A hash of the tokenizer of a run, which decides what a loss of one token means."""
+def _texts_of(run: "Run") -> tuple[str, str]:
+    """Hashes of a run's tokenizer, which decides what the loss of a token means, and of its data; empty if unknown."""
+    from archetype.training.provenance import read_provenance
+
     digest = hashlib.sha256()
     for file in sorted(run.tokenizer_folder.glob("*")):
         digest.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
+    began = read_provenance(run)
+    return digest.hexdigest(), began.data if began else ""
 
 
-def _warn_of_tokens(tokens: list[str]) -> None:
-    """Warn where runs have different tokenizers: their losses of a token cannot be compared."""
+def _warn_of_texts(texts: list[tuple[str, str]]) -> None:
+    """Warn where losses of different runs cannot be compared: of other tokens, or of other validation data."""
     from archetype.errors import Notice
 
-    if len({*tokens}) > 1:
+    tokenizers, data = ({*hashes} for hashes in zip(*texts, strict=True))
+    if len(tokenizers) > 1:
         cause = "these runs differ in their tokenizers, so that their losses of a token cannot be compared"
-        warnings.warn(f"{cause}; held-out bits per byte can, which report.html has", Notice, stacklevel=2)
+        warnings.warn(f"{cause}; validation bits per byte can, which report.html has", Notice, stacklevel=2)
+    elif len(data - {""}) > 1:
+        cause = "these runs differ in their data or in what is held out of them"
+        warnings.warn(f"{cause}: their losses are of different examples", Notice, stacklevel=2)
 
 
 def plot(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
     x: Annotated[Literal["steps", "tokens", "flops", "seconds"], typer.Option(help="The abscissa.")] = "steps",
-    held_out: Annotated[
-        bool, typer.Option("--held-out", help="The held-out (validation) loss, not the training loss.")
-    ] = False,
+    loss: Annotated[Literal["validation", "training"], typer.Option(help="The loss that is drawn.")] = "validation",
     to: OptionalOutput = None,
 ) -> None:
-    """Draw the loss curves of several runs over each other, in the terminal or as a .png, .pdf or .svg file."""
+    """Draw validation or training losses of several runs over each other, in the terminal or as .png, .pdf or .svg."""
     from archetype.errors import SpecError
     from archetype.runs.directory import Run
     from archetype.training.plot import draw_curves, draw_in_terminal
@@ -135,11 +146,12 @@ def plot(
     labelled = {}
     for folder in folders:
         curves = _curves(Run(folder), x)
-        labelled[str(folder)] = curves.held_out if held_out else curves.training
+        labelled[str(folder)] = curves.held_out if loss == "validation" else curves.training
     if not any(xs for xs, _ in labelled.values()):
-        raise SpecError(", ".join(map(str, folders)), "nothing was measured yet", "train further")
-    _warn_of_tokens([_tokens_of(Run(folder)) for folder in folders])
-    title = f"{'held-out' if held_out else 'training'} loss (nats)"
+        remedy = "train further, or draw --loss training" if loss == "validation" else "train further"
+        raise SpecError(", ".join(map(str, folders)), f"no {loss} loss was measured yet", remedy)
+    _warn_of_texts([_texts_of(Run(folder)) for folder in folders])
+    title = f"{loss} loss (nats)"
     if to is not None:
         draw_curves(labelled, to, title, UNITS[x])
         print(to)
@@ -162,7 +174,7 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
     if axis != "steps" and any("loss" in line and "num_targets" not in line for line in lines):
         raise DataError(str(run.metrics_file), "is of an earlier version, which counted no tokens", "use --x steps")
     if axis == "flops":
-        spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)
+        spec, recipe = read_run_spec(run), read_recipe(run.recipe_file, of_run=True)
         length = None if spec.reads_images else recipe.sequence_length  # an image is one target
         flops = step_flops(recipe, spec, 1, length) / (length or 1)
     return curves(lines, axis, flops)

@@ -20,7 +20,8 @@ SECTIONS = {
     "Run": ("recipe", "to", "resume", "track", "assignments", "allow_changes"),
     "Model and data": (
         "spec", "start_from", "train", "adapter", "new_tokens", "text", "source", "target", "images", "labelled",
-        "labelled_tokens", "chat", "preferences", "pairs", "scored_pairs", "tokenizer", "vocab_size",
+        "labelled_tokens", "chat", "preferences", "pairs", "scored_pairs", "column", "skip_bad", "tokenizer",
+        "vocab_size",
     ),
     "Optimization": (
         "steps", "epochs", "tokens", "flops", "minutes", "batch_size", "micro_batch_size", "sequence_length",
@@ -42,6 +43,8 @@ FIELDS = {
     **fields("training/examples.py:Preferences", preferences="data.examples"),
     **fields("training/examples.py:TextPairs", pairs="data.examples"),
     **fields("training/examples.py:ScoredPairs", scored_pairs="data.examples"),
+    **fields("training/examples.py:RecordData", column="data.columns"),
+    **fields("training/datasets.py:FileData", skip_bad="data.skip_bad"),
     **fields("training/datasets.py:TokenizedData", tokenizer="data.tokenizer", vocab_size="data.vocab_size"),
     **fields("training/optimizers/base.py:Optimizer", learning_rate="optimizer.learning_rate"),
     **fields("training/schedules.py:WarmUp", warmup_steps="schedule.warmup_steps"),
@@ -61,7 +64,7 @@ EXCLUDES = {
     "steps": tuple(BUDGET),
     "text": tuple(KINDS),
     "texts": tuple(KINDS),
-    "images": ("tokenizer", "vocab_size", "sequence_length", "new_tokens"),
+    "images": ("tokenizer", "vocab_size", "sequence_length", "new_tokens", "column"),
     "find_rate": ("plan", "force", "steps", "learning_rate", "warmup_steps", "patience", "track", *BUDGET),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archetype.data.images import ImageBatches, Images, class_names, open_images
+from archetype.data.images import ImageBatches, Images, OtherSize, class_names, open_images, shape_of_images
 from archetype.errors import DataError, SpecError
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Probability
@@ -105,13 +105,18 @@ def _images(data: ImageData, spec: ModelSpec) -> Images:
     if not data.file:
         raise SpecError("data.file", "no file is given", "name one with --images, or in the recipe")
     assert spec.image_shape is not None
-    return open_images(Path(data.file), *spec.image_shape, data.image_processor)
+    try:
+        return open_images(Path(data.file), *spec.image_shape, data.image_processor)
+    except OtherSize as error:
+        num_channels, side, _ = shape_of_images(Path(data.file)) or (*spec.image_shape, 0)
+        remedy = f"change either, as by --set spec.num_channels={num_channels} --set spec.image_size={side}"
+        raise DataError(error.place, error.cause, remedy) from None
 
 
 def _check_classes(images: Images, file: str, spec: ModelSpec) -> None:
     if images.labels.max() >= spec.head.num_classes:
         cause = f"holds class {images.labels.max()} and the model's {spec.head.num_classes} classes count from 0"
-        raise DataError(file, cause, "change either")
+        raise DataError(file, cause, f"change either, as by --set spec.head.num_classes={images.labels.max() + 1}")
 
 
 def _tensors(images: Images) -> Batch:

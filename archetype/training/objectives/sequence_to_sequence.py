@@ -36,10 +36,8 @@ class SequenceToSequence(ObjectiveConfig):
     def build(self, inputs: ObjectiveInputs) -> "SequenceToSequenceObjective":
         """The examples and the loss; pairs with a side that is too long are left out."""
         assert isinstance(inputs.data, PairData)
-        sources, targets, cut = inputs.data.lines(inputs.texts)
         training, validation = (
-            tokenized(sources[part], targets[part], inputs.text_tokenizer, inputs.sequence_length)
-            for part in (slice(cut), slice(cut, None))
+            tokenized(*side, inputs.text_tokenizer, inputs.sequence_length) for side in inputs.data.sides(inputs.texts)
         )
         if not len(training) or not len(validation):
             cause = f"{len(training)} pairs to learn from and {len(validation)} held out fit into "

@@ -42,25 +42,25 @@ def written(folder: Path, templates: dict[str, str], layout: str) -> Path:
 def texts(folder: Path) -> list[str | None]:
     """What transformers makes of a conversation without and with tools; None where it refuses."""
     theirs = AutoTokenizer.from_pretrained(folder)
-    found: list[str | None] = []
+    rendered: list[str | None] = []
     for tools in (None, [], [TOOL]):
         try:
-            found.append(theirs.apply_chat_template(TALK, tools=tools, tokenize=False))
+            rendered.append(theirs.apply_chat_template(TALK, tools=tools, tokenize=False))
         except ValueError:
-            found.append(None)
-    return found
+            rendered.append(None)
+    return rendered
 
 
 def own_texts(template: ChatTemplate) -> list[str | None]:
-    found: list[str | None] = []
+    rendered: list[str | None] = []
     for tools in (None, [], [TOOL]):
         try:
-            found.append(template.render(TALK, False, tools))
+            rendered.append(template.render(TALK, False, tools))
         except DataError as error:
             assert error.place in ("chat template", "tools")
             # tools that a template does not read are refused here, and left out without a word there
-            found.append(None if error.place == "chat template" else template.render(TALK, False))
-    return found
+            rendered.append(None if error.place == "chat template" else template.render(TALK, False))
+    return rendered
 
 
 def test_each_is_chosen_kept_and_written(tmp_path: Path) -> None:

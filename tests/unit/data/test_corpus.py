@@ -1,4 +1,4 @@
-"""A text as tokens, its end held out."""
+"""A text as tokens."""
 
 import sysconfig
 import textwrap
@@ -9,17 +9,11 @@ import pytest
 
 from archetype.data import corpus as module
 from archetype.data import library_text
-from archetype.data.corpus import corpus, encode, split
+from archetype.data.corpus import corpus, encode
 from archetype.errors import DataError
 from archetype.tokenizers import train_tokenizer
 
 TEXT = "".join(f"line {i} of a text\n" + "\n" * (i % 3) for i in range(400))
-
-
-def test_split_holds_out_the_end() -> None:
-    training, held_out = split(TEXT, 0.1)
-    assert training + held_out == TEXT
-    assert len(held_out) == pytest.approx(len(TEXT) / 10, abs=1)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters", "byte_bpe"])
@@ -31,15 +25,10 @@ def test_pieces_give_the_tokens_of_the_whole(kind: str, monkeypatch: pytest.Monk
 
 def test_counts_the_bytes_of_what_is_held_out_and_knows_the_text_again() -> None:
     tokenizer = train_tokenizer("bytes", TEXT, None)
-    original, same = corpus(TEXT + "é" * 50, tokenizer, 0.1), corpus(TEXT + "é" * 50, tokenizer, 0.1)
+    original, same = (corpus(TEXT + "é" * 50, tokenizer, 0.1, "end") for _ in "ab")
     assert original.validation_bytes == len(original.validation)
     assert original.fingerprint == same.fingerprint
-    assert corpus(TEXT + "è" * 50, tokenizer, 0.1).fingerprint != original.fingerprint
-
-
-def test_a_text_too_short_to_split_is_refused() -> None:
-    with pytest.raises(DataError, match="text: has 2 characters, too few to hold some out"):
-        split("ab", 0.1)
+    assert corpus(TEXT + "è" * 50, tokenizer, 0.1, "end").fingerprint != original.fingerprint
 
 
 def test_the_library_of_this_python_is_a_few_megabytes_of_english(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,9 @@ def alone_parquet_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     assert read(f"hf:{tmp_path / 'lines'}") == TEXTS  # streamed
     file = tmp_path / "folder" / "train.parquet"
-    assert refusal(file, field="body") == f"{file}: has no column 'body'; name one with data.field; it has text, n"
+    assert refusal(file, field="body") == (
+        f"{file}: has no column 'body'; it has text, n; name its column with --column, or data.field"
+    )
     parquet.write_table(pyarrow.table({"text": ["a", "b", "", "c", None]}), tmp_path / "null.parquet", row_group_size=2)
     (tmp_path / "null.jsonl").write_text('{"text": "a"}\n\n{"text": ""}\n{"text": null}\n')
     for name, place in (("null.parquet", "row 5"), ("null.jsonl", "line 4")):
@@ -137,8 +139,8 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes(b"text \xff")
     (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"text " * 999)[:-9])
     for name, message in {
-        "a.jsonl": "line 2: has no text under 'text'; name its field with data.field; it has body",
-        "b.jsonl": "line 2: is not JSON",
+        "a.jsonl": "line 2: has no text under 'text'; it has body; name its column with --column, or data.field",
+        "b.jsonl": "line 2: is not a JSON object: Expecting value",
         "c.txt": "is not UTF-8 at byte 5; save it as UTF-8",
         "d.txt.gz": "is not a whole gzip file; download it again",
     }.items():
@@ -151,5 +153,5 @@ def test_a_folder_has_the_files_of_all_kinds_and_a_pattern_its_own(tmp_path: Pat
     for name in ("b.txt", "a.jsonl", "c.parquet", "d.csv"):
         (tmp_path / name).touch()
     names = [Path(file).name for file in expand([str(tmp_path)], SUFFIXES)]
-    assert names == ["a.jsonl", "b.txt", "c.parquet"]
+    assert names == ["a.jsonl", "b.txt", "c.parquet", "d.csv"]
     assert expand(["hf:owner/name", str(tmp_path / "*.csv")], SUFFIXES) == ("hf:owner/name", str(tmp_path / "d.csv"))

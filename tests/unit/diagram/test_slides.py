@@ -8,6 +8,7 @@ from archetype.errors import SpecError
 from archetype.roles.drawing import X, inside
 from archetype.roles.mixer import Mixer
 from archetype.spec.edit import assign
+from tests.unit.diagram.test_diagram import check_places
 
 
 class Swing(Mixer):
@@ -54,6 +55,19 @@ def test_a_picture_has_the_proportion_of_a_slide(aspect: str, other: str | None)
     assert [box.x - dx for box in scene.boxes] == pytest.approx([box.x for box in plain.boxes])
     assert [box.y - dy for box in scene.boxes] == pytest.approx([box.y for box in plain.boxes])
     assert len(scene.wires) == len(plain.wires) and len(scene.notes) == len(plain.notes)
+
+
+def test_kinds_of_blocks_stand_in_as_many_rows_as_leave_the_text_largest() -> None:
+    kinds = ["layers[1].mixer=mamba", "layers[2].mixer=lstm", "layers[3].mixer=gru"]
+    model = assign(archetype.load_spec("llama-tiny"), ["num_layers=4", *kinds])
+    plain = archetype.draw(model).scene
+    for aspect, rows in (("16:9", 2), ("9:16", 4), ("5:1", 1)):
+        scene = archetype.draw(model, aspect=aspect).scene
+        blocks = [one for one in scene.containers if one.kind == "block"]
+        assert len({one.y + one.h for one in blocks}) == rows, aspect
+        wide, high = map(int, aspect.split(":"))
+        assert scene.width <= max(plain.width, plain.height * wide / high)
+        check_places(scene)
 
 
 @pytest.mark.parametrize("aspect", ["16x9", "16:0", "0:9", "16:", "-1:2", "a:b", "1:2:3", ""])

@@ -81,4 +81,4 @@ def test_sizes_and_texts_that_cannot_be_are_refused() -> None:
 
 
 def test_a_hopeless_loss_has_a_perplexity() -> None:
-    assert math.isfinite(Score(1e6, 1, 1, 0.0).perplexity)
+    assert math.isfinite(Score(1e6, 1, 1, 0.0, torch.tensor([1e6]), torch.tensor([False])).perplexity)

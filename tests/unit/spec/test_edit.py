@@ -190,7 +190,7 @@ def test_a_hybrid_differs_in_a_line_for_each_field() -> None:
     hybrid = TINY.replace(layers=spec.cycle(12, mamba, mamba, block))
     changes, layers = spec.differences(TINY, hybrid), "layers[0,1,3,4,6,7,9,10]"
     assert changes[:2] == [("num_layers", 2, 12), (f"{layers}.mixer.kind", "attention", "mamba")]
-    assert all(path.startswith(f"{layers}.mixer.") or path.startswith(f"{layers}.feedforward.") for path, *_ in changes[1:])
+    assert all(path.startswith((f"{layers}.mixer.", f"{layers}.feedforward.")) for path, *_ in changes[1:])
     assert {
         (f"{layers}.mixer.num_heads", 4, "(absent)"),
         (f"{layers}.mixer.position.theta", 10_000.0, "(absent)"),

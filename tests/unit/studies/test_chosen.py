@@ -13,7 +13,9 @@ from archetype.apps.cli.main import app
 from archetype.errors import ArchetypeError
 from archetype.io.yaml import mapping_to_yaml
 from archetype.studies import chosen
-from archetype.studies.experiment import TrainedPart, read_experiment
+from archetype.studies.experiment import read_experiment
+from archetype.studies.parts import TrainedPart
+from archetype.studies.run_time import RunTime
 from archetype.studies.store import SETTING
 from tests.helpers.cases import case
 from tests.unit.studies.small import BASE, experiment
@@ -29,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     words = random.Random(0).choices(["the", "cat", "sat", "on", "a", "mat"], k=6_000)
     (tmp_path / "text.txt").write_text(" ".join(words))
     fewer = {"TOKENS_PER_STEP": 32, "MIN_STEPS": 3, "LEAST_PAIRS": 2, "RATES": (1.0, 3.0)}
-    for name, value in (fewer | {"seconds_of_step": lambda arm, store: 0.1}).items():
+    for name, value in (fewer | {"time_of_run": lambda arm, store: RunTime(0.1)}).items():
         monkeypatch.setattr(chosen, name, value)
     monkeypatch.setenv(SETTING, str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from typer.testing import CliRunner
 from archetype.apps.cli.main import app
 from archetype.errors import ArchetypeError
 from archetype.io.yaml import mapping_to_yaml
+from archetype.studies import run_time
 from archetype.studies import study as studies
+from archetype.studies.run_time import RunTime
+from archetype.studies.sweep import engine
 from archetype.training import memory
 from tests.helpers.options import verbs
 from tests.helpers.registered import registries_as_before
@@ -67,7 +71,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_extension_is_loaded_behind_every_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those within a group are called as those without."""
-    monkeypatch.setattr(studies, "PROBE_STEPS", 2)
+    monkeypatch.setattr(run_time, "PROBE_STEPS", 2)
     (tmp_path / "scaled.py").write_text(EXTENSION)
     part = trained(arms={"plain": {}, "scaled": {"layers[*].mixer": MIXER}})
     (file := tmp_path / "file.yaml").write_text(mapping_to_yaml({"title": "Scaled", "parts": [part]}))
@@ -108,7 +112,7 @@ def test_a_plan_that_the_memory_does_not_hold_says_what_the_file_can_say(
 
 def test_a_plan_counts_the_time_of_further_sizes_and_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of a deeper model is counted as such, not as one of the model that decides."""
-    monkeypatch.setattr(studies, "seconds_of_step", lambda arm, store: 60.0 * len(arm.spec.layers))
+    monkeypatch.setattr(studies, "time_of_run", lambda arm, store: RunTime(60.0 * len(arm.spec.layers)))
     deep = BASE | {"layers": [*BASE["layers"]] * 3}
     modes = {"full": {"tokens": 192}, "extended": {"sizes": [deep]}}
     part = trained(data=[DATA, DATA | {"symbols": 10}], modes=modes, seeds=2, tune={"grid": {"batch_size": [2, 4]}})
@@ -117,6 +121,32 @@ def test_a_plan_counts_the_time_of_further_sizes_and_corpora(tmp_path: Path, mon
     assert planned["runs"] == runs + 2 * other_runs
     assert planned["minutes"] == pytest.approx(steps * (runs + other_runs + 3 * other_runs))
     assert planned["seconds_per_step"] == {"a": 60.0, "wide": 60.0}
+
+
+def test_status_counts_all_stages_and_a_run_says_first_that_it_gives_no_verdict(tmp_path: Path) -> None:
+    part = trained(seeds=2, tune={"grid": {"batch_size": [2, 4]}, "extend": 0})
+    (file := tmp_path / "file.yaml").write_text(mapping_to_yaml(experiment(part).dump()))
+    places = [str(file), "--store", str(tmp_path / "store")]
+    assert "width: 0 of 4 trials, 0 of 4 pairs\n4 runs left in this stage" in run("status", *places)
+    one = study(tmp_path, "full", part)
+    engine("here", 1).run(one.store, [one.store.add(request) for request in one.needed()])
+    assert json.loads(run("status", *places, "--json"))["stages"] == {"width": {"trials": [4, 4], "pairs": [0, 4]}}
+    done = CliRunner().invoke(app, ["compare", "run", *places], catch_exceptions=False)
+    said = done.stderr.splitlines()
+    assert said[0].startswith("no verdicts will be given") and said[1] == "4 runs to make"
+    assert said[-1].startswith("4 of 4 runs, ") and "0 runs left in this stage" in run("status", *places)
+    quick = CliRunner().invoke(app, ["compare", "run", *places, "--quick"], catch_exceptions=False)
+    assert "no verdicts" not in quick.stderr
+
+
+def test_the_time_of_a_run_is_that_of_all_its_parts(tmp_path: Path) -> None:
+    one = study(tmp_path, "full", trained())
+    arm = one.trained["width"].arms["a"]
+    assert RunTime(1.0, 2.0, 10.0).of(arm.recipe.replace(steps=100, evaluate_every=30)) == 100 + 3 * 2 + 10
+    started = time.perf_counter()
+    measured = run_time.time_of_run(arm, one.store)
+    assert min(measured.step, measured.rest) > 0 and measured.evaluation >= 0
+    assert measured.rest + measured.step < time.perf_counter() - started and not (one.store.folder / "runs").exists()
 
 
 def test_the_schema_is_one_object() -> None:

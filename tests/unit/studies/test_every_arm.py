@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from archetype.errors import SpecError
-from archetype.studies.decisions import NOT_SHOWN, SHOWN
+from archetype.studies.evidence import NOT_SHOWN, SHOWN
 from archetype.studies.extend import ReportExtension
 from archetype.studies.report import summary_text, write_reports
 from tests.helpers.cases import case

@@ -19,20 +19,11 @@ from archetype.spec.edit import put
 from archetype.studies import registry, scaling
 from archetype.studies import study as studies
 from archetype.studies.decisions import Decision
-from archetype.studies.experiment import (
-    CheckPart,
-    Expectation,
-    Experiment,
-    Match,
-    Metric,
-    Mode,
-    Modes,
-    ScalingLawPart,
-    TrainedPart,
-    Tune,
-)
+from archetype.studies.experiment import Experiment
 from archetype.studies.outcome import Outcome
+from archetype.studies.parts import CheckPart, ScalingLawPart, TrainedPart
 from archetype.studies.report import markdown
+from archetype.studies.settings import Expectation, Match, Metric, Mode, Modes, Tune
 from archetype.studies.study import Study
 from tests.helpers.examples import every
 from tests.unit.studies.pretended import GRID, LOSS_BY_RATE, Pretended
@@ -54,6 +45,7 @@ PARTS: dict[str, dict[str, Any]] = {"check": CHECK, "trained": trained(seeds=6),
 ARMS = {"a": {}, "wide": {"d_model": 16}, "wider": {"d_model": 24}}
 
 CHANGES: dict[str, Any] = {  # of keys, another value for each; with the part, its rule or the mode first, for that
+    "split": "end",
     "claim": 7, "title": "Other", "sentence": "Another.", "headline": "Mind this.", "is_calibration": True,
     "parts": [trained(id="other", seeds=6)], "id": "other", "says": "Otherwise", "check": "seats.other",
     "check type": "identity", "base": DEEP, "arms": ARMS, "recipe": RECIPE | {"batch_size": 2}, "seeds": 7,
@@ -88,7 +80,7 @@ REFUSED = {  # what no other value of the key can be, and why
 NEAR = {"arms": {"a": {}, "shared": {"layers[*].mixer.num_kv_heads": 1}}}
 SOLVED = NEAR | {"match": {"free": "layers[*].mixer.num_kv_heads"}}
 WHERE: dict[str, dict[str, Any]] = {  # what else a part says, so that a key can be seen
-    "between": {"arms": ARMS}, "match.free": NEAR, "match.solve": SOLVED,
+    "split": ON_TEXT, "between": {"arms": ARMS}, "match.free": NEAR, "match.solve": SOLVED,
     "metric.skip": {**ON_TEXT, "metric": {"name": "test.loss", "positions": [2, 4]}},
     "metric.positions": ON_TEXT, "metric.length": ON_TEXT, "arm.metric.length": ON_TEXT,
     "tune.grid": {"tune": {"grid": GRID}}, "tune.seeds": {"tune": {"grid": GRID}},

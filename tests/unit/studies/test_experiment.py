@@ -11,7 +11,8 @@ from archetype.io.yaml import mapping_to_yaml, read_mapping
 from archetype.studies.arms import quantities
 from archetype.studies.calibration import calibration_file
 from archetype.studies.claims import CHECKOUT, find_claims
-from archetype.studies.experiment import CheckPart, Experiment, TrainedPart, read_experiment
+from archetype.studies.experiment import Experiment, read_experiment
+from archetype.studies.parts import CheckPart, TrainedPart
 from archetype.studies.registry import load_checks
 from archetype.studies.search import Search, read_search
 from archetype.studies.store import Store

@@ -12,19 +12,9 @@ import pytest
 from archetype.distribution import install_command
 from archetype.errors import SpecError
 from archetype.studies import statistics
-from archetype.studies.decisions import (
-    NO_DIFFERENCE,
-    NOT_SHOWN,
-    SHOWN,
-    AtLeast,
-    Decision,
-    Difference,
-    Equivalence,
-    Evidence,
-    Identity,
-    SlopeBetween,
-    study_verdicts,
-)
+from archetype.studies.decisions import AtLeast, Decision, Difference, Equivalence, Identity, SlopeBetween
+from archetype.studies.evidence import NO_DIFFERENCE, NOT_SHOWN, SHOWN, Evidence
+from archetype.studies.verdicts import study_verdicts
 
 
 def scipy_stats() -> Any:

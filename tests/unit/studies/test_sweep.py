@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from archetype.errors import DataError
 from archetype.io.files import read_json
 from archetype.studies import execute as execution
 from archetype.studies import store as stores
+from archetype.studies import sweep
 from archetype.studies.execute import execute
 from archetype.studies.store import Store, state_of
 from archetype.studies.sweep import Here, OnRay, OnSlurm, work_through
@@ -143,15 +143,25 @@ def test_a_heart_beats_while_no_step_ends(tmp_path: Path) -> None:
     assert stores.heartbeat(tmp_path) == last and [file.name for file in tmp_path.iterdir()] == ["heartbeat"]
 
 
-def test_a_run_that_diverges_counts_as_a_guess(tmp_path: Path) -> None:
+def test_a_run_whose_weights_overflow_has_diverged_and_no_loss(tmp_path: Path) -> None:
     recipe = RECIPE | {"optimizer": {"kind": "sgd", "learning_rate": 1e30}}
     store, keys = keys_of(tmp_path, recipe=recipe)
     Here().run(store, keys[:1])
     folder = store.run_folder(keys[0])
     about = read_json(folder / "state.done")
     (measured,) = (read_json(file)["value"] for file in (folder / "measured").iterdir())
-    assert about["has_diverged"]
-    assert measured == about["validation_loss"] == pytest.approx(torch.tensor(6.0).log().item())
+    assert about["has_diverged"] and measured is about["validation_loss"] is None
+
+
+def test_progress_counts_the_steps_of_the_runs_that_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "SECONDS_BETWEEN_COUNTS", 0.0)
+    monkeypatch.setattr(stores.Heartbeat.__init__, "__defaults__", (0.001,))
+    store, keys = keys_of(tmp_path)
+    counts: list[tuple[float, int]] = []
+    Here().run(store, keys, lambda done, total: counts.append((done, total)))
+    done = [count for count, total in counts]
+    assert done == sorted(done) and done[0] < 1 and done[-1] == len(keys) and {total for _, total in counts} == {4}
+    assert any(0 < count % 1 < 1 for count in done)
 
 
 def test_a_run_that_fails_says_why_and_is_tried_again_when_asked(

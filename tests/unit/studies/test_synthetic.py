@@ -9,8 +9,8 @@ import torch
 from archetype.errors import SpecError
 from archetype.models.build import build
 from archetype.spec import parse
-from archetype.studies.experiment import Metric
 from archetype.studies.measure import position_losses, right_answers
+from archetype.studies.settings import Metric
 from archetype.training import setup
 from archetype.training.evaluate import evaluate
 from archetype.training.loop import take_step

@@ -19,6 +19,7 @@ from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
 from tests.helpers import forked
 from tests.helpers.cases import case
+from tests.helpers.sentencepieces import trained
 
 ROOT = Path(__file__).parents[3]
 TEXT = "the cat sat on the mat, and then the other cat sat there\n" * 5
@@ -63,6 +64,14 @@ def test_our_own_file_comes_before_tokenizer_json_and_that_before_the_others(tmp
     assert open_tokenizer(tmp_path).kind == "byte_bpe"
     train_tokenizer("bytes", "", None).save(tmp_path)
     assert open_tokenizer(tmp_path).kind == "bytes"
+
+
+def test_a_sentencepiece_model_of_a_class_is_no_folder_without_a_tokenizer(tmp_path: Path) -> None:
+    """Its class puts tokens around texts that the file does not say; named itself, the file is read as it is."""
+    (tmp_path / "spiece.model").write_bytes(trained({"model_type": "unigram"}))
+    assert "spiece.model" in refusal(tmp_path) and open_tokenizer(tmp_path / "spiece.model").kind == "sentencepiece"
+    byte_bpe(tmp_path)
+    assert open_tokenizer(tmp_path).kind == "byte_bpe"
 
 
 @pytest.mark.parametrize("token", ["<|endoftext|>", {"content": "<|endoftext|>", "lstrip": False}])

@@ -57,6 +57,12 @@ checkpoint_every: 4
 """
 
 
+@pytest.fixture
+def recipe(recipe: Recipe) -> Recipe:
+    """As earlier versions took a text: its end is held out."""
+    return recipe.replace(data=recipe.data.replace(split="end"))
+
+
 @pytest.fixture(params=["", "objective: {kind: next_token}"], ids=["no objective", "next_token"])
 def earlier(request: pytest.FixtureRequest, text_file: Path) -> str:
     return RECIPE.format(text=text_file, objective=request.param, warmup="warmup_steps")

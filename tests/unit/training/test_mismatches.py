@@ -40,12 +40,13 @@ def all_recipes(tmp_path: Path) -> dict[str, Recipe]:
 HEADS = {"encoder": "masked_language_model", "vision_encoder": "classification"}
 
 
-TEXT = "data of kind corpus, documents, mixture, labelled_text, labelled_tokens"
-FOR_DECODERS = f"{TEXT}, chat, preferences, text_pairs, scored_pairs, recall, distant_recall or facts"
-FOR_ENCODERS = f"{TEXT}, text_pairs or scored_pairs"
+OTHER = "other data"
 
 
-READS_SOURCE = "a model that reads a source, such as --spec t5-tiny"
+
+
+def or_other(preset: str, kinds: str) -> str:
+    return f"a model for such data, such as --spec {preset}, or {kinds}"
 
 
 def mismatch(objective: str, model: str, data: str, remedy: str, head: str = "") -> str:
@@ -60,23 +61,28 @@ MISMATCHES = [
     ("ngram", ENCODER, NEXT, mismatch("next_token does not suit", "encoder", "corpus", "masked_token")),
     ("ngram", WITH_CLASSES, None,
      mismatch("no objective suits", "encoder", "corpus",
-         "data of kind labelled_text, labelled_tokens, text_pairs or scored_pairs", "classification")),
+         or_other("llama-tiny", "data of kind labelled_text, labelled_tokens, text_pairs or scored_pairs"),
+         "classification")),
     ("ngram", transformer_pair(), NEXT,
      mismatch("next_token does not suit", "encoder_decoder", "corpus", "span_corruption")),
     ("ngram", transformer_pair(), PAIRS,
      mismatch("sequence_to_sequence does not suit", "encoder_decoder", "corpus", "span_corruption")),
     ("ngram", megabyte(), MASKED, mismatch("masked_token does not suit", "megabyte", "corpus", "next_token")),
-    ("pairs", decoder(), None, mismatch("no objective suits", "decoder", "pairs", READS_SOURCE)),
+    ("pairs", decoder(), None,
+     mismatch("no objective suits", "decoder", "pairs", or_other("transformer-tiny", OTHER))),
     ("pairs", decoder(), PAIRS,
-     mismatch("sequence_to_sequence does not suit", "decoder", "pairs", READS_SOURCE)),
-    ("pairs", ENCODER, None, mismatch("no objective suits", "encoder", "pairs", READS_SOURCE)),
+     mismatch("sequence_to_sequence does not suit", "decoder", "pairs", or_other("transformer-tiny", OTHER))),
+    ("pairs", ENCODER, None,
+     mismatch("no objective suits", "encoder", "pairs", or_other("transformer-tiny", OTHER))),
     ("pairs", transformer_pair(), SPANS,
      mismatch("span_corruption does not suit", "encoder_decoder", "pairs", "sequence_to_sequence")),
     ("images", decoder() | {"vocab_size": 9}, None,
-     mismatch("no objective suits", "decoder", "images", FOR_DECODERS)),
+     mismatch("no objective suits", "decoder", "images", or_other("vit-tiny", OTHER))),
     ("images", vision(), NEXT, mismatch("next_token does not suit", "vision_encoder", "images", "image_class")),
-    ("ngram", vision(), None, mismatch("no objective suits", "vision_encoder", "corpus", "data of kind images")),
-    ("pairs", vision(), None, mismatch("no objective suits", "vision_encoder", "pairs", READS_SOURCE)),
+    ("ngram", vision(), None,
+     mismatch("no objective suits", "vision_encoder", "corpus", or_other("llama-tiny", "data of kind images"))),
+    ("pairs", vision(), None,
+     mismatch("no objective suits", "vision_encoder", "pairs", or_other("transformer-tiny", "data of kind images"))),
 ]  # fmt: skip
 
 
@@ -128,9 +134,13 @@ def test_pictures_that_the_model_does_not_take_are_named(all_recipes: dict[str, 
     images, file = all_recipes["images"], "/images.npz"
     larger = images.replace(spec=vision() | {"image_size": 12, "num_channels": 3})
     message = refusal(larger, tmp_path)
-    assert message == f"{file}: its images are 1 x 8 x 8 and the model takes 3 x 12 x 12; change either"
+    assert message == f"{file}: its images are 1 x 8 x 8 and the model takes 3 x 12 x 12; " + (
+        "change either, as by --set spec.num_channels=1 --set spec.image_size=8"
+    )
     fewer = images.replace(spec=vision() | {"head": {"kind": "classification", "num_classes": 2}})
-    assert refusal(fewer, tmp_path) == f"{file}: holds class 2 and the model's 2 classes count from 0; change either"
+    assert refusal(fewer, tmp_path) == f"{file}: holds class 2 and the model's 2 classes count from 0; " + (
+        "change either, as by --set spec.head.num_classes=3"
+    )
     assert refusal(images.replace(data=ImageData()), tmp_path) == (
         "data.file: no file is given; name one with --images, or in the recipe"
     )
@@ -177,7 +187,8 @@ def test_no_held_out_line_trains_the_tokenizer(all_recipes: dict[str, Recipe], t
         file = tmp_path / f"{side}.txt"
         lines = file.read_text().splitlines()
         file.write_text("\n".join([*lines[:36], "z", *["zebra " * 90] * 3]))
-    tokenizer = start(tmp_path / "run", all_recipes["pairs"], CPU).tokenizer
+    recipe = all_recipes["pairs"]
+    tokenizer = start(tmp_path / "run", recipe.replace(data=recipe.data.replace(split="end")), CPU).tokenizer
     assert tokenizer is not None
     assert len(tokenizer.encode("zebra")) == 5
 

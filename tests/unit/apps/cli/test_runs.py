@@ -22,6 +22,7 @@ from archetype.training.evaluate import Evaluation
 from archetype.training.metrics import Evaluated, Step
 from archetype.training.optimizers import AdamW
 from archetype.training.plot import Curve
+from archetype.training.provenance import Provenance
 from archetype.training.recipe import Recipe
 
 TINY = families.preset("llama-tiny")
@@ -59,7 +60,7 @@ def test_runs_are_listed_with_what_each_changes_and_its_best_loss(folder: Path) 
     assert [row["best_validation_loss"] for row in rows] == [3.6, 4.35]
     assert all((row["step"], row["steps"], row["parameters"]) == (3, 9, rows[0]["parameters"]) for row in rows)
     heading, fast, slow = printed("runs", folder).splitlines()
-    assert heading.split() == ["run", "parameters", "steps", "best", "held-out", "loss", "learning_rate"]
+    assert heading.split() == ["run", "parameters", "steps", "best", "validation", "loss", "learning_rate"]
     assert fast.split()[1:] == [f"{rows[0]['parameters']:,}", "3/9", "3.6000", "0.01"]
     assert slow.split()[-2:] == ["4.3500", "0.001"]
 
@@ -112,6 +113,33 @@ def test_losses_of_different_tokenizers_are_said_not_to_compare(folder: Path, tm
             assert any("differ in their tokenizers" in str(one.message) for one in shown) == is_said
 
 
+def test_losses_of_different_validation_data_are_said_not_to_compare(folder: Path) -> None:
+    for hashes, is_said in ((("a", "a"), False), (("a", "b"), True)):
+        for run, data in zip(LOSSES, hashes, strict=True):
+            provenance = Provenance(spec="", data=data, recipe=Recipe().dump(full=True))
+            (folder / run / "provenance.json").write_text(provenance.model_dump_json())
+        for arguments in (("runs", folder), ("plot", *(folder / run for run in LOSSES))):
+            with warnings.catch_warnings(record=True) as shown:
+                warnings.simplefilter("always")
+                printed(*arguments)
+            assert any("differ in their data or in what is held out" in str(one.message) for one in shown) == is_said
+
+
+def test_the_best_loss_is_of_evaluations_on_the_same_examples(folder: Path) -> None:
+    """The one on all of them at the end may be lower, of easier examples."""
+    metrics.append(Run(folder / "fast").metrics_file, Evaluated(3, Evaluation(1.0, 0.25, 400), on_all=True))
+    rows = json.loads(printed("runs", folder, "--json"))["runs"]
+    assert [row["best_validation_loss"] for row in rows] == [3.6, 4.35]
+
+
+def test_a_run_that_was_not_evaluated_yet_offers_its_training_loss(folder: Path) -> None:
+    file = Run(folder / "fast").metrics_file
+    file.write_text("\n".join(line for line in file.read_text().splitlines() if "validation" not in line) + "\n")
+    with pytest.raises(SpecError, match="no validation loss was measured yet; train further, or draw --loss tr"):
+        CliRunner().invoke(app, ["plot", str(folder / "fast")], catch_exceptions=False)
+    assert "training loss" in printed("plot", folder / "fast", "--loss", "training")
+
+
 def test_a_difference_of_runs_is_that_of_models_and_recipes(folder: Path) -> None:
     fast, slow = folder / "fast", folder / "slow"
     assert printed("diff", fast, slow) == "recipe.optimizer.learning_rate: 0.01 -> 0.001\n"
@@ -128,7 +156,7 @@ def test_curves_lie_over_steps_tokens_flops_or_seconds(
     monkeypatch.setattr(plot, "draw_curves", lambda curves, *_: drawn.append(curves))
     flops = cost_report(TINY, 1, LENGTH).flops["train"] / LENGTH
     for axis, unit in {"steps": 1, "tokens": TARGETS, "flops": TARGETS * flops, "seconds": TARGETS / RATE}.items():
-        flags = ["--held-out"] if held_out else []
+        flags = [] if held_out else ["--loss", "training"]
         printed("plot", folder / "slow", folder / "fast", "--x", axis, *flags, "--to", folder / "loss.png")
         for name, losses in LOSSES.items():
             xs, ys = drawn[-1][str(folder / name)]
@@ -148,4 +176,4 @@ def test_curves_are_drawn_as_a_picture_or_in_the_terminal(folder: Path) -> None:
         CliRunner().invoke(app, ["plot", *map(str, runs), "--to", str(folder / "loss.jpg")], catch_exceptions=False)
     assert not (folder / "loss.jpg").exists()
     text = printed("plot", *runs, "--x", "flops")
-    assert "training loss (nats) by FLOPs" in text and all(str(run) in text for run in runs)
+    assert "validation loss (nats) by FLOPs" in text and all(str(run) in text for run in runs)

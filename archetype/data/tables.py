@@ -1,0 +1,317 @@
+"""Rows of files of records: JSON lines, lists of JSON objects, CSV, TSV and Parquet.
+
+A row that is damaged counts as a bad record; a file that cannot be read further is refused.
+"""
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from archetype.data.skipping import MAX_LIMIT, NOT_UTF8, skip, skipping
+from archetype.distribution import install_command
+from archetype.errors import DataError, one_line
+from archetype.io.files import MAX_TEXT_BYTES, check_regular
+from archetype.io.text import read_data
+
+DELIMITERS = ",;\t|"
+CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+PARQUET_SUFFIX = ".parquet"
+TABLE_SUFFIXES = (*CSV_SUFFIXES, PARQUET_SUFFIX)  # of files all of whose rows have the same columns
+MAX_LINE = 2**28
+MAX_NAME = 60  # characters of a column's name; a longer one is the text of a file without a line of names
+SAMPLE = 50  # rows by which columns are told apart
+
+
+class Row(NamedTuple):
+    """A record of a file.
+
+    Attributes:
+        place: its file and line, for messages.
+        values: by the names of its fields.
+    """
+
+    place: str
+    values: dict[str, Any]
+
+
+class Opened:
+    """A file at an offset, unpacked where its name ends in .gz; what is wrong with it in one line."""
+
+    def __init__(self, name: str, start: int = 0) -> None:
+        self.name, self.start = name, start
+
+    def __enter__(self) -> BinaryIO:
+        try:
+            opened = gzip.open(self.name) if self.name.endswith(".gz") else Path(self.name).open("rb")
+            self.file = cast(BinaryIO, opened)
+            self.file.seek(self.start)
+        except OSError as error:
+            raise DataError(self.name, f"cannot be read: {error.strerror or error}", "check the path") from None
+        return self.file
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.file.close()
+        if isinstance(error, gzip.BadGzipFile | EOFError | zlib.error):
+            raise DataError(self.name, "is not a whole gzip file", "download it again") from None
+        if isinstance(error, OSError):
+            raise DataError(self.name, f"cannot be read: {error.strerror or error}", "check the path") from None
+
+
+def rows(file: Path) -> Iterator[Row]:
+    """The rows of a file that fits into memory.
+
+    Raises:
+        DataError: names the place in the file that cannot be read.
+    """
+    if file.name.endswith(PARQUET_SUFFIX):
+        check_regular(file)
+        return parquet_rows(str(file))
+    return rows_of(io.BytesIO(read_data(file)), str(file))
+
+
+def rows_of(file: BinaryIO, name: str) -> Iterator[Row]:
+    """The rows of an open file, whose name says whether it is CSV or TSV; JSON says itself whether it is a list."""
+    if name.endswith(CSV_SUFFIXES):
+        return _delimited_rows(file, name)
+    start = file.read(2**12).removeprefix(b"\xef\xbb\xbf").lstrip()
+    file.seek(0)
+    return _rows_of_list(file, name) if start.startswith(b"[") else _rows_of_lines(file, name)
+
+
+def is_list(name: str) -> bool:
+    """Whether a file holds a list of JSON objects."""
+    with Opened(name) as file:
+        return file.read(2**12).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+
+
+def lines_of(file: BinaryIO, place: str) -> Iterator[bytes]:
+    """The lines of an open file with their ends.
+
+    Raises:
+        DataError: one is so long that it cannot be a line.
+    """
+    while line := file.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise DataError(place, f"has a line of more than {MAX_LINE >> 20} MiB", "is it the right file?")
+        yield line
+
+
+def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
+    """The rows of a CSV or TSV file, each with the number of its last line; the first one names the columns."""
+    lines = (line.decode("utf-8", "surrogateescape") for line in lines_of(file, name))
+    first = next(lines, "").removeprefix("\ufeff")
+    delimiter = "\t" if ".tsv" in name[-7:] else next((sign for sign in DELIMITERS if sign in first), ",")
+    reader = csv.reader(chain([first] if first else [], lines), strict=True, delimiter=delimiter)
+    names: list[str] = []
+    while True:
+        before = reader.line_num
+        try:
+            row = _next(reader)
+        except csv.Error as error:
+            remedy = 'write fields with quotes in quotes, and "" for each of them'
+            broken = DataError(f"{name}: line {reader.line_num}", f"is not CSV: {error}", remedy)
+            if not names or "unexpected end" in str(error):  # a quote that nothing closes may hide all the rest
+                raise broken from None
+            skip(broken, reader.line_num - before)
+            continue
+        if row is None:
+            return
+        place = f"{name}: line {reader.line_num}"
+        if row and not names:
+            names = [column.strip() for column in row]
+            if twice := [column for column in names if column and names.count(column) > 1]:
+                raise DataError(place, f"names {twice[0]} twice", "give each column a name of its own")
+        elif len(row) not in (0, len(names)):
+            cause = f"has {len(row)} fields, and the first line names {len(names)}"
+            sign = {",": "commas", "\t": "tabs"}.get(delimiter, repr(delimiter))
+            skip(DataError(place, cause, f"put fields that hold {sign} in quotes"))
+        elif any("\udc80" <= sign <= "\udcff" for text in row for sign in text):
+            skip(DataError(place, *NOT_UTF8))
+        elif row:
+            yield Row(place, dict(zip(names, row, strict=True)))
+
+
+def _next(reader: Iterator[list[str]]) -> list[str] | None:
+    """The next row, whose fields may be as long as a line; None at the end."""
+    limit = csv.field_size_limit(MAX_LINE)  # of the whole process
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _rows_of_lines(file: BinaryIO, name: str) -> Iterator[Row]:
+    for number, line in enumerate(lines_of(file, name), 1):
+        if line.strip():
+            try:
+                yield Row(place := f"{name}: line {number}", json_object_of_line(line, place))
+            except DataError as error:
+                skip(error)
+
+
+def json_object_of_line(line: bytes, place: str) -> dict[str, Any]:
+    """The JSON object of a line.
+
+    Raises:
+        DataError: it has none.
+    """
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise DataError(place, *NOT_UTF8) from None
+    except (ValueError, RecursionError) as error:
+        detail = f": {getattr(error, 'msg', error)}" if line.lstrip().startswith(b"{") else ""
+        cause = f"is not a JSON object{detail}"
+        raise DataError(place, cause, "write one object on each line, or name a .csv file") from None
+    if not isinstance(value, dict):
+        raise DataError(place, "is not a JSON object", "write one object on each line, or name a .csv file")
+    if b"\\u" in line:
+        check_characters(value, place)
+    return value
+
+
+def _rows_of_list(file: BinaryIO, name: str) -> Iterator[Row]:
+    """The objects of one JSON list."""
+    data = file.read(MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise DataError(name, f"is one JSON list of more than {MAX_TEXT_BYTES >> 20:,} MiB", "write one object a line")
+    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    decoder, position, number = json.JSONDecoder(), text.index("[") + 1, 0
+    while True:
+        position = _behind_spaces(text, position)
+        if number == 0 and text.startswith("]", position):
+            return
+        number += 1
+        place = f"{name}: record {number}"
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError) as error:
+            raise DataError(place, f"is not JSON: {getattr(error, 'msg', error)}", "is it the whole file?") from None
+        try:
+            if not isinstance(value, dict):
+                raise DataError(place, "is not a JSON object", "make it one, or remove it")
+            check_characters(value, place)
+            yield Row(place, value)
+        except DataError as error:
+            skip(error)
+        position = _behind_spaces(text, position)
+        if not text.startswith(",", position):
+            break
+        position += 1
+    if text[position : position + 1] != "]" or text[position + 1 :].strip():
+        raise DataError(f"{name}: record {number}", "is followed by neither a comma nor the end", "fix the file")
+
+
+def _behind_spaces(text: str, position: int) -> int:
+    while text[position : position + 1] in (" ", "\n", "\r", "\t"):
+        position += 1
+    return position
+
+
+def check_characters(value: Any, place: str) -> None:
+    """Refuse texts of a JSON value that no UTF-8 holds.
+
+    Raises:
+        DataError: one has half of a surrogate pair.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        if "\udc80" <= text[error.start] <= "\udcff":
+            raise DataError(place, *NOT_UTF8) from None
+        cause = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
+        raise DataError(place, cause, "write the whole character, or remove it") from None
+
+
+def library(name: str, source: str) -> Any:
+    """A library of the extra `datasets`."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError:
+        cause = f"is read by the library {name.partition('.')[0]}, which is not installed"
+        raise DataError(source, cause, install_command("datasets")) from None
+
+
+def parquet(source: str) -> Any:
+    """An open Parquet file."""
+    parquet_library = library("pyarrow.parquet", source)
+    check_regular(Path(source))
+    try:
+        return parquet_library.ParquetFile(source)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        cause = f"is not a Parquet file: {one_line(str(error), 120)}"
+        raise DataError(source, cause, "is it the whole file?") from None
+
+
+def parquet_rows(
+    source: str, groups: Sequence[int] | None = None, columns: Sequence[str] | None = None
+) -> Iterator[Row]:
+    """The rows of a Parquet file, or of some row groups and columns of it."""
+    with parquet(source) as file:
+        groups = range(file.metadata.num_row_groups) if groups is None else groups
+        number = sum(file.metadata.row_group(group).num_rows for group in range(groups[0])) if groups else 0
+        batches = file.iter_batches(256, row_groups=groups, columns=columns)
+        while True:
+            try:
+                if (batch := next(batches, None)) is None:
+                    return
+                values = batch.to_pylist()
+            except (OSError, ValueError) as error:  # damaged groups, and texts that are not UTF-8
+                cause = f"cannot be read: {one_line(str(error), 120)}"
+                raise DataError(source, cause, "is it the whole file?") from None
+            for row in values:
+                number += 1
+                yield Row(f"{source}: row {number}", row)
+
+
+def columns_of(file: Path) -> dict[str, list[Any]]:
+    """The first values of each column of a file, whatever is bad among them."""
+    columns: dict[str, list[Any]] = {}
+    with skipping(MAX_LIMIT):
+        for row in islice(first_rows(file), SAMPLE):
+            for name, value in row.values.items():
+                columns.setdefault(name, []).append(value)
+    return columns
+
+
+def first_rows(file: Path) -> Iterator[Row]:
+    """The rows of a file of any size, from its start."""
+    if file.name.endswith(PARQUET_SUFFIX):
+        yield from parquet_rows(str(file))
+        return
+    check_regular(file)
+    with Opened(str(file)) as opened:
+        yield from rows_of(opened, str(file))
+
+
+def text_columns(columns: dict[str, list[Any]]) -> list[str]:
+    """The columns that hold texts: strings of which one at least is not a number."""
+    return [
+        name
+        for name, values in columns.items()
+        if all(isinstance(value, str | None) for value in values)
+        and any(value and not is_number(value) for value in values)
+    ]
+
+
+def has_no_names(columns: Iterable[str]) -> bool:
+    """Whether names of columns look like the values of a row: numbers, or long texts."""
+    return any(len(name) > MAX_NAME or is_number(name) for name in columns)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

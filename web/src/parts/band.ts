@@ -1,0 +1,19 @@
+/** A curve that oscillates, as its moving mean with the least and the greatest value of each window. */
+export interface Band {
+  mean: number[];
+  low: number[];
+  high: number[];
+}
+
+/** The band of a curve; a window reaches `half` values to either side, and less at the ends, so that it stays symmetric. */
+export function band(y: number[], half: number): Band {
+  const result: Band = { mean: [], low: [], high: [] };
+  y.forEach((_, at) => {
+    const reach = Math.min(half, at, y.length - 1 - at);
+    const window = y.slice(at - reach, at + reach + 1);
+    result.mean.push(window.reduce((sum, value) => sum + value, 0) / window.length);
+    result.low.push(Math.min(...window));
+    result.high.push(Math.max(...window));
+  });
+  return result;
+}
