@@ -161,7 +161,7 @@ def read_config(
         raise SpecError(next(iter(settings)), cause, "leave it out")
     try:
         if warn:
-            warn_of_releases(values, place)
+            warn_of_releases(values, place, family is not None)
         if family is None:
             proof = find_proof(values, settings)
             taken = {} if proof is None else proof.taken

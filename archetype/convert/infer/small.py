@@ -95,7 +95,7 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
     chosen = _layers(values, layers)
     for key, value in values.items():
         if isinstance(value, list) and len(value) == layers and key not in special:
-            small[key] = [value[number] for number in chosen]
+            small[key] = [value[min(number, len(value) - 1)] for number in chosen]
     for key in ROPE:
         if isinstance(section := values.get(key), dict):
             width = small.get("qk_rope_head_dim") or small.get("head_dim") or SIZES["hidden_size"] // SIZES["n_head"]
