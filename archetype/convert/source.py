@@ -148,7 +148,7 @@ def read_config(config: PublishedConfig, warn: bool = True) -> tuple[Family, Mod
     tensors = config.shapes() if family is None else {}
     try:
         if warn:
-            warn_of_releases(values, place)
+            warn_of_releases(values, place, family is not None)
         family = family or read_unknown(values, tensors, place)
         if family.reading is not None and warn:
             warnings.warn(UnknownFamily(f"{config.model}: {family.reading.summary(family.name)}"), stacklevel=2)

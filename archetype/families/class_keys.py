@@ -86,8 +86,13 @@ def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mappi
     return None if row is None else row.defaults
 
 
-def warn_of_releases(values: Mapping[str, Any], place: str) -> None:
+def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool = False) -> None:
     """Say where a config.json may mean something else to another release than it means here.
+
+    Args:
+        values: of config.json.
+        place: the file, for messages.
+        is_registered: whether its family is, which refuses a key that it does not know in a later file.
 
     Warns:
         ReadOtherwise: the installed transformers reads a key that the newest release known here does not, or the other
@@ -105,7 +110,7 @@ def warn_of_releases(values: Mapping[str, Any], place: str) -> None:
             cause = f"transformers {dotted(newest)} reads {said} otherwise than {installed}, which is installed"
             _warn(f"{place}: {cause}; the model is what the {kind} classes of {dotted(newest)} make of it")
     unread = sorted(values.keys() - read.keys() - BOOKKEEPING - OF_TRAINING)
-    if is_later(values) and unread:
+    if is_later(values) and unread and not is_registered:
         cause = f"is of transformers {values['transformers_version']}, and is read as {dotted(newest)} reads it"
         _warn(f"{place}: {cause}, the newest known here, which makes nothing of {', '.join(unread)}")
 

@@ -13,11 +13,13 @@ CODEGEN = {"model_type": "codegen", "architectures": ["CodeGenForCausalLM"], "n_
 FALCON = {"model_type": "falcon", "architectures": ["FalconForCausalLM"], "surprise": 1, "initializer_range": 0.1}
 
 
-def said(monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], installed: str | None = None) -> list[str]:
+def said(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], installed: str | None = None, is_registered: bool = False
+) -> list[str]:
     monkeypatch.setattr(class_keys, "_installed", lambda: installed)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        warn_of_releases(values, "config.json")
+        warn_of_releases(values, "config.json", is_registered)
     assert all(one.category is ReadOtherwise for one in told)
     return [str(one.message) for one in told]
 
@@ -54,6 +56,7 @@ def test_a_file_of_a_later_release_is_read_as_the_newest_known_and_named(monkeyp
     later = {"transformers_version": "9.1.0"}
     for quiet in ({"transformers_version": "5.24.0"}, later | {"architectures": ["Other"]}, {}):
         assert said(monkeypatch, FALCON | quiet) == []
+    assert said(monkeypatch, FALCON | later, is_registered=True) == []  # it refuses the key
     assert len(said(monkeypatch, {"model_type": "x", "transformers_version": "9.1", "text_config": FALCON})) == 1
 
 
