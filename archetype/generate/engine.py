@@ -49,6 +49,10 @@ class Loaded(Protocol):
     def special(self) -> dict[str, Any]:
         """Ids of special tokens, as the model's files give them."""
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Ids that end a text."""
+
 
 class Engine:
     """Continue many prompts at once, or write the targets of many sources. None depends on the others.

@@ -1,10 +1,12 @@
 """The tokens that a folder names beside its tokenizer.json: added by its library, as transformers adds them."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from archetype.errors import Notice, shorten
 from archetype.tokenizers.added import FLAGS, AddedToken
-from archetype.tokenizers.special_tokens import content
+from archetype.tokenizers.special_tokens import CONFIG, content
 from archetype.tokenizers.tokenizer import check_utf8
 
 if TYPE_CHECKING:
@@ -22,11 +24,15 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
         config: the contents of tokenizer_config.json.
         added: the tokens that the folder lists with their ids, which the library does not obey.
 
+    Warns:
+        Notice: a token that the vocabulary lacks got an id that no file names.
+
     Source: `TokenizersBackend.__init__` in transformers 5.23.
     """
     from tokenizers import AddedToken as LibraryToken
 
     named = {name: flags for name, flags in _named(config) if name}
+    ids = {name: backend.token_to_id(name) for name in map(check_utf8, named)} | {one.content: one.id for one in added}
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     tokens = []
     for token in sorted(added):
@@ -35,10 +41,14 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
         tokens.append(LibraryToken(**flags | {"special": token.special or token.content in named}))
         known.add(token.content)
     for name, flags in named.items():
-        if check_utf8(name) not in known:
+        if name not in known:
             tokens.append(LibraryToken(name, **{"special": True} | flags))
     if tokens:
         backend.add_tokens(tokens)
+    if other := [name for name, id in ids.items() if backend.token_to_id(name) != id]:
+        shown = ", ".join(f"{name!r} {backend.token_to_id(name)}" for name in other)
+        cause = f"the vocabulary lacks tokens, which get the next ids as in transformers: {shown}"
+        warnings.warn(f"{CONFIG}: {shorten(cause, 300)}", Notice, stacklevel=2)
 
 
 def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, bool]]]:

@@ -11,6 +11,7 @@ import pytest
 import sentencepiece
 import tiktoken
 import tokenizers
+from transformers import PreTrainedTokenizerBase
 
 from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer, open_tokenizer
@@ -50,7 +51,13 @@ def library(folder: Path) -> tuple[Encode, Callable[[list[int]], str]]:
         backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         backend.no_truncation()
         backend.no_padding()
-        return lambda text: backend.encode(text, add_special_tokens=False).ids, backend.decode
+        form = lambda text: backend.encode(text, add_special_tokens=False).ids  # noqa: E731
+        config = folder / "tokenizer_config.json"
+        cleans = config.is_file() and json.loads(config.read_text()).get("clean_up_tokenization_spaces")
+        if cleans and not isinstance(backend.model, tokenizers.models.BPE):
+            cleaned = PreTrainedTokenizerBase.clean_up_tokenization
+            return form, lambda ids: cleaned(None, backend.decode(ids))
+        return form, backend.decode
     if (folder / "tokenizer.model").is_file():
         processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
         return processor.encode, processor.decode

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
-from archetype.errors import DataError, NotObeyed
+from archetype.errors import DataError, Notice
 from archetype.tokenizers import open_tokenizer
 from archetype.tokenizers.fast import write_fast
 from tests.helpers.cases import case
@@ -95,12 +95,12 @@ def test_source_and_export_are_equal(name: str, definition: str, change: dict[st
     for folder in (source, out):
         (folder / "config.json").write_text('{"model_type": "llama"}')
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotObeyed)
+        warnings.simplefilter("ignore", Notice)
         tokenizer = open_tokenizer(source)
         tokenizer.save(run)
         again = open_tokenizer(run)
-    again.save(out)
-    write_fast(again, out, has_class=True)
+        again.save(out)
+        write_fast(again, out, has_class=True)
     expected = read(source)
     assert read(out) == expected
     for one in (tokenizer, again):
@@ -126,13 +126,22 @@ def test_published_folders_and_their_exports_are_equal(shared: Path, tmp_path: P
         for file in source.iterdir():
             (folders[0] / file.name).write_bytes(file.read_bytes())
         with case(source.name), warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotObeyed)
+            warnings.simplefilter("ignore", Notice)
             tokenizer = open_tokenizer(source)
             tokenizer.save(folders[1])
             write_fast(tokenizer, folders[1], has_class=True)
             assert read(folders[1]) == read(folders[0])
         count += 1
     assert count >= 14
+
+
+def test_a_token_that_the_vocabulary_lacks_is_named_with_its_id(tmp_path: Path) -> None:
+    _, backend, size = next(backends())
+    backend.save(str(tmp_path / "tokenizer.json"))
+    for said in ({"eos_token": "<new>"}, {"added_tokens_decoder": {str(size + 7): NEW}}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+        with pytest.warns(Notice, match=f"the vocabulary lacks tokens.*'<new>' {size}"):
+            open_tokenizer(tmp_path)
 
 
 def test_a_folder_whose_tokens_cannot_be_added_is_refused(tmp_path: Path) -> None:
