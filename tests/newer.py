@@ -31,7 +31,7 @@ def main() -> int:
     torch.write_text(next(line for line in constraints if line.startswith("torch==")))
     install = ("-m", "pip", "install", "--quiet", "--quiet", "--no-compile", "--upgrade", "--upgrade-strategy", "eager")
     subprocess.run([python, *install, "--constraint", torch, "--editable", f"{ROOT}[test]"], check=True)
-    newer = sorted(f"{found.name}=={found.version}" for found in distributions(path=[site]))
+    newer = sorted(f"{package.name}=={package.version}" for package in distributions(path=[site]))
     newer = [name for name in newer if not name.startswith(("pip==", "setuptools==", "archetype-lm=="))]
     if not newer:
         print("no release is newer than the constraints")

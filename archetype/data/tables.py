@@ -48,6 +48,7 @@ class Opened:
 
     def __enter__(self) -> BinaryIO:
         try:
+            check_regular(Path(self.name))
             opened = gzip.open(self.name) if self.name.endswith(".gz") else Path(self.name).open("rb")
             self.file = cast(BinaryIO, opened)
             self.file.seek(self.start)

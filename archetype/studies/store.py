@@ -69,7 +69,7 @@ class RunRequest:
         unwritten = self.recipe.data.unwritten  # with these values the key is that of earlier versions
         data = {
             name: value for name, value in recipe.pop("data").items()
-            if name != "text" and not (name in unwritten and unwritten[name] == value)
+            if name != "text" and not (name in unwritten and unwritten[name] == getattr(self.recipe.data, name))
         }  # fmt: skip
         identity = [spec, recipe, data, self.data_sha256, self.device, CODE, torch.__version__]
         identity += [extension.sha256 for extension in extensions_of([model, self.recipe])]

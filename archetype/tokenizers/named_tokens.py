@@ -54,7 +54,7 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
 def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, bool]]]:
     """Each token that a key names, and the flags that it is given there."""
     extra = config.get(EXTRA) or config.get(OLDER_EXTRA) or ()
-    own = [key for key in config if key.endswith("_token") and key not in NAMED]
+    own = [key for key in config if key.endswith("_token") and key not in NAMED and not key.startswith("add_")]
     values = [config.get(key) for key in (*NAMED, *own)]
     for value in [*values, *(extra.values() if isinstance(extra, dict) else extra if isinstance(extra, list) else ())]:
         if (name := content(value)) is not None:

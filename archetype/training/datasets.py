@@ -69,6 +69,7 @@ class FileData(Data):
         skip_bad: up to so many bad records are left out, with a count: damaged, empty, or without a field.
     """
 
+    unwritten: ClassVar[dict[str, Any]] = {"skip_bad": 0}
     skip_bad: Index = 0
 
 
@@ -113,7 +114,7 @@ class TextData(RunningText):
         split: which parts are held out: everywhere (stretches spread over the text), or its end.
     """
 
-    unwritten: ClassVar[dict[str, Any]] = {"split": "end"}
+    unwritten: ClassVar[dict[str, Any]] = FileData.unwritten | {"split": "end"}
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["corpus"] = "corpus"
     text: tuple[str, ...] = ()
@@ -261,7 +262,7 @@ class PairData(TokenizedData):
         columns: names that a file of records has for its fields, each as FIELD=COLUMN.
     """
 
-    unwritten: ClassVar[dict[str, Any]] = {"split": "end"}
+    unwritten: ClassVar[dict[str, Any]] = FileData.unwritten | {"split": "end", "columns": ()}
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
     preset: ClassVar[str] = "transformer-tiny"
     kind: Literal["pairs"] = "pairs"

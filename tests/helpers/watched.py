@@ -34,10 +34,17 @@ class Watch:
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.touched: list[str] = []
+        self.temporary: list[Path] = []  # folders that the process made for itself
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.folder is None:
             return
+        if event == "tempfile.mkdtemp":
+            self.temporary.append(Path(os.path.realpath(arguments[0])))
+        if arguments and isinstance(arguments[0], str | bytes | os.PathLike) and event != "exec":
+            path = Path(os.path.realpath(os.fsdecode(arguments[0])))
+            if any(path.is_relative_to(folder) for folder in self.temporary):
+                return
         if event in FORBIDDEN and (event, arguments) != OF_ITSELF:
             self.touched.append(f"{event} {arguments!r:.200}")
         elif event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):

@@ -114,6 +114,6 @@ def test_what_is_cut_is_noticed(page: Page, server: Served) -> None:
     show(page, "architecture of llama-3-8b")
     assert page.tab.evaluate(CUT) == []
     page.tab.evaluate("() => { document.querySelector('.picture svg').style.width = '3000px' }")
-    found = page.tab.evaluate(CUT)
-    assert any(one.startswith("clipped aside: div.picture") for one in found)
-    assert any(one.startswith("beyond") for one in found)
+    faults = page.tab.evaluate(CUT)
+    assert any(one.startswith("clipped aside: div.picture") for one in faults)
+    assert any(one.startswith("beyond") for one in faults)

@@ -63,7 +63,6 @@ def test_one_file_is_read_as_it_was_saved(tmp_path: Path) -> None:
 
 
 def test_shards_are_read_by_their_index(sharded: Path) -> None:
-    save_file({"a": B}, sharded / SINGLE)  # the index goes before a single file
     tensors = Tensors.open(sharded)
     assert tensors.names() == ["a", "b"]
     assert tensors.shape("a") == (2, 3)
