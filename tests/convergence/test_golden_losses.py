@@ -68,7 +68,8 @@ def losses(name: str, folder: Path, steps: int = 100) -> list[float]:
     drawn = random.Random(0)
     (folder / "text.txt").write_text(" ".join(drawn.choice(WORDS) for _ in range(2000)))
     recipe = Recipe(
-        spec=model, data=TextData(text=(str(folder / "text.txt"),), tokenizer="characters", split="end"), objective=NextToken(),
+        spec=model, objective=NextToken(),
+        data=TextData(text=(str(folder / "text.txt"),), tokenizer="characters", split="end"),
         batch_size=4, steps=100, schedule=Cosine(warmup_steps=10), seed=5, dtype="float32",
     )  # fmt: skip
     state = start(folder / "run", Recipe.parse(recipe.dump() | {"optimizer": SMALL} | fields), torch.device("cpu"))

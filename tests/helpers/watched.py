@@ -41,8 +41,11 @@ class Watch:
             return
         if event == "tempfile.mkdtemp":
             self.temporary.append(Path(os.path.realpath(arguments[0])))
-        if arguments and isinstance(arguments[0], str | bytes | os.PathLike) and event != "exec":
-            path = Path(os.path.realpath(os.fsdecode(arguments[0])))
+        if event in FORBIDDEN | {"open"} and arguments and isinstance(arguments[0], str | bytes | os.PathLike):
+            start = ""
+            if event in ("os.remove", "os.rmdir") and arguments[1] >= 0:  # a name below an open folder
+                start = str(Path(f"/proc/self/fd/{arguments[1]}").readlink())
+            path = Path(os.path.realpath(Path(start, os.fsdecode(arguments[0]))))
             if any(path.is_relative_to(folder) for folder in self.temporary):
                 return
         if event in FORBIDDEN and (event, arguments) != OF_ITSELF:

@@ -317,7 +317,7 @@ def test_dynamic_scaling_follows_this_request_and_no_earlier_one() -> None:
     _, state = forward_step(model, padded([short[:4], long[:-1]]), state, sized([4, CONTEXT - 1]))
     logits, state = forward_step(model, torch.stack([short[4:], long[-1:]]), state)
     assert distance(logits[0, 0], alone[-1]) < EXACT
-    single = model.new_state(1)  # keys before keep the rotation of their own length: see tests/parity/test_growing_texts.py
+    single = model.new_state(1)  # keys keep the rotation of their own length (tests/parity/test_growing_texts.py)
     _, single = forward_step(model, long[None, :-1], single)
     assert distance(logits[1, 0], forward_step(model, long[None, -1:], single)[0][0, 0]) < EXACT
 

@@ -41,7 +41,7 @@ VERBS = {
         "runs",
         "List runs with their size and best validation loss, and a column for each setting that differs.",
     ),
-    "plot": ("runs", "plot", "Draw validation or training losses of several runs over each other, in the terminal or as .png, .pdf or .svg."),
+    "plot": ("runs", "plot", "Draw the validation or training losses of several runs over each other."),
     "report": ("runs", "report", "Write report.html of a run: curves, cost, recipe, samples and environment."),
     "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
     "chat": ("chat", "chat", "Talk with a model in the terminal, by its own chat template; each line is a message."),

@@ -60,6 +60,7 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype} on {device_name(device)}, "
         f"from step {state.step}",
         markup=False,
+        soft_wrap=True,
     )
     shows_samples = samples and state.processes.holds_all
     with ProgressLine(err, state) as progress:

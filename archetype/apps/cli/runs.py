@@ -138,7 +138,7 @@ def plot(
     loss: Annotated[Literal["validation", "training"], typer.Option(help="The loss that is drawn.")] = "validation",
     to: OptionalOutput = None,
 ) -> None:
-    """Draw validation or training losses of several runs over each other, in the terminal or as .png, .pdf or .svg."""
+    """Draw the validation or training losses of several runs over each other."""
     from archetype.errors import SpecError
     from archetype.runs.directory import Run
     from archetype.training.plot import draw_curves, draw_in_terminal

@@ -62,8 +62,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
          "names = map(re.escape, sorted(known, key=len))"),
         ("parts[at - 1] = parts[at - 1].rstrip() if token.lstrip",
          "parts[at - 1] = parts[at - 1].rstrip() if token.rstrip"),
-        ("tokens.append(AddedToken(int(id), token[\"content\"], **flags))",
-         "tokens.append(AddedToken(int(id), token[\"content\"], flags[\"special\"]))"),
+        ("tokens.append(AddedToken(int(id), token[\"content\"], **{\"special\": False} | flags))",
+         "tokens.append(AddedToken(int(id), token[\"content\"], flags.get(\"special\", False)))"),
     ],
     "tokenizers/added_tokens.py": [
         ("wider.bos, wider.eos, wider.adds_bos = tokenizer.bos, tokenizer.eos, tokenizer.adds_bos",
@@ -74,11 +74,10 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ('"rstrip": False,', '"rstrip": True,'),
     ],
     "tokenizers/special_tokens.py": [
-        ('"add_bos_token": tokenizer.adds_bos,', '"add_bos_token": tokenizer.bos is not None,'),
-        ('"eos_token": name_of(tokenizer.eos[0])', '"eos_token": name_of(tokenizer.eos[-1])'),
+        ('"eos_token": tokenizer.eos[0] if', '"eos_token": tokenizer.eos[-1] if'),
         ("tokenizer.adds_bos = tokenizer.adds_bos and tokenizer.bos is not None", "pass"),
         ('if key in ("cls_token", "bos_token"):', 'if key == "bos_token":'),
-        ("for name in (MAP, CONFIG):", "for name in (CONFIG, MAP):"),
+        ('if "added_tokens_decoder" not in config and', "if"),
     ],
     "tokenizers/stream.py": [
         ("if recent_text == new or recent_text.strip():", "if True:"),
@@ -88,7 +87,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("known = [id for id in ids if 0 <= id < self._vocab_size]",
          "known = [id for id in ids if 0 < id < self._vocab_size]"),
         ("return whole[:first], whole[first + len(plain) :]", "return whole[:first], []"),
-        ("return [*before, *super().add_special_tokens(ids), *after]", "return [*before, *ids, *after]"),
+        ("return [*first, *before, *ids, *after]", "return [*before, *ids, *after]"),
     ],
     "tokenizers/tokenizer.py": [
         ("names = map(re.escape, sorted(special, key=len, reverse=True))", "names = map(re.escape, special)"),

@@ -25,14 +25,14 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ('"prompt_token_ids": choices.prompts[index // choices.n]}', '"prompt_token_ids": choices.prompts[0]}'),
         ("usage(sum(map(len, rows)), sum(target.num_tokens for target in targets))",
          "usage(sum(map(len, rows)), sum(target.num_tokens - 1 for target in targets))"),
-        ("elif add_special_tokens and tokenizer.bos is not None and (tokenizer.adds_bos or not ids):",
-         "elif add_special_tokens and tokenizer.bos is not None:"),
+        ("ids = tokenizer.encode_prompt(text) if add_special_tokens else tokenizer.encode(text)",
+         "ids = tokenizer.encode_prompt(text)"),
         ("pieces[-1] += stream.finish()", "pass"),
     ],
     "apps/serve/chat.py": [
         ("text = template.render(plain, add_generation_prompt is not False, tools or None)",
          "text = template.render(plain, bool(add_generation_prompt), tools or None)"),
-        ("one.token in (*model.tokenizer.eos, *(body.stop_token_ids or ()))", "one.token in model.tokenizer.eos"),
+        ("one.token in (*model.lm.ends, *(body.stop_token_ids or ()))", "one.token in model.lm.ends"),
     ],
     "apps/serve/generation_request.py": [
         ("self.top_k if self.top_k > 0 else None", "self.top_k if self.top_k >= 0 else None"),
@@ -135,7 +135,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "studies/statistics.py": [
         ("np.std(values, ddof=1)", "np.std(values)"),
         ("(len(p_values) - rank) * p_values[index]", "len(p_values) * p_values[index]"),
-        ("0.5 * (difference == 0)", "(difference == 0)"),
+        ("* (1 - 1e-12)))", "* (1 + 1e-12)))"),
         ("(1 + level) / 2)) * _standard_error", "level)) * _standard_error"),
         ("rows, seeds = generator.integers(num_examples, size=num_examples), generator",
          "rows, seeds = np.arange(num_examples), generator"),
@@ -153,8 +153,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("(n - 1).bit_length() + 1) // 2", "n.bit_length() + 1) // 2"),
     ],
     "data/records.py": [
-        ('rows.append((reader.line_num, dict(', "rows.append((len(rows) + 2, dict("),
-        ('if row.get(field) is None or row[field] == "":', "if row.get(field) is None:"),
+        ('if record[field] is None or record[field] == "":', "if record[field] is None:"),
     ],
     "data/pairs.py": [
         ("if max(len(s), len(t)) < longest:", "if len(s) < longest:"),

@@ -104,7 +104,8 @@ def test_a_recipe_whose_layers_are_none_is_compared_all_the_same(tmp_path: Path,
     for layers in ([], 1.5, None, {}):
         values["spec"]["layers"] = layers
         file.write_text(json.dumps(values))
-        assert refusal(tmp_path / "run").startswith(("/recipe.yaml: spec.layers", "/recipe.yaml: spec.num_layers: was 1"))
+        places = ("/recipe.yaml: spec.layers", "/recipe.yaml: spec.num_layers: was 1")
+        assert refusal(tmp_path / "run").startswith(places)
 
 
 def test_a_finished_run_goes_on_for_more_steps(tmp_path: Path, recipe: Recipe) -> None:
