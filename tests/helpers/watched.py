@@ -21,7 +21,8 @@ FORBIDDEN = {
     "socket.getaddrinfo", "socket.bind", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "shutil.rmtree",
     "pickle.find_class", "ctypes.dlopen", "webbrowser.open",
 }  # fmt: skip
-OF_ITSELF = ("ctypes.dlopen", (None,))  # the process's own symbols; no file is loaded
+# the process's own symbols, and those of the C library, which it has loaded already
+OF_ITSELF = {("ctypes.dlopen", (None,)), ("ctypes.dlopen", ("libc.so.6",))}
 OWN = [
     Path(path).resolve() for path in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *sys.path) if path
 ]
@@ -34,7 +35,9 @@ class Watch:
     def __init__(self) -> None:
         self.folder: Path | None = None
         self.touched: list[str] = []
-        self.temporary: list[Path] = []  # folders that the process made for itself
+        # folders that the process made for itself: of a small model that is compared, and of what that found
+        caches = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+        self.temporary = [Path(os.path.realpath(caches / "archetype"))]
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.folder is None:
@@ -48,7 +51,7 @@ class Watch:
             path = Path(os.path.realpath(Path(start, os.fsdecode(arguments[0]))))
             if any(path.is_relative_to(folder) for folder in self.temporary):
                 return
-        if event in FORBIDDEN and (event, arguments) != OF_ITSELF:
+        if event in FORBIDDEN and (event, arguments) not in OF_ITSELF:
             self.touched.append(f"{event} {arguments!r:.200}")
         elif event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
             path = Path(os.path.realpath(os.fsdecode(arguments[0])))

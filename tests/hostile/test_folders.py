@@ -328,7 +328,7 @@ def test_every_malformed_file_is_told_in_one_line(sound: Path, tmp_path: Path) -
         for name, one in results.items()
         if one["status"] != 2 or one["error"].count("\n") != 1 or one["touched"] or one["changed"]
     }
-    assert wrong == {}
+    assert wrong == {}, [(name, one["touched"]) for name, one in wrong.items()][:3]
 
 
 def test_a_family_that_is_not_known_is_read_or_refused(sound: Path, tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_a_family_that_is_not_known_is_read_or_refused(sound: Path, tmp_path: Pa
         for name, one in results.items()
         if one["status"] not in (0, 2) or one["touched"] or one["changed"] or "Traceback" in one["error"]
     }
-    assert wrong == {}
+    assert wrong == {}, [(name, one["touched"]) for name, one in wrong.items()][:3]
     assert {one["status"] for one in results.values()} == {0, 2}
 
 
@@ -358,7 +358,7 @@ def test_no_booby_trap_goes_off(sound: Path, tmp_path: Path) -> None:
         if one["status"] != (0 if TRAPS[name][1] else 2) or one["touched"] or one["changed"]
         or (one["status"] == 2 and one["error"].count("\n") != 1)
     }  # fmt: skip
-    assert wrong == {}
+    assert wrong == {}, [(name, one["touched"]) for name, one in wrong.items()][:3]
     assert not list(tmp_path.rglob(SPRUNG)) and not (ROOT / SPRUNG).exists()
 
 
