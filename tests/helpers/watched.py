@@ -22,7 +22,7 @@ FORBIDDEN = {
     "pickle.find_class", "ctypes.dlopen", "webbrowser.open",
 }  # fmt: skip
 # the process's own symbols, and those of the C library, which it has loaded already
-OF_ITSELF = {("ctypes.dlopen", (None,)), ("ctypes.dlopen", ("libc.so.6",))}
+OF_ITSELF = (("ctypes.dlopen", (None,)), ("ctypes.dlopen", ("libc.so.6",)))
 OWN = [
     Path(path).resolve() for path in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *sys.path) if path
 ]
