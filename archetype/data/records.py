@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from archetype.data.columns import columns_of, has_no_names, text_columns
 from archetype.data.skipping import skip
-from archetype.data.tables import TABLE_SUFFIXES, Row, columns_of, has_no_names, rows, text_columns
+from archetype.data.tables import TABLE_SUFFIXES, Row, rows
 from archetype.errors import DataError, SpecError, nearest, one_line
 
 MAX_NAMES = 80  # characters of the names of columns in a message

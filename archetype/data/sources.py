@@ -41,7 +41,7 @@ RECORD_SUFFIXES = (*JSON_SUFFIXES, *TABLE_SUFFIXES, ".json", ".json.gz")  # of f
 HUGGING_FACE = "hf:"
 PIECE_BYTES = 2**24  # of files, read by one process at a time
 SECTION = 2**20  # bytes of a document of a text file that has no separators
-NAME_COLUMN = "name its column with --column, or data.field"
+NAME_COLUMN = "name its column with --column (data.field in a recipe)"
 LOOK_AHEAD = 2**16  # bytes within which a section's last line is to end
 
 
@@ -302,7 +302,7 @@ def _text(row: Row, field: str) -> str:
         return value
     if field not in row.values:
         raise NoColumn(row.place, f"has no text under {field!r}; it has {named(row.values)}", NAME_COLUMN)
-    cause = f"has {'no text' if value is None else f'{value!r:.20}, which is no text,'} under {field!r}"
+    cause = f"has {'no text' if value is None else f'{value!r:.20}, which is not a text,'} under {field!r}"
     raise DataError(row.place, cause, NAME_COLUMN)
 
 

@@ -8,12 +8,12 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from archetype.data.skipping import MAX_LIMIT, NOT_UTF8, skip, skipping
+from archetype.data.skipping import NOT_UTF8, skip
 from archetype.distribution import install_command
 from archetype.errors import DataError, one_line
 from archetype.io.files import MAX_TEXT_BYTES, check_regular
@@ -24,8 +24,6 @@ CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 PARQUET_SUFFIX = ".parquet"
 TABLE_SUFFIXES = (*CSV_SUFFIXES, PARQUET_SUFFIX)  # of files all of whose rows have the same columns
 MAX_LINE = 2**28
-MAX_NAME = 60  # characters of a column's name; a longer one is the text of a file without a line of names
-SAMPLE = 50  # rows by which columns are told apart
 
 
 class Row(NamedTuple):
@@ -129,9 +127,10 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
             if twice := [column for column in names if column and names.count(column) > 1]:
                 raise DataError(place, f"names {twice[0]} twice", "give each column a name of its own")
         elif len(row) not in (0, len(names)):
-            cause = f"has {len(row)} fields, and the first line names {len(names)}"
+            number = f"{len(row)} field{'s' * (len(row) > 1)}"
             sign = {",": "commas", "\t": "tabs"}.get(delimiter, repr(delimiter))
-            skip(DataError(place, cause, f"put fields that hold {sign} in quotes"))
+            remedy = f"put fields that hold {sign} in quotes" if len(row) > len(names) else "give it all columns"
+            skip(DataError(place, f"has {number}, and the first line names {len(names)}", remedy))
         elif any("\udc80" <= sign <= "\udcff" for text in row for sign in text):
             skip(DataError(place, *NOT_UTF8))
         elif row:
@@ -227,7 +226,7 @@ def check_characters(value: Any, place: str) -> None:
     except UnicodeEncodeError as error:
         if "\udc80" <= text[error.start] <= "\udcff":
             raise DataError(place, *NOT_UTF8) from None
-        cause = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
+        cause = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is not a character"
         raise DataError(place, cause, "write the whole character, or remove it") from None
 
 
@@ -272,47 +271,3 @@ def parquet_rows(
             for row in values:
                 number += 1
                 yield Row(f"{source}: row {number}", row)
-
-
-def columns_of(file: Path) -> dict[str, list[Any]]:
-    """The first values of each column of a file, whatever is bad among them."""
-    columns: dict[str, list[Any]] = {}
-    with skipping(MAX_LIMIT):
-        for row in islice(first_rows(file), SAMPLE):
-            for name, value in row.values.items():
-                columns.setdefault(name, []).append(value)
-    return columns
-
-
-def first_rows(file: Path) -> Iterator[Row]:
-    """The rows of a file of any size, from its start."""
-    if file.name.endswith(PARQUET_SUFFIX):
-        yield from parquet_rows(str(file))
-        return
-    check_regular(file)
-    with Opened(str(file)) as opened:
-        yield from rows_of(opened, str(file))
-
-
-def text_columns(columns: dict[str, list[Any]]) -> list[str]:
-    """The columns that hold texts: strings of which one at least is not a number."""
-    return [
-        name
-        for name, values in columns.items()
-        if all(isinstance(value, str | None) for value in values)
-        and any(value and not is_number(value) for value in values)
-    ]
-
-
-def has_no_names(columns: Iterable[str]) -> bool:
-    """Whether names of columns look like the values of a row: numbers, or long texts."""
-    return any(len(name) > MAX_NAME or is_number(name) for name in columns)
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -30,7 +30,7 @@ def pdf(scene: Scene, colours: Colours = LIGHT) -> bytes:
 
 
 def _figure(scene: Scene, inch: int, dpi: float, colours: Colours) -> "Figure":
-    """Paint a scene, so many of whose pixels are an inch."""
+    """Paint a scene at a resolution in pixels per inch."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import FancyBboxPatch, Polygon

@@ -262,7 +262,7 @@ class Scheduler:
             self._speculator.leave(request)
 
     def _waits_to_be_reread(self, request: Request) -> bool:
-        """Whether a text waits to be read anew: one that does not fit, without its oldest quarter, or as specified."""
+        """Queue a sequence to be read again: without its oldest quarter if too long, whole if its positions ask."""
         context, length = self.model.spec.context_length, len(request.window)
         if length > context:
             request.window = request.window[-min(max(2, context * 3 // 4), context) :]

@@ -144,7 +144,7 @@ def adapter(lm: Scored) -> Any:
 
         @property
         def prefix_token_id(self) -> int:
-            """The token that stands for an empty context: the tokenizer's `bos_token`, or else its `eos_token`."""
+            """The token before an empty context: the tokenizer's `bos_token`, or else its `eos_token`."""
             if prefix is None:
                 cause = "has no token that starts or ends a text, which a question without a context begins with"
                 raise DataError("tokenizer", cause, "choose tasks with contexts, or use a tokenizer that has one")

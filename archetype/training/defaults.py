@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from archetype.convert.source import open_spec
+from archetype.data.columns import columns_of, has_no_names, text_columns
 from archetype.data.images import IMAGE_SUFFIXES, has_pictures, shape_of_images
 from archetype.data.records import columns_by_field, named
 from archetype.data.sources import HUGGING_FACE, RECORD_SUFFIXES, SUFFIXES, TEXT_SUFFIXES, expand
-from archetype.data.tables import columns_of, has_no_names, text_columns
 from archetype.errors import ArchetypeError, DataError, SpecError
 from archetype.io.yaml import read_mapping
 from archetype.models.spec import ModelSpec, leaves_vocabulary_open

@@ -57,7 +57,7 @@ def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
 
 
 def _gate_and_up(info: CheckpointInfo, rows: int) -> tuple[tuple[str, str], int]:
-    """The order of the two in one tensor of so many rows, and how many times they follow each other."""
+    """Return the order of gate and up in a tensor with this many rows, and how often the order repeats."""
     order = gate_up_order(info)
     return ("up", "gate") if order == "up_gate" else ("gate", "up"), rows // 2 if order == "gate_up_in_turn" else 1
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archetype.data import sources
-from archetype.data.sources import SUFFIXES, Sources, expand
+from archetype.data.sources import NAME_COLUMN, SUFFIXES, Sources, expand
 from archetype.errors import DataError
 from tests.helpers import forked
 
@@ -95,7 +95,7 @@ def alone_parquet_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert read(f"hf:{tmp_path / 'lines'}") == TEXTS  # streamed
     file = tmp_path / "folder" / "train.parquet"
     assert refusal(file, field="body") == (
-        f"{file}: has no column 'body'; it has text, n; name its column with --column, or data.field"
+        f"{file}: has no column 'body'; it has text, n; {NAME_COLUMN}"
     )
     parquet.write_table(pyarrow.table({"text": ["a", "b", "", "c", None]}), tmp_path / "null.parquet", row_group_size=2)
     (tmp_path / "null.jsonl").write_text('{"text": "a"}\n\n{"text": ""}\n{"text": null}\n')
@@ -139,7 +139,7 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes(b"text \xff")
     (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"text " * 999)[:-9])
     for name, message in {
-        "a.jsonl": "line 2: has no text under 'text'; it has body; name its column with --column, or data.field",
+        "a.jsonl": f"line 2: has no text under 'text'; it has body; {NAME_COLUMN}",
         "b.jsonl": "line 2: is not a JSON object: Expecting value",
         "c.txt": "is not UTF-8 at byte 5; save it as UTF-8",
         "d.txt.gz": "is not a whole gzip file; download it again",
