@@ -24,23 +24,23 @@ class Generating:
             model_kwargs[NAME] = ArchetypeCache(max_cache_length + 1)
 
     def prepare_inputs_for_generation(
-        self, input_ids: Tensor, next_sequence_length: int | None = None, **inputs: Any
+        self, input_ids: Tensor, next_sequence_length: int | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Read a text whole once more as it outgrows a length past which its positions rotate otherwise.
 
         Args:
             input_ids: (B, T), all tokens so far; padding counts, as in Phi-3's class of transformers.
             next_sequence_length: how many of the last are read (absent: all).
-            inputs: of the pass; the cache among them is emptied where the text is read whole.
+            kwargs: of the pass, named as transformers looks for it; the cache is emptied where the text is read whole.
         """
-        cache = inputs.get(NAME)
+        cache = kwargs.get(NAME)
         if isinstance(cache, ArchetypeCache) and any(
             0 < cache.seen <= length < input_ids.shape[1] for length in self.architecture.rereads_past
         ):
             cache.reset()
             next_sequence_length = None
         prepared: dict[str, Any] = super().prepare_inputs_for_generation(  # type: ignore[misc]
-            input_ids, next_sequence_length=next_sequence_length, **inputs
+            input_ids, next_sequence_length=next_sequence_length, **kwargs
         )
         return prepared
 
