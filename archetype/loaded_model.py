@@ -31,6 +31,7 @@ from archetype.table import Table
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate, write_template
 from archetype.tokenizers.known_templates import template_source
+from archetype.tokenizers.same_ids import check_saved
 from archetype.tokenizers.special_tokens import special_names
 from archetype.weights.packing import pack_model
 
@@ -150,6 +151,7 @@ class LoadedModel:
             if self.tokenizer is not None:
                 run.tokenizer_folder.mkdir()
                 self.tokenizer.save(run.tokenizer_folder)
+                check_saved(self.tokenizer, run.tokenizer_folder)
             if self.template is not None:
                 write_template(self.template, run.tokenizer_folder)
 

@@ -16,7 +16,7 @@ from archetype.tokenizers.characters import CharacterTokenizer
 from archetype.tokenizers.charsmap import Charsmap
 from archetype.tokenizers.definition import FILE, frame
 from archetype.tokenizers.hugging_face import byte_of_character
-from archetype.tokenizers.same_ids import check_fast
+from archetype.tokenizers.same_ids import check_saved
 from archetype.tokenizers.sentencepiece import (
     BPE,
     NORMAL,
@@ -47,23 +47,34 @@ def write_fast(
         allow_different_tokens: write a file too that gives some texts other ids, with a warning.
 
     Raises:
-        DataError: the file gives a text other ids.
+        DataError: the file gives a text or a prompt other ids, or names another bos or eos.
     """
     config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     if not (folder / FILE).exists():
         if (definition := fast_definition(tokenizer)) is None:
             return
         write_json(folder / FILE, definition)
+        config = _named_ends(tokenizer, definition) | config
         if any(token["content"] == PAD for token in definition["added_tokens"]):
             config["pad_token"] = PAD
         config["tokenizer_class"] = FAST  # whatever class read the file that this one stands for
     if config := (config if has_class else {"tokenizer_class": FAST} | config):
         write_json(folder / CONFIG, config)
-    check_fast(tokenizer, folder, allow_different_tokens)
+    check_saved(tokenizer, folder, allow_different_tokens)
 
 
 def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
     """The contents of a tokenizer.json that gives the same ids; None for a kind that has no such form here."""
+    definition = _plain_definition(tokenizer)
+    if definition is not None and definition["post_processor"] is None:
+        names = _names(definition)
+        if before := {names[id]: id for id in tokenizer.add_special_tokens([]) if id in names}:
+            definition["post_processor"] = frame(before, {})
+    return definition
+
+
+def _plain_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
+    """The same without the bos of a kind whose own file names it by its id alone."""
     match tokenizer:
         case ByteTokenizer():
             level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
@@ -82,6 +93,21 @@ def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
             return _sentencepiece(tokenizer)
         case _:
             return None
+
+
+def _names(definition: Mapping[str, Any]) -> dict[int, str]:
+    """The tokens of a file by their ids."""
+    vocab = definition["model"]["vocab"]
+    pairs = (
+        ((id, name) for name, id in vocab.items()) if isinstance(vocab, dict) else enumerate(name for name, _ in vocab)
+    )
+    return dict(pairs) | {token["id"]: token["content"] for token in definition["added_tokens"]}
+
+
+def _named_ends(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, str]:
+    """The bos and eos for the configuration beside a file, as far as the tokenizer has them."""
+    names, ends = _names(definition), {"bos_token": tokenizer.bos, "eos_token": next(iter(tokenizer.eos), None)}
+    return {key: names[id] for key, id in ends.items() if id in names}
 
 
 def _definition(model: dict[str, Any], **steps: Any) -> dict[str, Any]:

@@ -1,65 +1,95 @@
-"""Whether an exported tokenizer gives the ids of the one that was exported."""
+"""Whether the files of a saved tokenizer give the ids of the one that was saved."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from archetype.errors import DataError, Notice
-from archetype.io.files import DAMAGED, read_bytes
-from archetype.tokenizers.added import read_added
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
 from archetype.tokenizers.definition import FILE
-from archetype.tokenizers.files import library_errors
-from archetype.tokenizers.named_tokens import add_named
-from archetype.tokenizers.special_tokens import read_config
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+from archetype.tokenizers.registry import open_tokenizer
 from archetype.tokenizers.tokenizer import Tokenizer
 
 MOST_NAMES = 20  # of a tokenizer's own tokens that are looked for in a text
+ALLOW = "--allow-different-tokens to write it so"
 
 
-def awkward_cases(tokenizer: Tokenizer) -> Iterator[tuple[str, list[int]]]:
+def awkward_cases(tokenizer: Tokenizer, others: Iterable[str] = ()) -> Iterator[tuple[str, list[int]]]:
     """Texts on which tokenizers differ, some of them made of the tokenizer's own tokens, and their ids.
 
     Texts that the tokenizer refuses are left out.
+
+    Args:
+        tokenizer: whose ids are given.
+        others: further texts.
     """
     names = [*tokenizer.symbols, *tokenizer.special_tokens][:MOST_NAMES]
     named = (f"the {name} cat{name}{name}s" for name in names)
-    for text in (*AWKWARD_TEXTS, *named, *tokenizer.telling_texts()):
+    for text in (*AWKWARD_TEXTS, *named, *tokenizer.telling_texts(), *others):
         try:
             yield text, tokenizer.encode_with_special_tokens(text)
         except DataError:
             continue
 
 
-def check_fast(tokenizer: Tokenizer, folder: Path, allow_different: bool = False) -> None:
-    """Compare the tokenizer.json of an export, as its library reads it, with the tokenizer that was exported.
+def check_saved(tokenizer: Tokenizer, folder: Path, allow_different: bool = False) -> None:
+    """Compare a folder's tokenizer with the one that was saved: ids of texts, of prompts, bos and eos.
+
+    A tokenizer.json is read by its own library, as transformers reads it; a folder without one, by Archetype.
 
     Args:
-        tokenizer: that was exported.
-        folder: of the export; one without the file is not looked at.
+        tokenizer: that was saved.
+        folder: that it was saved to.
         allow_different: name a text with other ids in a warning, and leave the file as it is.
 
     Raises:
-        DataError: names the first text with other ids.
+        DataError: names the first text with other ids, or the token that starts or ends a text and differs.
 
     Warns:
-        Notice: the same, where it is allowed.
+        Notice: names the text, where it is allowed.
     """
-    if not (folder / FILE).is_file():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Notice)  # of keys that the source was named for
+        if (folder / FILE).is_file():
+            file, read = FILE, HuggingFaceTokenizer.open(folder / FILE)
+        else:
+            file, read = "tokenizer", open_tokenizer(folder)
+    for cause in (*_differing_texts(tokenizer, read, file), *differing_ends(tokenizer, read, file)):
+        if not allow_different:
+            raise DataError("tokenizer", cause, f"use --format gguf, or {ALLOW}")
+        warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
         return
-    from tokenizers import Tokenizer as Library
 
-    with library_errors(FILE, "cannot be read", DAMAGED):
-        library = Library.from_str(read_bytes(folder / FILE).decode("utf-8-sig"))
-        library.no_truncation()
-        library.no_padding()
-        config = read_config(folder)
-        add_named(library, config, read_added(folder, config))
-    for text, ids in awkward_cases(tokenizer):
-        if library.encode(text, add_special_tokens=False).ids != ids:
-            cause = f"cannot be written as a {FILE}: {text!r:.60} has other ids there"
-            if not allow_different:
-                remedy = "use --format gguf, or --allow-different-tokens to write it so"
-                raise DataError("tokenizer", cause, remedy)
-            warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
+
+def _differing_texts(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterator[str]:
+    """The first text with other ids, alone or between its special tokens."""
+    # bos and eos that were ordinary tokens are found in a text before anything else, also within other tokens
+    own, ends = tokenizer.special_tokens, {read.bos, *read.eos[:1]}
+    names = [name for name, id in read.special_tokens.items() if id in ends and name not in own]
+    tokens = [tokenizer.decode([id]) for id in range(tokenizer.vocab_size)] if names else []
+    others = [*names, *(token for token in tokens if any(name in token for name in names))]
+    whole = read.backend if isinstance(read, HuggingFaceTokenizer) else None
+    for text, ids in awkward_cases(tokenizer, others):
+        row, again = tokenizer.add_special_tokens(ids), read.encode_with_special_tokens(text)
+        with_special = (
+            read.add_special_tokens(again) if whole is None else whole.encode(text, add_special_tokens=True).ids
+        )
+        if again != ids or with_special != row:
+            between = " between its special tokens" if again == ids else ""
+            yield f"cannot be written as a {file}: {text!r:.60}{between} has other ids there"
             return
+
+
+def differing_ends(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterator[str]:
+    """Differences of bos and eos: of several eos the first counts, since the files of a tokenizer name no more.
+
+    Args:
+        tokenizer: that was saved.
+        read: what its file is read as.
+        file: its name.
+    """
+    for name, one, other in (("bos", [tokenizer.bos], [read.bos]), ("eos", tokenizer.eos[:1], read.eos[:1])):
+        first, second = ("absent" if [*ids] in ([], [None]) else f"id {ids[0]}" for ids in (one, other))
+        if first != second:
+            yield f"{name} is {first}, and would be {second} in a {file}"

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 import archetype
+from archetype.exporting import export
 from archetype.models.build import build
+from archetype.models.spec import ModelSpec
 from tests.helpers.examples import every
 from tests.helpers.one_key import tried_types
 from tests.helpers.passes import forward_step
@@ -105,6 +108,26 @@ def test_longrope(kind: str, tmp_path: Path) -> None:
     by_step = max(distance(mine, theirs) for mine, theirs in zip(by_steps(lm.model, tokens), expected, strict=True))
     assert (by_step < EXACT) == (kind not in REREADS)
     assert (read_whole(lm.model, tokens, expected) < EXACT) == (kind in REREADS)  # the control
+
+
+@pytest.mark.parametrize("kind", FIRST)
+@torch.no_grad()
+def test_transformers_generate_on_archetypes_own_class(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens and logits from `archetype.hf` as from the published class."""
+    import archetype.hf
+
+    tokens, expected = written(published(kind, tmp_path / "source", LONGROPE, 4 * ORIGINAL))
+    export(archetype.load(tmp_path / "source"), tmp_path / "out", format="archetype-hf")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    ours, logits = written(model)
+    assert ours == tokens
+    assert max(distance(mine, theirs) for mine, theirs in zip(logits, expected, strict=True)) < EXACT
+    if kind in REREADS:  # the control: with the keys as the short factors rotated them
+        monkeypatch.setattr(ModelSpec, "rereads_past", frozenset())
+        _, logits = written(model)
+        assert max(distance(mine, theirs) for mine, theirs in zip(logits, expected, strict=False)) > EXACT
 
 
 @pytest.mark.parametrize("kind", every(6, ["llama", *(kind for kind in PAIRS if kind not in FIRST)]))

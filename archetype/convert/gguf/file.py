@@ -17,17 +17,19 @@ from archetype.convert.gguf.llama_cpp import check_ids
 from archetype.convert.gguf.quantize import BLOCKS
 from archetype.convert.gguf.rope import frequency_factors
 from archetype.convert.gguf.tensors import TYPES, file_shapes, gguf_tensors, own_type
+from archetype.convert.gguf.tokenizer import read_tokenizer
 from archetype.convert.gguf.vocabulary import PREFIX, Vocabulary, vocabulary
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, DataError
 from archetype.families import Family
 from archetype.io.atomic import system_errors
 from archetype.models.build import Model
-from archetype.models.encoder.spec import Encoder
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
+from archetype.tokenizers.same_ids import differing_ends
 
 FILE = "model.gguf"
+TEXT = -1  # an id in place of a text's, to see what goes around it
 
 
 def write_gguf(
@@ -80,9 +82,10 @@ def write_gguf(
     else:
         vocab = vocabulary(tokenizer, model.spec.vocab_size)  # type: ignore[union-attr]
         check_ids(tokenizer, vocab, allow_different_tokens)
-        last = tokenizer.add_special_tokens([])[-1:] if isinstance(model.spec, Encoder) else []
-        ends = isinstance(model.spec, EncoderDecoder) or any(id in tokenizer.eos for id in last)
-        _put_vocabulary(writer, tokenizer, vocab, special, ends)
+        row = tokenizer.add_special_tokens([TEXT])
+        if isinstance(model.spec, EncoderDecoder) and tokenizer.eos and row[-1] not in tokenizer.eos:
+            row = [*row, tokenizer.eos[0]]  # a source always ends with it
+        _put_vocabulary(writer, tokenizer, vocab, special, row[-1] != TEXT)
     if template is not None:
         templates = {"default": template.source, **template.named}
         named = [{"name": name, "template": source} for name, source in templates.items() if source]
@@ -98,6 +101,8 @@ def write_gguf(
         finally:
             writer.close()
     _compare(file, tensors)
+    if tokenizer is not None:
+        _compare_tokenizer(file, tokenizer, row)
 
 
 def _put(writer: Any, key: str, value: Value) -> None:
@@ -158,3 +163,21 @@ def _compare(file: Path, tensors: dict[str, Tensor]) -> None:
         entry, written = read[name], tensor.reshape(-1).view(torch.uint8).numpy()
         if not np.array_equal(np.memmap(file, np.uint8, "r", entry.offset, entry.num_bytes), written):
             raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
+
+
+def _compare_tokenizer(file: Path, tokenizer: Tokenizer, row: list[int]) -> None:
+    """Read the file's tokenizer back, and compare bos, eos and what goes around a text.
+
+    Raises:
+        DataError: names what differs.
+    """
+    read = read_tokenizer(read_header(file).metadata, str(file))
+    assert read is not None
+    if not tokenizer.eos:
+        read.eos = ()  # llama.cpp stops at tokens of known names, whatever the keys say
+    for cause in differing_ends(tokenizer, read, FILE):
+        raise DataError("tokenizer", cause, "use --format hf")
+    if (again := read.add_special_tokens([TEXT])) != row:
+        shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (row, again))
+        cause = f"a prompt is {next(shown)}, and would be {next(shown)} as GGUF's keys say it"
+        raise DataError("tokenizer", cause, "use --format hf")

@@ -12,7 +12,7 @@ import tokenizers
 from archetype.errors import DataError
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
 from archetype.tokenizers.fast import fast_definition, write_fast
-from archetype.tokenizers.same_ids import check_fast
+from archetype.tokenizers.same_ids import check_saved
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
 from tests.helpers.cases import case
 from tests.helpers.sentencepieces import OPTIONS, trained
@@ -80,5 +80,5 @@ def test_a_changed_step_is_noticed(kind: str, tmp_path: Path) -> None:
         if step.get("pattern") == {"String": "\r\n"}:
             continue  # its two spaces would be joined
         with pytest.raises(DataError, match="has other ids there") as caught:
-            check_fast(tokenizer, tmp_path)
+            check_saved(tokenizer, tmp_path)
         assert "\n" not in str(caught.value)
