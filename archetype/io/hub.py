@@ -84,11 +84,26 @@ def header(name: str) -> Header:
         CheckpointError: the model has no safetensors, or the hub cannot be reached.
     """
     folder = download(name, ["config.json", INDEX])
-    index = folder / INDEX
-    files = sorted(set(weight_files.weight_map(index).values())) if index.is_file() else [SINGLE]
+    file = weight_files.chosen(folder / "config.json", partial(_has_file, name, folder)) or SINGLE
+    files = [file]
+    if weight_files.is_index(folder / file):
+        index = folder / file if (folder / file).is_file() else download(name, [file]) / file
+        files = sorted(set(weight_files.weight_map(index).values()))
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         headers = pool.map(partial(_file_header, name, folder), files)
         return {tensor: one for part in headers for tensor, one in part.items()}
+
+
+def _has_file(name: str, folder: Path, file: str) -> bool:
+    """Whether a model has a file, here or on the hub; without a network, what is here is what would be loaded."""
+    from huggingface_hub import HfApi
+
+    if (folder / file).is_file():
+        return True
+    try:
+        return HfApi().file_exists(_parts(name)[0], file, revision=folder.name)
+    except Exception:  # the network library beneath raises errors of its own; the header's own message follows
+        return False
 
 
 def _file_header(name: str, folder: Path, file: str) -> Header:

@@ -3,6 +3,7 @@
 The files are safetensors; pickles of older checkpoints are looked for on request.
 """
 
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -42,11 +43,9 @@ def find(folder: Path, allow_pickle: bool = False) -> Path:
     Raises:
         CheckpointError: none is there, or config.json names a file that is not.
     """
-    if (named := _named(folder)) is not None:
-        return named
-    for name in NAMES if allow_pickle else NAMES[:2]:
-        if (folder / name).is_file():
-            return folder / name
+    name = chosen(folder / "config.json", lambda name: (folder / name).is_file(), NAMES if allow_pickle else NAMES[:2])
+    if name is not None:
+        return folder / name
     old = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
     remedy = "is it a model folder?"
     if {PICKLED, PICKLED_INDEX} & {path.name for path in folder.iterdir()}:
@@ -56,14 +55,29 @@ def find(folder: Path, allow_pickle: bool = False) -> Path:
     raise CheckpointError(str(folder), f"there is neither {SINGLE} nor {INDEX}", remedy)
 
 
+def chosen(config: Path, is_there: Callable[[str], bool], names: Sequence[str] = NAMES[:2]) -> str | None:
+    """The file that transformers reads of a checkpoint, here or on the hub: its only file, or the index of several.
+
+    Args:
+        config: the model's config.json, which may be absent and may name the file.
+        is_there: whether the checkpoint has a file of this name.
+        names: that may be chosen, in their order.
+
+    Raises:
+        CheckpointError: config.json names a file that is not there.
+    """
+    if (named := _named(config, is_there)) is not None:
+        return named
+    return next((name for name in names if is_there(name)), None)
+
+
 def has_weights(folder: Path) -> bool:
     """Whether a folder holds a checkpoint, even one that is pickled."""
-    return _named(folder) is not None or any((folder / name).is_file() for name in NAMES)
+    return chosen(folder / "config.json", lambda name: (folder / name).is_file(), NAMES) is not None
 
 
-def _named(folder: Path) -> Path | None:
+def _named(config: Path, is_there: Callable[[str], bool]) -> str | None:
     """The file that config.json names; None where it names none."""
-    config = folder / "config.json"
     name = read_json(config, MAX_INDEX_BYTES, CheckpointError).get(NAMED) if config.is_file() else None
     if name is None:
         return None
@@ -72,9 +86,9 @@ def _named(folder: Path) -> Path | None:
         raise CheckpointError(place, f"{name!r} is not a safetensors file or its index", "fix the file")
     if PurePosixPath(name).name != name or "\\" in name:
         raise CheckpointError(place, f"{name!r} points outside the model's folder", "do not trust this checkpoint")
-    if not (folder / name).is_file():
+    if not is_there(name):
         raise CheckpointError(place, f"{name!r} is missing", "download it")
-    return folder / name
+    return name
 
 
 def unread_set(folder: Path) -> str | None:

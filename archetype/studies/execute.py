@@ -44,9 +44,7 @@ class Stopped(Exception):
     """A signal asked this process to stop; the run is saved and can be taken up."""
 
 
-def execute(
-    store: Store, key: str, parent: int | None = None, look: Callable[[], None] = lambda: None
-) -> str:
+def execute(store: Store, key: str, parent: int | None = None, look: Callable[[], None] = lambda: None) -> str:
     """Train and measure one run, unless it is complete or someone else is at it; its state afterwards.
 
     Args:

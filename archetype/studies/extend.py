@@ -231,9 +231,7 @@ class ReportExtension:
         return comparison_data(part, comparison) | {"added": about}
 
 
-def _trained_parts(
-    file: Path, data: Mapping[str, Any]
-) -> tuple[Experiment, list[tuple[TrainedPart, ReportedPart]]]:
+def _trained_parts(file: Path, data: Mapping[str, Any]) -> tuple[Experiment, list[tuple[TrainedPart, ReportedPart]]]:
     """The experiment of a report, which must have the report's hash, and its trained parts that were run."""
     try:
         report = Report.model_validate(data)

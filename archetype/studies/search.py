@@ -1,8 +1,9 @@
 """Architecture search on a budget: successive halving over changes of a model, within limits of the cost model.
 
 Many candidates learn from few tokens, the better part of them from more (Jamieson 2016); a candidate is better where it
-has the lower loss or the lower cost. Runs are those of all studies, so a search that stops goes on, and one with more
-candidates takes over what is there.
+has the lower validation loss or the lower cost. The test is measured once, at the end, for the Pareto front alone: what
+was chosen by test numbers would look better than it is. Runs are those of all studies, so a search that stops goes on,
+and one with more candidates takes over what is there.
 """
 
 import itertools
@@ -46,10 +47,10 @@ class SearchFile(Spec):
         limits: the most of a quantity that a candidate may have.
         data: what is learned; the first counts.
         recipe: how.
-        metric: what is measured.
+        metric: what is reported of the Pareto front, once; candidates are ranked by the same on validation data.
         rungs: tokens of the runs, fewest first.
         keep: share of the candidates that goes on to the next rung.
-        cost: the quantity that is set against the metric.
+        cost: the quantity that is set against the validation loss or accuracy.
         split: the parts of a text that are held out.
     """
 
@@ -142,28 +143,26 @@ class Search:
         (arm,) = build_arms(file.base, {"candidate": change}, file.recipe, self.data, file.metric, tokens, Match())
         return arm
 
-    def _request(self, name: str, tokens: int) -> RunRequest:
+    def _request(self, name: str, tokens: int, with_test: bool = False) -> RunRequest:
         arm = self._arm(self.changes[name], tokens)
         recipe = arm.recipe.replace(seed=self.file.seed)
-        return RunRequest(recipe, self.data.sha256, (arm.metric,), self.data.test, "cpu")
+        return RunRequest(recipe, self.data.sha256, (arm.metric,) if with_test else (), self.data.test, "cpu")
 
-    def _values(self, names: list[str], tokens: int) -> dict[str, float | None]:
-        """The metric of each candidate after so many tokens; None where it is not known yet."""
-        values: dict[str, float | None] = {}
-        for name in names:
-            result = self.store.result(self._request(name, tokens))
-            values[name] = None if result is None else result.values[fingerprint(self.file.metric)]
-        return values
+    def _scores(self, names: list[str], tokens: int) -> dict[str, float | None]:
+        """The validation score of each candidate after so many tokens, lower is better; None where not known yet."""
+        results = {name: self.store.result(self._request(name, tokens)) for name in names}
+        metric = self.file.metric
+        return {name: None if one is None else one.validation_score(metric) for name, one in results.items()}
 
     def rungs(self) -> list[tuple[int, dict[str, float | None]]]:
-        """(tokens, values) of each rung that has begun."""
+        """(tokens, validation scores) of each rung that has begun."""
         names, rungs = list(self.changes), []
-        sign = 1 if self.file.metric.better == "lower" else -1
         for tokens in self.file.rungs:
-            rungs.append((tokens, values := self._values(names, tokens)))
-            if any(value is None for value in values.values()):
+            rungs.append((tokens, scores := self._scores(names, tokens)))
+            known = {name: score for name, score in scores.items() if score is not None}
+            if len(known) < len(scores):
                 break
-            names = self._ranked({name: sign * (value or 0.0) for name, value in values.items()})
+            names = self._ranked(known)
             names = names[: max(1, round(len(names) * self.file.keep))]
         return rungs
 
@@ -182,10 +181,22 @@ class Search:
             left = [name for name in left if name not in front]
         return ranked
 
+    def front(self) -> list[str]:
+        """Candidates of the last rung that no other beats in both validation score and cost; its runs must be there."""
+        scores = {name: score for name, score in self.rungs()[-1][1].items() if score is not None}
+
+        def beats(other: str, name: str) -> bool:
+            return other != name and self.costs[other] <= self.costs[name] and scores[other] <= scores[name]
+
+        return [name for name in scores if not any(beats(other, name) for other in scores)]
+
     def needed(self) -> list[RunRequest]:
-        """The runs of the present rung that are not there; none at the end."""
-        tokens, values = self.rungs()[-1]
-        return [self._request(name, tokens) for name, value in values.items() if value is None]
+        """The runs of the present rung that are not there, then the test of the front; none at the end."""
+        tokens, scores = self.rungs()[-1]
+        if missing := [self._request(name, tokens) for name, score in scores.items() if score is None]:
+            return missing
+        tests = [self._request(name, tokens, with_test=True) for name in self.front()]
+        return [request for request in tests if self.store.result(request) is None]
 
     def run(self, engine: Engine, say: Callable[[str], None], progress: Progress) -> None:
         """Climb rung by rung."""
@@ -200,25 +211,28 @@ class Search:
         results = [self.store.result(request) for request in requests]
         return sum(float(result.about["seconds"]) for result in results if result is not None)
 
+    @property
+    def validation_name(self) -> str:
+        """What candidates are ranked by."""
+        return "validation accuracy" if self.file.metric.name == "test.accuracy" else "validation loss"
+
     def outcome(self) -> dict[str, Any]:
-        """Every candidate with its cost and how far it came; those that no other beats in both are on the front."""
+        """Every candidate with its cost, validation and how far it came; those on the front with their test."""
         last: dict[str, tuple[int, float]] = {}
-        for tokens, values in self.rungs():
-            last |= {name: (tokens, value) for name, value in values.items() if value is not None}
-        sign = 1 if self.file.metric.better == "lower" else -1
+        for tokens, scores in self.rungs():
+            last |= {name: (tokens, score) for name, score in scores.items() if score is not None}
+        front, sign = self.front(), -1 if self.validation_name == "validation accuracy" else 1
         rows: list[dict[str, Any]] = [
-            {"change": self.changes[name], "tokens": tokens, "loss": value,
-             "cost": self.costs[name], "run": self._request(name, tokens).key}
-            for name, (tokens, value) in last.items()
+            {"change": self.changes[name], "tokens": tokens, "validation": sign * score, "test": None,
+             "cost": self.costs[name], "run": self._request(name, tokens).key, "is_on_front": name in front}
+            for name, (tokens, score) in last.items()
         ]  # fmt: skip
-        most = max(row["tokens"] for row in rows)
-        for row in rows:
-            others = [other for other in rows if other["tokens"] == most and other is not row]
-            row["is_on_front"] = row["tokens"] == most and not any(
-                other["cost"] <= row["cost"] and sign * other["loss"] <= sign * row["loss"] for other in others
-            )
+        for row, name in zip(rows, last, strict=True):
+            if name in front and (result := self.store.result(self._request(name, row["tokens"], with_test=True))):
+                row["test"] = result.values[fingerprint(self.file.metric)]
         return {
             "version": 1, "title": self.file.title, "hash": fingerprint(self.file), "code": CODE,
             "date": now(), "environment": environment(), "cost_name": self.file.cost, "refused": self.refused,
             "seconds": self._seconds(), "candidates": rows, "metric": self.file.metric.dump(full=True),
+            "validation_name": self.validation_name,
         }  # fmt: skip

@@ -15,7 +15,7 @@ def search_text(result: Mapping[str, Any]) -> str:
     """The candidates that are on the Pareto front, for a terminal."""
     headings, rows = candidates_table(result)
     front = [row[:-1] for row in rows if row[-1]]
-    return f"{_summary(result)}\n{Table(headings[:-1], front, len(headings) - 4)}"
+    return f"{_summary(result)}\n{Table(headings[:-1], front, len(headings) - 5)}"
 
 
 def search_markdown(result: Mapping[str, Any]) -> str:
@@ -27,14 +27,14 @@ def search_markdown(result: Mapping[str, Any]) -> str:
 
 
 def search_picture(result: Mapping[str, Any]) -> Chart:
-    """Metric by cost, the points of each rung in their colour, and the Pareto front of the last as a line."""
-    front = sorted((row["cost"], row["loss"]) for row in result["candidates"] if row["is_on_front"])
+    """Validation by cost, the points of each rung in their colour, and the Pareto front of the last as a line."""
+    front = sorted((row["cost"], row["validation"]) for row in result["candidates"] if row["is_on_front"])
     points = {}
     for tokens in sorted({row["tokens"] for row in result["candidates"]}, reverse=True):
         rung = [row for row in result["candidates"] if row["tokens"] == tokens]
-        points[f"{tokens:,} tokens"] = ([row["cost"] for row in rung], [row["loss"] for row in rung])
+        points[f"{tokens:,} tokens"] = ([row["cost"] for row in rung], [row["validation"] for row in rung])
     line = ([cost for cost, _ in front], [loss for _, loss in front])
-    return Chart(result["cost_name"], _metric(result), {"Pareto front": line}, points, log_x=True)
+    return Chart(result["cost_name"], result["validation_name"], {"Pareto front": line}, points, log_x=True)
 
 
 def write_search(result: Mapping[str, Any], folder: Path) -> None:
@@ -48,16 +48,17 @@ def write_search(result: Mapping[str, Any], folder: Path) -> None:
 
 def candidates_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Headings, and a row for each candidate, those that learned from most tokens first, and the best of these."""
-    sign = 1 if result["metric"]["better"] == "lower" else -1
-    candidates = sorted(result["candidates"], key=lambda row: (-row["tokens"], sign * row["loss"]))
+    sign = -1 if result["validation_name"] == "validation accuracy" else 1
+    candidates = sorted(result["candidates"], key=lambda row: (-row["tokens"], sign * row["validation"]))
     paths = list(candidates[0]["change"])
     values = {path: [row["change"][path] for row in candidates] for path in paths}
-    rows = [
-        [*(value_text(row["change"][path], values[path]) for path in paths), f"{row['loss']:.4f}",
-         f"{row['cost']:,.0f}", f"{row['tokens']:,}", "front" if row["is_on_front"] else ""]
-        for row in candidates
-    ]  # fmt: skip
-    return [*paths, _metric(result), result["cost_name"], "tokens", ""], rows
+    rows = []
+    for row in candidates:
+        changed = [value_text(row["change"][path], values[path]) for path in paths]
+        test = "" if row["test"] is None else f"{row['test']:.4f}"
+        place = "front" if row["is_on_front"] else ""
+        rows.append([*changed, f"{row['validation']:.4f}", test, f"{row['cost']:,.0f}", f"{row['tokens']:,}", place])
+    return [*paths, result["validation_name"], str(result["metric"]["name"]), result["cost_name"], "tokens", ""], rows
 
 
 def value_text(value: Any, others: Sequence[Any]) -> str:
@@ -72,10 +73,6 @@ def value_text(value: Any, others: Sequence[Any]) -> str:
 
 def _plain(value: Any) -> str:
     return " ".join(map(_plain, value.values())) if isinstance(value, Mapping) else str(value)
-
-
-def _metric(result: Mapping[str, Any]) -> str:
-    return str(result["metric"]["name"])
 
 
 def _summary(result: Mapping[str, Any]) -> str:

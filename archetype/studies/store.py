@@ -105,6 +105,14 @@ class RunResult:
     train_loss: float | None = None
     test_loss: float | None = None
 
+    def validation_score(self, metric: Metric) -> float:
+        """What candidates are chosen by, lower is better: the kind of a metric on validation data, never on the test.
+
+        Infinite where the run diverged.
+        """
+        score = -(self.validation_accuracy or 0.0) if metric.name == "test.accuracy" else self.validation_loss
+        return math.inf if self.has_diverged else score
+
     def steps(self, recipe: Recipe) -> int:
         """The steps that were taken: fewer than the recipe's where patience ended it, or it diverged."""
         return max(1, int(self.about.get("steps", recipe.steps)))

@@ -181,7 +181,6 @@ class TrainedStudy:
         losses: dict[str, dict[Point, float]] = {}
         failed: dict[str, tuple[int, int]] = {}
         assert self.tune is not None
-        by_accuracy = self.part.metric.name == "test.accuracy"
         for arm in self.arms.values():
             scores: dict[Point, float] = {}
             bad = total = 0
@@ -191,8 +190,7 @@ class TrainedStudy:
                 values = []
                 for result in results:
                     assert result is not None
-                    score = -(result.validation_accuracy or 0.0) if by_accuracy else result.validation_loss
-                    values.append(math.inf if result.has_diverged else score)
+                    values.append(result.validation_score(self.part.metric))
                     bad += learned_nothing(result, arm)
                     total += 1
                 scores[point] = float(np.mean(values))

@@ -119,6 +119,22 @@ def test_a_header_that_was_fetched_once_needs_no_file_again(served: Hub, folders
     assert after > before and hub.header("someone/known") == whole and served.sent == after
 
 
+def test_of_two_sets_on_the_hub_the_whole_file_is_costed_as_it_is_loaded(
+    served: Hub, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """The shards of a stale index lie beside the whole file: costs and loading agree on the latter."""
+    both = tmp_path / "both"
+    both.mkdir()
+    (both / "config.json").write_bytes((folders[KNOWN] / "config.json").read_bytes())
+    tensors = {name: one for file in folders[KNOWN].glob("*.safetensors") for name, one in load_file(file).items()}
+    save_file(tensors, both / SINGLE)
+    save_file({"gone.weight": tensors["lm_head.weight"]}, both / "model-00001-of-00001.safetensors")
+    stale = {"weight_map": {"gone.weight": "model-00001-of-00001.safetensors"}}
+    (both / INDEX).write_text(json.dumps(stale))
+    served.models["someone/both"] = {"main": both}
+    assert hub.header("someone/both") == header(both) == header(folders[KNOWN])
+
+
 def test_a_revision_is_loaded(served: Hub, folders: dict[str, Path]) -> None:
     served.models["someone/known"]["old"] = folders[KNOWN].with_name("old")
     folders[KNOWN].with_name("old").mkdir(exist_ok=True)

@@ -16,7 +16,6 @@ from archetype.training.loop import run
 from archetype.training.recipe import Recipe, read_recipe
 from archetype.training.setup import resume, start
 from tests.helpers.examples import every
-from tests.unit.training.conftest import recipe, text_file  # noqa: F401  # the fixtures of a small run
 
 CPU = torch.device("cpu")
 
@@ -76,7 +75,7 @@ def test_pairs_are_held_out_from_everywhere_in_their_files() -> None:
     assert [len(held_out_lines(count, 0.1, "everywhere")) for count in (3, 10, 1009)] == [0, 1, 101]
 
 
-def test_a_run_keeps_the_split_that_it_began_with(recipe: Recipe, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_keeps_the_split_that_it_began_with(recipe: Recipe, tmp_path: Path) -> None:
     """What is written says it; one of an earlier version, which did not, held out the end."""
     hashes = {}
     for where in ("everywhere", "end"):

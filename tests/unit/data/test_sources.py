@@ -94,9 +94,7 @@ def alone_parquet_and_data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     assert read(f"hf:{tmp_path / 'lines'}") == TEXTS  # streamed
     file = tmp_path / "folder" / "train.parquet"
-    assert refusal(file, field="body") == (
-        f"{file}: has no column 'body'; it has text, n; {NAME_COLUMN}"
-    )
+    assert refusal(file, field="body") == (f"{file}: has no column 'body'; it has text, n; {NAME_COLUMN}")
     parquet.write_table(pyarrow.table({"text": ["a", "b", "", "c", None]}), tmp_path / "null.parquet", row_group_size=2)
     (tmp_path / "null.jsonl").write_text('{"text": "a"}\n\n{"text": ""}\n{"text": null}\n')
     for name, place in (("null.parquet", "row 5"), ("null.jsonl", "line 4")):

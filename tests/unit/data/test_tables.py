@@ -145,5 +145,3 @@ def test_lines_of_a_text_that_are_not_utf8_are_left_out(tmp_path: Path) -> None:
     with skipping(1) as skipped:
         assert documents(file) == ["one\n\r\nthree\n"]
     assert [*skipped.records] == [f"{file}: line 2"]
-
-

@@ -28,6 +28,7 @@ class Pretended(Store):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.made: dict[str, float] = {}
+        self.tested: set[str] = set()
         self.order: list[tuple[int, int]] = []
 
     def result(self, request: RunRequest) -> RunResult | None:
@@ -35,8 +36,13 @@ class Pretended(Store):
             return None
         loss = self.made[request.key]
         about = {"seconds": 1.0, "predictions": 1, "environment": {"processor": "none"}}
-        values = {fingerprint(metric): loss for metric in request.metrics}
+        values = {fingerprint(metric): self.test(request) for metric in request.metrics}
         return RunResult(values, False, about, [], loss, None, self.folder)
+
+    def test(self, request: RunRequest) -> float:
+        """The test loss of a run; here the validation loss."""
+        self.tested.add(request.key)
+        return self.made[request.key]
 
     def make(self, request: RunRequest) -> None:
         recipe = request.recipe
@@ -114,20 +120,44 @@ def test_the_better_part_climbs_and_the_front_is_what_no_other_beats(tmp_path: P
     assert rungs == [len(search.changes), max(1, round(len(search.changes) * 0.3))]
     result = search.outcome()
     assert all(row["cost"] <= 12000 for row in result["candidates"])
-    front = sorted((row["cost"], row["loss"]) for row in result["candidates"] if row["is_on_front"])
+    front = sorted((row["cost"], row["validation"]) for row in result["candidates"] if row["is_on_front"])
     assert front and all(b[1] < a[1] for a, b in pairwise(front))
-    first = [row["loss"] for row in result["candidates"] if row["tokens"] == 64]
+    first = [row["validation"] for row in result["candidates"] if row["tokens"] == 64]
     last = [row for row in result["candidates"] if row["tokens"] == 256]
-    assert min(first) >= min(row["loss"] for row in last)
+    assert min(first) >= min(row["validation"] for row in last)
     write_search(result, tmp_path / "out")
     assert (tmp_path / "out" / "widths-front.svg").read_text().count("<circle") >= len(result["candidates"])
     assert json.loads((tmp_path / "out" / "widths.json").read_text()) == result
     assert "refused by the limits" in search_text(result)
     lines = search_markdown(result).splitlines()
-    assert lines[6] == "| d_model | num_layers | test.loss | parameters | tokens |  |"
+    assert lines[6] == "| d_model | num_layers | validation loss | test.loss | parameters | tokens |  |"
     assert sum(line.endswith("| front |") for line in lines) == len(front)
     write_overview(tmp_path / "out")
     assert f"[Widths](widths.md) | {len(result['candidates'])} |" in (tmp_path / "out" / "overview.md").read_text()
+
+
+class Opposite(Pretended):
+    """Runs whose test is best where validation is worst."""
+
+    def test(self, request: RunRequest) -> float:
+        return -super().test(request)
+
+
+def test_candidates_are_chosen_by_validation_and_the_front_alone_is_tested(tmp_path: Path) -> None:
+    """A test that says the opposite moves no candidate; it is measured of the front, and of nothing else."""
+    outcomes = []
+    for store in (Pretended(tmp_path), Opposite(tmp_path)):
+        search = Search(search_file(), tmp_path, store)
+        while requests := search.needed():
+            assert not any(request.metrics for request in requests)
+            for request in requests:
+                store.make(request)
+        result = search.outcome()
+        front = {row["run"] for row in result["candidates"] if row["is_on_front"]}
+        assert front and front == store.tested
+        assert all((row["test"] is None) is not row["is_on_front"] for row in result["candidates"])
+        outcomes.append([{name: row[name] for name in row if name != "test"} for row in result["candidates"]])
+    assert outcomes[0] == outcomes[1]
 
 
 def test_cheap_candidates_climb_beside_good_ones(tmp_path: Path) -> None:
