@@ -1,4 +1,4 @@
-"""The first hour of a designer: a known model made smaller, changed, counted, matched to a budget, trained, exported."""
+"""A designer's first hour: a known model made smaller, changed, counted, fitted to a budget, trained and exported."""
 
 import json
 from pathlib import Path
