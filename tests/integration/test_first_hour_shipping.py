@@ -39,3 +39,5 @@ def test_a_model_is_tuned_and_shipped(archetype: Command, shared: Path, tmp_path
     run("export", model, "--to", tmp_path / "gguf", "--format", "gguf")
     assert run("generate", tmp_path / "gguf" / "model.gguf", *greedy)[0] == run("generate", model, *greedy)[0]
     assert "no-run: " in run("export", "no-run", "--to", tmp_path / "no", status=2)[1]
+    refused = run("export", "no-run", "--to", tmp_path / "no", "--adapter-only", status=2)[1]
+    assert "no-run: there is no such folder; give a run directory" in refused
