@@ -118,6 +118,12 @@ def one_line(text: str, limit: int | None = None) -> str:
     return line if limit is None else shorten(line, limit)
 
 
+def enumeration(words: Iterable[str], conjunction: str = "and") -> str:
+    """The words as a sentence has them: `a`, `a and b`, `a, b and c`."""
+    *others, last = words
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The remedy for a name that is none: the closest one, or all."""
     valid = list(valid)

@@ -151,8 +151,10 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
         family: the published format of the base (default: as loaded, or the first that can express the model).
 
     Raises:
-        CheckpointError: the run has no adapter, or the format cannot express it.
+        CheckpointError: there is no such run, it has no adapter, or the format cannot express it.
     """
+    if not folder.is_dir():
+        raise CheckpointError(str(folder), "there is no such folder", "give a run directory that has an adapter")
     run = Run(folder)
     if (file := read_adapter(run)) is None:
         raise CheckpointError(str(folder), "has no adapter", "leave out --adapter-only, which exports the model")

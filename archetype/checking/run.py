@@ -103,6 +103,7 @@ def check_kind(
     fixed: Mapping[str, Any] | None = None,
     without: Collection[Check] = (),
     device: torch.device = CPU,
+    tell: Callable[[str, str], None] | None = None,
 ) -> Report:
     """Ask every invariant of every example of a kind.
 
@@ -112,13 +113,14 @@ def check_kind(
         fixed: values of its fields that no example changes (absent: none).
         without: checks that are left out.
         device: that computes.
+        tell: is told the name of an example and of an invariant, before it is asked.
 
     Raises:
         SpecError: no example of the kind is accepted.
     """
     chosen = examples(role, kind, fixed)
     asked = [invariant for invariant in INVARIANTS if invariant.check not in without]
-    results = [check_example(example, asked, is_first=example is chosen[0], device=device) for example in chosen]
+    results = [check_example(example, asked, example is chosen[0], device, tell) for example in chosen]
     rows = (_joined([example.name for example in chosen], rows) for rows in zip(*results, strict=True))
     name = str(kind.model_fields["kind"].default)
     return Report(role.role_name(), name, tuple(example.name for example in chosen), tuple(rows))
@@ -129,6 +131,7 @@ def check_example(
     asked: Collection[Invariant] = INVARIANTS,
     is_first: bool = True,
     device: torch.device = CPU,
+    tell: Callable[[str, str], None] | None = None,
 ) -> list[Row]:
     """Ask invariants of one model, in order; what needs another that fails is not asked."""
     subject, rows, cause = Subject(example.model, device), [], dict[Check, str]()  # why what needs a check is not asked
@@ -139,6 +142,8 @@ def check_example(
             rows.append(Row(invariant.name, "-", f"needs: {failed[0]}"))
             cause[invariant.check] = failed[0]
         else:
+            if tell is not None:
+                tell(example.name, invariant.name)
             rows.append(_ask(invariant, subject))
             if rows[-1].result == "fails":
                 cause[invariant.check] = invariant.name

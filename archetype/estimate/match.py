@@ -1,5 +1,6 @@
-"""One size of a specification, solved so that it costs as much as another."""
+"""One size of a specification, solved so that it costs as much as another, or as a budget allows."""
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,6 +13,9 @@ from archetype.spec.edit import assign, value_at
 MEASURES = ("parameters", "active", "flops", "state")
 FEW = 256  # values up to here are all tried: numbers of layers and heads have no common step
 LARGEST = 2**24
+COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
+BYTES = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+STATE_SIZES = ("num_kv_heads", "kv_lora_rank")  # fields of a mixer by which its state grows, and nothing of its form
 MISS = 0.01  # of the target: by how much a field that ends short of it may still be said to match
 
 
@@ -26,28 +30,29 @@ class Match(NamedTuple):
     target: int
 
 
-def match(model: ModelSpec, other: ModelSpec, measure: str, path: str | None = None) -> Match:
+def match(model: ModelSpec, other: ModelSpec | int, measure: str, path: str | None = None) -> Match:
     """Change one whole number of `model` until it comes as near to `other` as that number can bring it.
 
     Args:
         model: what is changed.
-        other: what it should cost as much as.
+        other: a model that it should cost as much as, or the amount itself.
         measure: parameters; active ones for each token; FLOPs of a forward pass; bytes of the state, both of
-            one row as long as the shorter of the two contexts.
-        path: the field (absent: the width of the feed-forward parts, or of the model; of `state`, the key/value heads).
+            one row as long as the context, of two models as long as the shorter one.
+        path: the field (absent: the width of the feed-forward parts, or of the model; of `state`, the key/value heads
+            or the rank of the latent).
 
     Raises:
         SpecError: there is no such measure, the field is not a whole number, or none of its values comes near.
     """
     if measure not in MEASURES:
         raise SpecError("match", f"there is no measure {measure!r}", f"use one of {', '.join(MEASURES)}")
-    length = min(model.context_length, other.context_length)
+    length = model.context_length if isinstance(other, int) else min(model.context_length, other.context_length)
     path = path or _usual_path(model, measure)
     before = value_at(model, path)
     before = before if before is not None or not path.endswith("num_kv_heads") else _num_heads(model, path)
     if not isinstance(before, int) or isinstance(before, bool):
         raise SpecError(path, f"{before!r} is not a whole number", "name a size, such as d_model")
-    target = amount(other, measure, length)
+    target = other if isinstance(other, int) else amount(other, measure, length)
     values = _possible_values(model, path, before)
 
     def amount_at(value: int) -> int:
@@ -59,9 +64,27 @@ def match(model: ModelSpec, other: ModelSpec, measure: str, path: str | None = N
     least, most = amount_at(values[0]), amount_at(values[-1])
     if not least <= target <= most and abs(amount_at(after) - target) > MISS * target:
         reach = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        cause = f"gives {reach} of {measure}, and {other.name or 'the other'} has {target:,}"
+        whose = "the budget is" if isinstance(other, int) else f"{other.name or 'the other'} has"
+        cause = f"gives {reach} of {measure}, and {whose} {target:,}"
         raise SpecError(path, cause, "solve another size (--solve PATH), or change others first")
     return Match(assign(model, [f"{path}={after}"]), path, before, after, amount_at(after), target)
+
+
+def read_amount(text: str, measure: str) -> int | None:
+    """The amount of a measure that a text such as `3M` or, of the state, `64MiB` says; None where it is no number.
+
+    Raises:
+        SpecError: it is a number with a unit that the measure does not have, or zero.
+    """
+    number = re.fullmatch(r"(\d+(?:[_,]\d{3})*(?:\.\d+)?) ?([A-Za-z]*)", text)
+    if number is None:
+        return None
+    units = BYTES if measure == "state" else COUNTS
+    value = float(re.sub("[_,]", "", number[1])) * units.get(number[2].lower(), 0)
+    if value < 1:
+        example = "64MiB, with one of KiB, MiB, GiB" if measure == "state" else "3M, with one of k, M, G, T"
+        raise SpecError("--match", f"{text!r} is not an amount of {measure}", f"write it as {example}")
+    return round(value)
 
 
 def amount(model: ModelSpec, measure: str, length: int) -> int:
@@ -77,8 +100,9 @@ def amount(model: ModelSpec, measure: str, length: int) -> int:
 def _usual_path(model: ModelSpec, measure: str) -> str:
     """The field that changes the measure and nothing of the model's form."""
     layers = getattr(model, "layers", ())
-    if measure == "state" and layers and all("num_kv_heads" in type(block.mixer).model_fields for block in layers):
-        return "layers[*].mixer.num_kv_heads"
+    for name in STATE_SIZES if measure == "state" and layers else ():
+        if all(name in type(block.mixer).model_fields for block in layers):
+            return f"layers[*].mixer.{name}"
     widths = [getattr(block.feedforward, "d_ff", None) for block in layers]
     if measure != "state" and widths and all(isinstance(width, int) for width in widths):
         return "layers[*].feedforward.d_ff"

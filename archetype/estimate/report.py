@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from archetype.cost.formula import ZERO, Formula, Symbol, constant, symbol, symbol_names, total
 from archetype.cost.registry import Complexity
 from archetype.cost.work import PHASES, AttentionPairs, Work
-from archetype.errors import SpecError
+from archetype.errors import SpecError, enumeration
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.rows import COLUMNS, Column, Row, module_rows, num_parameters
 from archetype.models.cost import model_cost
@@ -308,7 +308,9 @@ def cost_report(
             for a length, it is another than an image has, or the model reads no source.
     """
     if attention not in ATTENTION:
-        raise SpecError("attention", f"{attention!r} is not a way to count attention", f"use {' or '.join(ATTENTION)}")
+        raise SpecError(
+            "attention", f"{attention!r} is not a way to count attention", f"use {enumeration(ATTENTION, 'or')}"
+        )
     if length is None:
         length = model.context_length
     lengths = {"length": length} | ({} if source_length is None else {"source_length": source_length})

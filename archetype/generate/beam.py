@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype.data.pairs import end_of_text
+from archetype.data.preparation import counter
 from archetype.errors import DataError, SpecError
 from archetype.generate.beam_step import BeamStep
 from archetype.generate.finite import check_finite
@@ -100,7 +101,9 @@ def translations(
     targets = [Translation()] * len(texts)
     if places:
         search = Search(model, [sources[index] for index in places], start, end, settings)
+        count = counter(len(places))
         for _ in search.steps():
+            count(sum(map(bool, search.finished)))
             yield None
         for number, (index, finished) in enumerate(zip(places, search.finished, strict=True)):
             tokens = max(finished)[1]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from archetype.convert.sentence_transformers.files import SentenceSettings
 from archetype.data.pairs import end_of_text
+from archetype.data.preparation import counter
 from archetype.errors import DataError, SpecError, nearest
 from archetype.generate.finite import check_finite
 from archetype.models.decoder.module import Decoder
@@ -242,8 +243,9 @@ def batches_by_length(
 
 def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:
     """Places of rows that are read together, by the lengths of all rows: `TOKENS_AT_ONCE` with their padding."""
-    order, start = sorted(range(len(lengths)), key=lengths.__getitem__), 0
+    order, start, count = sorted(range(len(lengths)), key=lengths.__getitem__), 0, counter(len(lengths))
     while start < len(order):
+        count(start)
         end = start + 1
         while end < len(order) and (end + 1 - start) * lengths[order[end]] <= TOKENS_AT_ONCE:
             end += 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from archetype.data.preparation import prepared
 from archetype.errors import DataError
 from archetype.models.causal import CausalModel
 from archetype.tokenizers import Tokenizer
@@ -81,7 +82,7 @@ def score(
     if len(ids) < 2:
         raise DataError("text", f"has {len(ids)} tokens and nothing to predict", "give more text")
     losses, is_right, scored = list[Tensor](), list[Tensor](), 0  # target n is predicted from ids up to n
-    for start in range(0, len(ids) - 1, stride):
+    for start in prepared(range(0, len(ids) - 1, stride)):
         tokens = torch.tensor([ids[start : start + length]], device=model.device)
         targets = torch.tensor(ids[start + 1 : start + length + 1], device=model.device)
         first = scored - start

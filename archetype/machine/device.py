@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import torch
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, enumeration
 
 ComputeDtype = Literal["float32", "bfloat16"]
 
@@ -36,7 +36,7 @@ def resolve_device(name: str | torch.device, allow_meta: bool = False) -> torch.
 
 def _choices() -> str:
     names = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
-    return f"use {' or '.join(names + ['mps'] * torch.backends.mps.is_available())}"
+    return f"use {enumeration(names + ['mps'] * torch.backends.mps.is_available(), 'or')}"
 
 
 def resolve_dtype(dtype: Literal["auto"] | ComputeDtype, device: torch.device) -> ComputeDtype:

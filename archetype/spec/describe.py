@@ -11,7 +11,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, enumeration
 from archetype.spec.base import Spec
 from archetype.spec.docstring import attributes
 from archetype.spec.kinds import Part, load_all_kinds
@@ -83,7 +83,7 @@ def _where_else(word: str) -> str:
     owners = list(
         dict.fromkeys(str(cls.model_fields["kind"].default) for _, cls in kinds() if word in cls.model_fields)
     )
-    return f"it is a field: explain {' or '.join(owners[:4])}" if owners and word != "kind" else ""
+    return f"it is a field: explain {enumeration(owners[:4], 'or')}" if owners and word != "kind" else ""
 
 
 def kinds_of(role: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationIn
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, enumeration
 from archetype.spec.base import Spec, as_mapping, cut, invalid, with_known_keys
 from archetype.spec.registry import load_kinds
 from archetype.spec.synonyms import nearest_kind
@@ -175,7 +175,7 @@ class ByKind:
             if isinstance(word, str) and missing:
                 from archetype.spec.example import example
 
-                invalid("", f"{word} alone does not say {' and '.join(missing)}", f"write {example(cls)}")
+                invalid("", f"{word} alone does not say {enumeration(missing)}", f"write {example(cls)}")
             raise with_known_keys(error, cls) from None
 
     def _remedy(self, value: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from archetype.convert.source import open_spec
-from archetype.errors import SpecError
+from archetype.errors import SpecError, enumeration
 from archetype.io import atomic
 from archetype.io.yaml import mapping_to_yaml, read_mapping, with_schema_line
 from archetype.machine.cpu_info import num_cores
@@ -84,7 +84,7 @@ def choose_experiment(
         return ChosenExperiment(file, _reasons(study, part, f"{part.modes.full.tokens:,} a run, as chosen before"))
     tokens, why = _tokens(study, minutes, workers)
     part = _part(specs, data, tokens)
-    experiment = Experiment(title=f"{' and '.join(specs)} on {Path(data).stem}", parts=(part,))
+    experiment = Experiment(title=f"{enumeration(specs)} on {Path(data).stem}", parts=(part,))
     atomic.make_folder(file.parent)
     atomic.write_bytes(file, with_schema_line(mapping_to_yaml(experiment.dump()), "experiment").encode())
     return ChosenExperiment(file, _reasons(study, part, f"{tokens:,} a run: {why}"))

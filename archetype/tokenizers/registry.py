@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
-from archetype.errors import DataError
+from archetype.errors import DataError, enumeration
 from archetype.io import hub
 from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
@@ -89,7 +89,7 @@ def train_tokenizer(
     if vocab_size is not None and vocab_size < 1:
         raise DataError("vocab_size", f"{vocab_size} is too small", "use at least 1")
     if lowercase and not cls.can_lowercase:
-        able = " or ".join(name for name, other in _classes().items() if other.can_lowercase)
+        able = enumeration((name for name, other in _classes().items() if other.can_lowercase), "or")
         raise DataError("lowercase", f"a tokenizer of kind {kind} keeps the case", f"use {able}")
     texts = [check_utf8(text) for text in ([texts] if isinstance(texts, str) else texts) if text]
     if cls.needs_text and not texts:

@@ -10,7 +10,7 @@ import torch
 from archetype.convert.image_processor import ImageProcessor
 from archetype.convert.source import open_spec
 from archetype.data.skipping import Skipped, read_counting, skipping
-from archetype.errors import CheckpointError, DataError, SpecError
+from archetype.errors import CheckpointError, DataError, SpecError, enumeration
 from archetype.families.family import Family
 from archetype.families.registry import family_for
 from archetype.io import atomic, hub
@@ -245,10 +245,12 @@ def resolve_objective(recipe: Recipe, spec: ModelSpec) -> ObjectiveConfig:
     kinds: dict[str, Any] = Data.kinds
     others = [kind for kind, other in kinds.items() if _suitable_objectives(spec, other.model_construct())]
     if suitable:
-        remedy = f"use {' or '.join(config.model_fields['kind'].default for config in suitable)}"
+        remedy = f"use {enumeration((config.model_fields['kind'].default for config in suitable), 'or')}"
     else:
-        named = " or ".join(filter(None, (", ".join(others[:-1]), *others[-1:])))
-        kinds_named = "another head" if not others else f"data of kind {named}" if len(others) < 6 else "other data"
+        few = len(others) < 6
+        kinds_named = (
+            "another head" if not others else f"data of kind {enumeration(others, 'or')}" if few else "other data"
+        )
         remedy = f"use a model for such data, such as --spec {data.preset}, or {kinds_named}"
     raise SpecError("objective", cause, remedy)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from archetype.data.corpus import Corpus
-from archetype.errors import SpecError
+from archetype.errors import SpecError, enumeration
 from archetype.generate import DecodeStep, Engine, Request, prefill
 from archetype.generate.step import PREFILL_CHUNK
 from archetype.language_model import LanguageModel
@@ -77,7 +77,7 @@ class Workload:
             SpecError: they do not fit into the context, or the job writes no tokens, or more than one.
         """
         if job not in (jobs := jobs_of(spec)):
-            remedy = f"use {' or '.join(jobs)}" if jobs else "a model of texts is needed"
+            remedy = f"use {enumeration(jobs, 'or')}" if jobs else "a model of texts is needed"
             raise SpecError(f"bench {job}", f"is not for a model of kind {spec.kind}", remedy)
         context, sizes, least = spec.context_length, SIZES[job], min(SIZES[job].new, 2)
         if new is not None and sizes.new < 2:

@@ -9,7 +9,7 @@ from archetype.apps.cli.options import Deterministic, Device, Exported, Json
 from archetype.apps.cli.output import console, print_device, print_json, show_warnings
 
 DTYPE = typer.Option(help="Type to compute in.  [default: as stored; float32 of a preset]")
-BATCH = typer.Option(min=1, help="Rows at once.  [default: 1; 16 of batch, 8 of train, 64 of embed]")
+BATCH = typer.Option(min=1, help="Batch size.  [default: 1; 16 of batch, 8 of train, 64 of embed]")
 PROMPT = typer.Option(min=1, help="Tokens that a row reads.  [default: 128; 256 of train, 32 of embed]")
 NEEDS = {"peer_python": ("peer",)}
 NEW = typer.Option(min=2, help="Tokens that a row writes, one with its prompt.  [default: 64]")

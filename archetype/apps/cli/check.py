@@ -1,19 +1,23 @@
 """The verb that checks a part against the invariants of its role."""
 
 import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from archetype.apps.cli.options import Device, Json
-from archetype.apps.cli.output import print_device, print_json
+from archetype.apps.cli.output import console, print_device, print_json
 
 if TYPE_CHECKING:
     from archetype.checking.kinds import Kind
     from archetype.checking.run import Report
 
 WIDTH = 100  # characters of a heading's line
+SECONDS_BETWEEN_LINES = 5.0  # where nobody watches a terminal
 
 
 def check(
@@ -47,15 +51,36 @@ def check(
     if not as_json:
         print_device(place)
     reports = []
-    for role, kind in kinds:
-        own = {name: value for name, value in fields.items() if name in kind.model_fields}
-        reports.append(check_kind(role, kind, own, device=place))
+    with _progress() as tell:
+        for role, kind in kinds:
+            own = {name: value for name, value in fields.items() if name in kind.model_fields}
+            reports.append(check_kind(role, kind, own, device=place, tell=tell))
     if as_json:
         print_json({"kinds": [_as_data(report) for report in reports]})
     else:
         print("\n\n".join(map(_as_text, reports)))
     if not all(report.holds for report in reports):
         raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str, str], None]]:
+    """Show, within the block, what is being checked: on a terminal always, elsewhere a line now and then."""
+    from rich.markup import escape
+
+    err = console(stderr=True)
+    said = clock()
+    with err.status("checking") as status:
+
+        def tell(example: str, invariant: str) -> None:
+            nonlocal said
+            text = f"checking {example}: {invariant}"
+            status.update(escape(text))
+            if not err.is_terminal and clock() - said > SECONDS_BETWEEN_LINES:
+                said = clock()
+                err.print(text, markup=False)
+
+        yield tell
 
 
 def _fields(assignments: list[str], kinds: "list[Kind]") -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The verb `cost`; loads no torch, unless this machine is to be measured."""
 
+import re
 from collections.abc import Iterator
+from itertools import compress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
@@ -19,9 +21,14 @@ NEEDS = {"devices": ("device", "fit")}
 
 def cost(
     sources: Specs,
-    batch: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 1,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context, of several the shortest]")
+        str | None,
+        typer.Option(
+            metavar="INTEGER,...",
+            help="Tokens of each row; several with commas are set side by side.  [default: the context, of several "
+            "models the shortest]",
+        ),
     ] = None,
     source_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens of each source, of an encoder-decoder.  [default: --length]")
@@ -66,12 +73,20 @@ def cost(
     place = fit if devices == 1 else f"{devices} x {fit}"
     pairs = cast("AttentionPairs", attention)  # others are refused by `cost_report`
     models = [open_spec(source) for source in sources]
-    length = common_length(models) if compare and length is None else length
-    reports = [
-        cost_report(model, batch, length, one, pairs, source_length, state_dtype) for model in models for one in dtypes
+    lengths = _lengths(length) if length is not None else [common_length(models) if compare else None]
+    columns = [
+        (source, model, one, tokens)
+        for source, model in zip(sources, models, strict=True)
+        for one in dtypes
+        for tokens in lengths
     ]
-    if len(dtypes) > 1:
-        sources = [f"{source} {one}" if compare else one for source in sources for one in dtypes]
+    reports = [
+        cost_report(model, batch, tokens, one, pairs, source_length, state_dtype) for _, model, one, tokens in columns
+    ]
+    varied = len(models) > 1 or compare, len(dtypes) > 1, len(lengths) > 1
+    if any(varied):
+        names = ((source, one, f"{tokens:,} tokens" if tokens else "") for source, _, one, tokens in columns)
+        sources = [" ".join(compress(name, varied)) for name in names]
         compare = True
     hardware = None if device is None else _device(device).times(devices)
     predictions = [[*_fit(report, place, memory), *_times(report, hardware)] for report in reports]
@@ -89,6 +104,17 @@ def cost(
             print(prediction.table)
             if prediction.note:
                 print(prediction.note)
+
+
+def _lengths(text: str) -> list[int]:
+    """The numbers of tokens in a list such as `1024,4096`, each once."""
+    from archetype.errors import SpecError
+
+    numbers = text.split(",")
+    if wrong := [number for number in numbers if not re.fullmatch(r"0*[1-9][0-9]{0,14}", number.strip())]:
+        cause = f"{wrong[0]!r} is not a number of tokens"
+        raise SpecError("--length", cause, "give a whole number from 1 on, or several with commas, such as 1024,4096")
+    return list(dict.fromkeys(map(int, numbers)))
 
 
 class Prediction(NamedTuple):
@@ -122,6 +148,7 @@ def _fit(report: "CostReport", text: str | None, memory: int | None) -> Iterator
 
 
 def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction]:
+    from archetype.errors import enumeration
     from archetype.estimate.roofline import chooses_experts, launches, predict, time_table, too_large
 
     if device is not None:
@@ -144,7 +171,7 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
         if small := [time.phase for time in times if time.seconds < overhead]:
             note = (
                 f"launch overhead: to start the {number} products of a pass takes {overhead:.2g} s more "
-                f"({1e6 * device.launch_seconds:.1f} µs each), which is longer than {' and '.join(small)} of so small "
+                f"({1e6 * device.launch_seconds:.1f} µs each), which is longer than {enumeration(small)} of so small "
                 "a model"
             )
         yield Prediction(title, time_table(times, missing), data, note)

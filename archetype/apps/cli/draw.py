@@ -19,7 +19,7 @@ def draw(
     measure: Annotated[
         str, typer.Option(help="What the bars show: parameters, active, flops or bytes.")
     ] = "parameters",
-    batch: Annotated[int, typer.Option(min=1, help="Rows at once, for FLOPs.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size, for FLOPs.")] = 1,
     length: Annotated[
         int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context, of two the shorter]")
     ] = None,

@@ -77,6 +77,7 @@ def evaluate(
     """Print how good a model is: loss, accuracy, classes, BLEU and chrF, retrieval and correlation, or known tasks."""
     show_warnings()
     from archetype.api import load
+    from archetype.apps.cli.progress import preparation_bar
     from archetype.errors import SpecError
     from archetype.generate import RECALL_AT, Beam
     from archetype.io.text import read_text
@@ -106,19 +107,21 @@ def evaluate(
         with contextlib.redirect_stdout(sys.stderr):  # what lm-eval prints
             scores = lm.evaluate_tasks(tasks.split(","), num_fewshot, limit)
         show(scores.record(), scores)
-    elif retrieval is not None:
-        ranked = lm.evaluate_retrieval(retrieval, recall_at or RECALL_AT)
-        show(ranked.record(), ranked)
-    elif correlation is not None:
-        followed = lm.evaluate_similarity(correlation)
-        show(followed.record(), followed)
-    elif text is None:
-        pair = None if source is None or target is None else (source, target)
-        report = lm.evaluate(pair or data or "", **beam)
-        show(report.record(), report)
-    else:
-        records = {name: lm.score(contents, stride, length).record() for name, contents in texts.items()}
+    elif texts:
+        with preparation_bar("reading", "windows"):
+            records = {name: lm.score(contents, stride, length).record() for name, contents in texts.items()}
         show({"texts": [{"file": name} | record for name, record in records.items()]}, _table(records))
+    else:
+        report: Any  # with a record() and a table
+        with preparation_bar("reading", "texts"):
+            if retrieval is not None:
+                report = lm.evaluate_retrieval(retrieval, recall_at or RECALL_AT)
+            elif correlation is not None:
+                report = lm.evaluate_similarity(correlation)
+            else:
+                pair = None if source is None or target is None else (source, target)
+                report = lm.evaluate(pair or data or "", **beam)
+        show(report.record(), report)
 
 
 def _table(records: dict[str, dict[str, Any]]) -> "Table":

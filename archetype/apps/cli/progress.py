@@ -55,8 +55,10 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         return run(state, lambda event: None)
     err = console(stderr=True)
     recipe, spec, device = state.recipe, state.model.spec, state.model.device
+    learning = sum(one.numel() for one in state.model.parameters() if one.requires_grad)
+    learn = f", {learning:,} learn" if any(not one.requires_grad for one in state.model.parameters()) else ""
     err.print(
-        f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters; {state.objective.description}; "
+        f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters{learn}; {state.objective.description}; "
         f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype} on {device_name(device)}, "
         f"from step {state.step}",
         markup=False,
@@ -121,20 +123,26 @@ def tokenization_bar() -> Iterator[None]:
 
 
 @contextmanager
-def preparation_bar() -> Iterator[None]:
-    """Show, within the block, how many records are prepared, where that takes longer than a moment."""
+def preparation_bar(doing: str = "preparing", records: str = "records") -> Iterator[None]:
+    """Show, within the block, how many records are done, where that takes longer than a moment.
+
+    Args:
+        doing: what is done with them.
+        records: what they are.
+    """
     err = console(stderr=True)
-    columns = TextColumn("preparing"), BarColumn(bar_width=10), MofNCompleteColumn()
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=10), MofNCompleteColumn()
     bar = Progress(*columns, TimeRemainingColumn(compact=True), console=err, disable=not err.is_terminal)
-    tasks: list[TaskID] = []
+    tasks, totals = list[TaskID](), list[int]()
 
     def show(done: int, total: int) -> None:
         if not tasks:
             bar.start()
-            tasks.append(bar.add_task("", total=total))
-            if not err.is_terminal:
-                err.print(f"preparing {total:,} records")
-        bar.update(tasks[0], completed=done)
+            tasks.append(bar.add_task(doing, total=total))
+        if not err.is_terminal and totals[-1:] != [total]:
+            err.print(f"{doing} {total:,} {records}")
+            totals.append(total)
+        bar.update(tasks[0], completed=done, total=total)
 
     try:
         with telling(show):

@@ -113,7 +113,11 @@ def set_(
     ] = None,
     match: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="B MEASURE", help="Solve one size for B's parameters, active, flops or state."),
+        typer.Option(
+            metavar="B MEASURE",
+            help="Solve one size for the parameters, active, flops or state of B: another specification, or an amount "
+            "such as 3M.",
+        ),
     ] = None,
     solve: Annotated[
         str | None, typer.Option(metavar="PATH", help="The size that --match changes.  [default: one that fits]")
@@ -137,14 +141,19 @@ def set_(
         warnings.warn(f"{sentence}; --scale width=RATIO keeps proportions", Notice, stacklevel=1)
     if match is not None:
         from archetype.estimate.match import match as solved
+        from archetype.estimate.match import read_amount
 
-        result = solved(spec, open_spec(match[0]), match[1], solve)
+        budget = None if Path(match[0]).exists() else read_amount(*match)
+        result = solved(spec, open_spec(match[0]) if budget is None else budget, match[1], solve)
         spec = result.spec
         change = f"{result.before} -> {result.after}"
         if result.before == result.after:
             change = f"stays {result.before}, no other value is nearer"
-        text = f"{result.path}: {change}; {match[1]} {result.amount:,}, {match[0]} has"
-        print(f"{text} {result.target:,}", file=sys.stderr)
+        whose = f"{match[0]} has" if budget is None else "the budget is"
+        print(
+            f"{result.path}: {change}; {match[1]} {result.amount:,}, {whose} {result.target:,}",
+            file=sys.stderr,
+        )
     is_json = as_json or (to is not None and to.suffix == ".json")
     text = to_json(spec) if is_json else with_schema_line(to_yaml(spec), "specification")
     if to is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from archetype.errors import SpecError
+from archetype.errors import SpecError, enumeration
 
 WRITTEN = "archetype.written"  # of a context: what stands behind the verb
 KEPT = 2**30  # bytes of freed memory that stay with verbs that read: each layer takes what the one before gave back
@@ -64,7 +64,7 @@ class Verb(TyperCommand):
         for name in chosen:
             partners = [one for one in self.needs.get(name, ()) if one in written]
             if partners and not any(one in chosen for one in partners):
-                cause = f"has no effect without {' or '.join(written[one] for one in partners)}"
+                cause = f"has no effect without {enumeration((written[one] for one in partners), 'or')}"
                 raise SpecError(written[name], cause, "add it, or leave this out")
             for other in self.excludes.get(name, ()):
                 if other in chosen:

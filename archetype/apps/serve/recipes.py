@@ -9,7 +9,7 @@ from pydantic import Field
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
 from archetype.apps.serve.specs import SpecRequest, problems, read
-from archetype.errors import SpecError
+from archetype.errors import SpecError, enumeration
 from archetype.estimate.report import cost_report
 from archetype.io.yaml import mapping_to_yaml, with_schema_line
 from archetype.spec.extensions import extensions_of
@@ -68,7 +68,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> dict[str, Any]:
             raise error
         if body.data is not None and body.data not in by_kind:
             cause = f"{body.data!r:.40} does not suit this model"
-            raise SpecError("data", cause, f"use {' or '.join(by_kind)}")
+            raise SpecError("data", cause, f"use {enumeration(by_kind, 'or')}")
     except SpecError as error:
         return {"ok": False, "problems": list(problems(error, body.source or ""))}
     kind = body.data or next(iter(by_kind))

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from archetype.convert.gguf.changes import Change
-from archetype.errors import CheckpointError, shorten
+from archetype.errors import CheckpointError, enumeration, shorten
 from archetype.families.config import Config
 from archetype.families.format import SHOWN, TRAINING_ONLY, without_fields
 from archetype.families.keys import ConfigTable, Values
@@ -159,6 +159,6 @@ def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], pl
         part = block.feedforward
         network = part.expert if isinstance(part, MixtureOfExperts) else part
         if isinstance(network, MLP | GatedMLP) and network.activation not in known:
-            names = " or ".join(repr(activation.kind) for activation in known)
+            names = enumeration((repr(activation.kind) for activation in known), "or")
             field = f"{place.replace('{i}', str(index))}.feedforward.activation"
             raise unsupported(field, f"{network.activation.kind!r} here, only {names}")

@@ -17,7 +17,7 @@ from archetype.convert.infer.quirks import (
     QUIRKS,
     FamilyQuirks,
 )
-from archetype.errors import CheckpointError, SpecError, one_line
+from archetype.errors import CheckpointError, SpecError, enumeration, one_line
 from archetype.families.class_keys import DERIVED
 from archetype.families.config import ACTIVATIONS, Config
 from archetype.families.decoder_classes import read_class_head
@@ -88,7 +88,7 @@ class CheckpointInfo:
         self.asked.add(name)
         if name in self.settings:
             if (value := self.settings[name]) not in values:
-                remedy = f"use {' or '.join(map(_word, values))}"
+                remedy = f"use {enumeration(map(_word, values), 'or')}"
                 raise SpecError(name, f"{one_line(repr(value), 60)} is not a layout that this model can have", remedy)
             return value
         if fixed := getattr(self.quirks, name, None):

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from archetype.distribution import install_command
-from archetype.errors import CheckpointError
+from archetype.errors import CheckpointError, enumeration
 
 FILE = "model.onnx"
 LARGE = 2**30  # bytes of weights, above which they are in a file of their own: one of ONNX ends at 2 GiB
@@ -24,7 +24,7 @@ def check(dtype: torch.dtype) -> None:
         CheckpointError: a library is missing, or onnxruntime has no such numbers.
     """
     if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
-        raise CheckpointError("--format onnx", f"needs {' and '.join(missing)}", install_command("onnx"))
+        raise CheckpointError("--format onnx", f"needs {enumeration(missing)}", install_command("onnx"))
     if dtype == torch.bfloat16:
         raise CheckpointError("--format onnx", "onnxruntime computes nothing in bfloat16", "add --dtype float32")
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
+from archetype.errors import enumeration
 from archetype.parts.norm.spec import NoNorm
 from archetype.parts.pattern.spec import BigBird, Full, GlobalWindow
 from archetype.parts.position.spec import Alibi, NoPosition, RelativeBias, Rotary
@@ -174,7 +175,7 @@ class Attention(Mixer):
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
             valid = [str(k) for k in range(1, self.num_heads + 1) if self.num_heads % k == 0]
             cause = f"{self.num_kv_heads} does not divide num_heads {self.num_heads}"
-            invalid("num_kv_heads", cause, f"use {' or '.join(filter(None, [', '.join(valid[:-1]), valid[-1]]))}")
+            invalid("num_kv_heads", cause, f"use {enumeration(valid, 'or')}")
         if self.head_dim is not None:
             self._rotation_fits(self.head_dim)
         return self

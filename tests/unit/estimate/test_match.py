@@ -4,7 +4,7 @@ import pytest
 
 from archetype import families, spec
 from archetype.errors import SpecError
-from archetype.estimate.match import MEASURES, amount, match
+from archetype.estimate.match import MEASURES, amount, match, read_amount
 
 LLAMA, GPT2 = families.preset("llama-tiny"), families.preset("gpt2-tiny")
 
@@ -52,3 +52,37 @@ def test_what_cannot_be_solved_is_refused() -> None:
         match(LLAMA, GPT2, "parameters", "head.tied")
     with pytest.raises(SpecError, match=r"^head.tiled: is not in this specification"):
         match(LLAMA, GPT2, "parameters", "head.tiled")
+
+
+def test_a_budget_takes_the_place_of_a_model() -> None:
+    result = match(LLAMA, 120_000, "parameters")
+    assert result.target == 120_000 and result.path == "layers[*].feedforward.d_ff"
+    assert result.spec == match(LLAMA, result.spec, "parameters").spec
+    assert abs(result.amount - 120_000) <= 3 * 2 * 64 / 2  # d_ff of one more adds three rows of 64 to both layers
+    with pytest.raises(SpecError, match=r"^layers\[\*\].feedforward.d_ff: gives .*, and the budget is 10; solve"):
+        match(LLAMA, 10, "parameters")
+
+
+def test_the_state_of_latent_attention_follows_its_rank() -> None:
+    result = match(families.preset("deepseek-v2-tiny"), 20_000, "state")
+    assert result.path == "layers[*].mixer.kv_lora_rank" and abs(result.amount - 20_000) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("text", "measure", "value"),
+    [
+        ("3M", "parameters", 3_000_000), ("1.5b", "active", 1_500_000_000), ("2_000_000", "flops", 2_000_000),
+        ("2,000 k", "flops", 2_000_000), ("64MiB", "state", 2**26), ("7", "state", 7), ("llama-tiny", "state", None),
+        ("3M.yaml", "parameters", None),
+    ],
+)  # fmt: skip
+def test_amounts_are_read(text: str, measure: str, value: int | None) -> None:
+    assert read_amount(text, measure) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "measure"), [("3MiB", "parameters"), ("3M", "state"), ("3x", "active"), ("0", "flops")]
+)
+def test_amounts_of_another_unit_are_refused(text: str, measure: str) -> None:
+    with pytest.raises(SpecError, match=rf"^--match: '{text}' is not an amount of {measure}; write it as "):
+        read_amount(text, measure)

@@ -120,3 +120,12 @@ def test_a_file_without_parts_is_refused(
     file.write_text("")
     status, out, error = run(monkeypatch, capsys, str(file))
     assert (status, out) == (2, "") and error.startswith(f"archetype: {file}: registers no part of a model; call ")
+
+
+def test_a_long_check_says_where_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error, where nobody watches a terminal; and nothing where it is short."""
+    assert "checking" not in run(monkeypatch, capsys, "silu")[2]
+    monkeypatch.setattr("archetype.apps.cli.check.SECONDS_BETWEEN_LINES", 0.0)
+    status, output, told = run(monkeypatch, capsys, "silu")
+    assert status == 0 and "holds" in output
+    assert "checking defaults: finite numbers\n" in told

@@ -12,7 +12,7 @@ from archetype.runs import machine
 
 @pytest.mark.parametrize(
     ("source", "launch", "named"),
-    [("llama-tiny", 1e-5, "prefill and decode and train"), ("llama-tiny", 0.0, ""), ("llama-3-8b", 1e-5, "")],
+    [("llama-tiny", 1e-5, "prefill, decode and train"), ("llama-tiny", 0.0, ""), ("llama-3-8b", 1e-5, "")],
 )
 def test_launch_overhead_is_named_for_small_models(
     source: str, launch: float, named: str, monkeypatch: pytest.MonkeyPatch
