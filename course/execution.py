@@ -3,7 +3,6 @@
 import ast
 import base64
 import io
-import re
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import matplotlib.pyplot as plt
 
 from course.notebook import answers_of, lesson_cells
 
-MAGIC = re.compile(r"^( *)%(\w+) (.*)$", re.MULTILINE)
 DPI = 80  # of stored figures
 
 
@@ -37,7 +35,7 @@ class Session:
             source: of the cell.
             where: its name in tracebacks.
         """
-        tree = ast.parse(MAGIC.sub(_magic_call, source))
+        tree = ast.parse(source)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         printed = io.StringIO()
         outputs: list[dict[str, Any]] = []
@@ -89,11 +87,6 @@ def check_answers(session: Session, script: Path) -> dict[int, bool]:
         elif cell.title.startswith("check"):
             session.execute(cell.source, f"{script.name}: {cell.title}")
     return dict(session.names["answered"])
-
-
-def _magic_call(line: re.Match[str]) -> str:
-    """Write a line such as `%pip install torch` as Python, as IPython does."""
-    return f"{line[1]}get_ipython().run_line_magic({line[2]!r}, {line[3]!r})"
 
 
 def _picture(figure: Any) -> dict[str, Any]:

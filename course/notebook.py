@@ -5,16 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archetype.distribution import DISTRIBUTION, REPOSITORY
-
 FOLDER = Path(__file__).parent
 LESSONS = sorted((FOLDER / "lessons").glob("*.py"))
 MARKER = re.compile(r"^# %% ?(.*)$", re.MULTILINE)
-INSTALL = f"""# On Colab this installs Archetype; where it can be imported, nothing happens.
-import importlib.util
-
-if importlib.util.find_spec("archetype") is None:
-    %pip install --quiet "{DISTRIBUTION}[studies] @ git+{REPOSITORY}"
+INSTALL = """# Where this fails, install Archetype: pip install '.[studies]' in a checkout of its repository
+import archetype
 """
 HIDDEN = {"cellView": "form", "jupyter": {"source_hidden": True}}  # Colab's word and Jupyter's
 
@@ -52,12 +47,11 @@ def read_cells(script: Path) -> list[Cell]:
 
 
 def lesson_cells(script: Path) -> list[Cell]:
-    """Return all cells of a lesson's notebook: its title with a badge, the installation, the helpers, its own cells."""
+    """Return all cells of a lesson's notebook: its title, the installation, the helpers, its own cells."""
     title, *cells = read_cells(script)
-    badge = f"[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab_address(script)})"
     helpers = f"# @title Helpers of the course\n{(FOLDER / 'helpers.py').read_text(encoding='utf-8').strip()}"
     return [
-        Cell("[markdown]", f"{badge}\n\n{title.source}"),
+        title,
         Cell("install", INSTALL.strip()),
         Cell("helpers", helpers, HIDDEN),
         *cells,
@@ -72,12 +66,6 @@ def answers_of(script: Path) -> dict[str, Cell]:
 def notebook_file(script: Path) -> Path:
     """The notebook of a lesson."""
     return FOLDER / script.with_suffix(".ipynb").name
-
-
-def colab_address(script: Path) -> str:
-    """The address under which Colab opens a lesson's notebook."""
-    path = f"{FOLDER.name}/{notebook_file(script).name}"
-    return f"{REPOSITORY.replace('github.com', 'colab.research.google.com/github')}/blob/main/{path}"
 
 
 def notebook(cells: list[Cell], outputs: list[list[dict[str, Any]]]) -> dict[str, Any]:

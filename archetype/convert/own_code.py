@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from archetype import __version__
+from archetype.distribution import installed_from
 from archetype.io import atomic
 
 FILE = "modeling_archetype.py"
@@ -15,7 +17,7 @@ AUTO = {
     "ArchetypeForImageClassification": "AutoModelForImageClassification",
     "ArchetypeModel": "AutoModel",
 }
-CODE = """# The classes of this folder's model, which Archetype has: pip install 'archetype-lm[hf]'
+CODE = """# This model needs the Python package `archetype`; version {version}, installed from {source}, wrote it.
 from archetype.hf import {names}
 
 __all__ = [{quoted}]
@@ -34,7 +36,8 @@ def write_own_code(folder: Path, architecture: str) -> dict[str, str]:
     """
     names = sorted({"ArchetypeConfig", "ArchetypeModel", architecture})
     quoted = ", ".join(f'"{name}"' for name in names)
-    atomic.write_bytes(folder / FILE, CODE.format(names=", ".join(names), quoted=quoted).encode())
+    code = CODE.format(version=__version__, source=installed_from(), names=", ".join(names), quoted=quoted)
+    atomic.write_bytes(folder / FILE, code.encode())
     module = FILE.removesuffix(".py")
     classes = {"AutoConfig": "ArchetypeConfig"} | {AUTO[name]: name for name in ("ArchetypeModel", architecture)}
     return {auto: f"{module}.{name}" for auto, name in classes.items()}

@@ -164,13 +164,14 @@ def _error(event: Any, problem: str) -> Exception:
 
 
 def with_schema_line(text: str, kind: str) -> str:
-    """Put the comment before a YAML text by which editors find its JSON Schema.
+    """Put the comment before a YAML text by which editors find its JSON Schema, if that has an address.
 
     Args:
         text: of the file, as YAML.
         kind: of file: specification, recipe or experiment.
     """
-    return f"# yaml-language-server: $schema={schema_url(kind)}\n{text}"
+    address = schema_url(kind)
+    return f"# yaml-language-server: $schema={address}\n{text}" if address else text
 
 
 def mapping_to_yaml(data: dict[str, Any]) -> str:

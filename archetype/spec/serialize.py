@@ -21,11 +21,13 @@ def to_json(spec: Spec) -> str:
 
 
 def document_schema(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a kind of file as a document of its own, with its dialect, address and title.
+    """Return the JSON Schema of a kind of file as a document, with its dialect, title and, if it has one, address.
 
     Args:
         kind: of file: specification, recipe or experiment.
         schema: of the values in it.
     """
     dialect = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": dialect, "$id": schema_url(kind)} | schema | {"title": f"Archetype {kind}"}
+    address = schema_url(kind)
+    head = {"$schema": dialect} | ({"$id": address} if address else {})
+    return head | schema | {"title": f"Archetype {kind}"}

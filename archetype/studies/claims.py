@@ -21,7 +21,8 @@ def find_claims(folder: Path | None = None) -> dict[int, Path]:
     """
     if folder is None:
         claims = _numbered(CLAIMS) or _numbered(CHECKOUT)
-        cause, remedy = "are not part of the installed package", f"run this in a clone of {REPOSITORY}"
+        cause = "are not part of the installed package"
+        remedy = f"run this in a clone of {REPOSITORY or 'its repository'}"
     else:
         claims = _numbered(folder)
         cause, remedy = "holds no claims", "name experiment files NUMBER-TITLE.yaml"

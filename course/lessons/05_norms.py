@@ -131,7 +131,7 @@ figure.tight_layout()
 # %% [markdown]
 # At the small rate post-norm is no worse, perhaps better. At the large one it gets stuck where pre-norm learns
 # fastest. That is what warm-up is for: small rates first. How much depends on depth and rate; the [study of this
-# claim](https://github.com/archetype-lm/archetype/blob/main/claims/reports/claim-03.md) confirms it only in part.
+# claim](../claims/reports/claim-03.md) confirms it only in part.
 # %% [markdown]
 # ## What you have seen
 #

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from archetype.distribution import schema_url
 from tests.integration.conftest import Command
 
 
@@ -82,7 +81,6 @@ def test_show_set_and_diff_speak_the_file_format(archetype: Command, tmp_path: P
         "layers[*].mixer.num_kv_heads: 2 -> 1",
     ]
     written = (tmp_path / "a.yaml").read_text().splitlines()
-    assert written[0] == f"# yaml-language-server: $schema={schema_url('specification')}"
     assert lines(archetype("show", tmp_path / "a.yaml")) == written
     assert "eps: 1e-05" in archetype("show", "llama-tiny", "--full").stdout
     (tmp_path / "a.json").write_text(archetype("show", tmp_path / "a.yaml", "--json").stdout)

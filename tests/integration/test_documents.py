@@ -4,20 +4,18 @@ import os
 import re
 import shlex
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from archetype.families import published
-from archetype.io.yaml import with_schema_line, yaml_value
+from archetype.io.yaml import yaml_value
 from archetype.spec import parse, to_yaml
 from tests.helpers import forked
-from tests.helpers.documents import GUIDES, RAW, REPOSITORY, ROOT, blocks, files_of, own_file
+from tests.helpers.documents import GUIDES, ROOT, blocks, files_of
 from tests.helpers.packages import install
 from tests.unit.test_names import RENAMED
 
-BADGES = "https://colab.research.google.com/assets/"
 RUNNABLE = {"sh", "python", "console"}
 INSTALLS = [
     document
@@ -81,7 +79,7 @@ def test_a_document_runs_in_order(document: Path, whole: bool, tmp_path: Path) -
     for language, title, text in blocks(document):
         if language == "yaml" and not title:  # what a command before it has written
             written = [file.read_text() for file in tmp_path.glob("*.yaml")]
-            assert text in [file.removeprefix(with_schema_line("", "specification")) for file in written]
+            assert text in written
             assert to_yaml(parse(yaml_value(text, document.name))) == text
 
 
@@ -108,20 +106,6 @@ def test_named_files_exist() -> None:
         number += len(paths)
     assert missing == []
     assert number > 20
-
-
-def test_links_of_the_readme_hold_on_a_package_index() -> None:
-    """They are absolute; those into our own repository name files of this tree, the picture among them."""
-    text = (ROOT / "README.md").read_text()
-    links = re.findall(r"\]\(([^)]+)\)", text)
-    assert [link for link in links if not link.startswith("https://")] == []
-    own = [link for link in links if link.startswith((REPOSITORY, RAW))]
-    assert len(own) >= 10
-    assert [link for link in own if (file := own_file(link)) is None or not file.exists()] == []
-    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
-    assert pictures and all(link.startswith((RAW, BADGES)) for link in pictures)  # pages under blob/ are no pictures
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project.get("urls", {}).get("Repository", REPOSITORY) == REPOSITORY
 
 
 def test_documents_use_the_names_as_they_are() -> None:

@@ -8,7 +8,6 @@ import tomllib
 import typer
 
 from archetype.apps.cli import main
-from archetype.distribution import REPOSITORY
 from tests.helpers.documents import ROOT
 
 LINES = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text()).splitlines()
@@ -59,6 +58,6 @@ def test_its_program_and_its_look_at_health_are_those_of_the_command_line() -> N
     assert f"127.0.0.1:{port}/health" in json.loads(of("HEALTHCHECK")[0].removeprefix("CMD "))[2]
 
 
-def test_the_readme_runs_it_from_the_projects_address() -> None:
+def test_the_readme_runs_it_from_a_checkout() -> None:
     text = (ROOT / "README.md").read_text()
-    assert f"uvx --from git+{REPOSITORY} archetype " in text and "docker build" in text
+    assert "uvx --from . archetype " in text and "docker build --tag archetype ." in text

@@ -1,18 +1,21 @@
 """One place says the name of the distribution; every install command that users read installs a package of ours."""
 
 import ast
+import json
 import re
+import shlex
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from importlib.metadata import PathDistribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import archetype
 from archetype import distribution
-from archetype.distribution import DISTRIBUTION, REPOSITORY, SITE, install_command
-from archetype.io.yaml import yaml_value
+from archetype.distribution import DISTRIBUTION, install_command, installed_from
 from archetype.spec.base import Spec
 from archetype.training.trackers import Tracker
 from tests.unit.test_imports import MODULES, dotted, nodes
@@ -28,12 +31,12 @@ TEXT = {"", ".cff", ".ipynb", ".md", ".py", ".svelte", ".toml", ".ts", ".txt", "
 FOREIGN = re.compile(r"pip install (?:-\S+ )*['\"]?archetype(?![-\w./])|(?<![-\w./])archetype\[(?:[a-z{])")
 
 
-def texts() -> Iterator[Path]:
-    """Every text file of the repository that somebody wrote."""
+def texts(suffixes: Set[str] = TEXT) -> Iterator[Path]:
+    """Every text file of the repository that somebody wrote, with one of these suffixes."""
     files = [*ROOT.glob("*"), *(file for folder in FOLDERS for file in (ROOT / folder).rglob("*"))]
     for file in files:
         generated = {"node_modules", "page", "__pycache__"} & set(file.relative_to(ROOT).parent.parts[1:])
-        if file.suffix in TEXT and file.is_file() and not generated and file != Path(__file__):
+        if file.suffix in suffixes and file.is_file() and not generated and file != Path(__file__):
             yield file
 
 
@@ -76,7 +79,33 @@ def test_a_remedy_is_right_in_a_checkout_and_where_the_package_is_installed(
     monkeypatch.chdir(tmp_path)
     assert install_command("gguf") == f"pip install -e '{ROOT}[gguf]'"
     monkeypatch.setattr(distribution, "CHECKOUT", tmp_path)  # as site-packages, where no pyproject.toml is
-    assert install_command("gguf") == "pip install 'archetype-lm[gguf]'"
+    for extra in EXTRAS.keys() - {"all", "test", "docs"}:
+        quoted = (requirement.partition(";")[0].strip() for requirement in EXTRAS[extra])
+        assert sorted(shlex.split(install_command(extra))) == sorted(["pip", "install", *quoted])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "source"),
+    [
+        (
+            {"url": "https://example.org/a.git", "vcs_info": {"vcs": "git", "commit_id": "1f"}},
+            "git+https://example.org/a.git@1f",
+        ),
+        ({"url": "file:///home/somebody/archetype", "dir_info": {"editable": True}}, "a checkout"),
+        ({"url": "file:///home/somebody/archetype.whl", "archive_info": {}}, "a file"),
+        (None, "a package index"),
+    ],
+)
+def test_where_it_was_installed_from_is_said_without_a_path_of_this_machine(
+    recorded: dict[str, Any] | None, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "archetype_lm-0.1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: archetype-lm\nVersion: 0.1.0\n")
+    if recorded is not None:
+        (installed / "direct_url.json").write_text(json.dumps(recorded))
+    monkeypatch.setattr(distribution, "distribution", lambda name: PathDistribution(installed))
+    assert installed_from() == source
 
 
 def test_one_extra_has_what_users_may_want() -> None:
@@ -102,12 +131,3 @@ def test_the_sdist_holds_everything_that_is_tracked() -> None:
         listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
         tracked = {path.partition("/")[0] for path in listed.splitlines()}
         assert tracked - included == {".gitignore", "LICENSE", "README.md", "pyproject.toml"}  # hatchling adds these
-
-
-def test_one_address_is_said_everywhere() -> None:
-    citation = yaml_value((ROOT / "CITATION.cff").read_text(), "CITATION.cff")
-    site = yaml_value((ROOT / "mkdocs.yml").read_text(), "mkdocs.yml")
-    urls = PROJECT["urls"]
-    assert urls["Repository"] == citation["repository-code"] == REPOSITORY
-    assert urls["Documentation"] == citation["url"] == site["site_url"] == SITE
-    assert all(urls[name].startswith(urls["Repository"]) for name in ("Changelog", "Issues"))

@@ -11,10 +11,13 @@ import pytest
 
 import archetype
 import mkdocs_hooks
+from archetype import distribution
+from archetype.apps.cli.main import app
 from archetype.data.skipping import Skipped
-from archetype.distribution import SITE, schema_url
+from archetype.distribution import schema_url
 from archetype.io.yaml import read_mapping, with_schema_line, yaml_value
 from archetype.runs.directory import Run, write_run_spec
+from archetype.spec.serialize import document_schema
 from archetype.training.provenance import write_recipe
 from archetype.training.recipe import Recipe
 from benchmarks import picture
@@ -24,7 +27,6 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 REPORTS = sorted(mkdocs_hooks.REPORTS.glob("*.md"))
 SETTINGS = yaml_value((ROOT / "mkdocs.yml").read_text(), "mkdocs.yml")
-LINE = re.compile(r"# yaml-language-server: \$schema=(\S+)\n")
 
 
 def test_every_link_leads_to_a_file_and_a_heading() -> None:
@@ -70,35 +72,42 @@ def test_the_picture_is_what_its_script_draws(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", mkdocs_hooks.SCHEMAS)
-def test_a_schema_is_published_under_the_address_that_it_has(kind: str) -> None:
+def test_a_schema_has_an_address_once_the_site_has_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert SETTINGS["hooks"] == ["mkdocs_hooks.py"]
     schema = mkdocs_hooks.SCHEMAS[kind]()
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["$id"] == schema_url(kind) == f"{SITE}schemas/{kind}.json"
-    assert schema["title"] == f"Archetype {kind}"
-    guide = (DOCS / "guide" / "specification_and_cost.md").read_text()
-    assert with_schema_line("", kind) in guide
+    assert "$id" not in schema and schema["title"] == f"Archetype {kind}"
+    assert with_schema_line("a: 1", kind) == "a: 1"
+    monkeypatch.setattr(distribution, "SITE", "https://example.org/")
+    assert document_schema(kind, {})["$id"] == schema_url(kind) == f"https://example.org/schemas/{kind}.json"
+    assert with_schema_line("a: 1", kind) == f"# yaml-language-server: $schema={schema_url(kind)}\na: 1"
 
 
-def test_a_run_directory_has_files_that_editors_check(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("verb", "kind"), [("schema", "specification"), ("compare schema", "experiment")])
+def test_a_schema_is_written_to_a_file(
+    verb: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app([*verb.split(), "--to", str(tmp_path / "schema.json")], standalone_mode=False)
+    assert capsys.readouterr().out == ""
+    assert json.loads((tmp_path / "schema.json").read_text()) == mkdocs_hooks.SCHEMAS[kind]()
+
+
+def test_a_run_directory_has_files_that_obey_their_schemas(tmp_path: Path) -> None:
     run, spec = Run(tmp_path), archetype.load_spec("llama-tiny")
     write_run_spec(run, spec)
     recipe = Recipe.parse({"spec": "llama-tiny", "steps": 3, "trackers": ["tensorboard"]})
     objective = SimpleNamespace(fingerprint="none", guessing_loss=lambda spec: None)
     write_recipe(run, recipe, spec, objective, Skipped(0))  # type: ignore[arg-type]
     for file, kind in ((run.spec_file, "specification"), (run.recipe_file, "recipe")):
-        match = LINE.match(file.read_text())
-        assert match is not None and match[1] == schema_url(kind)
+        assert "http" not in file.read_text()
         jsonschema.Draft202012Validator(mkdocs_hooks.SCHEMAS[kind]()).validate(read_mapping(file))
 
 
-def test_recipes_of_the_repository_name_their_schema_and_obey_it() -> None:
+def test_recipes_of_the_repository_obey_their_schema() -> None:
     schema = jsonschema.Draft202012Validator(mkdocs_hooks.SCHEMAS["recipe"]())
     recipes = sorted((ROOT / "recipes").glob("*.yaml"))
     assert len(recipes) >= 5
     for file in recipes:
-        match = LINE.match(file.read_text())
-        assert match is not None and match[1] == schema_url("recipe"), file
         schema.validate(json.loads(json.dumps(read_mapping(file))))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from archetype.apps.cli.options import SPEC_HELP, Json
+from archetype.apps.cli.options import SPEC_HELP, Json, OptionalOutput
 from archetype.apps.cli.output import print_json
 from archetype.apps.cli.sweep_progress import SweepProgress
 from archetype.apps.cli.verb import WRITTEN, Verb
@@ -252,11 +252,11 @@ def search(
 
 
 @app.command(cls=Verb)
-def schema() -> None:
-    """Print the JSON Schema of experiment files, for editors."""
+def schema(to: OptionalOutput = None) -> None:
+    """Print the JSON Schema of experiment files, for editors, or write it to a file."""
     from archetype.studies.experiment import json_schema
 
-    print_json(json_schema())
+    print_json(json_schema(), to)
 
 
 def _mode(quick: bool, full: bool, extended: bool, gpu: bool) -> str:

@@ -31,7 +31,7 @@ VERBS = {
     "set": ("specs", "set_", "Print a changed copy of a specification, checked again."),
     "check": ("check", "check", "Check what must hold of a part, and print a table of what does."),
     "explain": ("explain", "explain", "Print what a kind is, its fields, and what one consists of and costs."),
-    "schema": ("specs", "schema", "Print the JSON Schema of specification files, for editors."),
+    "schema": ("specs", "schema", "Print the JSON Schema of specification files, for editors, or write it to a file."),
     "cost": ("cost", "cost", "Print what a specification costs, by module and with formulas."),
     "draw": ("draw", "draw", "Draw an architecture as SVG, PNG or PDF, with shapes and costs; of two what differs."),
     "tokenizer": ("tokenizer", "app", "Train, show and encode with a tokenizer."),

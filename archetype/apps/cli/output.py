@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,9 +23,14 @@ def replace_drawing(error: UnicodeError) -> tuple[str, int]:
     return "".join(plain.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text), error.end
 
 
-def print_json(data: Mapping[str, Any]) -> None:
-    """Print one JSON object on standard output, and nothing else there."""
-    print(json.dumps(data, indent=2))
+def print_json(data: Mapping[str, Any], to: Path | None = None) -> None:
+    """Print one JSON object on standard output, and nothing else there, or write it to a file."""
+    if to is None:
+        print(json.dumps(data, indent=2))
+        return
+    from archetype.io import atomic
+
+    atomic.write_json(to, data)
 
 
 def show_warnings() -> None:

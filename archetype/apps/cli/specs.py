@@ -166,10 +166,11 @@ def set_(
 
 def schema(
     recipe: Annotated[bool, typer.Option("--recipe", help="Of training recipes instead.")] = False,
+    to: OptionalOutput = None,
 ) -> None:
-    """Print the JSON Schema of specification files, for editors."""
+    """Print the JSON Schema of specification files, for editors, or write it to a file."""
     if recipe:
         from archetype.training.recipe import json_schema
     else:
         from archetype.models.file import json_schema
-    print_json(json_schema())
+    print_json(json_schema(), to)

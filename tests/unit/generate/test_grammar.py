@@ -27,7 +27,7 @@ from archetype.tokenizers.token_bytes import TokenBytes
 from tests.helpers.sentencepieces import trained
 from tests.helpers.weights import randomize
 
-pytest.importorskip("llguidance", reason="needs llguidance (pip install 'archetype-lm[grammar]')")
+pytest.importorskip("llguidance", reason="needs llguidance (pip install '.[grammar]')")
 
 TEXT = 'a text with {"keys": [1, 2.5, true, null], "näme": "wörds and 漢字"} of all kinds\n' * 3
 SCHEMA = {
