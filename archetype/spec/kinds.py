@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache
+from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, ValidationError
@@ -129,6 +130,7 @@ def load_all_kinds() -> None:
         role.kinds = dict(sorted(role.kinds.items(), key=lambda item: item[1].__module__))
 
 
+_rebuilding = RLock()  # before pydantic 2.14 a class that is being rebuilt has no schema for other threads
 # references to the classes that a JSON Schema is being made of; each thread describes for itself
 _being_described: ContextVar[frozenset[str]] = ContextVar("being described", default=frozenset())
 
@@ -206,7 +208,8 @@ class ByKind:
 
         references = []
         for kind, cls in self.kinds().items():
-            cls.model_rebuild()
+            with _rebuilding:
+                cls.model_rebuild()
             # a reference of its own, so that every class stands once among the schema's definitions
             name = f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"
             reference = core_schema.definition_reference_schema(name)

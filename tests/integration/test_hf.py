@@ -326,9 +326,11 @@ def test_the_trainer_trains_a_hybrid_with_recomputed_blocks(tmp_path: Path) -> N
     text = (Path(__file__).parent.parent.parent / "README.md").read_bytes()[:4096]
     rows = [{"input_ids": list(text[i : i + 32]), "labels": list(text[i : i + 32])} for i in range(0, 4096 - 32, 64)]
     model = hf.ArchetypeForCausalLM(hf.ArchetypeConfig(spec=hybrid(), pad_token_id=0, eos_token_id=0))
+    fields = transformers.TrainingArguments.__dataclass_fields__  # releases before 5.23 have the older name alone
+    recomputed = "activation_checkpointing" if "activation_checkpointing" in fields else "gradient_checkpointing"
     arguments = transformers.TrainingArguments(
         str(tmp_path / "out"), max_steps=12, per_device_train_batch_size=8, learning_rate=3e-3, report_to=[],
-        activation_checkpointing=True, save_strategy="no", logging_steps=1, use_cpu=True, disable_tqdm=True,
+        **{recomputed: True}, save_strategy="no", logging_steps=1, use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
     trainer = transformers.Trainer(model, arguments, train_dataset=rows)
     trainer.train()
