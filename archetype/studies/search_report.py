@@ -52,12 +52,11 @@ def candidates_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[st
     candidates = sorted(result["candidates"], key=lambda row: (-row["tokens"], sign * row["validation"]))
     paths = list(candidates[0]["change"])
     values = {path: [row["change"][path] for row in candidates] for path in paths}
-    rows = []
-    for row in candidates:
-        changed = [value_text(row["change"][path], values[path]) for path in paths]
-        test = "" if row["test"] is None else f"{row['test']:.4f}"
-        place = "front" if row["is_on_front"] else ""
-        rows.append([*changed, f"{row['validation']:.4f}", test, f"{row['cost']:,.0f}", f"{row['tokens']:,}", place])
+    rows = [
+        [*(value_text(row["change"][path], values[path]) for path in paths), f"{row['validation']:.4f}",
+         "" if row["test"] is None else f"{row['test']:.4f}", f"{row['cost']:,.0f}", f"{row['tokens']:,}", "front" if row["is_on_front"] else ""]
+        for row in candidates
+    ]  # fmt: skip
     return [*paths, result["validation_name"], str(result["metric"]["name"]), result["cost_name"], "tokens", ""], rows
 
 

@@ -8,10 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from archetype.spec.base import MAX_LENGTH
 from archetype.spec.kinds import Part, part
 
-Steps = Annotated[int, Field(strict=True, ge=0, le=MAX_LENGTH)]
+Steps = Annotated[int, Field(strict=True, ge=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -8,12 +8,11 @@ import torch
 from torch import nn
 
 from archetype.errors import SpecError
+from archetype.spec.base import NotNegative, Positive
 from archetype.spec.kinds import Part
 from archetype.training.optimizers.groups import (
-    Decay,
     Grouped,
     ParameterGroup,
-    Rate,
     group_parameters,
     torch_groups,
     width_ratio,
@@ -33,8 +32,8 @@ class Optimizer(Part):
         1.0  # with which rates of hidden matrices fall, of muP; None: it does not say
     )
     share_of_adamw: ClassVar[float | None] = 1.0  # of the rate that is chosen for AdamW; None: its own default is
-    learning_rate: Rate = 1e-3
-    weight_decay: Decay = 0.0
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 0.0
     groups: tuple[ParameterGroup, ...] = ()
 
     @abstractmethod

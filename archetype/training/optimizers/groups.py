@@ -1,19 +1,13 @@
 """Groups of parameters, each with a learning rate and a weight decay of its own, by role or by pattern of names."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import Field
 from torch import nn
 
 from archetype.errors import SpecError
 from archetype.nn.parameter_names import names_matching
 from archetype.nn.parameter_roles import ROLES, Role, decayed_parameters, roles_of
-from archetype.spec.base import Spec
-
-# A rate times its ratio, the width's and the decay is computed in float32, whose largest number is 3.4e38.
-MOST = 1e12
-Rate = Annotated[float, Field(strict=True, gt=0, le=MOST, allow_inf_nan=False)]
-Decay = Annotated[float, Field(strict=True, ge=0, le=MOST, allow_inf_nan=False)]
+from archetype.spec.base import NotNegative, Positive, Spec
 
 
 class ParameterGroup(Spec):
@@ -29,8 +23,8 @@ class ParameterGroup(Spec):
     """
 
     parameters: str
-    learning_rate_ratio: Rate = 1.0
-    weight_decay: Decay | None = None
+    learning_rate_ratio: Positive = 1.0
+    weight_decay: NotNegative | None = None
 
 
 def width_ratio(model: nn.Module) -> float:

@@ -11,11 +11,11 @@ from torch import nn
 
 from archetype.distribution import install_command
 from archetype.errors import SpecError
-from archetype.spec.base import Flag, Probability, Size
+from archetype.spec.base import Flag, NotNegative, Positive, Probability, Size
 from archetype.spec.kinds import part
 from archetype.training.optimizers.algorithms import TOGETHER, LionOptimizer, MuonOptimizer, Several, orthogonal_dtype
 from archetype.training.optimizers.base import Optimizer
-from archetype.training.optimizers.groups import Decay, Grouped, Rate, torch_groups
+from archetype.training.optimizers.groups import Grouped, torch_groups
 
 
 @part
@@ -30,9 +30,9 @@ class AdamW(Optimizer):
     """
 
     kind: Literal["adamw"] = "adamw"
-    weight_decay: Decay = 0.1
+    weight_decay: NotNegative = 0.1
     betas: tuple[Probability, Probability] = (0.9, 0.95)
-    eps: Rate = 1e-8
+    eps: Positive = 1e-8
     state_bits: Literal[8, 32] = 32
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -74,12 +74,12 @@ class Muon(Optimizer):
 
     width_exponent: ClassVar[float | None] = 0.5  # an update's spectral norm grows with the root of the width
     kind: Literal["muon"] = "muon"
-    weight_decay: Decay = 0.1
+    weight_decay: NotNegative = 0.1
     momentum: Probability = 0.95
     nesterov: Flag = True
     num_iterations: Size = 5
     betas: tuple[Probability, Probability] = (0.9, 0.95)
-    eps: Rate = 1e-8
+    eps: Positive = 1e-8
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Both optimizers as one."""
@@ -122,7 +122,7 @@ class Adafactor(Optimizer):
 
     share_of_adamw: ClassVar[float | None] = None  # relative to each matrix's own size: 1e-2 (Shazeer 2018, section 8)
     kind: Literal["adafactor"] = "adafactor"
-    learning_rate: Rate = 1e-2
+    learning_rate: Positive = 1e-2
     beta2_decay: Annotated[float, Field(le=0, ge=-1)] = -0.8
     clip_threshold: Annotated[float, Field(ge=1)] = 1.0
 
@@ -156,8 +156,8 @@ class Lion(Optimizer):
 
     share_of_adamw: ClassVar[float | None] = 0.1  # 3 to 10 times smaller (Chen 2023, section 5)
     kind: Literal["lion"] = "lion"
-    learning_rate: Rate = 1e-4
-    weight_decay: Decay = 1.0
+    learning_rate: Positive = 1e-4
+    weight_decay: NotNegative = 1.0
     betas: tuple[Probability, Probability] = (0.9, 0.99)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -185,7 +185,7 @@ class SGD(Optimizer):
     width_exponent: ClassVar[float | None] = None
     share_of_adamw: ClassVar[float | None] = None  # gradients are not normalized: 0.1 (He 2016, section 3.4)
     kind: Literal["sgd"] = "sgd"
-    learning_rate: Rate = 1e-1
+    learning_rate: Positive = 1e-1
     momentum: Probability = 0.9
     nesterov: Flag = False
 
