@@ -127,7 +127,7 @@ VALUES = {  # of options, in every mode of their verb
     "translate --max-extra-tokens": "2", "embed --pooling": "mean", "inspect --view": "lens", "inspect --layer": "1",
     "inspect --head": "1", "inspect --target": "you", "inspect --token": "a", "inspect --position": "1",
     "inspect --corrupt": "reads", "inspect --to": "a.json", "plot --x": "tokens", "plot --to": "a.png",
-    "plot --loss": "training",
+    "plot --loss": "training", "schema --to": "schema.json",
     "import --to": "other", "import --set": "name=other", "export --to": "other", "export --family": "mistral",
     "export --format": "gguf", "export --type": "q8_0", "export --seed": "3",
     **{f"{verb} --dtype": "bfloat16" for verb in

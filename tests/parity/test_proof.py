@@ -188,7 +188,7 @@ def test_what_the_user_sets_is_compared_and_refused_where_it_differs(tmp_path: P
     assert "differs from transformers" in str(caught.value) and "blocks.0.mixer" in str(caught.value)
     assert str(caught.value).endswith("leave out --set fused_order=qkv")
     assert distance(logits(load(folder, overrides=["fused_order=qkv_per_head"]).model), expected) < EXACT
-    with pytest.raises(SpecError, match="is not a layout that this model can have; use qkv_per_head or qkv or"):
+    with pytest.raises(SpecError, match="is not a layout that this model can have; use qkv_per_head, qkv or"):
         load(folder, overrides=["fused_order=kqv"])
     with pytest.raises(SpecError, match="w1_is_gate: nothing of this gpt_neox model depends on it"):
         load(folder, overrides=["w1_is_gate=false"])

@@ -38,13 +38,13 @@ def is_known(host: str, path: str) -> bool:
 
 def test_no_address_is_invented() -> None:
     files = [file for file in texts(TEXT | WITH_PICTURES) if file.name not in NOT_OURS and file != Path(__file__)]
-    found = {(host, path, file) for file in files for host, path in ADDRESS.findall(file.read_text(encoding="utf-8"))}
-    assert len(found) > 100
+    addresses = {(host, path, file) for file in files for host, path in ADDRESS.findall(file.read_text(encoding="utf-8"))}
+    assert len(addresses) > 100
     unknown = sorted(
-        f"{file.relative_to(ROOT)}: {host}{path}" for host, path, file in found if not is_known(host, path)
+        f"{file.relative_to(ROOT)}: {host}{path}" for host, path, file in addresses if not is_known(host, path)
     )
     assert unknown == []
-    assert HOSTS.keys() <= {host for host, *_ in found}  # an address that is gone leaves the list
+    assert HOSTS.keys() <= {host for host, *_ in addresses}  # an address that is gone leaves the list
 
 
 def test_an_address_of_ours_would_be_seen() -> None:

@@ -55,8 +55,8 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         return run(state, lambda event: None)
     err = console(stderr=True)
     recipe, spec, device = state.recipe, state.model.spec, state.model.device
-    learning = sum(one.numel() for one in state.model.parameters() if one.requires_grad)
-    learn = f", {learning:,} learn" if any(not one.requires_grad for one in state.model.parameters()) else ""
+    trained = sum(one.numel() for one in state.model.parameters() if one.requires_grad)
+    learn = f", {trained:,} learn" if any(not one.requires_grad for one in state.model.parameters()) else ""
     err.print(
         f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters{learn}; {state.objective.description}; "
         f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype} on {device_name(device)}, "

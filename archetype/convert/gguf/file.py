@@ -101,7 +101,7 @@ def write_gguf(
         finally:
             writer.close()
     _compare(file, tensors)
-    if tokenizer is not None:
+    if tokenizer is not None and not allow_different_tokens:
         _compare_tokenizer(file, tokenizer, row)
 
 
@@ -171,13 +171,16 @@ def _compare_tokenizer(file: Path, tokenizer: Tokenizer, row: list[int]) -> None
     Raises:
         DataError: names what differs.
     """
-    read = read_tokenizer(read_header(file).metadata, str(file))
+    keys = read_header(file).metadata
+    read = read_tokenizer(keys, str(file))
     assert read is not None
     if not tokenizer.eos:
         read.eos = ()  # llama.cpp stops at tokens of known names, whatever the keys say
     for cause in differing_ends(tokenizer, read, FILE):
         raise DataError("tokenizer", cause, "use --format hf")
-    if (again := read.add_special_tokens([TEXT])) != row:
+    before, after = ([keys[f"{PREFIX}.{role}_token_id"]] if keys.get(f"{PREFIX}.add_{role}_token") else []
+                     for role in ("bos", "eos"))  # fmt: skip
+    if row not in ([*before, TEXT, *after], again := read.add_special_tokens([TEXT])):
         shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (row, again))
         cause = f"a prompt is {next(shown)}, and would be {next(shown)} as GGUF's keys say it"
         raise DataError("tokenizer", cause, "use --format hf")
