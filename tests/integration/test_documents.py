@@ -44,7 +44,7 @@ def run_block(language: str, text: str, folder: Path, environment: dict[str, str
             assert commands
             for command, output in commands:
                 done = forked.run(shlex.split(command), environment, cwd=folder)
-                said = re.sub(r"^(?:device:|checking) .*\n", "", done.stderr.decode())  # which a document cannot know
+                said = re.sub(r"(?m)^(?:device:|checking) .*\n", "", done.stderr.decode())  # no part of documents
                 assert done.stdout.decode() + said == output
                 assert done.returncode == (2 if output.startswith("archetype: ") else 0)
             return

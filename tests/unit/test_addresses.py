@@ -38,7 +38,8 @@ def is_known(host: str, path: str) -> bool:
 
 def test_no_address_is_invented() -> None:
     files = [file for file in texts(TEXT | WITH_PICTURES) if file.name not in NOT_OURS and file != Path(__file__)]
-    addresses = {(host, path, file) for file in files for host, path in ADDRESS.findall(file.read_text(encoding="utf-8"))}
+    texts_of = {file: file.read_text(encoding="utf-8") for file in files}
+    addresses = {(host, path, file) for file, text in texts_of.items() for host, path in ADDRESS.findall(text)}
     assert len(addresses) > 100
     unknown = sorted(
         f"{file.relative_to(ROOT)}: {host}{path}" for host, path, file in addresses if not is_known(host, path)

@@ -144,8 +144,6 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "studies/trained.py": [
         ("recipe = arm.recipe.replace(seed=seed + arm.seed_offset)", "recipe = arm.recipe.replace(seed=seed)"),
-        ("score = -(result.validation_accuracy or 0.0) if by_accuracy",
-         "score = result.validation_accuracy if by_accuracy"),
     ],
     "data/order.py": [
         ("while place >= self.n:", "while place > self.n:"),
