@@ -2,7 +2,6 @@
 
 import json
 import re
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[1]  # of an installed package the folder of all packages
@@ -29,14 +28,18 @@ def install_command(extra: str) -> str:
 
 
 def _requirements(extra: str) -> list[str]:
-    """What an extra requires, without its marker, by the metadata of the installed package."""
+    """Return the requirements of an extra, without their markers, from the metadata of the installed package."""
+    from importlib.metadata import distribution
+
     marked = re.compile(rf"""\bextra\s*==\s*["']{re.escape(extra)}["']""")
     lines = (line.partition(";") for line in distribution(DISTRIBUTION).requires or [])
     return [requirement.strip() for requirement, _, marker in lines if marked.search(marker)]
 
 
 def installed_from() -> str:
-    """Return where this Archetype was installed from, for files that others read: no path of this machine is in it."""
+    """Return where this Archetype was installed from, without a path of this machine, for files that others read."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         installed = distribution(DISTRIBUTION)
     except PackageNotFoundError:
@@ -49,7 +52,7 @@ def installed_from() -> str:
 
 
 def schema_url(kind: str) -> str | None:
-    """Return the address of a JSON Schema that is published with the documentation; None while there is no site.
+    """Return the address at which the documentation publishes a JSON Schema, or None while it has no site.
 
     Args:
         kind: of the files that the schema describes: specification, recipe or experiment.

@@ -119,9 +119,9 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def enumeration(words: Iterable[str], conjunction: str = "and") -> str:
-    """The words as a sentence has them: `a`, `a and b`, `a, b and c`."""
-    *others, last = words
-    return f"{', '.join(others)} {conjunction} {last}" if others else last
+    """Join words as a sentence does: `a`, `a and b`, `a, b and c`; nothing of no words."""
+    words = list(words)
+    return " ".join([", ".join(words[:-1]), conjunction, words[-1]]) if len(words) > 1 else "".join(words)
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -151,7 +151,7 @@ class LoadedModel:
             if self.tokenizer is not None:
                 run.tokenizer_folder.mkdir()
                 self.tokenizer.save(run.tokenizer_folder)
-                check_saved(self.tokenizer, run.tokenizer_folder)
+                check_saved(self.tokenizer, run.tokenizer_folder, remedy="go on with the files that it was loaded from")
             if self.template is not None:
                 write_template(self.template, run.tokenizer_folder)
 

@@ -71,7 +71,7 @@ def match(model: ModelSpec, other: ModelSpec | int, measure: str, path: str | No
 
 
 def read_amount(text: str, measure: str) -> int | None:
-    """The amount of a measure that a text such as `3M` or, of the state, `64MiB` says; None where it is no number.
+    """Read an amount such as `3M`, or `64MiB` of the state; return None for a text that is not a number.
 
     Raises:
         SpecError: it is a number with a unit that the measure does not have, or zero.

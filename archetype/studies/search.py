@@ -10,6 +10,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -149,7 +150,7 @@ class Search:
         return RunRequest(recipe, self.data.sha256, (arm.metric,) if with_test else (), self.data.test, "cpu")
 
     def _scores(self, names: list[str], tokens: int) -> dict[str, float | None]:
-        """The validation score of each candidate after so many tokens, lower is better; None where not known yet."""
+        """Return each candidate's validation score after so many tokens, or None before its run is there."""
         results = {name: self.store.result(self._request(name, tokens)) for name in names}
         metric = self.file.metric
         return {name: None if one is None else one.validation_score(metric) for name, one in results.items()}
@@ -182,8 +183,11 @@ class Search:
         return ranked
 
     def front(self) -> list[str]:
-        """Candidates of the last rung that no other beats in both validation score and cost; its runs must be there."""
-        scores = {name: score for name, score in self.rungs()[-1][1].items() if score is not None}
+        """Return the candidates of the last rung that no other beats in both validation score and cost.
+
+        A candidate that diverged is never among them. All runs of the rung must be there.
+        """
+        scores = {name: score for name, score in self.rungs()[-1][1].items() if score is not None and isfinite(score)}
 
         def beats(other: str, name: str) -> bool:
             return other != name and self.costs[other] <= self.costs[name] and scores[other] <= scores[name]
@@ -214,22 +218,27 @@ class Search:
     @property
     def validation_name(self) -> str:
         """What candidates are ranked by."""
-        return "validation accuracy" if self.file.metric.name == "test.accuracy" else "validation loss"
+        return "validation accuracy" if self.file.metric.is_accuracy else "validation loss"
 
     def outcome(self) -> dict[str, Any]:
-        """Every candidate with its cost, validation and how far it came; those on the front with their test."""
+        """Return every candidate, best first, with its cost and its validation, null if it diverged.
+
+        Candidates on the front have their test too.
+        """
         last: dict[str, tuple[int, float]] = {}
         for tokens, scores in self.rungs():
             last |= {name: (tokens, score) for name, score in scores.items() if score is not None}
-        front, sign = self.front(), -1 if self.validation_name == "validation accuracy" else 1
-        rows: list[dict[str, Any]] = [
-            {"change": self.changes[name], "tokens": tokens, "validation": sign * score, "test": None,
-             "cost": self.costs[name], "run": self._request(name, tokens).key, "is_on_front": name in front}
-            for name, (tokens, score) in last.items()
-        ]  # fmt: skip
-        for row, name in zip(rows, last, strict=True):
-            if name in front and (result := self.store.result(self._request(name, row["tokens"], with_test=True))):
+        front, sign = self.front(), -1 if self.file.metric.is_accuracy else 1
+        best_first = sorted(last, key=lambda name: (-last[name][0], last[name][1]))
+        rows: list[dict[str, Any]] = []
+        for name in best_first:
+            tokens, score = last[name]
+            row = {"change": self.changes[name], "tokens": tokens, "test": None, "cost": self.costs[name],
+                   "validation": sign * score if isfinite(score) else None,
+                   "run": self._request(name, tokens).key, "is_on_front": name in front}  # fmt: skip
+            if name in front and (result := self.store.result(self._request(name, tokens, with_test=True))):
                 row["test"] = result.values[fingerprint(self.file.metric)]
+            rows.append(row)
         return {
             "version": 1, "title": self.file.title, "hash": fingerprint(self.file), "code": CODE,
             "date": now(), "environment": environment(), "cost_name": self.file.cost, "refused": self.refused,

@@ -31,7 +31,7 @@ def search_picture(result: Mapping[str, Any]) -> Chart:
     front = sorted((row["cost"], row["validation"]) for row in result["candidates"] if row["is_on_front"])
     points = {}
     for tokens in sorted({row["tokens"] for row in result["candidates"]}, reverse=True):
-        rung = [row for row in result["candidates"] if row["tokens"] == tokens]
+        rung = [row for row in result["candidates"] if row["tokens"] == tokens and row["validation"] is not None]
         points[f"{tokens:,} tokens"] = ([row["cost"] for row in rung], [row["validation"] for row in rung])
     line = ([cost for cost, _ in front], [loss for _, loss in front])
     return Chart(result["cost_name"], result["validation_name"], {"Pareto front": line}, points, log_x=True)
@@ -48,12 +48,12 @@ def write_search(result: Mapping[str, Any], folder: Path) -> None:
 
 def candidates_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Headings, and a row for each candidate, those that learned from most tokens first, and the best of these."""
-    sign = -1 if result["validation_name"] == "validation accuracy" else 1
-    candidates = sorted(result["candidates"], key=lambda row: (-row["tokens"], sign * row["validation"]))
+    candidates = result["candidates"]
     paths = list(candidates[0]["change"])
     values = {path: [row["change"][path] for row in candidates] for path in paths}
     rows = [
-        [*(value_text(row["change"][path], values[path]) for path in paths), f"{row['validation']:.4f}",
+        [*(value_text(row["change"][path], values[path]) for path in paths),
+         "diverged" if row["validation"] is None else f"{row['validation']:.4f}",
          "" if row["test"] is None else f"{row['test']:.4f}", f"{row['cost']:,.0f}", f"{row['tokens']:,}",
          "front" if row["is_on_front"] else ""]
         for row in candidates

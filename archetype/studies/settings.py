@@ -105,6 +105,11 @@ class Metric(Spec):
     data: dict[str, Any] = {}  # noqa: RUF012  # pydantic copies it
     minus: dict[str, Any] | None = None
 
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is a share of right answers, which validation measures as such; of others it measures the loss."""
+        return self.name == "test.accuracy"
+
     @model_validator(mode="after")
     def _check(self) -> "Metric":
         if self.positions is not None and self.positions[0] >= self.positions[1]:

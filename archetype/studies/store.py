@@ -106,11 +106,13 @@ class RunResult:
     test_loss: float | None = None
 
     def validation_score(self, metric: Metric) -> float:
-        """What candidates are chosen by, lower is better: the kind of a metric on validation data, never on the test.
+        """Return the number by which candidates are chosen: lower is better, and infinite if the run diverged.
 
-        Infinite where the run diverged.
+        Args:
+            metric: of the test. For accuracy the score is the negative validation accuracy, otherwise the validation
+                loss. The test itself chooses nothing.
         """
-        score = -(self.validation_accuracy or 0.0) if metric.name == "test.accuracy" else self.validation_loss
+        score = -(self.validation_accuracy or 0.0) if metric.is_accuracy else self.validation_loss
         return math.inf if self.has_diverged else score
 
     def steps(self, recipe: Recipe) -> int:

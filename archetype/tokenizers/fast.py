@@ -105,7 +105,7 @@ def _names(definition: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _named_ends(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, str]:
-    """The bos and eos for the configuration beside a file, as far as the tokenizer has them."""
+    """Return the names of bos and eos for tokenizer_config.json; a token that the tokenizer lacks is left out."""
     names, ends = _names(definition), {"bos_token": tokenizer.bos, "eos_token": next(iter(tokenizer.eos), None)}
     return {key: names[id] for key, id in ends.items() if id in names}
 

@@ -33,7 +33,9 @@ def awkward_cases(tokenizer: Tokenizer, others: Iterable[str] = ()) -> Iterator[
             continue
 
 
-def check_saved(tokenizer: Tokenizer, folder: Path, allow_different: bool = False) -> None:
+def check_saved(
+    tokenizer: Tokenizer, folder: Path, allow_different: bool = False, remedy: str = f"use --format gguf, or {ALLOW}"
+) -> None:
     """Compare a folder's tokenizer with the one that was saved: ids of texts, of prompts, bos and eos.
 
     A tokenizer.json is read by its own library, as transformers reads it; a folder without one, by Archetype.
@@ -41,7 +43,8 @@ def check_saved(tokenizer: Tokenizer, folder: Path, allow_different: bool = Fals
     Args:
         tokenizer: that was saved.
         folder: that it was saved to.
-        allow_different: name a text with other ids in a warning, and leave the file as it is.
+        allow_different: name the difference in a warning, and leave the file as it is.
+        remedy: what a user can do about a difference.
 
     Raises:
         DataError: names the first text with other ids, or the token that starts or ends a text and differs.
@@ -57,7 +60,7 @@ def check_saved(tokenizer: Tokenizer, folder: Path, allow_different: bool = Fals
             file, read = "tokenizer", open_tokenizer(folder)
     for cause in (*_differing_texts(tokenizer, read, file), *differing_ends(tokenizer, read, file)):
         if not allow_different:
-            raise DataError("tokenizer", cause, f"use --format gguf, or {ALLOW}")
+            raise DataError("tokenizer", cause, remedy)
         warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
         return
 

@@ -3,7 +3,7 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -23,6 +23,24 @@ def archetype() -> Command:
         if text:
             done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
         return done
+
+    return run
+
+
+class Run(Protocol):
+    """Runs `archetype ...`, whose exit status must be the one that is named, and returns standard output and error."""
+
+    def __call__(self, *words: str | Path, status: int = 0) -> tuple[str, str]: ...
+
+
+@pytest.fixture(scope="session")
+def run(archetype: Command) -> Run:
+    """As `archetype`, for tests that go on with what was printed; a trace fails them."""
+
+    def run(*words: str | Path, status: int = 0) -> tuple[str, str]:
+        done = archetype(*words)
+        assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
+        return done.stdout, done.stderr
 
     return run
 

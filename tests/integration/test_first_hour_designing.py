@@ -4,17 +4,12 @@ import json
 from pathlib import Path
 
 from archetype.io.yaml import read_mapping
-from tests.integration.conftest import Command
+from tests.integration.conftest import Run
 
 LATENT = "{kind: latent, num_heads: 4, kv_lora_rank: 32, qk_nope_head_dim: 32, qk_rope_head_dim: 16, v_head_dim: 32}"
 
 
-def test_a_model_is_designed(archetype: Command, text_file: Path, tmp_path: Path) -> None:
-    def run(*words: str | Path, status: int = 0) -> tuple[str, str]:
-        done = archetype(*words)
-        assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
-        return done.stdout, done.stderr
-
+def test_a_model_is_designed(run: Run, text_file: Path, tmp_path: Path) -> None:
     small, latent, hybrid, run_folder = (tmp_path / name for name in ("s.yaml", "l.yaml", "h.yaml", "run"))
     sizes = ("--scale", "width=1/32,depth=4,vocab=256,context=128")
     run("set", "llama-3-8b", *sizes, "--to", small)

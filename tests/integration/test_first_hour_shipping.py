@@ -3,15 +3,10 @@
 import json
 from pathlib import Path
 
-from tests.integration.conftest import Command
+from tests.integration.conftest import Run
 
 
-def test_a_model_is_tuned_and_shipped(archetype: Command, shared: Path, tmp_path: Path) -> None:
-    def run(*words: str | Path, status: int = 0) -> tuple[str, str]:
-        done = archetype(*words)
-        assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
-        return done.stdout, done.stderr
-
+def test_a_model_is_tuned_and_shipped(run: Run, shared: Path, tmp_path: Path) -> None:
     model, tuned, text = shared / "stories260K", tmp_path / "tuned", tmp_path / "text.txt"
     text.write_text("Once upon a time, there was a little girl named Lily. " * 40)
     plain, few = (
@@ -28,7 +23,7 @@ def test_a_model_is_tuned_and_shipped(archetype: Command, shared: Path, tmp_path
     chat.write_text(f"{row}\n" * 20)
     assert "has no chat template" in run("chat", model, status=2)[1]
     told = run("train", "--from", model, "--chat", chat, "--adapter", "lora", "--steps", "4", "--to", tuned)[1]
-    assert "260,032 parameters, " in told and " learn; " in told
+    assert "260,032 parameters, " in told and " of them trained; " in told
     assert run("generate", tuned, "--chat", turns[0][1], "--max-new-tokens", "5", "--temperature", "0")[0].strip()
 
     run("export", tuned, "--to", tmp_path / "hf")

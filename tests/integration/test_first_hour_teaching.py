@@ -3,15 +3,10 @@
 import json
 from pathlib import Path
 
-from tests.integration.conftest import Command
+from tests.integration.conftest import Run
 
 
-def test_four_models_learn_and_are_looked_at(archetype: Command, shared: Path, tmp_path: Path) -> None:
-    def run(*words: str | Path, status: int = 0) -> tuple[str, str]:
-        done = archetype(*words)
-        assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
-        return done.stdout, done.stderr
-
+def test_four_models_learn_and_are_looked_at(run: Run, shared: Path, tmp_path: Path) -> None:
     text, runs = tmp_path / "text.txt", tmp_path / "runs"
     text.write_text((shared / "tinyshakespeare" / "input.txt").read_text()[:30_000])
     names = ("bigram", "rnn", "lstm", "llama")

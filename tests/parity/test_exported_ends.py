@@ -60,9 +60,9 @@ def same(tokenizer: Tokenizer, folder: Path) -> None:
 def test_every_kind(kind: str, format: Any, tmp_path: Path) -> None:
     """Also kinds whose own file names both by their ids alone; a token of a text is one of them there."""
     for ends in ((None, (), False), (None, (7,), False), (9, (7,), False), (9, (7, 8), True), (9, (9,), True)):
-        tokenizer = tokenizer_of(kind, tuple(97 + id if kind == "bytes" and type(id) is int else id for id in ends))  # type: ignore[arg-type]
-        if kind == "bytes":
-            tokenizer.eos = tuple(97 + id for id in tokenizer.eos)
+        (bos, eos, adds_bos), first = ends, 97 if kind == "bytes" else 0
+        shifted = None if bos is None else first + bos, tuple(first + id for id in eos), adds_bos
+        tokenizer = tokenizer_of(kind, shifted)
         with case(ends):
             folder = tmp_path / str(ends)
             try:
@@ -92,7 +92,7 @@ def test_every_frame(single: str, tmp_path: Path) -> None:
         assert read is not None and (read.bos, read.eos[:1]) == (tokenizer.bos, tokenizer.eos[:1])
         assert read.encode_prompt("a") == tokenizer.encode_prompt("a")
     else:
-        with pytest.raises(DataError, match="as GGUF's keys say it; use --format hf") as caught:
+        with pytest.raises(DataError, match="by GGUF's keys; use --format hf, or --allow") as caught:
             export(lm, tmp_path / "gguf", format="gguf")
         assert "\n" not in str(caught.value) and not (tmp_path / "gguf").exists()
 

@@ -1,6 +1,7 @@
 """One place says the name of the distribution; every install command that users read installs a package of ours."""
 
 import ast
+import importlib.metadata
 import json
 import re
 import shlex
@@ -104,7 +105,7 @@ def test_where_it_was_installed_from_is_said_without_a_path_of_this_machine(
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: archetype-lm\nVersion: 0.1.0\n")
     if recorded is not None:
         (installed / "direct_url.json").write_text(json.dumps(recorded))
-    monkeypatch.setattr(distribution, "distribution", lambda name: PathDistribution(installed))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: PathDistribution(installed))
     assert installed_from() == source
 
 

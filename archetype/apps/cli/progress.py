@@ -55,10 +55,12 @@ def run_with_progress(state: TrainState, curve_height: int = 12, samples: bool =
         return run(state, lambda event: None)
     err = console(stderr=True)
     recipe, spec, device = state.recipe, state.model.spec, state.model.device
-    trained = sum(one.numel() for one in state.model.parameters() if one.requires_grad)
-    learn = f", {trained:,} learn" if any(not one.requires_grad for one in state.model.parameters()) else ""
+    parameters = list(state.model.parameters())
+    num_trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    is_partial = not all(parameter.requires_grad for parameter in parameters)
+    trained = f", {num_trained:,} of them trained" if is_partial else ""
     err.print(
-        f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters{learn}; {state.objective.description}; "
+        f"{spec.name or spec.kind}: {total_parameters(spec):,} parameters{trained}; {state.objective.description}; "
         f"{recipe.steps} steps of {recipe.batch_size} rows, in {recipe.dtype} on {device_name(device)}, "
         f"from step {state.step}",
         markup=False,

@@ -1,6 +1,7 @@
 """GGUF files, through the `gguf` library: written for llama.cpp, and read back before they are called done."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,14 +20,14 @@ from archetype.convert.gguf.rope import frequency_factors
 from archetype.convert.gguf.tensors import TYPES, file_shapes, gguf_tensors, own_type
 from archetype.convert.gguf.tokenizer import read_tokenizer
 from archetype.convert.gguf.vocabulary import PREFIX, Vocabulary, vocabulary
-from archetype.errors import CheckpointError, DataError
+from archetype.errors import CheckpointError, DataError, Notice
 from archetype.families import Family
 from archetype.io.atomic import system_errors
 from archetype.models.build import Model
 from archetype.models.encoder_decoder.spec import EncoderDecoder
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
-from archetype.tokenizers.same_ids import differing_ends
+from archetype.tokenizers.same_ids import ALLOW, differing_ends
 
 FILE = "model.gguf"
 TEXT = -1  # an id in place of a text's, to see what goes around it
@@ -101,8 +102,11 @@ def write_gguf(
         finally:
             writer.close()
     _compare(file, tensors)
-    if tokenizer is not None and not allow_different_tokens:
-        _compare_tokenizer(file, tokenizer, row)
+    if tokenizer is not None:
+        for cause in _differing_prompts(file, tokenizer, row):
+            if not allow_different_tokens:
+                raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
+            warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
 
 
 def _put(writer: Any, key: str, value: Value) -> None:
@@ -165,22 +169,22 @@ def _compare(file: Path, tensors: dict[str, Tensor]) -> None:
             raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
 
 
-def _compare_tokenizer(file: Path, tokenizer: Tokenizer, row: list[int]) -> None:
-    """Read the file's tokenizer back, and compare bos, eos and what goes around a text.
+def _differing_prompts(file: Path, tokenizer: Tokenizer, row: list[int]) -> Iterator[str]:
+    """Read the file's tokenizer back; name where bos, eos or what goes around a text differs.
 
-    Raises:
-        DataError: names what differs.
+    Args:
+        file: that was written.
+        tokenizer: that was exported.
+        row: what it puts around a text, whose place is `TEXT`.
     """
     keys = read_header(file).metadata
     read = read_tokenizer(keys, str(file))
     assert read is not None
     if not tokenizer.eos:
         read.eos = ()  # llama.cpp stops at tokens of known names, whatever the keys say
-    for cause in differing_ends(tokenizer, read, FILE):
-        raise DataError("tokenizer", cause, "use --format hf")
+    yield from differing_ends(tokenizer, read, FILE)
     before, after = ([keys[f"{PREFIX}.{role}_token_id"]] if keys.get(f"{PREFIX}.add_{role}_token") else []
                      for role in ("bos", "eos"))  # fmt: skip
     if row not in ([*before, TEXT, *after], again := read.add_special_tokens([TEXT])):
         shown = (", ".join("the text" if id == TEXT else str(id) for id in ids) for ids in (row, again))
-        cause = f"a prompt is {next(shown)}, and would be {next(shown)} as GGUF's keys say it"
-        raise DataError("tokenizer", cause, "use --format hf")
+        yield f"a prompt is {next(shown)}, and would be {next(shown)} by GGUF's keys"

@@ -13,7 +13,7 @@ from archetype.convert.gguf.vocabulary import MASK, MASK_TAKES_SPACES, SAME_CUTS
 from archetype.errors import DataError, Notice
 from archetype.tokenizers.charsmap import Charsmap
 from archetype.tokenizers.hugging_face import byte_of_character
-from archetype.tokenizers.same_ids import awkward_cases
+from archetype.tokenizers.same_ids import ALLOW, awkward_cases
 from archetype.tokenizers.sentencepiece import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from archetype.tokenizers.tokenizer import Tokenizer
 
@@ -58,7 +58,7 @@ def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: boo
         if read != ids:
             cause = f"llama.cpp gives {text!r:.60} other ids than the tokenizer does: {_difference(read, ids)}"
             if not allow_different:
-                raise DataError("tokenizer", cause, "use --format hf, or --allow-different-tokens to write it so")
+                raise DataError("tokenizer", cause, f"use --format hf, or {ALLOW}")
             warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
             return
 

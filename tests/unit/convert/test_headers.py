@@ -122,7 +122,7 @@ def test_a_header_that_was_fetched_once_needs_no_file_again(served: Hub, folders
 def test_of_two_sets_on_the_hub_the_whole_file_is_costed_as_it_is_loaded(
     served: Hub, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    """The shards of a stale index lie beside the whole file: costs and loading agree on the latter."""
+    """Beside a stale index, costs are counted from the whole file that loading reads."""
     both = tmp_path / "both"
     both.mkdir()
     (both / "config.json").write_bytes((folders[KNOWN] / "config.json").read_bytes())

@@ -1,6 +1,7 @@
 """The tokenizer says what begins and ends a prompt, the generation settings what ends a text, in all files written."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import archetype
 from archetype.convert.gguf.file import FILE
+from archetype.errors import Notice
 from tests.helpers.cases import case
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -78,7 +80,8 @@ def test_they_stay_what_they_were(
             assert read.template.render(TALK, False) == theirs[4]
             if folder != "run":
                 assert read_by_transformers(tmp_path / folder) == theirs
-    archetype.export(lm, tmp_path / "gguf", format="gguf", allow_different_tokens=True)
+    with pytest.warns(Notice, match="by GGUF's keys") if "<|other|>" in frame else nullcontext():
+        archetype.export(lm, tmp_path / "gguf", format="gguf", allow_different_tokens=True)
     fields = gguf.GGUFReader(tmp_path / "gguf" / FILE).fields
     names = ("bos_token_id", "eos_token_id", "eot_token_id")
     written = [fields[f"tokenizer.ggml.{name}"].contents() for name in names if f"tokenizer.ggml.{name}" in fields]

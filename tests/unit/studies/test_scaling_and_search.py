@@ -1,6 +1,7 @@
 """Scaling laws and searches on runs that are pretended: what is fitted, predicted, refused and kept."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,30 @@ def test_candidates_are_chosen_by_validation_and_the_front_alone_is_tested(tmp_p
         assert all((row["test"] is None) is not row["is_on_front"] for row in result["candidates"])
         outcomes.append([{name: row[name] for name in row if name != "test"} for row in result["candidates"]])
     assert outcomes[0] == outcomes[1]
+
+
+class Diverging(Pretended):
+    """Runs of which the cheapest candidates diverge."""
+
+    def result(self, request: RunRequest) -> RunResult | None:
+        if (result := super().result(request)) is None:
+            return None
+        assert isinstance(request.recipe.spec, dict)
+        cheapest = min(width for width, _ in self.order)
+        return replace(result, has_diverged=request.recipe.spec["d_model"] == cheapest)
+
+
+def test_a_candidate_that_diverged_is_on_no_front_and_has_no_number(tmp_path: Path) -> None:
+    search = Search(search_file(), tmp_path, store := Diverging(tmp_path))
+    while requests := search.needed():
+        for request in requests:
+            store.make(request)
+    result = search.outcome()
+    diverged = [row for row in result["candidates"] if row["validation"] is None]
+    assert diverged and not any(row["is_on_front"] or row["test"] for row in diverged)
+    json.dumps(result["candidates"], allow_nan=False)
+    write_search(result, tmp_path / "reports")
+    assert "diverged" in search_markdown(result)
 
 
 def test_cheap_candidates_climb_beside_good_ones(tmp_path: Path) -> None:
