@@ -34,7 +34,8 @@ def row(result: Outcome, published: str | None) -> list[str]:
     """One line of the table."""
     family = "registered" if result.registered else "by its files" if result.status == "agrees" else ""
     column = [] if published is None else [published]
-    return [result.kind, result.status, *column, family, result.said.replace("|", " ")]
+    said = result.said.replace("|", " ").replace("[", r"\[")  # which would begin a cell, and a link
+    return [result.kind, result.status, *column, family, said]
 
 
 def as_published(shared: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ random weights; it is read here, and the logits are compared. Where they differ,
 """
 
 import json
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -168,12 +169,17 @@ class SmallModel:
                 return
             except DataError as error:  # of transformers
                 lacking = f"transformers {transformers_version()} has no class for it"
-                raise Unprovable(lacking if error.place.endswith("architectures") else str(error)) from None
+                lacks_class = error.place.endswith("architectures")
+                raise Unprovable(lacking if lacks_class else self._without_folder(error)) from None
             except ArchetypeError as error:
-                reasons.append(f"{error.place.removeprefix(f'{folder}/')}: {error.cause}")
+                reasons.append(self._without_folder(error))
             except Exception as error:  # whatever a type's code raises on sizes that it was not written for
                 reasons.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
         raise Unprovable(reasons[0])
+
+    def _without_folder(self, error: ArchetypeError) -> str:
+        """Return what is wrong without the name of the temporary folder, which is gone when a user reads it."""
+        return re.sub(rf"^{re.escape(str(self.folder))}(/|: )", "", f"{error.place}: {error.cause}")
 
     def _read(self, overrides: Sequence[str]) -> tuple[Any, Any]:
         family, model = read_model(self.folder, torch.float32, overrides=overrides)
@@ -194,7 +200,7 @@ class SmallModel:
         try:
             difference = parity.distance(parity.run(self._read(overrides)[0], self.inputs), self.reference)
         except ArchetypeError as error:
-            raise Unprovable(str(error)) from None
+            raise Unprovable(self._without_folder(error)) from None
         return float("inf") if difference is None else difference
 
     def agrees(self, overrides: Sequence[str]) -> bool:
