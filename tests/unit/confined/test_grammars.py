@@ -16,4 +16,5 @@ def test_bytes_are_counted_where_the_system_says_them() -> None:
     fault, taken = answer("json_schema", SCHEMA, None)
     assert fault is None and taken >= len(SCHEMA)
     if before is not None and after is not None:
-        assert after - before >= len(block) and taken < PER_CHARACTER * len(SCHEMA) / 4
+        others = len(block) / 100  # what the process takes or gives back meanwhile
+        assert abs(after - before - len(block)) < others and taken < PER_CHARACTER * len(SCHEMA) / 4
