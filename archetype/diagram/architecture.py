@@ -1,7 +1,11 @@
 """The picture of a whole model: its streams, a heading, and what letters and bars mean."""
 
+from collections.abc import Iterator
+
 from archetype.diagram.aspect import with_aspect
-from archetype.diagram.content import LINE
+from archetype.diagram.cards import Cards, extent, in_columns
+from archetype.diagram.content import GAP, LINE, PAD
+from archetype.diagram.picture import smallest_text
 from archetype.diagram.scene import Container, Layout, Measure, Note, Scene
 from archetype.diagram.stack import PANELS_IN_A_ROW
 from archetype.diagram.streams import Drawer
@@ -29,8 +33,39 @@ def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
     """
     is_one = len(report.spec.stacks) == 1  # side by side, two streams stand in one row each
     rows = range(PANELS_IN_A_ROW, 0, -1) if is_one else [PANELS_IN_A_ROW]
-    scenes = (with_aspect(draw(report, measure, in_a_row=count), aspect) for count in rows)
-    return min(scenes, key=lambda scene: scene.width)
+    scenes = [with_aspect(draw(report, measure, in_a_row=count), aspect) for count in rows]
+    scenes += [with_aspect(scene, aspect) for scene in _with_cards(report, measure)]
+    return max(scenes, key=lambda scene: smallest_text(scene) / scene.width)
+
+
+def _with_cards(report: CostReport, measure: Measure) -> Iterator[Scene]:
+    """Scenes with each content of the blocks once, in different numbers of columns beside the layers."""
+    cards = Cards(measure)
+    drawer = Drawer(report, cards=cards)
+    outline = drawer.layout()
+    if not cards.is_complete:
+        return
+    heights = [extent(card)[1] + 2 * GAP for card in cards.cards]
+    limits = {sum(heights[start:end]) for start in range(len(heights)) for end in range(start + 1, len(heights) + 1)}
+    seen = set()
+    for limit in sorted(limits):
+        if limit < max(heights):
+            continue
+        columns = in_columns(cards.cards, limit)[0]
+        if (shape := tuple(map(len, columns))) in seen:
+            continue
+        seen.add(shape)
+        layout = Layout()
+        layout.join(outline)
+        x = _reach(outline)[1] + 3 * PAD
+        for column in columns:
+            y, wide = outline.bounds[1], 0.0
+            for card in column:
+                layout.join(card, x, y)
+                y += extent(card)[1] + 2 * GAP
+                wide = max(wide, extent(card)[0])
+            x += wide + 1.5 * PAD
+        yield _framed(report, measure, drawer, layout)
 
 
 def draw(
@@ -50,13 +85,23 @@ def draw(
     if measure not in UNITS:
         raise SpecError("measure", f"there is no measure {measure!r}", f"use one of {', '.join(UNITS)}")
     drawer = Drawer(report, unfold, in_a_row)
-    layout = drawer.layout()
-    name = one_line(report.spec.name, 80) or report.spec.kind
-    left, bottom, right, top = layout.bounds
+    return _framed(report, measure, drawer, drawer.layout())
+
+
+def _reach(layout: Layout) -> tuple[float, float]:
+    """The left and the right edge of a layout with its notes."""
+    left, _, right, _ = layout.bounds
     for note in layout.notes:
         reach = text_width(note.text, NOTE) + 4
         left = min(left, note.x - reach) if note.anchor == "end" else left
         right = max(right, note.x + reach) if note.anchor == "start" else right
+    return left, right
+
+
+def _framed(report: CostReport, measure: Measure, drawer: Drawer, layout: Layout) -> Scene:
+    """The scene of a layout: with a heading, and what letters and bars mean."""
+    name = one_line(report.spec.name, 80) or report.spec.kind
+    (left, right), bottom, top = _reach(layout), layout.bounds[1], layout.bounds[3]
     totals = f"{report.parameters['total']:,} parameters"
     if report.parameters["active"] != report.parameters["total"]:
         totals += f", {report.parameters['active']:,} active"

@@ -26,14 +26,28 @@ class Kind(NamedTuple):
 
 def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: ReportCosts) -> None:
     """The contents of a block, wired as its wiring says."""
+    layer_costs = costs.of_layers(stack, kind.layers)
+    own = layer_costs.take("wiring")
+    if own.parameters or own.flops:  # what a wiring from outside computes with weights of its own
+        rail.put(Box(f"{place}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), own,
+                     field=f"{field_of(kind, stack)}.wiring", sets=layer_costs.owners))  # fmt: skip
+    put_branches(rail, place, kind, stack, costs, tuple(contents(kind.block)))
+
+
+def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[str, ...]]:
+    """Return the names of a block's contents, those together that read the same vectors side by side."""
+    names = tuple(contents(kind.block))
+    is_one = len(names) == 2 and _branch(kind.block, costs.of_layers(stack, kind.layers)).parallel
+    return [names] if is_one else [(name,) for name in names]
+
+
+def put_branches(
+    rail: Rail, place: str, kind: Kind, stack: StackCost, costs: ReportCosts, names: tuple[str, ...]
+) -> None:
+    """Some contents of a block, wired as its wiring says."""
     layer_costs, field = costs.of_layers(stack, kind.layers), field_of(kind, stack)
-    parts = contents(kind.block)
+    parts = {name: part for name, part in contents(kind.block).items() if name in names}
     drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}
-    columns = max(3.0, *(end - start for start, end in map(extent, drawings.values())))
-    laid_out = {
-        name: _content(f"{place}.{name}", part, drawings[name], layer_costs, field, columns, rail)
-        for name, (part, _) in parts.items()
-    }
     branch = _branch(kind.block, layer_costs)
 
     def norm_of(content: str, ending: str) -> Box | None:
@@ -52,10 +66,11 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
                          "", len(kind.layers), layer_costs.take(own), field=f"{stack.prefix}residual",
                          sets=layer_costs.owners))  # fmt: skip
 
-    own = layer_costs.take("wiring")
-    if own.parameters or own.flops:  # what a wiring from outside computes with weights of its own
-        rail.put(Box(f"{place}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), own,
-                     field=f"{field}.wiring", sets=layer_costs.owners))  # fmt: skip
+    columns = max([3.0 if rail.legible is None else 1.0, *(end - start for start, end in map(extent, drawings.values()))])
+    laid_out = {
+        name: _content(f"{place}.{name}", part, drawings[name], layer_costs, field, columns, rail)
+        for name, (part, _) in parts.items()
+    }
     if branch.parallel and len(laid_out) == 2:
         second = None if branch.shared_norm else norm_of("feedforward", branch.before)
         norms = (norm_of("mixer", branch.before), second)
@@ -94,4 +109,4 @@ def _content(
         field = f"{field}.{name}"
     if name == "mixer":
         lines += mixer_facts(costs.block.mixer, costs.stack.stack.causal)
-    return content_layout(place, name, heading, lines, drawing, costs, field, columns, rail.letters)
+    return content_layout(place, name, heading, lines, drawing, costs, field, columns, rail.letters, rail.legible)

@@ -34,6 +34,11 @@ def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None
     top = output.y + output.h
     others = [block for block in _blocks(layout) if block not in theirs]
     low, nearest = max(block.y + block.h for block in others), min(block.x for block in theirs)
+    if not any(rail.waiting for rail in rails):  # contents are drawn elsewhere
+        (block,), line = theirs, max(top, low) + GAP
+        middle = block.y + block.h / 2
+        points = [(output.middle, top), (output.middle, line), (gutter, line), (gutter, middle), (block.x, middle)]
+        layout.wire(output, block.as_box(), "source", points)
     for rail in rails:
         for boxes, bus in rail.waiting:
             readers = [layout.box(box.id) for box in boxes]

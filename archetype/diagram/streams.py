@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from archetype.diagram.content import GAP, SLIM, H, W
+from archetype.diagram.cards import Cards
 from archetype.diagram.costs import ReportCosts
 from archetype.diagram.links import BETWEEN, put_link
 from archetype.diagram.rail import SUM, Rail
@@ -20,10 +21,14 @@ class Drawer:
         report: its costs.
         unfold: whether each layer is drawn for itself.
         in_a_row: kinds of blocks side by side.
+        cards: takes what blocks contain, each content once, and the streams show layers by their numbers (absent: blocks
+            are drawn with their contents).
     """
 
-    def __init__(self, report: CostReport, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW) -> None:
+    def __init__(self, report: CostReport, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW,
+                 cards: Cards | None = None) -> None:  # fmt: skip
         self.unfold, self.in_a_row, self.spec, self.costs = unfold, in_a_row, report.spec, ReportCosts(report)
+        self.cards = cards
 
     def layout(self) -> Layout:
         """The model's boxes, containers and wires; the left rail stands at x = 0."""
@@ -40,7 +45,7 @@ class Drawer:
 
     def _rail(self, stream: Stream, ends: set[str]) -> Rail:
         """One stream; blocks stand beside it only above what another stream's wire reaches."""
-        rail = Rail(stream.letters)
+        rail = Rail(stream.letters, None if self.cards is None else self.cards.measure)
         tied: list[tuple[str, Box]] = []
         for item in stream.items:
             match item:
@@ -48,6 +53,9 @@ class Drawer:
                     box = self._put(rail, item)
                     rail.floor = box.y + box.h if box.id in ends else rail.floor
                     tied += [(item.tied, box)] if item.tied else []
+                case Blocks() if self.cards is not None:
+                    self.cards.put_outline(rail, self.costs.stacks[item.prefix], self.costs)
+                    put_end(rail, self.costs.stacks[item.prefix], self.costs)
                 case Blocks():
                     put_stack(rail, self.costs.stacks[item.prefix], self.costs, self.unfold, self.in_a_row)
                     put_end(rail, self.costs.stacks[item.prefix], self.costs)
