@@ -31,7 +31,7 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
     if own.parameters or own.flops:  # what a wiring from outside computes with weights of its own
         rail.put(Box(f"{place}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), own,
                      field=f"{field_of(kind, stack)}.wiring", sets=layer_costs.owners))  # fmt: skip
-    put_branches(rail, place, kind, stack, costs, tuple(contents(kind.block)))
+    put_branches(rail, place, kind, stack, layer_costs, tuple(contents(kind.block)))
 
 
 def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[str, ...]]:
@@ -42,10 +42,10 @@ def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[
 
 
 def put_branches(
-    rail: Rail, place: str, kind: Kind, stack: StackCost, costs: ReportCosts, names: tuple[str, ...]
+    rail: Rail, place: str, kind: Kind, stack: StackCost, layer_costs: LayerCosts, names: tuple[str, ...]
 ) -> None:
     """Some contents of a block, wired as its wiring says."""
-    layer_costs, field = costs.of_layers(stack, kind.layers), field_of(kind, stack)
+    field = field_of(kind, stack)
     parts = {name: part for name, part in contents(kind.block).items() if name in names}
     drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}
     branch = _branch(kind.block, layer_costs)
@@ -56,14 +56,14 @@ def put_branches(
             return None
         name = f"{content}_{ending}"
         return Box(f"{place}.{name}", 0, 0, W, SLIM, "norm", title(norm), layer_costs.shape(name),
-                   len(kind.layers), layer_costs.take(name), field=f"{field}.wiring",
+                   layer_costs.count, layer_costs.take(name), field=f"{field}.wiring",
                    sets=layer_costs.owners)  # fmt: skip
 
     def carry(*names: str) -> None:  # streams, on the rail before contents read them
         for name in () if stack.stack.residual.is_sum else names:
             own = f"{name}_residual"
             rail.put(Box(f"{place}.{own}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
-                         "", len(kind.layers), layer_costs.take(own), field=f"{stack.prefix}residual",
+                         "", layer_costs.count, layer_costs.take(own), field=f"{stack.prefix}residual",
                          sets=layer_costs.owners))  # fmt: skip
 
     columns = max([3.0 if rail.legible is None else 1.0, *(end - start for start, end in map(extent, drawings.values()))])
@@ -89,6 +89,12 @@ def field_of(kind: Kind, stack: StackCost) -> str:
     return stack.stack.field(index_text(list(kind.layers), len(stack.stack.layers)))
 
 
+def captions(name: str, part: Mixer | FeedForward, costs: LayerCosts) -> list[str]:
+    """Return what is said of a content of a block."""
+    own = mixer_facts(costs.block.mixer, costs.stack.stack.causal) if name == "mixer" else []
+    return facts(part) + own
+
+
 def _branch(block: Block, costs: LayerCosts) -> Branch:
     """How contents leave and join the stream; where the wiring does not say it, by the norms that its cost counts."""
     if (function := provided("diagram", type(block.wiring))) is not None:
@@ -102,11 +108,9 @@ def _content(
     place: str, part: Mixer | FeedForward, drawing: Inside, costs: LayerCosts, field: str, columns: float, rail: Rail
 ) -> Content:
     name = place.rpartition(".")[2]
-    heading, lines = title(part), facts(part)
+    heading, lines = title(part), captions(name, part, costs)
     if name == "cross":
         heading, field = "Cross-attention", f"{field}.cross_attention"
     else:
         field = f"{field}.{name}"
-    if name == "mixer":
-        lines += mixer_facts(costs.block.mixer, costs.stack.stack.causal)
     return content_layout(place, name, heading, lines, drawing, costs, field, columns, rail.letters, rail.legible)

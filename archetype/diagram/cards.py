@@ -1,18 +1,34 @@
 """A model for a slide: its layers by numbers, and each distinct content of its blocks once, on a card."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from archetype.diagram.block import Kind, branches_of, field_of, put_branches
-from archetype.diagram.content import GAP, LINE, PAD, SLIM, TITLE
-from archetype.diagram.costs import ReportCosts
+from archetype.diagram.block import Kind, branches_of, captions, field_of, put_branches
+from archetype.diagram.content import GAP, LINE, SLIM, TITLE
+from archetype.diagram.costs import LayerCosts, ReportCosts
 from archetype.diagram.rail import SUM, Rail
 from archetype.diagram.scene import Box, Container, Layout, Measure, Note
 from archetype.diagram.stack import MARGIN, MOST_PANELS, kinds_of, put_layers
 from archetype.diagram.text import NOTE, text_width
+from archetype.models.block.diagram import contents
 from archetype.models.stack.cost import StackCost, label
 
 MOST_ROWS = 8  # of a stack on a slide; one that folds into no fewer is shown by its kinds of blocks
-CAPTIONS = 300.0  # least width of the text below a card
+CAPTION = 300.0  # least width of the text below a card
+
+
+@dataclass
+class _User:
+    """Layers of a stack that have a branch."""
+
+    rail: Rail
+    stack: StackCost
+    kinds: list[Kind]
+
+    @property
+    def kind(self) -> Kind:
+        """All of them as one."""
+        return Kind(self.kinds[0].block, tuple(sorted(layer for kind in self.kinds for layer in kind.layers)))
 
 
 class Cards:
@@ -22,72 +38,61 @@ class Cards:
         measure: whose numbers boxes show.
 
     Attributes:
-        cards: each with its drawing and its caption below it; its lower left corner is at the origin.
         is_complete: whether each layer is drawn: no stack has more kinds of blocks than a picture shows.
     """
 
     def __init__(self, measure: Measure) -> None:
         self.measure, self.is_complete = measure, True
-        self.cards: list[Layout] = []
+        self.branches: dict[str, tuple[tuple[str, ...], list[_User]]] = {}
 
     def put_outline(self, rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
-        """Put the layers of a stack on a rail, each with the numbers of its branches, which become cards."""
+        """Put the layers of a stack on a rail, each with the numbers of its branches."""
         kinds = kinds_of(stack)
         self.is_complete = self.is_complete and len(kinds) <= MOST_PANELS
-        drawn: dict[str, tuple[int, tuple[str, ...], list[Kind]]] = {}
-        names = []
-        for kind in kinds:
-            numbers = []
-            for branch in branches_of(kind, stack, costs):
-                key = repr((branch, [kind.block.dump().get(_FIELDS.get(name, name)) for name in branch],
-                            kind.block.wiring.dump()))  # fmt: skip
-                number, _, users = drawn.setdefault(key, (len(self.cards) + len(drawn) + 1, branch, []))
-                users.append(kind)
-                numbers.append(str(number))
-            names.append(" → ".join(numbers))
+        names = [" → ".join(str(self._number(branch, kind, rail, stack)) for branch in branches_of(kind, stack, costs))
+                 for kind in kinds]  # fmt: skip
         start, before = rail.y + GAP / 2, len(rail.layout.boxes)
         put_layers(rail, kinds, stack, names, MOST_ROWS)
         side = max(box.w for box in rail.layout.boxes[before:]) / 2 + 2 * MARGIN
-        rail.layout.containers.insert(0, Container(
-            f"{stack.prefix}layers", -side, start, 2 * side, rail.y - start, "block", "layers", (), 1,
-            f"{stack.prefix}layers"
-        ))  # fmt: skip
-        for number, branch, users in drawn.values():
-            layers = tuple(sorted(layer for kind in users for layer in kind.layers))
-            self.cards.append(_card(number, branch, Kind(users[0].block, layers), rail, stack, costs))
+        frame = Container(f"{stack.prefix}layers", -side, start, 2 * side, rail.y - start, "block", "layers", (), 1,
+                          f"{stack.prefix}layers")  # fmt: skip
+        rail.layout.containers.insert(0, frame)
+
+    def _number(self, branch: tuple[str, ...], kind: Kind, rail: Rail, stack: StackCost) -> int:
+        """The number of a branch; equal ones, of whatever layers, have the same."""
+        parts = [part.dump() for name, (part, _) in contents(kind.block).items() if name in branch]
+        key = repr((branch, parts, kind.block.wiring.dump(), stack.d, stack.stack.residual.dump()))
+        users = self.branches.setdefault(key, (branch, []))[1]
+        if not users or users[-1].stack is not stack:
+            users.append(_User(rail, stack, []))
+        users[-1].kinds.append(kind)
+        return list(self.branches).index(key) + 1
+
+    def drawn(self, costs: ReportCosts) -> list[Layout]:
+        """Each branch with its caption; the lower left corner is at the origin."""
+        return [_card(number, *branch, costs) for number, branch in enumerate(self.branches.values(), 1)]
 
 
-_FIELDS = {"cross": "cross_attention"}  # of a block, by the name of its content
-
-
-def _card(
-    number: int, branch: tuple[str, ...], kind: Kind, rail: Rail, stack: StackCost, costs: ReportCosts
-) -> Layout:
+def _card(number: int, branch: tuple[str, ...], users: Sequence[_User], costs: ReportCosts) -> Layout:
     """Draw one branch with the stretch of the residual stream that it leaves and joins."""
-    inner, layers = Rail(rail.letters, rail.legible), kind.layers
+    first, stack, kind = users[0], users[0].stack, users[0].kind
+    others = [costs.of_layers(user.stack, user.kind.layers) for user in users[1:]]
+    layer_costs = LayerCosts(costs, stack, kind.layers, others)
+    inner = Rail(first.rail.letters, first.rail.legible)
     inner.branches = SUM / 2 + GAP
-    place = f"{stack.prefix}blocks.{'*' if 1 < len(stack.stack.layers) == len(layers) else label(layers)}"
-    put_branches(inner, place, kind, stack, costs, branch)
-    contents = [one for one in inner.layout.containers if one.kind in ("mixer", "cross", "feedforward")]
-    sources = [box for boxes, _ in inner.waiting for box in boxes]
-    if sources:  # cross-attention: its keys and values come from outside
-        middle = (sources[0].middle + sources[-1].middle) / 2
-        y = contents[0].y - GAP - SLIM
-        pill = inner.sized(Box(f"{place}.source", middle - 60, y, 120, SLIM, "input", "encoder output"))
-        pill = inner.layout.add(pill)
-        for boxes, bus in inner.waiting:
-            for box in boxes:
-                points = [(pill.middle, y + SLIM), (pill.middle, bus), (box.middle, bus), (box.middle, box.y)]
-                inner.layout.wire(pill, box, "source", points)
+    place = f"{stack.prefix}blocks.{'*' if 1 < len(stack.stack.layers) == len(kind.layers) else label(kind.layers)}"
+    put_branches(inner, place, kind, stack, layer_costs, branch)
+    parts = [one for one in inner.layout.containers if one.kind in ("mixer", "cross", "feedforward")]
+    _put_source(inner, place)
     left, bottom, right, top = inner.layout.bounds
     frame = Container(f"{place}.{'.'.join(branch)}.card", left - GAP / 2, bottom - GAP, right - left + GAP,
-                      top - bottom + 2 * GAP, "block", str(number), (), len(layers), field_of(kind, stack))  # fmt: skip
+                      top - bottom + 2 * GAP, "block", str(number), (), layer_costs.count,
+                      field_of(kind, stack))  # fmt: skip
     inner.layout.containers.insert(0, frame)
-    _stubs(inner, frame)
-    card = Layout()
-    title = f"{number}  {' ∥ '.join(one.label for one in contents)}"
-    lines = list(_caption(title, [line for one in contents for line in one.lines], max(frame.w, CAPTIONS)))
-    height = LINE * len(lines) + 6
+    _put_ends(inner, frame)
+    title = f"{number}  {' ∥ '.join(one.label for one in parts)}"
+    lines = list(_wrapped(title, "; ".join(_facts(branch, [layer_costs, *others])), max(frame.w, CAPTION)))
+    card, height = Layout(), LINE * len(lines) + 6
     card.join(inner.layout, -frame.x, height - frame.y)
     start = text_width(f"{title}  ", TITLE, bold=True)
     card.notes.append(Note(0, height - 6 - LINE / 2, title, "start", "title"))
@@ -96,45 +101,41 @@ def _card(
     return card
 
 
-def _stubs(rail: Rail, frame: Container) -> None:
+def _facts(branch: tuple[str, ...], users: Sequence[LayerCosts]) -> Iterator[str]:
+    """What is said of the contents of a branch; what does not hold of all stacks with the name of the stack."""
+    said = {user.stack.prefix.rstrip("."): [line for name in branch
+            for line in captions(name, contents(user.block.block)[name][0], user)] for user in users}  # fmt: skip
+    for line in dict.fromkeys(line for lines in said.values() for line in lines):
+        stacks = [name for name, lines in said.items() if line in lines]
+        yield line if len(stacks) == len(said) else f"{' and '.join(stacks)}: {line}"
+
+
+def _put_source(rail: Rail, place: str) -> None:
+    """Wires to the keys and values of cross-attention from what they read."""
+    for boxes, bus in rail.waiting:
+        middle, y = (boxes[0].middle + boxes[-1].middle) / 2, bus - 10 - GAP - SLIM
+        pill = rail.sized(Box(f"{place}.source", middle - 60, y, 120, SLIM, "input", "encoder output"))
+        rail.layout.add(pill)
+        for box in boxes:
+            points = [(pill.middle, y + SLIM), (pill.middle, bus), (box.middle, bus), (box.middle, box.y)]
+            rail.layout.wire(pill, box, "source", points)
+
+
+def _put_ends(rail: Rail, frame: Container) -> None:
     """Wires of the stream from the edge of a card to the first element on it, and from the last to the edge."""
     on_rail = [box for box in rail.layout.boxes if box.x < 0 < box.x + box.w]
-    first, last, x = min(on_rail, key=lambda box: box.y), max(on_rail, key=lambda box: box.y), 0.0
-    rail.layout.wire(frame.as_box(), first, "stream", [(x, frame.y), (x, first.y)])
-    rail.layout.wire(last, frame.as_box(), "stream", [(x, last.y + last.h), (x, frame.y + frame.h)])
+    first, last = min(on_rail, key=lambda box: box.y), max(on_rail, key=lambda box: box.y)
+    rail.layout.wire(frame.as_box(), first, "stream", [(0.0, frame.y), (0.0, first.y)])
+    rail.layout.wire(last, frame.as_box(), "stream", [(0.0, last.y + last.h), (0.0, frame.y + frame.h)])
 
 
-def _caption(title: str, facts: list[str], width: float) -> Iterator[str]:
-    """The facts as lines, the first of which begins behind the title."""
+def _wrapped(title: str, text: str, width: float) -> Iterator[str]:
+    """A text as lines, the first of which begins behind a title."""
     line, room = "", width - text_width(f"{title}  ", TITLE, bold=True)
-    for word in "; ".join(facts).split():
+    for word in text.split():
         longer = f"{line} {word}".strip()
         if text_width(longer, NOTE) > room:
             yield line
             longer, room = word, width
         line = longer
     yield line
-
-
-def in_columns(cards: list[Layout], limit: float) -> tuple[list[list[Layout]], float, float]:
-    """Stack cards in columns of at most a height; return the columns, their width and their height."""
-    columns: list[list[Layout]] = []
-    room = 0.0
-    for card in cards:
-        height = extent(card)[1]
-        if not columns or height > room:
-            columns.append([])
-            room = limit
-        columns[-1].append(card)
-        room -= height + 2 * GAP
-    width = sum(max(extent(card)[0] for card in column) + PAD for column in columns)
-    height = max(sum(extent(card)[1] + 2 * GAP for card in column) - 2 * GAP for column in columns)
-    return columns, width, height
-
-
-def extent(card: Layout) -> tuple[float, float]:
-    """The width and the height of a card with its caption."""
-    lines = [note for note in card.notes if note.style in ("title", "quiet")]
-    right = max(note.x + text_width(note.text, TITLE if note.style == "title" else NOTE, note.style == "title")
-                for note in lines)  # fmt: skip
-    return max(right, card.bounds[2]), card.bounds[3]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from archetype.diagram.costs import LayerCosts
 from archetype.diagram.picture import least_width
-from archetype.diagram.scene import Box, Container, Cost, Layout, Measure, Note
+from archetype.diagram.scene import Box, Container, Layout, Measure, Note
 from archetype.diagram.text import NOTE, wrapped
 from archetype.roles.drawing import SOURCE, Cell, Inside, X
 
@@ -17,6 +17,7 @@ GUTTER = 12.0  # between columns
 PAD = 14.0  # within a container
 CAPTION = 160.0  # of the text at the right of a content
 LINE, TITLE = 14.5, 13.5  # of captions
+ROWS = re.compile("[BTS](?=[,)])")  # letters of a shape that say which rows and positions
 BUS = 10.0  # from a container's lower edge to where its inputs part
 
 
@@ -68,14 +69,15 @@ def content_layout(
     boxes: dict[str, Box] = {}
     for cell in drawing.cells:
         rows = cell.rows or (cell.name,)
-        shape = re.sub("[BTS](?=[,)])", lambda letter: letters.get(letter[0], letter[0]), cell.shape)
+        shape = "" if costs.others and ROWS.search(cell.shape) else cell.shape  # each stack has other rows
+        shape = ROWS.sub(lambda letter: letters.get(letter[0], letter[0]), shape)
         shape, label = (costs.in_letters(name, cell.name, text) for text in (shape, cell.label or cell.name))
         if not shape and cell.kind in ("", "norm"):
             shape = next(filter(None, (costs.shape(f"{name}.{row}") for row in rows)), "")
         cost = costs.take(*(f"{name}.{row}" for row in rows))
-        is_slim = cell.slim or (legible is not None and cost == Cost())
+        is_slim = cell.slim or (legible is not None and not getattr(cost, legible))
         boxes[cell.name] = Box(f"{place}.{cell.name}", 0, 0, W, SLIM if is_slim else H, cell.kind or role, label, shape,
-                               len(costs.layers), cost, field=field, gives=_gives(place, cell, drawing.output),
+                               costs.count, cost, field=field, gives=_gives(place, cell, drawing.output),
                                sets=costs.owners)  # fmt: skip
     pitch = (W if legible is None else _column(drawing, boxes, legible)) + GUTTER
     bottoms, upper = _rows(drawing, boxes)
@@ -103,7 +105,7 @@ def content_layout(
         layout.notes.append(Note(x, y, title, "start", "title"))
         layout.notes += [Note(x, y - 5 - LINE * number, line) for number, line in enumerate(text, 1)]
     layout.containers.insert(
-        0, Container(place, 0, 0, width, height, kind, title, tuple(text), len(costs.layers), field)
+        0, Container(place, 0, 0, width, height, kind, title, tuple(text), costs.count, field)
     )
     readers = tuple(boxes[cell.name] for cell in drawing.cells if X in cell.inputs)
     sources = tuple(boxes[cell.name] for cell in drawing.cells if SOURCE in cell.inputs)

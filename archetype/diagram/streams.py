@@ -40,7 +40,8 @@ class Drawer:
         layout, gutter = _side_by_side(rails)
         for link in drawn.links:
             put_link(layout, link, rails, gutter)
-        self._put_rest(layout)
+        if self.cards is None:  # else they take costs when they are drawn
+            self.put_rest(layout)
         return layout
 
     def _rail(self, stream: Stream, ends: set[str]) -> Rail:
@@ -77,7 +78,7 @@ class Drawer:
             return rail.put(replace(box, w=SUM, h=SUM), 2 * GAP)
         return rail.side(box, step.joins, not step.is_before) if step.joins else rail.put(box)
 
-    def _put_rest(self, layout: Layout) -> None:
+    def put_rest(self, layout: Layout) -> None:
         """Modules of an extension for which no place is known, at the left of all."""
         left, y, _, _ = layout.bounds
         for name in sorted(self.costs.untaken):
