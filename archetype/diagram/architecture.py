@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from archetype.diagram.aspect import proportion, with_aspect
-from archetype.diagram.cards import Cards
 from archetype.diagram.content import LINE, PAD
 from archetype.diagram.packing import packings
 from archetype.diagram.picture import smallest_text
@@ -42,12 +41,11 @@ def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
 
 def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | None:
     """The scene with each content of the blocks once, in the arrangement that leaves the text largest."""
-    cards = Cards(measure)
-    drawer = Drawer(report, cards=cards)
-    outline = drawer.layout()
-    if not cards.is_complete:
+    drawer = Drawer(report, cards=measure)
+    if drawer.cards is None or not drawer.cards.is_complete:
         return None
-    items = [outline, *cards.drawn(drawer.costs)]
+    outline = drawer.layout()
+    items = [outline, *drawer.cards.drawn()]
     drawer.put_rest(outline)
     areas = [item.area for item in items]
     sizes = [(right - left, top - bottom) for left, bottom, right, top in areas]

@@ -113,4 +113,4 @@ def _content(
         heading, field = "Cross-attention", f"{field}.cross_attention"
     else:
         field = f"{field}.{name}"
-    return content_layout(place, name, heading, lines, drawing, costs, field, columns, rail.letters, rail.legible)
+    return content_layout(place, name, heading, lines, drawing, costs, field, columns, rail.letters, rail.legible, rail.counts)

@@ -1,6 +1,6 @@
 """A model for a slide: its layers by numbers, and each distinct content of its blocks once, on a card."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from archetype.diagram.block import Kind, branches_of, captions, field_of, put_branches
@@ -12,6 +12,7 @@ from archetype.diagram.stack import MARGIN, MOST_PANELS, kinds_of, put_layers
 from archetype.diagram.text import NOTE, text_width
 from archetype.models.block.diagram import contents
 from archetype.models.stack.cost import StackCost, label
+from archetype.roles.drawing import inside, title
 
 MOST_ROWS = 8  # of a stack on a slide; one that folds into no fewer is shown by its kinds of blocks
 CAPTION = 300.0  # least width of the text below a card
@@ -19,38 +20,43 @@ CAPTION = 300.0  # least width of the text below a card
 
 @dataclass
 class _User:
-    """Layers of a stack that have a branch."""
+    """Layers of a stack that have a branch, in one variant of it."""
 
-    rail: Rail
     stack: StackCost
+    costs: LayerCosts
     kinds: list[Kind]
-
-    @property
-    def kind(self) -> Kind:
-        """All of them as one."""
-        return Kind(self.kinds[0].block, tuple(sorted(layer for kind in self.kinds for layer in kind.layers)))
+    facts: list[str]
 
 
 class Cards:
-    """The distinct branches of all blocks, numbered from 1.
+    """The distinct branches of all blocks, numbered from 1; those that are drawn alike share a card, as 1a and 1b.
 
     Args:
         measure: whose numbers boxes show.
+        costs: of the model.
 
     Attributes:
         is_complete: whether each layer is drawn: no stack has more kinds of blocks than a picture shows.
     """
 
-    def __init__(self, measure: Measure) -> None:
-        self.measure, self.is_complete = measure, True
+    def __init__(self, measure: Measure, costs: ReportCosts) -> None:
+        self.measure, self.costs = measure, costs
         self.branches: dict[str, tuple[tuple[str, ...], list[_User]]] = {}
+        self.letters: dict[str, Mapping[str, str]] = {}
+        self.kinds = {prefix: kinds_of(stack) for prefix, stack in costs.stacks.items()}
+        self.is_complete = all(len(kinds) <= MOST_PANELS for kinds in self.kinds.values())
+        for prefix, kinds in self.kinds.items():
+            for kind in kinds:
+                for branch in branches_of(kind, costs.stacks[prefix], costs):
+                    self._add(branch, kind, costs.stacks[prefix])
 
-    def put_outline(self, rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
+    def put_outline(self, rail: Rail, stack: StackCost) -> None:
         """Put the layers of a stack on a rail, each with the numbers of its branches."""
-        kinds = kinds_of(stack)
-        self.is_complete = self.is_complete and len(kinds) <= MOST_PANELS
-        names = [" → ".join(str(self._number(branch, kind, rail, stack)) for branch in branches_of(kind, stack, costs))
-                 for kind in kinds]  # fmt: skip
+        kinds = self.kinds[stack.prefix]
+        self.letters[stack.prefix] = rail.letters
+        names = [" → ".join(name for number, (_, users) in enumerate(self.branches.values(), 1)
+                            for user, name in zip(users, _names(number, users), strict=True)
+                            if user.stack is stack and kind in user.kinds) for kind in kinds]  # fmt: skip
         start, before = rail.y + GAP / 2, len(rail.layout.boxes)
         put_layers(rail, kinds, stack, names, MOST_ROWS)
         side = max(box.w for box in rail.layout.boxes[before:]) / 2 + 2 * MARGIN
@@ -58,56 +64,81 @@ class Cards:
                           f"{stack.prefix}layers")  # fmt: skip
         rail.layout.containers.insert(0, frame)
 
-    def _number(self, branch: tuple[str, ...], kind: Kind, rail: Rail, stack: StackCost) -> int:
-        """The number of a branch; equal ones, of whatever layers, have the same."""
-        parts = [part.dump() for name, (part, _) in contents(kind.block).items() if name in branch]
-        key = repr((branch, parts, kind.block.wiring.dump(), stack.d, stack.stack.residual.dump()))
+    def _add(self, branch: tuple[str, ...], kind: Kind, stack: StackCost) -> None:
+        """Note that a kind of block has a branch."""
+        costs = self.costs.of_layers(stack, kind.layers)
+        parts = {name: part for name, part in contents(kind.block).items() if name in branch}
+        facts = [line for name, (part, _) in parts.items() for line in captions(name, part, costs)]
+        drawings = [(title(part), inside(part, costs.modules(name), function)) for name, (part, function) in parts.items()]
+        sizes = [(module, self.costs.text(formula)) for module, formula in costs.block.parameters().items()
+                 if module.startswith(branch)]  # fmt: skip
+        key = repr((branch, drawings, sizes, kind.block.wiring.dump(), stack.d, stack.stack.residual.dump(),
+                    facts if self.measure == "flops" else []))  # fmt: skip
         users = self.branches.setdefault(key, (branch, []))[1]
-        if not users or users[-1].stack is not stack:
-            users.append(_User(rail, stack, []))
-        users[-1].kinds.append(kind)
-        return list(self.branches).index(key) + 1
+        own = next((user for user in users if user.stack is stack and user.facts == facts), None)
+        if own is None:
+            users.append(_User(stack, costs, [kind], facts))
+        else:
+            own.kinds.append(kind)
 
-    def drawn(self, costs: ReportCosts) -> list[Layout]:
+    def drawn(self) -> list[Layout]:
         """Each branch with its caption; the lower left corner is at the origin."""
-        return [_card(number, *branch, costs) for number, branch in enumerate(self.branches.values(), 1)]
+        return [self._card(number, *branch) for number, branch in enumerate(self.branches.values(), 1)]
+
+    def _card(self, number: int, branch: tuple[str, ...], users: Sequence[_User]) -> Layout:
+        """Draw one branch with the stretch of the residual stream that it leaves and joins."""
+        layers: dict[str, list[int]] = {}
+        for user in users:
+            layers.setdefault(user.stack.prefix, []).extend(layer for kind in user.kinds for layer in kind.layers)
+        joint: list[LayerCosts] = []
+        for prefix, places in reversed(layers.items()):
+            joint.append(LayerCosts(self.costs, self.costs.stacks[prefix], tuple(sorted(places)), joint[-1:]))
+        costs, stack = joint[-1], users[0].stack
+        kind = Kind(users[0].kinds[0].block, costs.layers)
+        inner = Rail(self.letters.get(stack.prefix), self.measure, counts=costs.count)
+        inner.branches = SUM / 2 + GAP
+        place = f"{stack.prefix}blocks.{'*' if 1 < len(stack.stack.layers) == len(kind.layers) else label(kind.layers)}"
+        put_branches(inner, place, kind, stack, costs, branch)
+        parts = [one for one in inner.layout.containers if one.kind in ("mixer", "cross", "feedforward")]
+        _put_source(inner, place)
+        left, bottom, right, top = inner.layout.bounds
+        frame = Container(f"{place}.{'.'.join(branch)}.card", left - GAP / 2, bottom - GAP, right - left + GAP,
+                          top - bottom + 2 * GAP, "block", str(number), (), costs.count,
+                          field_of(kind, stack))  # fmt: skip
+        inner.layout.containers.insert(0, frame)
+        _put_ends(inner, frame)
+        if costs.count > 1:
+            edge = frame.y + frame.h
+            inner.layout.notes.append(Note(frame.x + frame.w - GAP, edge, f"× {costs.count}", "end", "fold"))
+        heading = f"{number}  {' ∥ '.join(one.label for one in parts)}"
+        lines = list(_wrapped(heading, "; ".join(_facts(number, users)), max(frame.w, CAPTION)))
+        card, height = Layout(), LINE * len(lines) + 6
+        card.join(inner.layout, -frame.x, height - frame.y)
+        start = text_width(f"{heading}  ", TITLE, bold=True)
+        card.notes.append(Note(0, height - 6 - LINE / 2, heading, "start", "title"))
+        card.notes += [Note(start if row == 0 else 0.0, height - 6 - LINE * (row + 0.5), line)
+                       for row, line in enumerate(lines) if line]  # fmt: skip
+        return card
 
 
-def _card(number: int, branch: tuple[str, ...], users: Sequence[_User], costs: ReportCosts) -> Layout:
-    """Draw one branch with the stretch of the residual stream that it leaves and joins."""
-    first, stack, kind = users[0], users[0].stack, users[0].kind
-    others = [costs.of_layers(user.stack, user.kind.layers) for user in users[1:]]
-    layer_costs = LayerCosts(costs, stack, kind.layers, others)
-    inner = Rail(first.rail.letters, first.rail.legible)
-    inner.branches = SUM / 2 + GAP
-    place = f"{stack.prefix}blocks.{'*' if 1 < len(stack.stack.layers) == len(kind.layers) else label(kind.layers)}"
-    put_branches(inner, place, kind, stack, layer_costs, branch)
-    parts = [one for one in inner.layout.containers if one.kind in ("mixer", "cross", "feedforward")]
-    _put_source(inner, place)
-    left, bottom, right, top = inner.layout.bounds
-    frame = Container(f"{place}.{'.'.join(branch)}.card", left - GAP / 2, bottom - GAP, right - left + GAP,
-                      top - bottom + 2 * GAP, "block", str(number), (), layer_costs.count,
-                      field_of(kind, stack))  # fmt: skip
-    inner.layout.containers.insert(0, frame)
-    _put_ends(inner, frame)
-    title = f"{number}  {' ∥ '.join(one.label for one in parts)}"
-    lines = list(_wrapped(title, "; ".join(_facts(branch, [layer_costs, *others])), max(frame.w, CAPTION)))
-    card, height = Layout(), LINE * len(lines) + 6
-    card.join(inner.layout, -frame.x, height - frame.y)
-    start = text_width(f"{title}  ", TITLE, bold=True)
-    card.notes.append(Note(0, height - 6 - LINE / 2, title, "start", "title"))
-    card.notes += [Note(start if row == 0 else 0.0, height - 6 - LINE * (row + 0.5), line)
-                   for row, line in enumerate(lines) if line]  # fmt: skip
-    return card
+def _names(number: int, users: Sequence[_User]) -> list[str]:
+    """The number of a branch for each of its users: 1, or 1a and 1b where it has variants within a stack."""
+    variants = list(dict.fromkeys(tuple(user.facts) for user in users))
+    if len(users) == len({id(user.stack) for user in users}):  # a stack has but one
+        return [str(number)] * len(users)
+    return [f"{number}{'abcdefghijkl'[variants.index(tuple(user.facts))]}" for user in users]
 
 
-def _facts(branch: tuple[str, ...], users: Sequence[LayerCosts]) -> Iterator[str]:
-    """What is said of the contents of a branch; what does not hold of all stacks with the name of the stack."""
-    said = {user.stack.prefix.rstrip("."): [line for name in branch
-            for line in captions(name, contents(user.block.block)[name][0], user)] for user in users}  # fmt: skip
-    for line in dict.fromkeys(line for lines in said.values() for line in lines):
-        stacks = [name for name, lines in said.items() if line in lines]
-        yield line if len(stacks) == len(said) else f"{' and '.join(stacks)}: {line}"
+def _facts(number: int, users: Sequence[_User]) -> Iterator[str]:
+    """What is said of a branch: first what holds of all its users, then the rest by their numbers, or by their stacks."""
+    shared = [line for line in users[0].facts if all(line in user.facts for user in users)]
+    yield from shared
+    said: dict[str, str] = {}
+    for name, user in zip(_names(number, users), users, strict=True):
+        rest = ", ".join(line for line in user.facts if line not in shared)
+        owner = name if name != str(number) else user.stack.prefix.rstrip(".")
+        said |= {owner: f"{owner}: {rest}"} if rest else {}
+    yield from said.values()
 
 
 def _put_source(rail: Rail, place: str) -> None:

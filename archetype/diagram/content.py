@@ -48,7 +48,7 @@ class Content(NamedTuple):
 
 def content_layout(
     place: str, kind: str, title: str, lines: Iterable[str], drawing: Inside, costs: LayerCosts, field: str,
-    columns: float, letters: Mapping[str, str], legible: Measure | None = None,
+    columns: float, letters: Mapping[str, str], legible: Measure | None = None, counts: int = 1,
 ) -> Content:  # fmt: skip
     """Lay out the inside of a content, with its name and captions at its right.
 
@@ -64,6 +64,7 @@ def content_layout(
         letters: of rows and positions, where this stack has others than B, T and S.
         legible: the measure of whose numbers none is shrunk: boxes are as wide as their text, and captions are left to
             the caller (absent: boxes of one width, in which text shrinks).
+        counts: layers that are said beside it; boxes show the cost of one.
     """
     layout, name, role = Layout(), place.rpartition(".")[2], "feedforward" if kind == "feedforward" else "mixer"
     boxes: dict[str, Box] = {}
@@ -78,7 +79,7 @@ def content_layout(
         is_slim = cell.slim or (legible is not None and not getattr(cost, legible))
         boxes[cell.name] = Box(f"{place}.{cell.name}", 0, 0, W, SLIM if is_slim else H, cell.kind or role, label, shape,
                                costs.count, cost, field=field, gives=_gives(place, cell, drawing.output),
-                               sets=costs.owners)  # fmt: skip
+                               sets=costs.owners, counted=counts > 1)  # fmt: skip
     pitch = (W if legible is None else _column(drawing, boxes, legible)) + GUTTER
     bottoms, upper = _rows(drawing, boxes)
     first, end = extent(drawing)

@@ -128,7 +128,7 @@ def amount(box: Box, measure: Measure) -> str:
     if not getattr(box.cost, measure):
         return ""
     number = short_bytes(each) if measure == "bytes" else short(each)
-    return number if times == 1 else f"{times} × {number}"
+    return number if times == 1 or box.counted else f"{times} × {number}"
 
 
 def cost_line(box: Box, total: Cost, measure: str) -> str:

@@ -22,12 +22,15 @@ class Rail:
         waiting: contents that read an encoder's output: their readers, and the height at which its wire comes.
         letters: of rows and positions, where this rail has others than B, T and S.
         right: how far contents reach.
+        counts: layers that its card says it stands for; boxes show the cost of one.
         legible: the measure of whose numbers none is shrunk: boxes are as wide as their text (absent: as they are).
         branches: where contents begin.
     """
 
-    def __init__(self, letters: Mapping[str, str] | None = None, legible: Measure | None = None) -> None:
-        self.letters, self.legible, self.branches = letters or {}, legible, BRANCHES
+    def __init__(
+        self, letters: Mapping[str, str] | None = None, legible: Measure | None = None, counts: int = 1
+    ) -> None:
+        self.letters, self.legible, self.counts, self.branches = letters or {}, legible, counts, BRANCHES
         self.layout = Layout()
         self.y, self.floor, self.right = 0.0, 0.0, W / 2
         self.last: Box | None = None
@@ -162,6 +165,7 @@ class Rail:
         """Return a box as wide as its text where none may be shrunk; sums and taps as they are."""
         if self.legible is None or box.kind in ("add", "tap"):
             return box
+        box = replace(box, counted=self.counts > 1)
         return replace(box, w=max(box.w, least_width(box, self.legible)))
 
     def _beside(self, content: Content, before: Box | None, after: Box | None) -> float:

@@ -85,6 +85,7 @@ class Box:
         field: the part of the specification that it draws.
         change: of a diff: added, removed, changed (another kind) or resized.
         gives: the activation that holds its result; empty where that is the output of the module of its id.
+        counted: whether the picture says elsewhere how many layers it stands for.
     """
 
     id: str
@@ -102,6 +103,7 @@ class Box:
     change: str = ""
     gives: str = ""
     sets: int = 0
+    counted: bool = False
 
     def each(self, measure: "Measure") -> tuple[int, int]:
         """Return how often its cost counts the same amount, and that amount: FLOPs by layer, weights by set."""

@@ -7,7 +7,7 @@ from archetype.diagram.cards import Cards
 from archetype.diagram.costs import ReportCosts
 from archetype.diagram.links import BETWEEN, put_link
 from archetype.diagram.rail import SUM, Rail
-from archetype.diagram.scene import Box, Layout, Note
+from archetype.diagram.scene import Box, Layout, Measure, Note
 from archetype.diagram.stack import PANELS_IN_A_ROW, TIE, put_end, put_stack
 from archetype.estimate.report import CostReport
 from archetype.roles.drawing import Blocks, Step, Stream, Streams
@@ -21,14 +21,14 @@ class Drawer:
         report: its costs.
         unfold: whether each layer is drawn for itself.
         in_a_row: kinds of blocks side by side.
-        cards: takes what blocks contain, each content once, and the streams show layers by their numbers (absent: blocks
-            are drawn with their contents).
+        cards: measure for which contents of blocks are left to `cards`, and the streams show layers by their numbers
+            (absent: blocks are drawn with their contents).
     """
 
     def __init__(self, report: CostReport, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW,
-                 cards: Cards | None = None) -> None:  # fmt: skip
+                 cards: Measure | None = None) -> None:  # fmt: skip
         self.unfold, self.in_a_row, self.spec, self.costs = unfold, in_a_row, report.spec, ReportCosts(report)
-        self.cards = cards
+        self.cards = None if cards is None else Cards(cards, self.costs)
 
     def layout(self) -> Layout:
         """The model's boxes, containers and wires; the left rail stands at x = 0."""
@@ -55,7 +55,7 @@ class Drawer:
                     rail.floor = box.y + box.h if box.id in ends else rail.floor
                     tied += [(item.tied, box)] if item.tied else []
                 case Blocks() if self.cards is not None:
-                    self.cards.put_outline(rail, self.costs.stacks[item.prefix], self.costs)
+                    self.cards.put_outline(rail, self.costs.stacks[item.prefix])
                     put_end(rail, self.costs.stacks[item.prefix], self.costs)
                 case Blocks():
                     put_stack(rail, self.costs.stacks[item.prefix], self.costs, self.unfold, self.in_a_row)
