@@ -13,7 +13,7 @@ from archetype.diagram.text import NOTE, fitted, text_width, wrapped
 from archetype.errors import SpecError, one_line
 from archetype.estimate.report import CostReport
 
-EDGE = 28.0  # around the picture
+EDGE, SLIDE_EDGE = 28.0, 16.0  # around the picture
 UNITS: dict[Measure, str] = {
     "parameters": "parameters", "active": "parameters that one token meets", "flops": "FLOPs of a forward pass",
     "bytes": "bytes of the weights",
@@ -53,13 +53,15 @@ def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | No
                   for letter, value, meaning in _legend(drawer, [box for item in items for box in item.boxes]))  # fmt: skip
 
     def width_of(places: list[tuple[float, float]]) -> float:
-        width = max(x + w for (x, _), (w, _) in zip(places, sizes, strict=True)) + 2 * EDGE
+        width = max(x + w for (x, _), (w, _) in zip(places, sizes, strict=True)) + 2 * SLIDE_EDGE
         height = max(y + h for (_, y), (_, h) in zip(places, sizes, strict=True))
-        height += 44 + 22 + EDGE + LINE * (2 + letters // (width - 2 * EDGE))
+        height += 44 + 22 + SLIDE_EDGE + LINE * (2 + letters // (width - 2 * SLIDE_EDGE))
         return max(width, proportion(aspect) * height)
 
     layout = Layout()
-    for item, (left, bottom, *_), (x, y) in zip(items, areas, min(packings(sizes, 1.5 * PAD), key=width_of), strict=True):
+    for item, (left, bottom, *_), (x, y) in zip(
+        items, areas, min(packings(sizes, 1.5 * PAD), key=width_of), strict=True
+    ):
         layout.join(item, x - left, y - bottom)
     return with_aspect(_framed(report, measure, drawer, layout, is_slide=True), aspect)
 
@@ -94,6 +96,7 @@ def _framed(report: CostReport, measure: Measure, drawer: Drawer, layout: Layout
     """The scene of a layout: with a heading, on a slide of one line, and what letters and bars mean."""
     name = one_line(report.spec.name, 80) or report.spec.kind
     left, bottom, right, top = layout.area
+    edge = SLIDE_EDGE if is_slide else EDGE
     totals = f"{report.parameters['total']:,} parameters"
     if report.parameters["active"] != report.parameters["total"]:
         totals += f", {report.parameters['active']:,} active"
@@ -103,24 +106,24 @@ def _framed(report: CostReport, measure: Measure, drawer: Drawer, layout: Layout
     unit = f"{UNITS[measure]}{where}"
     legend = _legend(drawer, layout.boxes, layout.notes)
     words = [f"{letter} = {value:,} {meaning}" for letter, value, meaning in legend]
-    width = max(right - left + 2 * EDGE, 420.0)
-    lines = wrapped("; ".join(words), NOTE, width - 2 * EDGE)
+    width = max(right - left + 2 * edge, 420.0)
+    lines = wrapped("; ".join(words), NOTE, width - 2 * edge)
     layers = f"{report.spec.num_layers} layer{'s' * (report.spec.num_layers > 1)}"
     said = f"{totals}; {layers}" if report.spec.num_layers else totals
-    beside = EDGE + text_width(name, 20, bold=True) + 20
-    is_slide = is_slide and beside + text_width(said, NOTE) <= width - EDGE
+    beside = edge + text_width(name, 20, bold=True) + 20
+    is_slide = is_slide and beside + text_width(said, NOTE) <= width - edge
     head, foot = 44.0 if is_slide else 66.0, 22.0 + LINE * (len(lines) + 1)
-    height = top - bottom + head + foot + EDGE
+    height = top - bottom + head + foot + edge
     moved = Layout()
-    moved.join(layout, EDGE - left, foot + EDGE - bottom - 8)
+    moved.join(layout, edge - left, foot + edge - bottom - 8)
     container = Container("model", 6, 6, width - 12, height - 12, "model", name)
     moved.containers.insert(0, container)
     scene = moved.upside_down(height)
     notes = [
-        Note(EDGE, 30, fitted(name, 20, width - 2 * EDGE, 20, bold=True)[0], "start", "heading"),
-        Note(beside, 32, said) if is_slide else Note(EDGE, 52, said),
-        Note(EDGE, height - foot + 6, f"Bars: {unit}, of all layers together", "start", "bars"),
-        *(Note(EDGE, height - foot + 6 + LINE * number, line) for number, line in enumerate(lines, 1)),
+        Note(edge, 30, fitted(name, 20, width - 2 * edge, 20, bold=True)[0], "start", "heading"),
+        Note(beside, 32, said) if is_slide else Note(edge, 52, said),
+        Note(edge, height - foot + 6, f"Bars: {unit}, of all layers together", "start", "bars"),
+        *(Note(edge, height - foot + 6 + LINE * number, line) for number, line in enumerate(lines, 1)),
     ]
     kind = report.spec.kind.replace("_", "-")
     article = "an" if kind[0] in "aeiou" else "a"

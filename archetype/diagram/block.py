@@ -10,7 +10,7 @@ from archetype.diagram.scene import Box
 from archetype.models.block.diagram import contents
 from archetype.models.block.spec import Block
 from archetype.models.stack.cost import StackCost
-from archetype.roles.drawing import Branch, Inside, inside, title
+from archetype.roles.drawing import Branch, Inside, inside, title, with_equals_once
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
 from archetype.spec.edit import index_text
@@ -48,6 +48,8 @@ def put_branches(
     field = field_of(kind, stack)
     parts = {name: part for name, part in contents(kind.block).items() if name in names}
     drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}
+    if rail.legible is not None:
+        drawings = {name: with_equals_once(drawing) for name, drawing in drawings.items()}
     branch = _branch(kind.block, layer_costs)
 
     def norm_of(content: str, ending: str) -> Box | None:
@@ -66,7 +68,9 @@ def put_branches(
                          "", layer_costs.count, layer_costs.take(own), field=f"{stack.prefix}residual",
                          sets=layer_costs.owners))  # fmt: skip
 
-    columns = max([3.0 if rail.legible is None else 1.0, *(end - start for start, end in map(extent, drawings.values()))])
+    columns = max(
+        [3.0 if rail.legible is None else 1.0, *(end - start for start, end in map(extent, drawings.values()))]
+    )
     laid_out = {
         name: _content(f"{place}.{name}", part, drawings[name], layer_costs, field, columns, rail)
         for name, (part, _) in parts.items()
@@ -113,4 +117,6 @@ def _content(
         heading, field = "Cross-attention", f"{field}.cross_attention"
     else:
         field = f"{field}.{name}"
-    return content_layout(place, name, heading, lines, drawing, costs, field, columns, rail.letters, rail.legible, rail.counts)
+    return content_layout(
+        place, name, heading, lines, drawing, costs, field, columns, rail.letters, rail.legible, rail.counts
+    )

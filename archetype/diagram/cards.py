@@ -15,7 +15,7 @@ from archetype.models.stack.cost import StackCost, label
 from archetype.roles.drawing import inside, title
 
 MOST_ROWS = 8  # of a stack on a slide; one that folds into no fewer is shown by its kinds of blocks
-CAPTION = 300.0  # least width of the text below a card
+CAPTION = 220.0  # least width of the text below a card
 
 
 @dataclass
@@ -54,9 +54,7 @@ class Cards:
         """Put the layers of a stack on a rail, each with the numbers of its branches."""
         kinds = self.kinds[stack.prefix]
         self.letters[stack.prefix] = rail.letters
-        names = [" → ".join(name for number, (_, users) in enumerate(self.branches.values(), 1)
-                            for user, name in zip(users, _names(number, users), strict=True)
-                            if user.stack is stack and kind in user.kinds) for kind in kinds]  # fmt: skip
+        names = [" → ".join(self._names_of(kind, stack)) for kind in kinds]
         start, before = rail.y + GAP / 2, len(rail.layout.boxes)
         put_layers(rail, kinds, stack, names, MOST_ROWS)
         side = max(box.w for box in rail.layout.boxes[before:]) / 2 + 2 * MARGIN
@@ -64,12 +62,22 @@ class Cards:
                           f"{stack.prefix}layers")  # fmt: skip
         rail.layout.containers.insert(0, frame)
 
+    def _names_of(self, kind: Kind, stack: StackCost) -> Iterator[str]:
+        """The names of a block's branches, in their order."""
+        for branch in branches_of(kind, stack, self.costs):
+            for number, (names, users) in enumerate(self.branches.values(), 1):
+                for user, name in zip(users, _names(number, users), strict=True):
+                    if names == branch and user.stack is stack and kind in user.kinds:
+                        yield name
+
     def _add(self, branch: tuple[str, ...], kind: Kind, stack: StackCost) -> None:
         """Note that a kind of block has a branch."""
         costs = self.costs.of_layers(stack, kind.layers)
         parts = {name: part for name, part in contents(kind.block).items() if name in branch}
         facts = [line for name, (part, _) in parts.items() for line in captions(name, part, costs)]
-        drawings = [(title(part), inside(part, costs.modules(name), function)) for name, (part, function) in parts.items()]
+        drawings = [
+            (title(part), inside(part, costs.modules(name), function)) for name, (part, function) in parts.items()
+        ]
         sizes = [(module, self.costs.text(formula)) for module, formula in costs.block.parameters().items()
                  if module.startswith(branch)]  # fmt: skip
         key = repr((branch, drawings, sizes, kind.block.wiring.dump(), stack.d, stack.stack.residual.dump(),

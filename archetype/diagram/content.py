@@ -105,9 +105,7 @@ def content_layout(
         y = height - PAD - TITLE / 2
         layout.notes.append(Note(x, y, title, "start", "title"))
         layout.notes += [Note(x, y - 5 - LINE * number, line) for number, line in enumerate(text, 1)]
-    layout.containers.insert(
-        0, Container(place, 0, 0, width, height, kind, title, tuple(text), costs.count, field)
-    )
+    layout.containers.insert(0, Container(place, 0, 0, width, height, kind, title, tuple(text), costs.count, field))
     readers = tuple(boxes[cell.name] for cell in drawing.cells if X in cell.inputs)
     sources = tuple(boxes[cell.name] for cell in drawing.cells if SOURCE in cell.inputs)
     middle = PAD + grid / 2

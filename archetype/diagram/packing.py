@@ -1,7 +1,10 @@
 """Rectangles in a picture of a proportion: each as low, and then as far left, as it fits."""
 
 from collections.abc import Iterator, Sequence
+from itertools import permutations
 
+FEW = 5  # rectangles that are tried in every order
+STEPS = 24  # widths of strips
 Size = tuple[float, float]
 Place = tuple[float, float]
 
@@ -16,12 +19,14 @@ def packings(sizes: Sequence[Size], gap: float) -> Iterator[list[Place]]:
     Yields:
         the lower left corner of each.
     """
-    by_height = sorted(range(len(sizes)), key=lambda index: -sizes[index][1])
+    indices = range(len(sizes))
+    orders = list(permutations(indices)) if len(sizes) <= FEW else [
+        tuple(indices), *(tuple(sorted(indices, key=lambda index: -sizes[index][axis])) for axis in (0, 1))
+    ]  # fmt: skip
     widest, whole = max(width for width, _ in sizes), sum(width + gap for width, _ in sizes)
-    steps = 48
-    for step in range(steps + 1):
-        strip = widest + (whole - widest) * step / steps
-        for order in (list(range(len(sizes))), by_height):
+    for step in range(STEPS + 1):
+        strip = widest + (whole - widest) * step / STEPS
+        for order in orders:
             yield _packed(sizes, order, strip, gap)
 
 

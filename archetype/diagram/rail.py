@@ -62,7 +62,8 @@ class Rail:
         if symbol:
             node = self._node(join, middle - SUM / 2)
         else:
-            node = self.layout.add(Box(join, -24, middle - SUM / 2, 48, SUM, "operation", "concat"))
+            box = self.sized(Box(join, 0, middle - SUM / 2, 48, SUM, "operation", "concat"))
+            node = self.layout.add(replace(box, x=-box.w / 2))
             self._stream(node)
         self.layout.wire(placed, node, "branch", [(placed.x, middle), (node.x + node.w, middle)])
         self.y = y + placed.h - 4
@@ -152,9 +153,7 @@ class Rail:
         self.enter(first, source, self.branches, above, entry)
         self.enter(second, other_source if is_apart else source, x, above, other_entry, sideways=not is_apart)
         top = above + max(first.height, second.height)
-        for number, (content, left, end) in enumerate(
-            ((first, self.branches, "mixer"), (second, x, "feedforward"))
-        ):
+        for number, (content, left, end) in enumerate(((first, self.branches, "mixer"), (second, x, "feedforward"))):
             start, line = self.leave(content, left, above), top + GAP + number * (SUM + GAP / 2)
             node = self._node(f"{name}.{end}_sum", line - SUM / 2)
             points = [(start.middle, start.y + start.h), (start.middle, line), (SUM / 2, line)]
@@ -166,7 +165,8 @@ class Rail:
         if self.legible is None or box.kind in ("add", "tap"):
             return box
         box = replace(box, counted=self.counts > 1)
-        return replace(box, w=max(box.w, least_width(box, self.legible)))
+        least = least_width(box, self.legible)
+        return replace(box, w=least if self.branches < BRANCHES and box.kind == "norm" else max(box.w, least))
 
     def _beside(self, content: Content, before: Box | None, after: Box | None) -> float:
         """Where a content begins, such that neither norm, which may be wider, reaches the rail."""

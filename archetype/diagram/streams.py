@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from archetype.diagram.content import GAP, SLIM, H, W
 from archetype.diagram.cards import Cards
+from archetype.diagram.content import GAP, SLIM, H, W
 from archetype.diagram.costs import ReportCosts
 from archetype.diagram.links import BETWEEN, put_link
 from archetype.diagram.rail import SUM, Rail
