@@ -138,7 +138,7 @@ def _names(number: int, users: Sequence[_User]) -> list[str]:
 
 
 def _facts(number: int, users: Sequence[_User]) -> Iterator[str]:
-    """What is said of a branch: first what holds of all its users, then the rest by their numbers, or by their stacks."""
+    """What is said of a branch: first what holds of all users, then the rest by numbers or stacks."""
     shared = [line for line in users[0].facts if all(line in user.facts for user in users)]
     yield from shared
     said: dict[str, str] = {}
