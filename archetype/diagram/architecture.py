@@ -49,8 +49,9 @@ def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | No
     drawer.put_rest(outline)
     areas = [item.area for item in items]
     sizes = [(right - left, top - bottom) for left, bottom, right, top in areas]
+    boxes = [box for item in items for box in item.boxes]
     letters = sum(text_width(f"{letter} = {value:,} {meaning}; ", NOTE)
-                  for letter, value, meaning in _legend(drawer, [box for item in items for box in item.boxes]))  # fmt: skip
+                  for letter, value, meaning in _legend(drawer, boxes))  # fmt: skip
 
     def width_of(places: list[tuple[float, float]]) -> float:
         width = max(x + w for (x, _), (w, _) in zip(places, sizes, strict=True)) + 2 * SLIDE_EDGE
