@@ -10,6 +10,7 @@ from archetype.errors import SpecError
 from archetype.roles.drawing import X, inside
 from archetype.roles.mixer import Mixer
 from archetype.spec.edit import assign
+from tests.unit.diagram.test_diagram import PRESETS, check_places
 
 
 class Swing(Mixer):
@@ -70,6 +71,11 @@ def test_text_is_readable_on_a_slide(name: str, least: float) -> None:
     plain = archetype.draw(name).scene
     assert sum(box.cost.parameters for box in scene.boxes) == sum(box.cost.parameters for box in plain.boxes)
     assert 960 / with_aspect(plain, "16:9").width * smallest_text(plain) < least
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_slide_of_every_preset_is_free_of_overlaps(name: str) -> None:
+    check_places(archetype.draw(name, aspect="16:9").scene)
 
 
 @pytest.mark.parametrize("aspect", ["16x9", "16:0", "0:9", "16:", "-1:2", "a:b", "1:2:3", ""])
