@@ -53,7 +53,7 @@ def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | No
     letters = sum(text_width(f"{letter} = {value:,} {meaning}; ", NOTE)
                   for letter, value, meaning in _legend(drawer, boxes))  # fmt: skip
 
-    def width_of(places: list[tuple[float, float]]) -> float:
+    def width_of(places: Iterable[tuple[float, float]]) -> float:
         width = max(x + w for (x, _), (w, _) in zip(places, sizes, strict=True)) + 2 * SLIDE_EDGE
         height = max(y + h for (_, y), (_, h) in zip(places, sizes, strict=True))
         height += 44 + 22 + SLIDE_EDGE + LINE * (2 + letters // (width - 2 * SLIDE_EDGE))
