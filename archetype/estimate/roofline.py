@@ -10,6 +10,7 @@ closer than its kernels do (Williams 2009). What published programs reach of the
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from archetype.cost.work import FLOAT32, Phase
@@ -28,7 +29,7 @@ class PhaseTime(NamedTuple):
     phase: str
     flops: int
     traffic: int  # bytes
-    compute_seconds: float
+    compute_seconds: float  # 0 where no peak is published
     memory_seconds: float
     tokens: int  # that the phase reads or writes
     seconds: float  # the longer of both
@@ -51,9 +52,11 @@ class TooLarge(NamedTuple):
 def predict(report: CostReport, device: Device) -> list[PhaseTime]:
     """The phases of a model that fit on a device: prefill and decoding, or a forward pass, and a training step.
 
-    The step computes activations again where they do not fit otherwise.
+    The step computes activations again where they do not fit otherwise. Of a device without a published peak of FLOPs,
+    decoding alone, which memory limits.
     """
     times = [time for time in phase_times(report, device) if device.memory is None or time.memory <= device.memory]
+    times = [time for time in times if device.flops or time.phase == "decode"]
     fits = {time.phase for time in times}
     return [time for time in times if time.phase != "train_recomputed" or "train" not in fits]
 
@@ -83,7 +86,8 @@ def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
         phases.append((f"train{train}", optimizer + out_and_back, tokens, memory[f"training_peak{train}"]))
     times = []
     for phase, traffic, answered, needed in phases:
-        peak = device.peak(compute_dtype(report.dtype) if phase.startswith("train") else report.dtype)
+        dtype = compute_dtype(report.dtype) if phase.startswith("train") else report.dtype
+        peak = device.peak(dtype) if device.flops else inf
         by_bound = {"compute": flops[phase] / peak, "memory": traffic / device.bandwidth}
         bound = max(by_bound, key=lambda bound: by_bound[bound])
         seconds, limits = by_bound[bound], {"decode": "memory", "train": "compute"}
@@ -111,7 +115,7 @@ def time_table(times: list[PhaseTime], missing: Sequence[TooLarge] = ()) -> Tabl
     """How long each phase takes, what limits it, and what does not fit."""
     rows = []
     for time in times:
-        seconds = (f"{number:.3g}" for number in (time.compute_seconds, time.memory_seconds))
+        seconds = (f"{number:.3g}" if number else "" for number in (time.compute_seconds, time.memory_seconds))
         usual = "" if time.usual_seconds is None else f"{time.usual_seconds:.3g}"
         name = time.phase.replace("_recomputed", ", activation checkpointing")
         rows.append([name, f"{time.seconds:.3g}", usual, f"{time.units_per_second:,.0f}", *seconds, time.bound])

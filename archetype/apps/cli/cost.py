@@ -163,11 +163,15 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
         }
         bound = "at least, if tokens choose experts evenly," if even else "at least,"
         title = f"{bound} on {device.name} ({device.source})"
-        usual = "; ".join(f"{phase} {one.share:.0%} ({one.source})" for phase, one in device.usual.items())
+        timed = [(time.phase, device.usual[time.phase]) for time in times if time.phase in device.usual]
+        usual = "; ".join(f"{phase} {one.share:.0%} ({one.source})" for phase, one in timed)
         number = launches(report)
         overhead = number * device.launch_seconds
         data["launches"] = {"number": number, "seconds": overhead}
         note = f"usual: {usual}" if usual else ""
+        if not device.flops:
+            unpublished = f"no peak of FLOPs is published of {device.name}: only decoding is timed"
+            note = f"{unpublished}; {note}" if note else unpublished
         if small := [time.phase for time in times if time.seconds < overhead]:
             note = (
                 f"launch overhead: to start the {number} products of a pass takes {overhead:.2g} s more "
