@@ -11,6 +11,7 @@ from archetype.errors import SpecError
 if TYPE_CHECKING:
     import torch
 
+    from archetype.convert.gguf.types import FileType
     from archetype.convert.source import Source
     from archetype.cost.work import AttentionPairs
     from archetype.diagram import Drawing, Measure
@@ -351,7 +352,7 @@ def export(
     family: str | None = None,
     shard_bytes: int | None = None,
     format: Literal["hf", "gguf", "archetype-hf", "torch-export", "onnx"] = "hf",
-    type: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = None,
+    type: FileType | None = None,
     allow_different_tokens: bool = False,
     with_code: bool = False,
 ) -> None:
@@ -365,7 +366,7 @@ def export(
         format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp, "archetype-hf" for transformers
             after `import archetype.hf`, which takes every model; "torch-export" and "onnx" for a program of the whole
             pass, from tokens to logits, which needs no Archetype.
-        type: of the matrices of a GGUF file, such as "q8_0"; norms and vectors are in f32 (default: the model's own).
+        type: of a GGUF file, such as "q4_k_m"; norms and vectors are in f32 (default: the model's own).
         allow_different_tokens: write a file though llama.cpp, or transformers, cuts some texts otherwise by it, with a
             warning.
         with_code: of archetype-hf, a file by which transformers finds the classes where the folder's code is trusted.

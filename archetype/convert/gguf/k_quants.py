@@ -160,7 +160,8 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
         levels = x - low
         levels *= inverse
         np.rint(levels, out=levels)
-        return np.clip(levels, 0, most, out=levels)
+        np.clip(levels, 0, most, out=levels)
+        return levels
 
     def error(levels: Array, scale: Array, low: Array) -> Array:
         difference = scale * levels
@@ -168,7 +169,8 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
         difference -= x
         np.abs(difference, out=difference) if form.by_magnitude else np.square(difference, out=difference)
         difference *= weights
-        return np.add.reduce(difference)
+        total: Array = np.add.reduce(difference)
+        return total
 
     inverse = most / (high - low)
     scale, minimum = 1 / inverse, low
@@ -249,12 +251,14 @@ def _descent(x: Array, most: int) -> tuple[Array, Array]:
 def _levels(x: Array, inverse: Array, most: int) -> Array:
     levels = inverse * x
     np.rint(levels, out=levels)
-    return np.clip(levels, -most, most - 1, out=levels)
+    np.clip(levels, -most, most - 1, out=levels)
+    return levels
 
 
 def _largest(x: Array) -> Array:
     """Of each column the number with the largest magnitude, the first of several."""
-    return np.take_along_axis(x, np.abs(x).argmax(0)[None], 0)[0]
+    largest: Array = np.take_along_axis(x, np.abs(x).argmax(0)[None], 0)[0]
+    return largest
 
 
 def _columns(blocks: Array, width: int) -> Array:
@@ -276,13 +280,14 @@ def _six_bits(scales: Array, minima: Array) -> Array:
 def _nibbles(levels: Array) -> Array:
     """Levels of 4 bits, of each 64 the second half above the first."""
     halves = levels.reshape(-1, 4, 2, 32)
-    return (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(-1, SUPER // 2)
+    packed: Array = halves[:, :, 0] | halves[:, :, 1] << 4
+    return packed.reshape(-1, SUPER // 2)
 
 
 def _two_bits(levels: Array) -> Array:
     """Levels of 2 bits, of each 128 the four quarters above each other."""
     quarters = levels.reshape(-1, 2, 4, 32)
-    packed = quarters[:, :, 0] | quarters[:, :, 1] << 2 | quarters[:, :, 2] << 4 | quarters[:, :, 3] << 6
+    packed: Array = quarters[:, :, 0] | quarters[:, :, 1] << 2 | quarters[:, :, 2] << 4 | quarters[:, :, 3] << 6
     return packed.reshape(-1, SUPER // 4)
 
 
