@@ -157,7 +157,7 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
     sum_w, sum_x = np.add.reduce(weights), np.add.reduce(weights * x)
 
     def levels_of(inverse: Array, low: Array) -> Array:
-        levels = x - low
+        levels: Array = x - low
         levels *= inverse
         np.rint(levels, out=levels)
         np.clip(levels, 0, most, out=levels)
@@ -249,7 +249,7 @@ def _descent(x: Array, most: int) -> tuple[Array, Array]:
 
 
 def _levels(x: Array, inverse: Array, most: int) -> Array:
-    levels = inverse * x
+    levels: Array = inverse * x
     np.rint(levels, out=levels)
     np.clip(levels, -most, most - 1, out=levels)
     return levels
