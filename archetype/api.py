@@ -79,7 +79,8 @@ def cost_report(
         source: anything that `load_spec` takes.
         batch: sequences at once.
         length: tokens of each sequence (default: the context length).
-        dtype: type of the weights.
+        dtype: type of the weights, such as "bfloat16" or "int4"; a type of GGUF files, such as "q4_k_m", tensor by
+            tensor as `export` writes it; or "published": the types that the source's files have.
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
         source_length: tokens of each source, of an encoder-decoder (default: as many as of each sequence).
         state_dtype: type of the state (default: that of the weights, 16 bits at least).
@@ -87,9 +88,12 @@ def cost_report(
     Raises:
         ArchetypeError: the specification is wrong, or a length or a type is not possible.
     """
+    from archetype.convert.weight_types import weight_types
     from archetype.estimate import report
 
-    return report.cost_report(load_spec(source), batch, length, dtype, attention, source_length, state_dtype)
+    model = load_spec(source)
+    types = weight_types(dtype, model, source)
+    return report.cost_report(model, batch, length, types, attention, source_length, state_dtype)
 
 
 def draw(

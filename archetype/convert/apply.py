@@ -1,6 +1,7 @@
 """Weight rules applied: a file's tensors into a model, and a model's parameters into a file's tensors."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
 from math import prod
 
 import torch
@@ -90,6 +91,22 @@ def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
     """The size of each of the file's tensors, in bytes."""
     state = model.state_dict()
     return {rule.hf: sum(tensor.nbytes for tensor in _params(rule, state)) for rule in rules}
+
+
+def shares(
+    rules: Iterable[Rule], shapes: Mapping[str, Shape], size: Callable[[str], int]
+) -> Iterator[tuple[str, int, Fraction]]:
+    """What each parameter has of a file's tensors: its name, and so many numbers and bytes of one of them.
+
+    Args:
+        rules: of the model.
+        shapes: of its parameters.
+        size: the bytes of a tensor of the file, by its name.
+    """
+    for rule in rules:
+        counts = {name: prod(shapes[name] if rule.expert is None else shapes[name][1:]) for name in rule.params}
+        total, nbytes = sum(counts.values()), size(rule.hf)
+        yield from ((name, count, Fraction(nbytes * count, total)) for name, count in counts.items())
 
 
 def _params(rule: Rule, state: dict[str, Tensor]) -> list[Tensor]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from archetype.cost.formula import ZERO, Formula, Symbol, constant, symbol, symbol_names, total
 from archetype.cost.registry import Complexity
 from archetype.cost.work import PHASES, AttentionPairs, Work
+from archetype.dtypes import WeightTypes
 from archetype.errors import SpecError, enumeration
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.rows import COLUMNS, Column, Row, module_rows, num_parameters
@@ -93,7 +94,8 @@ class CostReport:
         """The same with the pairs of positions that are allowed, fewer than what a program need not skip."""
         if self.attention == "allowed":
             return self.flops
-        return cost_report(self.spec, self.batch, self.length, self.dtype, "allowed", self.source_length).flops
+        types = self.memory_cost.types
+        return cost_report(self.spec, self.batch, self.length, types, "allowed", self.source_length).flops
 
     @property
     def flops_of_blocks(self) -> int:
@@ -287,7 +289,7 @@ def cost_report(
     model: ModelSpec,
     batch: int = 1,
     length: int | None = None,
-    dtype: str = "bfloat16",
+    dtype: str | WeightTypes = "bfloat16",
     attention: AttentionPairs = "computed",
     source_length: int | None = None,
     state_dtype: str | None = None,
@@ -298,7 +300,7 @@ def cost_report(
         model: the specification.
         batch: rows at once.
         length: tokens of each row (absent: the context length); an image has its positions.
-        dtype: type of the weights, such as bfloat16 or int4.
+        dtype: type of the weights, such as bfloat16 or int4, or the types of each.
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
         source_length: tokens of each source, of an encoder-decoder (absent: as many as of each row).
         state_dtype: type of the state, such as fp8 (absent: that of the weights, of fewer than 16 bits bfloat16).
@@ -328,7 +330,7 @@ def cost_report(
             cause = f"{count:,} tokens are more than the {most:,} positions that {model.name or 'the model'} has"
             raise SpecError(name, cause, f"use at most {most:,}")
     rows = module_rows(memory.cost, batch, length, attention, source=source_length)
-    return CostReport(model, batch, length, dtype, attention, tuple(rows), memory, source_length)
+    return CostReport(model, batch, length, memory.types.name, attention, tuple(rows), memory, source_length)
 
 
 def common_length(models: Sequence[ModelSpec]) -> int | None:

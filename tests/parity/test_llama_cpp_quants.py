@@ -11,8 +11,11 @@ import torch
 
 from archetype import spec
 from archetype.convert.gguf import file as ours
+from archetype.convert.gguf.architectures import GGUF
+from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.quantize import quantize
-from archetype.convert.gguf.types import BLOCKS, FILE_TYPES
+from archetype.convert.gguf.tensors import file_shapes
+from archetype.convert.gguf.types import BLOCKS, FILE_TYPES, Facts, tensor_types
 from archetype.exporting import export
 from archetype.families.bert import bert
 from archetype.families.deepseek_v2 import deepseek_v2
@@ -80,14 +83,19 @@ def kinds(file: Any) -> dict[str, str]:
     return {tensor.name: tensor.tensor_type.name for tensor in file.tensors}
 
 
-@pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RULE])
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RULE]
+)
 def test_every_tensor_has_the_type_that_llama_cpp_gives_it(c: Any, name: str, tmp_path: Path) -> None:
     model, family = LanguageModel(RULE[name], randomize(build(RULE[name]))), name.split()[0].strip(",")
     exact, seen = written(model, family, tmp_path / "exact", "f32"), set()
+    target, computed = GGUF[family], as_mean(RULE[name])
+    shapes = file_shapes(computed, target)
+    keys = target.metadata(computed, lambda: shapes, lambda tensor: [])
     for type in MIXES:
         with case(type):
-            mine = {name: type.upper() for name, type in file_types(RULE[name], GGUF[family], type).items()}
-            assert mine == kinds(quantized(c, exact, type))
+            mine = tensor_types(shapes, type, Facts.of(target.architecture, keys))
+            assert {name: type.upper() for name, type in mine.items()} == kinds(quantized(c, exact, type))
             seen |= {*mine.values()}
     assert len(seen) > 3  # the control: several types are told apart
 

@@ -7,6 +7,7 @@ rule is that of llama.cpp in llama-cpp-python 0.3.36.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any, Literal, NamedTuple
 
 from archetype.errors import CheckpointError
@@ -98,11 +99,8 @@ def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
 
 def tensor_bytes(shape: tuple[int, ...], type: str) -> int:
     """Bytes of a tensor in a type."""
-    numbers = 1
-    for size in shape:
-        numbers *= size
     weights, size = BLOCKS[type]
-    return numbers // weights * size
+    return prod(shape) // weights * size
 
 
 def _in_order(name: str) -> tuple[int, str]:
