@@ -153,6 +153,12 @@ def _joint_shape(shapes: list[Shape]) -> Shape:
     return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
+def file_shape(rule: Rule, shapes: list[Shape]) -> Shape:
+    """The shape of a file's tensor, whose parameters have these."""
+    shape = _shape_in_file(rule, shapes)
+    return (*shape[:-2], shape[-1], shape[-2]) if rule.transposed else shape
+
+
 def _shape_in_file(rule: Rule, shapes: list[Shape]) -> Shape:
     """The shape of a file's tensor before it is transposed."""
     if rule.shape is None:
@@ -166,8 +172,7 @@ def _join(tensors: list[Tensor], heads: int) -> Tensor:
 
 
 def _check_shape(rule: Rule, shape: Shape, param_shapes: list[Shape]) -> None:
-    needed = _shape_in_file(rule, param_shapes)
-    needed = (*needed[:-2], needed[-1], needed[-2]) if rule.transposed else needed
+    needed = file_shape(rule, param_shapes)
     if shape != needed:
         cause = f"has shape {list(shape)} where the model needs {list(needed)}"
         raise CheckpointError(rule.hf, cause, "does config.json describe this checkpoint?")

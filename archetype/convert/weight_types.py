@@ -11,7 +11,7 @@ from archetype.convert.gguf.header import is_gguf
 from archetype.convert.gguf.types import FILE_TYPES
 from archetype.convert.source import PublishedConfig, find_config, read_config
 from archetype.dtypes import WeightTypes
-from archetype.errors import SpecError
+from archetype.errors import CheckpointError, SpecError
 from archetype.families.index import preset_facts
 from archetype.families.registry import FAMILIES
 from archetype.io import hub, weight_files
@@ -33,13 +33,16 @@ def weight_types(name: str, model: ModelSpec, source: Any) -> str | WeightTypes:
         source: that it was read from.
 
     Raises:
-        CheckpointError: llama.cpp does not know the model.
-        SpecError: nothing says in which types it was published.
+        SpecError: llama.cpp does not know the model, or nothing says in which types it was published.
     """
     if name.lower() in FILE_TYPES:
         from archetype.convert.gguf.sizes import gguf_weights  # here, because no other type needs torch
 
-        return gguf_weights(model, name.lower())
+        try:
+            return gguf_weights(model, name.lower())
+        except CheckpointError as error:
+            cause = f"{name} is a type of GGUF files, and {error.place}: {error.cause}"
+            raise SpecError("dtype", cause, "use a type that all weights can have, such as int4") from None
     return _published(model, source) if name == PUBLISHED else name
 
 
@@ -53,8 +56,8 @@ def _published(model: ModelSpec, source: Any) -> WeightTypes:
         return _of_gguf(place)
     elif place != Path() and (config := find_config(place)) is not None:
         return _of_header(config, _header(config, place))
-    cause = f"in which types {model.name or 'the model'} was published does not stand in {source!s:.80}"
-    raise SpecError("dtype", cause, "name a folder with its safetensors, owner/name or a type such as bfloat16")
+    cause = f"nothing here says in which types {model.name or 'the model'} was published"
+    raise SpecError("dtype", cause, "name a folder with its safetensors, or owner/name, or a type such as bfloat16")
 
 
 def _by_module(model: ModelSpec, weights: Mapping[str, str]) -> WeightTypes:

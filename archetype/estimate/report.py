@@ -28,7 +28,7 @@ CONVENTIONS = {
     "memory.training_peak": "the most that a step holds: where backward begins, or in the optimizer's step",
     "memory.recomputed": "with activation checkpointing",
     "dtype": "fp8, int8, int4, mxfp4, nvfp4 (with scales) and lossless (12 bits) are types of weights; products are "
-    "bfloat16, and so is the state unless state_dtype says otherwise",
+    "bfloat16, and so is the state unless state_dtype says otherwise; GGUF's types and published differ by tensors",
     "parameters.non_embedding": "all but looked-up tables; a head counts, unless it shares the table",
 }
 ATTENTION: dict[AttentionPairs, str] = {
@@ -240,7 +240,8 @@ class CostReport:
         state, read = self.state, self.workload
         sizes = {name: size(number) for name, number in self.memory.items()}
         step = f"{_flops(self.flops['train'])}FLOPs for {read} (attention: {self.attention} pairs)"
-        rows = [["training step", step], ["weights", f"{sizes['weights']} in {self.dtype}"]]
+        types = f"{self.dtype} types" if self.memory_cost.types.by_module else self.dtype
+        rows = [["training step", step], ["weights", f"{sizes['weights']} in {types}"]]
         if state["bytes"]:
             held = f"{size(state['bytes_per_token'])} a token, {size(state['bytes'])} for {read}"
             held += f", in {self.memory_cost.state_dtype}" * (self.memory_cost.state_dtype != self.dtype)

@@ -54,7 +54,8 @@ def _q5_0(blocks: Blocks) -> UInt8[Tensor, "n 22"]:
 
 
 def _q5_1(blocks: Blocks) -> UInt8[Tensor, "n 24"]:
-    least, most = blocks.amin(1, keepdim=True), blocks.amax(1, keepdim=True)
+    least = blocks.amin(1, keepdim=True)
+    most = blocks.amax(1, keepdim=True)
     scale = (most - least) / 31
     levels = ((blocks - least) * _inverse(scale) + 0.5).to(torch.uint8)
     return torch.cat((_bytes(scale.half()), _bytes(least.half()), _fifth_bits(levels), _halves(levels & 15)), dim=1)
@@ -63,7 +64,7 @@ def _q5_1(blocks: Blocks) -> UInt8[Tensor, "n 24"]:
 def _around_zero(blocks: Blocks, middle: int) -> tuple[Float[Tensor, "n 1"], UInt8[Tensor, "n 32"]]:
     """Scales that take the weight of the largest magnitude to 0, and the levels around the middle."""
     largest = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))
-    scale = largest / -middle
+    scale = (largest + 0.0) / -middle  # a zero without its sign, as llama.cpp has it
     levels = (blocks * _inverse(scale) + (middle + 0.5)).clamp(0, 2 * middle - 1)
     return scale, levels.to(torch.uint8)  # the fraction is cut off
 

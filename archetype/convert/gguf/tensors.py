@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from archetype.convert.apply import export_tensors
+from archetype.convert.apply import export_tensors, file_shape, shapes_of
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.quantize import dequantize, own_blocks, quantize
 from archetype.convert.gguf.rope import FACTORS, frequency_factors
@@ -77,9 +77,17 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
 
 def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
     """The names of a model's tensors in the file, with their shapes there."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in _stored(build_on_meta(model), target, None)}
+    shapes = shapes_of(build_on_meta(model))
+    stored: dict[str, tuple[int, ...]] = {}
+    for rule in for_model(target.rules, model.num_layers, shapes):
+        own = [shapes[name] if rule.expert is None else shapes[name][1:] for name in rule.params]
+        shape, change = file_shape(rule, own), target.change(rule.hf)
+        if change is None:
+            stored[rule.hf] = shape
+        else:
+            stored |= zip(change.names(rule.hf), change.shapes(shape, model), strict=True)
     factors = frequency_factors(model)
-    return shapes if factors is None else shapes | {FACTORS: (len(factors),)}
+    return stored if factors is None else stored | {FACTORS: (len(factors),)}
 
 
 def own_type(model: Model) -> str:
