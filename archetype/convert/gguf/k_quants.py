@@ -16,7 +16,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 SUPER = 256  # weights that share the scale of their scales
-AT_ONCE = 512  # of them, which keeps what is computed in a core's cache
+AT_ONCE = 256  # of them, which keeps what is computed in a core's cache
 TINY = np.float32(1e-15)  # the magnitude below which a group is zero
 
 Array = np.ndarray

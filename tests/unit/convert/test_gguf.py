@@ -188,6 +188,20 @@ def test_llama3_frequencies_are_factors(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[spec.Decoder, str, str]] = {
     "another activation": (llama(**GROUPED, activation="relu"), "llama", "layers[0].feedforward.activation: llama.cpp"),
+    "another ramp": (
+        llama(**GROUPED, position=spec.Rotary(
+            scaling=spec.YarnScaling(factor=2.0, original_context_length=16, beta_fast=24.0)
+        )),
+        "llama", "layers[0].mixer.position.scaling: llama.cpp does not know yarn scaling",
+    ),
+    "long rope": (
+        llama(**GROUPED, position=spec.Rotary(
+            scaling=spec.LongRopeScaling(
+                short_factors=(1.0, 1.0), long_factors=(2.0, 2.0), original_context_length=16
+            )
+        )),
+        "llama", "layers[0].mixer.position.scaling: llama.cpp does not know longrope scaling",
+    ),
     "dynamic scaling": (
         llama(**GROUPED, position=spec.Rotary(scaling=spec.DynamicScaling(factor=2.0, original_context_length=16))),
         "llama", "layers[0].mixer.position.scaling: llama.cpp does not know dynamic scaling",
