@@ -53,18 +53,18 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
     of_blocks = own in OWN_BLOCKS.values()
     block = BLOCKS[FILE_TYPES[type]][0]
     for name, stored in _stored(model, target, type if type == own and of_blocks else None):
-        tensor, wanted = stored.detach(), types[name]
-        if type == own and wanted != "f32":
-            kept = own if tensor.dtype == torch.uint8 else _name_of(tensor.dtype)
-            tensors[name] = Stored(kept, tensor.contiguous())
-        elif wanted in NUMBERS:
+        tensor, kind = stored.detach(), types[name]
+        if type == own and kind != "f32":
+            stored_type = own if tensor.dtype == torch.uint8 else _name_of(tensor.dtype)
+            tensors[name] = Stored(stored_type, tensor.contiguous())
+        elif kind in NUMBERS:
             numbers = dequantize(tensor, own) if tensor.dtype == torch.uint8 else tensor
-            tensors[name] = Stored(wanted, numbers.to(NUMBERS[wanted]).contiguous())
+            tensors[name] = Stored(kind, numbers.to(NUMBERS[kind]).contiguous())
         else:
-            tensors[name] = Stored(wanted, quantize(tensor, wanted))
-        if wanted != "f32" and stored.shape[-1] % block and type != own:
+            tensors[name] = Stored(kind, quantize(tensor, kind))
+        if kind != "f32" and stored.shape[-1] % block and type != own:
             width = stored.shape[-1]
-            log.info("%s: rows of %d weights are no multiple of %d: %s, not %s", name, width, block, wanted, type)
+            log.info("%s: rows of %d weights are no multiple of %d: %s, not %s", name, width, block, kind, type)
         if of_blocks and type != own:
             numbers = tensor.float()
             squares += torch.stack(((_numbers(tensors[name]) - numbers).square().sum(), numbers.square().sum()))
