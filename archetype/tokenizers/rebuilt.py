@@ -167,8 +167,10 @@ def _same_model(tokenizer: "HuggingFaceTokenizer", built: Any, names: Mapping[st
     own, other = settings_of({**tokenizer.definition["model"], "type": kind}), dict(built)
     if "unk_token" in other:
         other["unk_token"] = names.get(other["unk_token"], other["unk_token"])
-    silent = [] if tokenizer.backend.token_to_id("<0x00>") is not None else ["byte_fallback"]
-    if _has_every_byte(tokenizer):  # so that nothing is unknown
+    bytes = [tokenizer.backend.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256)]
+    silent = [] if any(bytes) else ["byte_fallback"]
+    falls_back = all(bytes) and own.get("byte_fallback") and other.get("byte_fallback")
+    if falls_back or _has_every_byte(tokenizer):  # so that nothing is unknown
         silent += ["unk_token", "fuse_unk"]
     elif own.get("unk_token") is None:
         silent += ["fuse_unk"]
@@ -203,10 +205,9 @@ def otherwise(tokenizer: "HuggingFaceTokenizer", folder: Path) -> Iterator[str]:
     if cls is None or (parts := differences(tokenizer, cls.name)) == []:
         return
     said = f"{DEFINITION}: transformers {table()['version']} reads this folder by {cls.name}, which"
-    said += f" replaces {enumeration(parts, 'and')} by its own" if parts else " does not read the file"
-    yield f"{said}, so that tokens may be others there" + (
-        "" if cls.is_forced else f"; 'tokenizer_class': '{AS_FILE}' in {CONFIG} makes it take the file as it is"
-    )
+    said += f" has its own {enumeration(parts, 'and')}" if parts else " is not compared with the file here"
+    remedy = "" if cls.is_forced else f"; it takes the file as it is if {CONFIG} has 'tokenizer_class': '{AS_FILE}'"
+    yield f"{said}, so that tokens may differ there{remedy}"
 
 
 def name_rebuilt(tokenizer: "HuggingFaceTokenizer", folder: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import transformers
 from sentencepiece import sentencepiece_model_pb2
+from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerBase
 from transformers.models.auto import tokenization_auto
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
@@ -29,6 +30,7 @@ from tests.helpers.sentencepieces import trained
 
 MARK = "\ue000"
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+IN_PYTHON = "Python"  # a step that no file can say
 MODELS = ("BPE", "Unigram", "WordPiece", "WordLevel")
 
 
@@ -36,7 +38,8 @@ def classes() -> dict[str, Any]:
     """Every name that `tokenizer_class` may have, without "Fast", and the class that it stands for."""
     named = {name for name in dir(transformers) if name.removesuffix("Fast").endswith("Tokenizer")}
     named |= {name for name in tokenization_auto.TOKENIZER_MAPPING_NAMES.values() if name}
-    found = {name.removesuffix("Fast"): tokenization_auto.tokenizer_class_from_name(name) for name in sorted(named)}
+    resolve = tokenization_auto.tokenizer_class_from_name
+    found = {name: resolve(name) or resolve(f"{name}Fast") for name in sorted(one.removesuffix("Fast") for one in named)}
     return {
         name: cls
         for name, cls in found.items()
@@ -91,6 +94,11 @@ def read(cls: Any, kind: str, has_map: bool, config: dict[str, Any]) -> tuple[di
     found: dict[str, Any] = {name: step for name, step in steps.items() if step != canonical(name, file[name])}
     if (row := framed(tokenizer)) != {"single": ["<mask_token>", "A"], "pair": ["<mask_token>", "A", "B"]}:
         found["post_processor"] = row
+    backend = Backend.from_str(tokenizer.backend_tokenizer.to_str())  # whose `decode` no class has replaced
+    ids = range(len(NAMES), backend.get_vocab_size(with_added_tokens=False))
+    plain = backend.decode([*ids], skip_special_tokens=True)
+    if tokenizer.decode([*ids], skip_special_tokens=True, clean_up_tokenization_spaces=False) != plain:
+        found["decoder"] = IN_PYTHON
     if any(name in found for name in STEPS):  # a class that builds one builds the model, too
         found["model"] = settings_of(built["model"])
     return found, tokenizer
@@ -98,7 +106,7 @@ def read(cls: Any, kind: str, has_map: bool, config: dict[str, Any]) -> tuple[di
 
 def framed(tokenizer: Any) -> dict[str, list[str]]:
     """The special tokens around one text and around two, by their names."""
-    backend = transformers.tokenization_utils_tokenizers.TokenizerFast.from_str(tokenizer.backend_tokenizer.to_str())
+    backend = Backend.from_str(tokenizer.backend_tokenizer.to_str())
     backend.normalizer = backend.pre_tokenizer = None
     backend.no_padding()
     backend.no_truncation()
