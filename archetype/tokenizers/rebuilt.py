@@ -206,8 +206,10 @@ def otherwise(tokenizer: "HuggingFaceTokenizer", folder: Path) -> Iterator[str]:
         return
     said = f"{DEFINITION}: transformers {table()['version']} reads this folder by {cls.name}, which"
     said += f" has its own {enumeration(parts, 'and')}" if parts else " is not compared with the file here"
-    remedy = "" if cls.is_forced else f"; it takes the file as it is if {CONFIG} has 'tokenizer_class': '{AS_FILE}'"
-    yield f"{said}, so that tokens may differ there{remedy}"
+    remedy = f"if {CONFIG} has 'tokenizer_class': '{AS_FILE}'"
+    if cls.is_forced:
+        remedy = f"by {AS_FILE}.from_pretrained"
+    yield f"{said}, so that tokens may differ there; it takes the file as it is {remedy}"
 
 
 def name_rebuilt(tokenizer: "HuggingFaceTokenizer", folder: Path) -> None:

@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from transformers import AutoTokenizer
 
+import archetype
 from archetype.errors import ReadOtherwise
-from archetype.tokenizers import open_tokenizer
+from archetype.exporting import export
+from archetype.language_model import LanguageModel
+from archetype.models.build import build
+from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
-from archetype.tokenizers.rebuilt import otherwise, table
+from archetype.tokenizers.rebuilt import otherwise, reading_class, table
+from tests.helpers import tokenizer_classes
 from tests.helpers.cases import case
 
 pytestmark = pytest.mark.filterwarnings("ignore::archetype.errors.Notice")  # of keys that are named
@@ -73,3 +79,113 @@ def walk(sources: list[Path], names: list[str], tmp_path: Path) -> Counter[str]:
             with case(source.name, name):
                 assert said or found != "other"
     return counts
+
+
+def every_name() -> list[str]:
+    """A name of each class, and one that takes the file as it is."""
+    names = table()["names"]
+    return [*{cls or name: name for name, cls in names.items()}.values(), "PreTrainedTokenizerFast"]
+
+
+def test_a_share_of_folders_and_classes(shared: Path, tmp_path: Path) -> None:
+    names = ["BertTokenizer", "GPT2Tokenizer", "LlamaTokenizerFast", "T5Tokenizer", "Qwen2Tokenizer",
+             "PreTrainedTokenizerFast", "NoSuchTokenizer"]  # fmt: skip
+    counts = walk([one for one in folders(shared) if one.name in ("bert-base-uncased", "torchtitan-test")], names, tmp_path)
+    assert counts["other, named"] >= 4 and counts["same"] >= 5
+
+
+@pytest.mark.slow
+def test_every_folder_by_every_class(shared: Path, tmp_path: Path) -> None:
+    """Most are refused, for the class lacks its files or the vocabulary is of another model."""
+    counts = walk(folders(shared), every_name(), tmp_path)
+    print(counts)  # noqa: T201
+    assert counts["other"] == 0 and counts["other, named"] >= 400
+    assert counts["same"] >= 60 and counts["same, named"] <= 60
+
+
+def test_one_line_at_opening(shared: Path, tmp_path: Path) -> None:
+    source = shared / "published" / "tokenizers" / "bert-base-uncased"
+    said = "LlamaTokenizer, which has its own added_tokens, normalizer, pre_tokenizer, decoder and model"
+    with pytest.warns(ReadOtherwise, match=said) as caught:
+        open_tokenizer(named(source, tmp_path / "llama", "LlamaTokenizerFast"))
+    (line,) = [str(one.message) for one in caught if isinstance(one.message, ReadOtherwise)]
+    assert "\n" not in line and "'tokenizer_class': 'PreTrainedTokenizerFast'" in line
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ReadOtherwise)
+        open_tokenizer(named(source, tmp_path / "bert", "BertTokenizer"))
+        open_tokenizer(named(source, tmp_path / "file", "PreTrainedTokenizerFast"))
+
+
+def pairs() -> Iterator[tuple[str, str | None, str | None]]:
+    """Every model type, a class of tokenizer_config.json, and one of config.json."""
+    classes = (None, "PreTrainedTokenizerFast", "LlamaTokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer")
+    for kind in table()["types"]:
+        yield from ((kind, cls, None) for cls in classes)
+        yield kind, None, "BertTokenizer"
+
+
+def test_which_class_reads_a_folder(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `AutoTokenizer` chooses it, by both files; a class that takes the file as it is, is none."""
+    from transformers import PreTrainedTokenizerBase
+    from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+    monkeypatch.setattr(PreTrainedTokenizerBase, "from_pretrained", classmethod(lambda cls, *_, **__: cls))
+    byte_level = '{"decoder": {"type": "ByteLevel"}}'
+    for number, (kind, named_class, of_model) in enumerate(pairs()):
+        if number % 7 and named_class is not None:
+            continue
+        config = {} if named_class is None else {"tokenizer_class": named_class}
+        model = {"model_type": kind} | ({} if of_model is None else {"tokenizer_class": of_model})
+        for has_bytes in (False, True):
+            (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+            (tmp_path / "config.json").write_text(json.dumps(model))
+            (tmp_path / "tokenizer.json").write_text(byte_level if has_bytes else "{}")
+            try:
+                cls = AutoTokenizer.from_pretrained(tmp_path)
+            except (ImportError, ValueError, KeyError, TypeError, AttributeError):  # a configuration that lacks keys
+                continue
+            found = reading_class(config, model, has_bytes)
+            with case(kind, named_class, of_model, has_bytes):
+                if found is None:
+                    keeps = cls.__name__ not in table()["classes"]
+                    assert issubclass(cls, TokenizersBackend) and keeps
+                else:
+                    assert table()["names"][found.name] in (None, cls.__name__)
+
+
+def test_the_table_is_that_of_the_installed_release() -> None:
+    if transformers.__version__ != table()["version"]:
+        pytest.skip(f"the table is of transformers {table()['version']}")
+    for name in ("BertTokenizer", "CLIPTokenizer", "ConvBertTokenizer", "LlamaTokenizer", "XLNetTokenizer"):
+        with case(name):
+            made = tokenizer_classes.described(tokenizer_classes.classes()[name])
+            row = table()["classes"][name]
+            steps = {
+                step: [keys, [[said[:-1], table()["steps"][said[-1]]] for said in cases]]
+                for step, (keys, cases) in row["steps"].items()
+            }
+            assert made == row | {"steps": steps}
+
+
+@pytest.mark.slow
+def test_the_whole_table_is_that_of_the_installed_release() -> None:
+    if transformers.__version__ != table()["version"]:
+        pytest.skip(f"the table is of transformers {table()['version']}")
+    assert tokenizer_classes.table() == table()
+
+
+def test_an_export_that_transformers_reads_otherwise_is_named(tmp_path: Path) -> None:
+    """Of a type whose class decides whatever the folder names; the control is of a type that leaves it to the folder."""
+    text = "the model reads a token, it's 1234567 cafe\u0301 \n\n" * 9
+    tokenizer = train_tokenizer("byte_bpe", text, 300)
+    for preset, names in (("qwen2.5-0.5b", ["Qwen2Tokenizer"]), ("llama-tiny", [])):
+        spec = archetype.load_spec(preset).replace(vocab_size=tokenizer.vocab_size)
+        spec = spec if preset == "llama-tiny" else spec.replace(num_layers=1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            export(LanguageModel(spec, build(spec).eval(), tokenizer), tmp_path / preset)
+        said = [str(one.message) for one in caught if isinstance(one.message, ReadOtherwise)]
+        assert [name for line in said for name in ("Qwen2Tokenizer",) if name in line] == names
+        theirs = AutoTokenizer.from_pretrained(tmp_path / preset)
+        same = theirs("1234567 cafe\u0301").input_ids == tokenizer.encode("1234567 cafe\u0301")
+        assert same is not bool(names)
