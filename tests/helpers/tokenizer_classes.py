@@ -22,6 +22,7 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerBase
 from transformers.models.auto import tokenization_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from archetype.tokenizers.definition import frame
@@ -31,6 +32,7 @@ from tests.helpers.sentencepieces import trained
 MARK = "\ue000"
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 IN_PYTHON = "Python"  # a step that no file can say
+AS_FILE = ("TokenizersBackend", "PythonBackend")  # in whose stead the first is taken
 MODELS = ("BPE", "Unigram", "WordPiece", "WordLevel")
 
 
@@ -43,7 +45,7 @@ def classes() -> dict[str, Any]:
     return {
         name: cls
         for name, cls in found.items()
-        if isinstance(cls, type) and issubclass(cls, PreTrainedTokenizerBase) and cls is not TokenizersBackend
+        if isinstance(cls, type) and issubclass(cls, PreTrainedTokenizerBase) and cls.__name__ not in AS_FILE
     }
 
 
@@ -192,6 +194,7 @@ def table() -> dict[str, Any]:
     types = {
         kind: (name or "").removesuffix("Fast") if (name or "").removesuffix("Fast") in names else ""
         for kind, name in tokenization_auto.TOKENIZER_MAPPING_NAMES.items()
+        if kind in CONFIG_MAPPING_NAMES  # a type without a configuration counts as none
     }
     pool: list[str] = []
     for row in filter(None, rows.values()):
@@ -205,7 +208,7 @@ def table() -> dict[str, Any]:
         "classes": {name: row for name, row in sorted(rows.items()) if row},
         "names": dict(sorted(names.items())),
         "types": dict(sorted(types.items())),
-        "kept": sorted(tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS),
+        "kept": sorted(tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS & types.keys()),
     }
 
 

@@ -3,13 +3,16 @@
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.models.auto import tokenization_auto
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 import archetype
 from archetype.errors import ReadOtherwise
@@ -91,7 +94,7 @@ def test_a_share_of_folders_and_classes(shared: Path, tmp_path: Path) -> None:
     names = ["BertTokenizer", "GPT2Tokenizer", "LlamaTokenizerFast", "T5Tokenizer", "Qwen2Tokenizer",
              "PreTrainedTokenizerFast", "NoSuchTokenizer"]  # fmt: skip
     counts = walk([one for one in folders(shared) if one.name in ("bert-base-uncased", "torchtitan-test")], names, tmp_path)
-    assert counts["other, named"] >= 4 and counts["same"] >= 5
+    assert counts["other, named"] >= 3 and counts["same"] >= 5
 
 
 @pytest.mark.slow
@@ -99,7 +102,7 @@ def test_every_folder_by_every_class(shared: Path, tmp_path: Path) -> None:
     """Most are refused, for the class lacks its files or the vocabulary is of another model."""
     counts = walk(folders(shared), every_name(), tmp_path)
     print(counts)  # noqa: T201
-    assert counts["other"] == 0 and counts["other, named"] >= 400
+    assert counts["other"] == 0 and counts["other, named"] >= 300
     assert counts["same"] >= 60 and counts["same, named"] <= 60
 
 
@@ -116,49 +119,49 @@ def test_one_line_at_opening(shared: Path, tmp_path: Path) -> None:
         open_tokenizer(named(source, tmp_path / "file", "PreTrainedTokenizerFast"))
 
 
-def pairs() -> Iterator[tuple[str, str | None, str | None]]:
-    """Every model type, a class of tokenizer_config.json, and one of config.json."""
-    classes = (None, "PreTrainedTokenizerFast", "LlamaTokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer")
-    for kind in table()["types"]:
-        yield from ((kind, cls, None) for cls in classes)
-        yield kind, None, "BertTokenizer"
+SHARE = ("bert", "gpt2", "llama", "mistral", "phi3", "qwen2")
 
 
-def test_which_class_reads_a_folder(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `AutoTokenizer` chooses it, by both files; a class that takes the file as it is, is none."""
-    from transformers import PreTrainedTokenizerBase
-    from transformers.tokenization_utils_tokenizers import TokenizersBackend
-
+def read_by_the_same_class(kinds: Iterable[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Compare the class that `AutoTokenizer` chooses by both files with the one that is named here."""
     monkeypatch.setattr(PreTrainedTokenizerBase, "from_pretrained", classmethod(lambda cls, *_, **__: cls))
-    byte_level = '{"decoder": {"type": "ByteLevel"}}'
-    for number, (kind, named_class, of_model) in enumerate(pairs()):
-        if number % 7 and named_class is not None:
-            continue
-        config = {} if named_class is None else {"tokenizer_class": named_class}
+    named = (None, "PreTrainedTokenizerFast", "LlamaTokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer")
+    count = 0
+    for kind, own, of_model, has_bytes in product(kinds, named, (None, "BertTokenizer"), (False, True)):
+        config = {} if own is None else {"tokenizer_class": own}
         model = {"model_type": kind} | ({} if of_model is None else {"tokenizer_class": of_model})
-        for has_bytes in (False, True):
-            (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-            (tmp_path / "config.json").write_text(json.dumps(model))
-            (tmp_path / "tokenizer.json").write_text(byte_level if has_bytes else "{}")
-            try:
-                cls = AutoTokenizer.from_pretrained(tmp_path)
-            except (ImportError, ValueError, KeyError, TypeError, AttributeError):  # a configuration that lacks keys
-                continue
-            found = reading_class(config, model, has_bytes)
-            with case(kind, named_class, of_model, has_bytes):
-                if found is None:
-                    keeps = cls.__name__ not in table()["classes"]
-                    assert issubclass(cls, TokenizersBackend) and keeps
-                else:
-                    assert table()["names"][found.name] in (None, cls.__name__)
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        (folder / "config.json").write_text(json.dumps(model))
+        (folder / "tokenizer.json").write_text('{"decoder": {"type": "ByteLevel"}}' if has_bytes else "{}")
+        try:
+            cls = AutoTokenizer.from_pretrained(folder)
+        except (ImportError, ValueError, KeyError, TypeError, AttributeError):  # a configuration that lacks keys
+            continue
+        found = reading_class(config, model, has_bytes)
+        with case(kind, own, of_model, has_bytes):
+            if found is None:
+                assert issubclass(cls, TokenizersBackend) and cls.__name__ not in table()["classes"]
+            else:
+                assert table()["names"][found.name] in (None, cls.__name__)
+        count += 1
+    return count
+
+
+def test_which_class_reads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_by_the_same_class(SHARE, tmp_path, monkeypatch) == 20 * len(SHARE)
+
+
+@pytest.mark.slow
+def test_which_class_reads_a_folder_of_every_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_by_the_same_class(table()["types"], tmp_path, monkeypatch) >= 3500
 
 
 def test_the_table_is_that_of_the_installed_release() -> None:
     if transformers.__version__ != table()["version"]:
         pytest.skip(f"the table is of transformers {table()['version']}")
-    for name in ("BertTokenizer", "CLIPTokenizer", "ConvBertTokenizer", "LlamaTokenizer", "XLNetTokenizer"):
+    for name in ("BertTokenizer", "CLIPTokenizer", "LlamaTokenizer", "XLNetTokenizer"):
         with case(name):
-            made = tokenizer_classes.described(tokenizer_classes.classes()[name])
+            made = tokenizer_classes.described(tokenization_auto.tokenizer_class_from_name(name))
             row = table()["classes"][name]
             steps = {
                 step: [keys, [[said[:-1], table()["steps"][said[-1]]] for said in cases]]
@@ -179,8 +182,8 @@ def test_an_export_that_transformers_reads_otherwise_is_named(tmp_path: Path) ->
     text = "the model reads a token, it's 1234567 cafe\u0301 \n\n" * 9
     tokenizer = train_tokenizer("byte_bpe", text, 300)
     for preset, names in (("qwen2.5-0.5b", ["Qwen2Tokenizer"]), ("llama-tiny", [])):
-        spec = archetype.load_spec(preset).replace(vocab_size=tokenizer.vocab_size)
-        spec = spec if preset == "llama-tiny" else spec.replace(num_layers=1)
+        spec = archetype.load_spec(preset)
+        spec = spec.replace(vocab_size=tokenizer.vocab_size, layers=spec.layers[:1])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             export(LanguageModel(spec, build(spec).eval(), tokenizer), tmp_path / preset)
