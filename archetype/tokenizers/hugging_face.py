@@ -53,9 +53,7 @@ class HuggingFaceTokenizer(Tokenizer):
         name_rebuilt(tokenizer, file.parent)
         return tokenizer
 
-    def __init__(
-        self, data: bytes, config: Mapping[str, Any] | None = None, added: Sequence[AddedToken] = ()
-    ) -> None:
+    def __init__(self, data: bytes, config: Mapping[str, Any] | None = None, added: Sequence[AddedToken] = ()) -> None:
         self._data, self._listed = data, added
         self.config = dict(config or {})
         self.definition = json_object(data, FILE)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archetype.errors import ReadOtherwise, enumeration
-from archetype.io.files import read_json
+from archetype.io.files import DAMAGED, read_json
 from archetype.tokenizers.definition import FILE as DEFINITION
+from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.named_tokens import named_in
 from archetype.tokenizers.special_tokens import CONFIG, content
 
@@ -120,24 +121,21 @@ def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | Non
     normalizer = canonical("normalizer", _state(tokenizer.backend.normalizer))
     told = taken | {CHARSMAP: f'"{CHARSMAP}"' in json.dumps(normalizer)}
     for step, (keys, cases) in row["steps"].items():
-        steps = table()["steps"]
         said = [told[key] for key in keys]
-        built = next((steps[case[-1]] for case in cases if case[:-1] == said), "another")
+        built: Any = next((table()["steps"][case[-1]] for case in cases if case[:-1] == said), "another")
         if built == KEPT:
             continue
         match step:
             case "model":
                 same = _same_model(tokenizer, built, names)
             case "post_processor":
-                same = all(_row(tokenizer, given) == _ids(tokenizer, built[key], names) for key, given in ROWS.items())
+                rows = {"single": _row(tokenizer, "a"), "pair": _row(tokenizer, "a", "b")}
+                same = rows == {key: _ids(tokenizer, built[key], names) for key in rows}
             case _:
                 same = canonical(step, _state(getattr(tokenizer.backend, step))) == built
         if not same:
             found.append(step)
     return found
-
-
-ROWS: dict[str, tuple[str, ...]] = {"single": ("a",), "pair": ("a", "b")}
 
 
 def _state(step: Any) -> Any:
@@ -154,8 +152,8 @@ def _has_its_tokens(tokenizer: "HuggingFaceTokenizer", row: Mapping[str, Any], n
         named |= {content(token) or "" for token in decoder.values()} | {name for name, _ in named_in(tokenizer.config)}
         if not listed <= named | {*row["added"]}:
             return False
-    ends = (("<bos_token>", [tokenizer.bos]), ("<eos_token>", [*tokenizer.eos[:1]] or [None]))
-    ids = ((names.get(key), id) for key, (id,) in ends)
+    ends = {"<bos_token>": tokenizer.bos, "<eos_token>": next(iter(tokenizer.eos), None)}
+    ids = ((names.get(key), id) for key, id in ends.items())
     return all(name is None or tokenizer.backend.token_to_id(name) == id for name, id in ids)
 
 
@@ -184,12 +182,11 @@ def _has_every_byte(tokenizer: "HuggingFaceTokenizer") -> bool:
     return LEVEL in words and all(tokenizer.backend.token_to_id(byte) is not None for byte in ByteLevel.alphabet())
 
 
-def _row(tokenizer: "HuggingFaceTokenizer", texts: Sequence[str]) -> list[int | str]:
-    """The ids that the file puts around texts, each of which is its own letter."""
-    row = tokenizer.backend.encode(*texts, add_special_tokens=True)
-    marked = [
-        id if text is None else texts[text].upper() for id, text in zip(row.ids, row.sequence_ids, strict=True)
-    ]
+def _row(tokenizer: "HuggingFaceTokenizer", first: str, second: str | None = None) -> list[int | str]:
+    """The ids that the file puts around one text or two; the first is written as A and the second as B."""
+    with library_errors(DEFINITION, "cannot be used", DAMAGED):
+        row = tokenizer.backend.encode(first, second, add_special_tokens=True)
+    marked = [id if text is None else "AB"[text] for id, text in zip(row.ids, row.sequence_ids, strict=True)]
     return [one for at, one in enumerate(marked) if isinstance(one, int) or one not in marked[:at]]
 
 

@@ -41,7 +41,9 @@ def classes() -> dict[str, Any]:
     named = {name for name in dir(transformers) if name.removesuffix("Fast").endswith("Tokenizer")}
     named |= {name for name in tokenization_auto.TOKENIZER_MAPPING_NAMES.values() if name}
     resolve = tokenization_auto.tokenizer_class_from_name
-    found = {name: resolve(name) or resolve(f"{name}Fast") for name in sorted(one.removesuffix("Fast") for one in named)}
+    found = {
+        name: resolve(name) or resolve(f"{name}Fast") for name in sorted(one.removesuffix("Fast") for one in named)
+    }
     return {
         name: cls
         for name, cls in found.items()
@@ -135,7 +137,10 @@ def described(cls: Any) -> dict[str, Any] | None:
         break
     else:
         return None
-    values = {key: tuple({json.dumps(one): one for one in (default, True, False)}.values()) for key, default in keys_of(cls).items()}
+    values = {
+        key: tuple({json.dumps(one): one for one in (default, True, False)}.values())
+        for key, default in keys_of(cls).items()
+    }
     cases = []
     for has_map, *chosen in product((False, True), *values.values()):
         said = dict(zip(values, chosen, strict=True))
@@ -172,9 +177,8 @@ def smallest(cases: list[tuple[dict[str, Any], Any]]) -> list[Any]:
     keys = list(cases[0][0])
     for key in [*keys]:
         fewer = [other for other in keys if other != key]
-        seen: dict[str, str] = {}
-        same = lambda said, step: seen.setdefault(json.dumps([said[k] for k in fewer]), json.dumps(step)) == json.dumps(step)  # noqa: E731
-        if all(same(said, step) for said, step in cases):
+        built = {(json.dumps([said[one] for one in fewer]), json.dumps(step)) for said, step in cases}
+        if len(built) == len({said for said, _ in built}):
             keys = fewer
     values = {json.dumps([said[key] for key in keys]): step for said, step in cases}
     return [keys, [[json.loads(said), step] for said, step in values.items()]]
@@ -201,7 +205,10 @@ def table() -> dict[str, Any]:
         for step, (keys, cases) in row["steps"].items():
             texts = [json.dumps(value) for _, value in cases]
             pool += [text for text in dict.fromkeys(texts) if text not in pool]
-            row["steps"][step] = [keys, [[*said, pool.index(text)] for (said, _), text in zip(cases, texts, strict=True)]]
+            row["steps"][step] = [
+                keys,
+                [[*said, pool.index(text)] for (said, _), text in zip(cases, texts, strict=True)],
+            ]
     return {
         "version": transformers.__version__,
         "steps": [json.loads(text) for text in pool],

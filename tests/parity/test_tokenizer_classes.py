@@ -85,15 +85,16 @@ def walk(sources: list[Path], names: list[str], tmp_path: Path) -> Counter[str]:
 
 
 def every_name() -> list[str]:
-    """A name of each class, and one that takes the file as it is."""
-    names = table()["names"]
-    return [*{cls or name: name for name, cls in names.items()}.values(), "PreTrainedTokenizerFast"]
+    """A name of each class that the table describes, and one that takes the file as it is."""
+    return [*{cls: name for name, cls in table()["names"].items() if cls}.values(), "PreTrainedTokenizerFast"]
 
 
 def test_a_share_of_folders_and_classes(shared: Path, tmp_path: Path) -> None:
     names = ["BertTokenizer", "GPT2Tokenizer", "LlamaTokenizerFast", "T5Tokenizer", "Qwen2Tokenizer",
              "PreTrainedTokenizerFast", "NoSuchTokenizer"]  # fmt: skip
-    counts = walk([one for one in folders(shared) if one.name in ("bert-base-uncased", "torchtitan-test")], names, tmp_path)
+    counts = walk(
+        [one for one in folders(shared) if one.name in ("bert-base-uncased", "torchtitan-test")], names, tmp_path
+    )
     assert counts["other, named"] >= 3 and counts["same"] >= 5
 
 
@@ -101,9 +102,20 @@ def test_a_share_of_folders_and_classes(shared: Path, tmp_path: Path) -> None:
 def test_every_folder_by_every_class(shared: Path, tmp_path: Path) -> None:
     """Most are refused, for the class lacks its files or the vocabulary is of another model."""
     counts = walk(folders(shared), every_name(), tmp_path)
-    print(counts)  # noqa: T201
     assert counts["other"] == 0 and counts["other, named"] >= 300
     assert counts["same"] >= 60 and counts["same, named"] <= 60
+
+
+def test_a_class_that_the_table_does_not_describe_is_named(shared: Path) -> None:
+    """Most are written in Python and read other files."""
+    tokenizer = open_tokenizer(shared / "published" / "tokenizers" / "bert-base-uncased")
+    assert isinstance(tokenizer, HuggingFaceTokenizer)
+    names = [name for name, cls in table()["names"].items() if cls is None]
+    assert len(names) >= 30
+    for name in names:
+        tokenizer.config["tokenizer_class"] = name
+        (said,) = otherwise(tokenizer, shared)
+        assert f"{name}, which is not compared with the file here" in said
 
 
 def test_one_line_at_opening(shared: Path, tmp_path: Path) -> None:
@@ -119,7 +131,7 @@ def test_one_line_at_opening(shared: Path, tmp_path: Path) -> None:
         open_tokenizer(named(source, tmp_path / "file", "PreTrainedTokenizerFast"))
 
 
-SHARE = ("bert", "gpt2", "llama", "mistral", "phi3", "qwen2")
+SHARE = ("bert", "llama", "phi3", "qwen2")
 
 
 def read_by_the_same_class(kinds: Iterable[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -127,7 +139,8 @@ def read_by_the_same_class(kinds: Iterable[str], folder: Path, monkeypatch: pyte
     monkeypatch.setattr(PreTrainedTokenizerBase, "from_pretrained", classmethod(lambda cls, *_, **__: cls))
     named = (None, "PreTrainedTokenizerFast", "LlamaTokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer")
     count = 0
-    for kind, own, of_model, has_bytes in product(kinds, named, (None, "BertTokenizer"), (False, True)):
+    classes = [*((own, None) for own in named), (None, "BertTokenizer")]
+    for kind, (own, of_model), has_bytes in product(kinds, classes, (False, True)):
         config = {} if own is None else {"tokenizer_class": own}
         model = {"model_type": kind} | ({} if of_model is None else {"tokenizer_class": of_model})
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -148,12 +161,12 @@ def read_by_the_same_class(kinds: Iterable[str], folder: Path, monkeypatch: pyte
 
 
 def test_which_class_reads_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_by_the_same_class(SHARE, tmp_path, monkeypatch) == 20 * len(SHARE)
+    assert read_by_the_same_class(SHARE, tmp_path, monkeypatch) == 12 * len(SHARE)
 
 
 @pytest.mark.slow
 def test_which_class_reads_a_folder_of_every_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_by_the_same_class(table()["types"], tmp_path, monkeypatch) >= 3500
+    assert read_by_the_same_class(table()["types"], tmp_path, monkeypatch) >= 2000
 
 
 def test_the_table_is_that_of_the_installed_release() -> None:
@@ -178,7 +191,7 @@ def test_the_whole_table_is_that_of_the_installed_release() -> None:
 
 
 def test_an_export_that_transformers_reads_otherwise_is_named(tmp_path: Path) -> None:
-    """Of a type whose class decides whatever the folder names; the control is of a type that leaves it to the folder."""
+    """Qwen2's class reads it whatever the folder names; Llama's type leaves that to the folder."""
     text = "the model reads a token, it's 1234567 cafe\u0301 \n\n" * 9
     tokenizer = train_tokenizer("byte_bpe", text, 300)
     for preset, names in (("qwen2.5-0.5b", ["Qwen2Tokenizer"]), ("llama-tiny", [])):
