@@ -120,9 +120,10 @@ def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | Non
     found = [] if _has_its_tokens(tokenizer, row, names) else ["added_tokens"]
     normalizer = canonical("normalizer", _state(tokenizer.backend.normalizer))
     told = taken | {CHARSMAP: f'"{CHARSMAP}"' in json.dumps(normalizer)}
-    for step, (keys, cases) in row["steps"].items():
-        said = [told[key] for key in keys]
-        built: Any = next((table()["steps"][case[-1]] for case in cases if case[:-1] == said), "another")
+    steps = built_steps(row, told)
+    if tokenizer.definition.get("post_processor") is None:
+        steps["post_processor"] = row["alone"]
+    for step, built in steps.items():
         if built == KEPT:
             continue
         match step:
@@ -136,6 +137,16 @@ def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | Non
         if not same:
             found.append(step)
     return found
+
+
+def built_steps(row: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """The steps that a class builds, by the values of its keys; "another" for a value that the table lacks."""
+    return {
+        step: next(
+            (table()["steps"][case[-1]] for case in cases if case[:-1] == [told[key] for key in keys]), "another"
+        )
+        for step, (keys, cases) in row["steps"].items()
+    }
 
 
 def _state(step: Any) -> Any:

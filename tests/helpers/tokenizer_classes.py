@@ -84,9 +84,13 @@ def charsmap() -> str:
     return b64encode(model.normalizer_spec.precompiled_charsmap).decode()
 
 
-def read(cls: Any, kind: str, has_map: bool, config: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """What a class makes of such a file: its own steps, None for one that it keeps; and the tokenizer."""
+def read(
+    cls: Any, kind: str, has_map: bool, config: dict[str, Any], is_framed: bool = True
+) -> tuple[dict[str, Any], Any]:
+    """What a class makes of such a file, or of one without a post-processor: the steps that are its own; the tokenizer."""
     file = marked(kind, has_map)
+    if not is_framed:
+        file["post_processor"] = None
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tokenizer.json").write_text(json.dumps(file))
         (Path(folder) / "tokenizer_config.json").write_text(json.dumps(config))
@@ -96,7 +100,7 @@ def read(cls: Any, kind: str, has_map: bool, config: dict[str, Any]) -> tuple[di
     built = json.loads(tokenizer.backend_tokenizer.to_str())
     steps = {name: canonical(name, built[name]) for name in STEPS}
     found: dict[str, Any] = {name: step for name, step in steps.items() if step != canonical(name, file[name])}
-    if (row := framed(tokenizer)) != {"single": ["<mask_token>", "A"], "pair": ["<mask_token>", "A", "B"]}:
+    if (row := framed(tokenizer))["pair"] != ["<mask_token>", "A", "B"]:
         found["post_processor"] = row
     backend = Backend.from_str(tokenizer.backend_tokenizer.to_str())  # whose `decode` no class has replaced
     ids = range(len(NAMES), backend.get_vocab_size(with_added_tokens=False))
@@ -108,20 +112,22 @@ def read(cls: Any, kind: str, has_map: bool, config: dict[str, Any]) -> tuple[di
     return found, tokenizer
 
 
-def framed(tokenizer: Any) -> dict[str, list[str]]:
-    """The special tokens around one text and around two, by their names."""
+def framed(tokenizer: Any) -> dict[str, Any]:
+    """The special tokens around one text and around two, by their names, and the type of each place."""
     backend = Backend.from_str(tokenizer.backend_tokenizer.to_str())
     backend.normalizer = backend.pre_tokenizer = None
     backend.no_padding()
     backend.no_truncation()
     texts = {"A": "a", "B": "b"}
-    out = {}
+    out: dict[str, Any] = {"types": {}}
     for name, given in (("single", ("A",)), ("pair", ("A", "B"))):
         row = backend.encode(*(texts[one] for one in given))
         names = [
             token if text is None else given[text] for token, text in zip(row.tokens, row.sequence_ids, strict=True)
         ]
-        out[name] = [one for at, one in enumerate(names) if one not in given or one not in names[:at]]
+        places = [at for at, one in enumerate(names) if one not in given or one not in names[:at]]
+        out[name] = [names[at] for at in places]
+        out["types"][name] = [row.type_ids[at] for at in places]
     return out
 
 
@@ -151,13 +157,14 @@ def described(cls: Any) -> dict[str, Any] | None:
         steps[name] = smallest([(keys, case.get(name, KEPT)) for keys, case in cases])
     if not steps:
         return {}
-    _, plain = read(cls, kind, False, own)
+    _, plain = read(cls, kind, False, own, is_framed=False)
     taken_names = signature(cls)
     names = {key: str(taken_names[key].default) for key in NAMES if key in taken_names and taken_names[key].default}
     listed = {f"<{name}>" for name in NAMES}
     added = sorted(token.content for token in plain.added_tokens_decoder.values() if token.content not in listed)
     few = [*added[:2], *added[-1:]] if len(added) > 10 else added  # languages, which a file has all or none of
-    return {"model": kind, "defaults": names | keys_of(cls), "added": few, "steps": steps}
+    row = {"model": kind, "defaults": names | keys_of(cls), "added": few, "alone": framed(plain), "steps": steps}
+    return row
 
 
 def keys_of(cls: Any) -> dict[str, bool | None]:
