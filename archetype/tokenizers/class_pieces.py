@@ -1,4 +1,4 @@
-"""spiece.model: a SentencePiece model around which the class of a T5, ALBERT or XLNet puts steps and tokens of its own."""
+"""spiece.model: a SentencePiece model to which the class of T5, ALBERT or XLNet adds its own steps and tokens."""
 
 import json
 from base64 import b64encode
@@ -28,8 +28,8 @@ def open_pieces(folder: Path) -> HuggingFaceTokenizer:
         DataError: no class is named, or another one than those whose steps are known; or the file is damaged.
     """
     config, file = read_config(folder), folder / MODEL_CONFIG
-    found = reading_class(config, read_json(file) if file.is_file() else {}, False)
-    name = None if found is None else found.name
+    reading = reading_class(config, read_json(file) if file.is_file() else {}, False)
+    name = None if reading is None else reading.name
     if name not in CLASSES:
         cause = f"is read by the model's own class ({name or 'which no file of the folder names'}), which adds rules"
         raise DataError(FILE, f"{cause} that are known of {', '.join(CLASSES)} alone", REMEDY)
@@ -51,7 +51,7 @@ def _definition(pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: M
     Raises:
         DataError: the model is not Unigram, or its unknown piece is another than that of the class.
     """
-    steps = built_steps(row, taken | {CHARSMAP: bool(pieces.settings.charsmap)})
+    steps = built_steps(row, {**taken, CHARSMAP: bool(pieces.settings.charsmap)})
     unknown = int(pieces.processor.unk_id())
     if pieces.settings.kind != UNIGRAM or unknown != steps["model"]["unk_id"]:
         raise DataError(FILE, "is not a model of the class that the folder names", REMEDY)
@@ -59,7 +59,7 @@ def _definition(pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: M
     map = b64encode(pieces.settings.charsmap).decode()
     ids = {piece.text: id for id, piece in enumerate(pieces.pieces)}
     added = [*_added(pieces, row, taken, ids)]
-    ids |= {token["content"]: token["id"] for token in added}
+    ids |= {str(token["content"]): int(token["id"]) for token in added}
     names = {f"<{key}>": content(value) or "" for key, value in taken.items() if key.endswith("_token")}
     return {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,

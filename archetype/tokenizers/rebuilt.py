@@ -88,14 +88,14 @@ def reading_class(config: Mapping[str, Any], model: Mapping[str, Any], has_bytes
     """
     types, kind = table()["types"], model.get("model_type")
     known = types.get(kind) if isinstance(kind, str) else None
-    kept = kind in table()["kept"]
+    keeps_class = kind in table()["kept"]
     own, named = config.get("tokenizer_class"), config.get("tokenizer_class") or model.get("tokenizer_class")
     if isinstance(named, str) and not config.get("auto_map"):
         name = named.removesuffix("Fast")
-        if name == "LlamaTokenizer" and has_bytes and not kept:
+        if name == "LlamaTokenizer" and has_bytes and not keeps_class:
             return None
         if known is not None and known != name:
-            return _known(known, True) if kept else _known(name) if known else None
+            return _known(known, True) if keeps_class else _known(name) if known else None
     return _known((own or named or known or "").removesuffix("Fast"))
 
 
@@ -117,7 +117,7 @@ def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | Non
         return None
     taken = row["defaults"] | {key: value for key, value in tokenizer.config.items() if key in row["defaults"]}
     names = {f"<{key}>": content(value) for key, value in taken.items() if key.endswith("_token")}
-    found = [] if _has_its_tokens(tokenizer, row, names) else ["added_tokens"]
+    rebuilt = [] if _has_its_tokens(tokenizer, row, names) else ["added_tokens"]
     normalizer = canonical("normalizer", _state(tokenizer.backend.normalizer))
     told = taken | {CHARSMAP: f'"{CHARSMAP}"' in json.dumps(normalizer)}
     steps = built_steps(row, told)
@@ -135,8 +135,8 @@ def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | Non
             case _:
                 same = canonical(step, _state(getattr(tokenizer.backend, step))) == built
         if not same:
-            found.append(step)
-    return found
+            rebuilt.append(step)
+    return rebuilt
 
 
 def built_steps(row: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,12 +41,12 @@ def classes() -> dict[str, Any]:
     named = {name for name in dir(transformers) if name.removesuffix("Fast").endswith("Tokenizer")}
     named |= {name for name in tokenization_auto.TOKENIZER_MAPPING_NAMES.values() if name}
     resolve = tokenization_auto.tokenizer_class_from_name
-    found = {
+    resolved = {
         name: resolve(name) or resolve(f"{name}Fast") for name in sorted(one.removesuffix("Fast") for one in named)
     }
     return {
         name: cls
-        for name, cls in found.items()
+        for name, cls in resolved.items()
         if isinstance(cls, type) and issubclass(cls, PreTrainedTokenizerBase) and cls.__name__ not in AS_FILE
     }
 
@@ -87,7 +87,7 @@ def charsmap() -> str:
 def read(
     cls: Any, kind: str, has_map: bool, config: dict[str, Any], is_framed: bool = True
 ) -> tuple[dict[str, Any], Any]:
-    """What a class makes of such a file, or of one without a post-processor: the steps that are its own; the tokenizer."""
+    """Return the steps that a class replaces in a file, or in one without a post-processor; and the tokenizer."""
     file = marked(kind, has_map)
     if not is_framed:
         file["post_processor"] = None
@@ -99,17 +99,17 @@ def read(
             tokenizer = cls.from_pretrained(folder)
     built = json.loads(tokenizer.backend_tokenizer.to_str())
     steps = {name: canonical(name, built[name]) for name in STEPS}
-    found: dict[str, Any] = {name: step for name, step in steps.items() if step != canonical(name, file[name])}
+    replaced: dict[str, Any] = {name: step for name, step in steps.items() if step != canonical(name, file[name])}
     if (row := framed(tokenizer))["pair"] != ["<mask_token>", "A", "B"]:
-        found["post_processor"] = row
+        replaced["post_processor"] = row
     backend = Backend.from_str(tokenizer.backend_tokenizer.to_str())  # whose `decode` no class has replaced
     ids = range(len(NAMES), backend.get_vocab_size(with_added_tokens=False))
     plain = backend.decode([*ids], skip_special_tokens=True)
     if tokenizer.decode([*ids], skip_special_tokens=True, clean_up_tokenization_spaces=False) != plain:
-        found["decoder"] = IN_PYTHON
-    if any(name in found for name in STEPS):  # a class that builds one builds the model, too
-        found["model"] = settings_of(built["model"])
-    return found, tokenizer
+        replaced["decoder"] = IN_PYTHON
+    if any(name in replaced for name in STEPS):  # a class that builds one builds the model, too
+        replaced["model"] = settings_of(built["model"])
+    return replaced, tokenizer
 
 
 def framed(tokenizer: Any) -> dict[str, Any]:
@@ -120,12 +120,12 @@ def framed(tokenizer: Any) -> dict[str, Any]:
     backend.no_truncation()
     texts = {"A": "a", "B": "b"}
     out: dict[str, Any] = {"types": {}}
-    for name, given in (("single", ("A",)), ("pair", ("A", "B"))):
-        row = backend.encode(*(texts[one] for one in given))
+    for name, letters in (("single", ("A",)), ("pair", ("A", "B"))):
+        row = backend.encode(*(texts[one] for one in letters))
         names = [
-            token if text is None else given[text] for token, text in zip(row.tokens, row.sequence_ids, strict=True)
+            token if text is None else letters[text] for token, text in zip(row.tokens, row.sequence_ids, strict=True)
         ]
-        places = [at for at, one in enumerate(names) if one not in given or one not in names[:at]]
+        places = [at for at, one in enumerate(names) if one not in letters or one not in names[:at]]
         out[name] = [names[at] for at in places]
         out["types"][name] = [row.type_ids[at] for at in places]
     return out
@@ -150,8 +150,8 @@ def described(cls: Any) -> dict[str, Any] | None:
     cases = []
     for has_map, *chosen in product((False, True), *values.values()):
         said = dict(zip(values, chosen, strict=True))
-        given = {key: value for key, value in said.items() if value is not None}
-        cases.append(({CHARSMAP: has_map} | said, read(cls, kind, has_map, own | given)[0]))
+        settings = {key: value for key, value in said.items() if value is not None}
+        cases.append(({CHARSMAP: has_map} | said, read(cls, kind, has_map, own | settings)[0]))
     steps = {}
     for name in dict.fromkeys(name for _, case in cases for name in case):
         steps[name] = smallest([(keys, case.get(name, KEPT)) for keys, case in cases])
@@ -163,8 +163,7 @@ def described(cls: Any) -> dict[str, Any] | None:
     listed = {f"<{name}>" for name in NAMES}
     added = sorted(token.content for token in plain.added_tokens_decoder.values() if token.content not in listed)
     few = [*added[:2], *added[-1:]] if len(added) > 10 else added  # languages, which a file has all or none of
-    row = {"model": kind, "defaults": names | keys_of(cls), "added": few, "alone": framed(plain), "steps": steps}
-    return row
+    return {"model": kind, "defaults": names | keys_of(cls), "added": few, "alone": framed(plain), "steps": steps}
 
 
 def keys_of(cls: Any) -> dict[str, bool | None]:

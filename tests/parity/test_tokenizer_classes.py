@@ -77,10 +77,10 @@ def walk(sources: list[Path], names: list[str], tmp_path: Path) -> Counter[str]:
             folder = named(source, tmp_path / source.name / name, name)
             tokenizer.config["tokenizer_class"] = name
             said = [*otherwise(tokenizer, folder)]
-            found = outcome(tokenizer, folder)
-            counts[f"{found}, named" if said else found] += 1
+            result = outcome(tokenizer, folder)
+            counts[f"{result}, named" if said else result] += 1
             with case(source.name, name):
-                assert said or found != "other"
+                assert said or result != "other"
     return counts
 
 
@@ -150,12 +150,12 @@ def read_by_the_same_class(kinds: Iterable[str], folder: Path, monkeypatch: pyte
             cls = AutoTokenizer.from_pretrained(folder)
         except (ImportError, ValueError, KeyError, TypeError, AttributeError):  # a configuration that lacks keys
             continue
-        found = reading_class(config, model, has_bytes)
+        reading = reading_class(config, model, has_bytes)
         with case(kind, own, of_model, has_bytes):
-            if found is None:
+            if reading is None:
                 assert issubclass(cls, TokenizersBackend) and cls.__name__ not in table()["classes"]
             else:
-                assert table()["names"][found.name] in (None, cls.__name__)
+                assert table()["names"][reading.name] in (None, cls.__name__)
         count += 1
     return count
 
@@ -174,13 +174,13 @@ def test_the_table_is_that_of_the_installed_release() -> None:
         pytest.skip(f"the table is of transformers {table()['version']}")
     for name in ("BertTokenizer", "CLIPTokenizer", "LlamaTokenizer", "XLNetTokenizer"):
         with case(name):
-            made = tokenizer_classes.described(tokenization_auto.tokenizer_class_from_name(name))
+            described = tokenizer_classes.described(tokenization_auto.tokenizer_class_from_name(name))
             row = table()["classes"][name]
             steps = {
                 step: [keys, [[said[:-1], table()["steps"][said[-1]]] for said in cases]]
                 for step, (keys, cases) in row["steps"].items()
             }
-            assert made == row | {"steps": steps}
+            assert described == row | {"steps": steps}
 
 
 @pytest.mark.slow
