@@ -98,6 +98,8 @@ VALUES = {  # of options, in every mode of their verb
     "tokenizer train --to": "other", "tokenizer train --kind": "bpe", "tokenizer train --vocab-size": "270",
     "tokenizer train --text {text} --to out --kind words --vocab-size": "8",
     "tokenizer show --merges": "3", "tokenizer show --text": "{text}",
+    "tokenizer train --column": "label", "tokenizer show --column": "label --text {labelled}",
+    "evaluate --column": "label --text {labelled}",
     "train --recipe": "{recipe}", "train --to": "other", "train --resume": "{run}", "train --set": "max_grad_norm=0.1",
     "train --from": "{run}", "train --add-tokens": "<a>", "train --device": "cpu", "train --plan": "1x2",
     "train --gpu": "A100-80GB", "train --spec": "gpt2-tiny", "train --steps": "5", "train --batch-size": "3",
