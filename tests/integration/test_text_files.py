@@ -191,8 +191,9 @@ def test_a_column_is_chosen_by_name_or_by_its_texts(place: Path) -> None:
         done = call(["tokenizer", "show", "run", "--json", "--text", *words], place)
         assert json.loads(done.output)["text"]["bytes"] == size, done.error
     done = call(["evaluate", "run", "--json", "--text", "two.csv", "--column", "one"], place)
-    assert done.status == 2 and "two.csv: text 1: has 1 tokens and nothing to predict" in done.error, done.error
-    done = call("tokenizer train --text two.csv --column two --kind characters --to new".split(), place)
+    assert done.status == 2 and "two.csv: text 1: text: has 1 tokens and nothing to predict" in done.error, done.error
+    train = "tokenizer train --text two.csv --column two --kind characters --to new"
+    done = call(train.split(), place)
     assert _is_alphabet(_alphabet(place, done), ["xyz", "w"]), done.error
     done = call(["tokenizer", "show", "run", "--text", "two.csv"], place)
     assert done.status == 2 and "name the one with the text, such as --column one" in done.error
