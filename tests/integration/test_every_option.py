@@ -98,6 +98,7 @@ VALUES = {  # of options, in every mode of their verb
     "tokenizer train --to": "other", "tokenizer train --kind": "bpe", "tokenizer train --vocab-size": "270",
     "tokenizer train --text {text} --to out --kind words --vocab-size": "8",
     "tokenizer show --merges": "3", "tokenizer show --text": "{text}",
+    "tokenizer show --column": "label --text {labelled}",
     "train --recipe": "{recipe}", "train --to": "other", "train --resume": "{run}", "train --set": "max_grad_norm=0.1",
     "train --from": "{run}", "train --add-tokens": "<a>", "train --device": "cpu", "train --plan": "1x2",
     "train --gpu": "A100-80GB", "train --spec": "gpt2-tiny", "train --steps": "5", "train --batch-size": "3",
@@ -152,6 +153,8 @@ NOWHERE = {  # what changes nothing that can be observed here, and why
     "--engine": "the other engines need Ray or Slurm", "--data-dir": "these experiments draw their data",
     **{f"{verb} {option}": "rounding changes no word of so few; `evaluate` shows it"
        for verb in ("generate", "translate") for option in ("--dtype", "--weights")},
+    **{f"{verb} --column": "each mode reads plain text: tests/integration/test_text_files.py"
+       for verb in ("tokenizer train", "evaluate")},
     "--full": "it is the default", "compare run --gpu": "needs a GPU",
     **{f"compare report --{mode}": "other runs, which `compare run` makes" for mode in ("quick", "extended", "gpu")},
     "generate --json": "the same text as an object", "generate --ignore-eos": "no model here has an end token",
@@ -250,7 +253,8 @@ def _tables() -> Iterator[tuple[str, str, str, str]]:
         module: Any = import_module(f"archetype.apps.cli.{VERBS[verb.partition(' ')[0]][0]}")
         names = {one.name: one for one in command.params}
         for option, partners in getattr(module, "NEEDS", {}).items():
-            if option in names and any(partner in names for partner in partners):
+            there = [names[partner] for partner in partners if partner in names]
+            if option in names and there and not any(partner.required for partner in there):
                 yield verb, option, "", "has no effect without"
         for option, others in getattr(module, "EXCLUDES", {}).items():
             for other in others:
