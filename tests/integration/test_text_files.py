@@ -85,12 +85,12 @@ def _alphabet(folder: Path, done: Any) -> object:
     return {tokenizer.decode([id]) for id in range(tokenizer.vocab_size)}
 
 
-def _is_alphabet(found: Any, texts: list[str]) -> bool:
-    return bool({one for one in found if len(one) == 1} == set("".join(texts)))
+def _is_alphabet(outcomes: Any, texts: list[str]) -> bool:
+    return bool({one for one in outcomes if len(one) == 1} == set("".join(texts)))
 
 
-def _is_size(found: Any, texts: list[str]) -> bool:
-    return bool(found == sum(len(text.encode()) for text in texts))
+def _is_size(outcomes: Any, texts: list[str]) -> bool:
+    return bool(outcomes == sum(len(text.encode()) for text in texts))
 
 
 def _demo(folder: Path, file: str) -> Any:
@@ -112,8 +112,8 @@ WAYS: dict[str, tuple[Callable[[Path, str], Any], Callable[[Path, Any], Any], Ca
         lambda folder, file: call(["evaluate", "run", file, "--json"], folder),
         lambda folder, done: json.loads(done.output)["texts"][0]["num_bytes"], _is_size,
     ),
-    "demo": (_demo, lambda folder, done: len((folder / "demo.txt").read_bytes()), lambda found, texts: bool(
-        found == len("\n".join(texts).encode()))),
+    "demo": (_demo, lambda folder, done: len((folder / "demo.txt").read_bytes()), lambda outcomes, texts: bool(
+        outcomes == len("\n".join(texts).encode()))),
 }  # fmt: skip
 
 
@@ -155,14 +155,14 @@ FAST = ("a.csv", "a.json", "a.jsonl.gz", "a.parquet", "a.txt.gz", "wide.csv", "a
 def test_the_text_is_that_of_the_records_or_the_file_is_refused(verb: str, name: str, place: Path) -> None:
     if not (place / name).exists():
         pytest.skip("needs pyarrow")
-    run, found, is_right = WAYS[verb]
+    run, outcomes, is_right = WAYS[verb]
     done = run(place, name)
     if name in REFUSED:
         assert done.status == 2 and not (place / "new").exists(), done.error
         assert name in done.error and done.error.count("\n") == 1 and ";" in done.error, done.error
         return
     assert done.status in (0, 1), done.error
-    assert is_right(found(place, done), TEXTS if name in RECORD_FILES else ["\n".join(TEXTS)])
+    assert is_right(outcomes(place, done), TEXTS if name in RECORD_FILES else ["\n".join(TEXTS)])
 
 
 def test_every_option_of_a_text_file_is_walked() -> None:
