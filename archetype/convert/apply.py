@@ -96,7 +96,7 @@ def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
 def shares(
     rules: Iterable[Rule], shapes: Mapping[str, Shape], size: Callable[[str], int]
 ) -> Iterator[tuple[str, int, Fraction]]:
-    """What each parameter has of a file's tensors: its name, and so many numbers and bytes of one of them.
+    """Yield the name of each parameter, with its numbers and its bytes in one of the file's tensors.
 
     Args:
         rules: of the model.

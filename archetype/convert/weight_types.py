@@ -25,7 +25,7 @@ PUBLISHED = "published"
 
 
 def weight_types(name: str, model: ModelSpec, source: Any) -> str | WeightTypes:
-    """What a name of types stands for.
+    """Return the types of a model's weights that `--dtype` names.
 
     Args:
         name: of a type that all weights have; of a type of GGUF files, such as q4_k_m; or `published`.

@@ -1,14 +1,11 @@
 """Texts of files that are read into memory: plain text, or records as `train --text` reads them."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from archetype.data.columns import text_column
 from archetype.data.sources import RECORD_SUFFIXES, Sources
 from archetype.errors import DataError
 from archetype.io.text import read_text
-
-IS_RECORDS = "is a file of records"
 
 
 def read_texts(file: Path, column: str | None = None) -> list[str]:
@@ -50,10 +47,10 @@ def read_lines_text(file: Path, remedy: str) -> str:
         DataError: the file cannot be read, or holds records.
     """
     if holds_records(file):
-        raise DataError(str(file), IS_RECORDS, remedy)
+        raise DataError(str(file), "is a file of records", remedy)
     return read_text(file)
 
 
-def holds_records(file: Path, suffixes: Sequence[str] = RECORD_SUFFIXES) -> bool:
+def holds_records(file: Path) -> bool:
     """Whether a file holds records, by its name."""
-    return file.name.endswith(tuple(suffixes))
+    return file.name.endswith(RECORD_SUFFIXES)

@@ -38,7 +38,7 @@ class Device(NamedTuple):
             SpecError: the maker publishes no peak.
         """
         if not self.flops:
-            raise SpecError("device", f"no FLOPs are published of {self.name}", "only decoding is timed; name another")
+            raise SpecError("device", f"the maker publishes no peak of FLOPs for {self.name}", "name another device")
         halves = bytes_of(dtype) == 2 and "bfloat16" in self.flops
         return self.flops["bfloat16" if halves else "float32"]
 
@@ -98,7 +98,7 @@ DEVICES = {
         _apple("M2-Ultra", 192, 800, "newsroom of 2023-06-05"),
         _apple("M3-Pro", 36, 150, "technical specifications, MacBook Pro of 2023"),
         _apple("M3-Max", 128, 400, "technical specifications, MacBook Pro of 2023, 40 cores of its GPU"),
-        _apple("M3-Ultra", 512, 819, "newsroom of 2025-03-05"),
+        _apple("M3-Ultra", 512, 819, "technical specifications, Mac Studio of 2025"),
         _apple("M4", 32, 120, "newsroom of 2024-10-30"),
         _apple("M4-Pro", 64, 273, "newsroom of 2024-10-30"),
         _apple("M4-Max", 128, 546, "newsroom of 2024-10-30, 40 cores of its GPU"),

@@ -14,27 +14,25 @@ from archetype.tokenizers.rebuilt import CHARSMAP, MODEL_CONFIG, STEPS, built_st
 from archetype.tokenizers.sentencepiece import CONTROL, UNIGRAM, USER_DEFINED, SentencePieceTokenizer
 from archetype.tokenizers.special_tokens import CONFIG, content, read_config
 
-FILE = "spiece.model"
 CLASSES = ("AlbertTokenizer", "T5Tokenizer", "XLNetTokenizer")
 SENTINEL, SENTINELS = "<extra_id_{}>", 100  # of T5, the last of which has the first id
 MOST_SENTINELS = 10_000
 REMEDY = "save the tokenizer as tokenizer.json with transformers"
 
 
-def open_pieces(folder: Path) -> HuggingFaceTokenizer:
-    """The tokenizer of a folder with a spiece.model, as the class that the folder names reads it.
+def open_pieces(file: Path) -> HuggingFaceTokenizer:
+    """Return the tokenizer of a folder with a spiece.model, as the class that the folder names reads it.
 
     Raises:
         DataError: no class is named, or another one than those whose steps are known; or the file is damaged.
     """
-    config, file = read_config(folder), folder / MODEL_CONFIG
-    reading = reading_class(config, read_json(file) if file.is_file() else {}, False)
+    config, model = read_config(file.parent), file.parent / MODEL_CONFIG
+    reading = reading_class(config, read_json(model) if model.is_file() else {}, False)
     name = None if reading is None else reading.name
     if name not in CLASSES:
         cause = f"is read by the model's own class ({name or 'which no file of the folder names'}), which adds rules"
-        raise DataError(FILE, f"{cause} that are known of {', '.join(CLASSES)} alone", REMEDY)
-    data = read_bytes(folder / FILE)
-    pieces = SentencePieceTokenizer(data)
+        raise DataError("", f"{cause} that are known of {', '.join(CLASSES)} alone", REMEDY)
+    pieces = SentencePieceTokenizer(read_bytes(file))
     row = table()["classes"][name]
     taken = {key: config.get(key, value) for key, value in row["defaults"].items()}
     count = config.get("extra_ids", SENTINELS)
@@ -54,7 +52,7 @@ def _definition(pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: M
     steps = built_steps(row, {**taken, CHARSMAP: bool(pieces.settings.charsmap)})
     unknown = int(pieces.processor.unk_id())
     if pieces.settings.kind != UNIGRAM or unknown != steps["model"]["unk_id"]:
-        raise DataError(FILE, "is not a model of the class that the folder names", REMEDY)
+        raise DataError("", "is not a model of the class that the folder names", REMEDY)
     text = json.dumps({name: steps[name] for name in STEPS})
     map = b64encode(pieces.settings.charsmap).decode()
     ids = {piece.text: id for id, piece in enumerate(pieces.pieces)}

@@ -138,7 +138,7 @@ def open_tokenizer(source: Path) -> Tokenizer:
         from archetype.tokenizers.class_pieces import open_pieces
 
         try:
-            return open_pieces(folder)
+            return open_pieces(file)
         except DataError as error:
             raise _located(error, file) from None
     if (other := next((name for name in OTHERS if (folder / name).is_file()), None)) is not None:

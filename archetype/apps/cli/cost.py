@@ -172,7 +172,7 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
         data["launches"] = {"number": number, "seconds": overhead}
         note = f"usual: {usual}" if usual else ""
         if not device.flops:
-            unpublished = f"no peak of FLOPs is published of {device.name}: only decoding is timed"
+            unpublished = f"the maker publishes no peak of FLOPs for {device.name}: only decoding is timed"
             note = f"{unpublished}; {note}" if note else unpublished
         if small := [time.phase for time in times if time.seconds < overhead]:
             note = (

@@ -225,7 +225,7 @@ def _symmetric(x: Array, most: int) -> tuple[Array, Array]:
 
 
 def _descent(x: Array, most: int) -> tuple[Array, Array]:
-    """The same, where one level after the other is set to what is best beside the others."""
+    """Search as `_symmetric` does, by coordinate descent: each level in turn is set to its best value."""
     largest = _largest(x)
     empty = np.abs(largest) < TINY
     weights = x * x

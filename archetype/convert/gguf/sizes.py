@@ -18,7 +18,7 @@ from archetype.models.spec import ModelSpec
 
 
 def gguf_weights(model: ModelSpec, type: str) -> WeightTypes:
-    """The types of a model's weights in a file of a type, whose tensors have exactly so many bytes.
+    """Return the bits of each weight in a GGUF file of a type; their sum is the size of the file's tensors.
 
     Raises:
         CheckpointError: llama.cpp does not know the model, or not all of it.

@@ -7,7 +7,7 @@ rule is that of llama.cpp in llama-cpp-python 0.3.36.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from math import prod
+from math import inf, prod
 from typing import Any, Literal, NamedTuple
 
 from archetype.errors import CheckpointError
@@ -40,6 +40,7 @@ EXACT = (
 HEAD, TABLE = "output.weight", "token_embd.weight"
 VALUES = ("attn_qkv.weight", "attn_kv_b.weight", "attn_v.weight")  # ends of names, of what the values come from
 OF_70B = 80  # layers
+GROUPED = {"qwen2": 1, "llama": 2}  # heads of a group, at least, with which llama.cpp takes so many layers for a 70B
 
 
 class Facts(NamedTuple):
@@ -62,14 +63,14 @@ class Facts(NamedTuple):
         """Those of a file's keys, without the architecture's name before them."""
         layers, heads = keys["block_count"], keys.get("attention.head_count", 0)
         group = heads // (keys.get("attention.head_count_kv", heads) or 1)
-        large = layers == OF_70B and (architecture == "qwen2" or (architecture == "llama" and group > 1))
+        large = layers == OF_70B and group >= GROUPED.get(architecture, inf)
         return cls(layers, keys.get("expert_count", 0), group, large)
 
 
-def check_file_type(type: str, place: str = "--type") -> None:
-    """Refuse what is no type of a file."""
+def check_file_type(type: str) -> None:
+    """Refuse an unknown type of a file."""
     if type not in FILE_TYPES:
-        raise CheckpointError(place, f"{type!r:.40} is not known", f"use one of {', '.join(FILE_TYPES)}")
+        raise CheckpointError("--type", f"{type!r:.40} is not known", f"use one of {', '.join(FILE_TYPES)}")
 
 
 def is_exact_in_file(name: str, dimensions: int) -> bool:
@@ -131,7 +132,7 @@ class _Rule:
         self._seen: Counter[str] = Counter()
 
     def of(self, name: str, width: int) -> str:
-        """The type of a matrix whose rows have so many weights."""
+        """Return the type of a matrix whose rows have `width` weights."""
         most = FILE_TYPES[self._type]
         if name == HEAD or (self._is_tied and name == TABLE):
             return "q8_0" if width % BLOCKS[most][0] else "q6_k"
