@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 EXCLUDES = {
     "adapter_only": (
         "format", "type", "allow_different_tokens", "weights", "dtype", "seed", "overrides", "accept_unproved",
+        "with_code",
     ),
 }  # fmt: skip
 
