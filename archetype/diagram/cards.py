@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 
 from archetype.diagram.block import Kind, branches_of, captions, field_of, put_branches
 from archetype.diagram.content import GAP, LINE, SLIM, TITLE
@@ -134,7 +135,7 @@ def _names(number: int, users: Sequence[_User]) -> list[str]:
     variants = list(dict.fromkeys(tuple(user.facts) for user in users))
     if len(users) == len({id(user.stack) for user in users}):  # a stack has but one
         return [str(number)] * len(users)
-    return [f"{number}{'abcdefghijkl'[variants.index(tuple(user.facts))]}" for user in users]
+    return [f"{number}{ascii_lowercase[variants.index(tuple(user.facts))]}" for user in users]
 
 
 def _facts(number: int, users: Sequence[_User]) -> Iterator[str]:
