@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from archetype.io import atomic
-from archetype.studies.evidence import NOT_RUN
+from archetype.studies.evidence import NO_DIFFERENCE, NOT_RUN
 from archetype.studies.markdown import html_page, markdown_table
 from archetype.studies.pictures import pictures_of
+from archetype.studies.reading import finding_of, reading_lines
 from archetype.studies.store import Store
 from archetype.studies.times import promise_text, times_table, times_text
 from archetype.studies.trained_report import matched_table, trained_lines, trained_text
@@ -66,7 +67,8 @@ def surprise(part: dict[str, Any]) -> str:
     ):
         return OPEN
     is_partial = part["verdict"].startswith("shown in part")
-    return EXPECTED if part["verdict"].startswith(expected) and not is_partial else SURPRISE
+    is_expected = part["verdict"].startswith(expected) and not is_partial
+    return EXPECTED if is_expected or (expected, part["verdict"]) == ("not shown", NO_DIFFERENCE) else SURPRISE
 
 
 def summary_text(outcome: dict[str, Any]) -> str:
@@ -111,12 +113,19 @@ def markdown(outcome: dict[str, Any]) -> str:
     """A study as Markdown."""
     name = f"Claim {outcome['claim']}: " if outcome["claim"] else ""
     machine = outcome["environment"]
-    lines = [f"# {name}{outcome['title']}", "", f"**{outcome['verdict']}**", ""]
+    lines = [f"# {name}{outcome['title']}", ""]
+    read = reading_lines(outcome)
+    lines += [*read, "## As it was fixed before the runs", ""] if read else []
+    lines += [f"**{outcome['verdict']}**", ""]
     lines += [f"> {outcome['sentence']}", ""] if outcome["sentence"] else []
-    lines += [outcome["headline"], ""] if outcome["headline"] else []
+    headline = f"Expected: {outcome['headline']}" if read else outcome["headline"]
+    lines += [headline, ""] if outcome["headline"] else []
     parts = sorted(outcome["parts"], key=lambda part: surprise(part) != SURPRISE)
-    rows = [(p["id"], p["says"], p["verdict"], p["expect"].get("verdict", "open"), surprise(p)) for p in parts]
-    lines += [markdown_table(("part", "says", "verdict", "expected", ""), rows), ""]
+    rows = [
+        (p["id"], p["says"], finding_of(outcome, p), p["verdict"], p["expect"].get("verdict", "open"), surprise(p))
+        for p in parts
+    ]
+    lines += [markdown_table(("part", "says", "finding", "verdict", "expected", ""), rows), ""]
     for part in outcome["parts"]:
         lines += _part_lines(part)
         pictures = pictures_of(part)

@@ -73,7 +73,7 @@ def promised(planned: Iterable[PlannedRun], time_of: Probes, workers: int, now: 
     runs = {(one.request.key, one.is_trial): one for one in planned}.values()
     timed = [(one, time_of(one.arm)) for one in runs]
     start_up = max(0.0, now().busy - time_of.busy)
-    stages, spent = {}, dict[str, float]()
+    stages, spent = dict[str, dict[str, float]](), dict[str, float]()
     processes, firsts, load = 1, 0.0, max((time.load for _, time in timed), default=1.0)
     for name, is_trial in ((TRIALS, True), (PAIRS, False)):
         of_stage = [(one, time) for one, time in timed if one.is_trial == is_trial]

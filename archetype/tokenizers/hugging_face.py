@@ -50,9 +50,7 @@ class HuggingFaceTokenizer(Tokenizer):
         config = special_tokens.read_config(file.parent)
         return cls(read_bytes(file), config, read_added(file.parent, config))
 
-    def __init__(
-        self, data: bytes, config: Mapping[str, Any] | None = None, added: Sequence[AddedToken] = ()
-    ) -> None:
+    def __init__(self, data: bytes, config: Mapping[str, Any] | None = None, added: Sequence[AddedToken] = ()) -> None:
         self._data, self._listed = data, added
         self.config = dict(config or {})
         self.definition = json_object(data, FILE)

@@ -130,9 +130,7 @@ def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor, type: str)
         writer.add_tensor(name, tensor.view(torch.uint8).numpy(), raw_dtype=library.GGMLQuantizationType[raw])
 
 
-def _put_vocabulary(
-    writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, said: Mapping[str, Any], ends: bool
-) -> None:
+def _put_vocabulary(writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, said: Mapping[str, Any], ends: bool) -> None:
     writer.add_tokenizer_model(vocab.model)
     if vocab.pre is not None:
         writer.add_tokenizer_pre(vocab.pre)
