@@ -11,6 +11,7 @@ from archetype.errors import SpecError
 if TYPE_CHECKING:
     import torch
 
+    from archetype.convert.gguf.types import FileType
     from archetype.convert.source import Source
     from archetype.cost.work import AttentionPairs
     from archetype.diagram import Drawing, Measure
@@ -78,7 +79,8 @@ def cost_report(
         source: anything that `load_spec` takes.
         batch: sequences at once.
         length: tokens of each sequence (default: the context length).
-        dtype: type of the weights.
+        dtype: type of the weights, such as "bfloat16" or "int4"; a type of GGUF files, such as "q4_k_m", tensor by
+            tensor as `export` writes it; or "published": the types that the source's files have.
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
         source_length: tokens of each source, of an encoder-decoder (default: as many as of each sequence).
         state_dtype: type of the state (default: that of the weights, 16 bits at least).
@@ -86,9 +88,12 @@ def cost_report(
     Raises:
         ArchetypeError: the specification is wrong, or a length or a type is not possible.
     """
+    from archetype.convert.weight_types import weight_types
     from archetype.estimate import report
 
-    return report.cost_report(load_spec(source), batch, length, dtype, attention, source_length, state_dtype)
+    model = load_spec(source)
+    types = weight_types(dtype, model, source)
+    return report.cost_report(model, batch, length, types, attention, source_length, state_dtype)
 
 
 def draw(
@@ -351,7 +356,7 @@ def export(
     family: str | None = None,
     shard_bytes: int | None = None,
     format: Literal["hf", "gguf", "archetype-hf", "torch-export", "onnx"] = "hf",
-    type: Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None = None,
+    type: FileType | None = None,
     allow_different_tokens: bool = False,
     with_code: bool = False,
 ) -> None:
@@ -365,7 +370,7 @@ def export(
         format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp, "archetype-hf" for transformers
             after `import archetype.hf`, which takes every model; "torch-export" and "onnx" for a program of the whole
             pass, from tokens to logits, which needs no Archetype.
-        type: of the matrices of a GGUF file, such as "q8_0"; norms and vectors are in f32 (default: the model's own).
+        type: of a GGUF file, such as "q4_k_m"; norms and vectors are in f32 (default: the model's own).
         allow_different_tokens: write a file though llama.cpp, or transformers, cuts some texts otherwise by it, with a
             warning.
         with_code: of archetype-hf, a file by which transformers finds the classes where the folder's code is trusted.

@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 
 from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
+from archetype.convert.gguf.types import FileType
 from archetype.convert.image_processor import FILE as IMAGE_PROCESSOR
 from archetype.convert.image_processor import numbers_as_they_are
 from archetype.convert.model_card import ModelCard
@@ -37,7 +38,6 @@ from archetype.training.recipe import read_recipe
 from archetype.weights.packed import is_packed
 
 ExportFormat = Literal["hf", "gguf", "archetype-hf", ProgramFormat]
-GgufType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 
 
 def export(
@@ -46,7 +46,7 @@ def export(
     family: str | None = None,
     shard_bytes: int | None = None,
     format: ExportFormat = "hf",
-    type: GgufType | None = None,
+    type: FileType | None = None,
     allow_different_tokens: bool = False,
     with_code: bool = False,
     card: ModelCard | None = None,
@@ -61,7 +61,7 @@ def export(
         format: "hf" for transformers and what reads its folders, "gguf" for llama.cpp, "archetype-hf" for transformers
             with `archetype.hf`, which can express every model; "torch-export" and "onnx" for a program of the whole
             pass, which needs no Archetype.
-        type: of the matrices of a GGUF file (default: the model's own).
+        type: of a GGUF file, such as "q4_k_m" (default: the model's own).
         allow_different_tokens: write a file too by which llama.cpp, or transformers, cuts some texts otherwise than the
             tokenizer does, with a warning that names one.
         with_code: of archetype-hf, also write a file by which transformers finds the classes itself, where it is told

@@ -32,7 +32,7 @@ def main() -> int:
     install = ("-m", "pip", "install", "--quiet", "--quiet", "--no-compile", "--upgrade", "--upgrade-strategy", "eager")
     subprocess.run([python, *install, "--constraint", torch, "--editable", f"{ROOT}[test]"], check=True)
     newer = sorted(f"{package.name}=={package.version}" for package in distributions(path=[site]))
-    newer = [name for name in newer if not name.startswith(("pip==", "setuptools==", "archetype-lm=="))]
+    newer = [name for name in newer if not name.startswith(("pip==", "setuptools==", "archetype-lm==", "torch=="))]
     if not newer:
         print("no release is newer than the constraints")
         return 0

@@ -1,6 +1,7 @@
 """Weight rules applied: a file's tensors into a model, and a model's parameters into a file's tensors."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
 from math import prod
 
 import torch
@@ -92,6 +93,22 @@ def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
     return {rule.hf: sum(tensor.nbytes for tensor in _params(rule, state)) for rule in rules}
 
 
+def shares(
+    rules: Iterable[Rule], shapes: Mapping[str, Shape], size: Callable[[str], int]
+) -> Iterator[tuple[str, int, Fraction]]:
+    """Yield the name of each parameter, with its numbers and its bytes in one of the file's tensors.
+
+    Args:
+        rules: of the model.
+        shapes: of its parameters.
+        size: the bytes of a tensor of the file, by its name.
+    """
+    for rule in rules:
+        counts = {name: prod(shapes[name] if rule.expert is None else shapes[name][1:]) for name in rule.params}
+        total, nbytes = sum(counts.values()), size(rule.hf)
+        yield from ((name, count, Fraction(nbytes * count, total)) for name, count in counts.items())
+
+
 def _params(rule: Rule, state: dict[str, Tensor]) -> list[Tensor]:
     return [state[name] if rule.expert is None else state[name][rule.expert] for name in rule.params]
 
@@ -136,6 +153,12 @@ def _joint_shape(shapes: list[Shape]) -> Shape:
     return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
+def file_shape(rule: Rule, shapes: list[Shape]) -> Shape:
+    """The shape of a file's tensor, whose parameters have these."""
+    shape = _shape_in_file(rule, shapes)
+    return (*shape[:-2], shape[-1], shape[-2]) if rule.transposed else shape
+
+
 def _shape_in_file(rule: Rule, shapes: list[Shape]) -> Shape:
     """The shape of a file's tensor before it is transposed."""
     if rule.shape is None:
@@ -149,8 +172,7 @@ def _join(tensors: list[Tensor], heads: int) -> Tensor:
 
 
 def _check_shape(rule: Rule, shape: Shape, param_shapes: list[Shape]) -> None:
-    needed = _shape_in_file(rule, param_shapes)
-    needed = (*needed[:-2], needed[-1], needed[-2]) if rule.transposed else needed
+    needed = file_shape(rule, param_shapes)
     if shape != needed:
         cause = f"has shape {list(shape)} where the model needs {list(needed)}"
         raise CheckpointError(rule.hf, cause, "does config.json describe this checkpoint?")

@@ -88,7 +88,7 @@ def _head_tensors(folder: Path, family: Family, spec: ModelSpec, allow_pickle: b
     read = []
     for model in (described, spec.without_sentence_head()):
         rules = for_model(family.format.rules_for(model), model.num_layers, shapes_of(build_on_meta(model)))
-        read.append({rule.hf for rule in _with_names_of_file(family, rules, names)})
+        read.append({rule.hf for rule in with_names_of_file(family, rules, names)})
     copies = {copy for copy, parameter in family.format.copies.items() if parameter.startswith("lm_head.")}
     return sorted((copies | read[0] - read[1]) & set(names))
 
@@ -160,7 +160,7 @@ def _read_weights(
         check_fits_memory(model.to(dtype), spec.name or str(folder))
     try:
         rules = for_model(family.format.rules_for(spec), spec.num_layers, shapes_of(model))
-        rules = _with_names_of_file(family, rules, names)
+        rules = with_names_of_file(family, rules, names)
         copies = _tied_copies(family, rules, tensors)
         ignored = (*family.format.ignored, *copies, *map(re.escape, (*prediction_tensors(names), *left_out)))
         load_tensors(model, tensors, rules, ignored, dtype, device)
@@ -242,7 +242,7 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _with_names_of_file(family: Family, rules: list[Rule], names: list[str]) -> list[Rule]:
+def with_names_of_file(family: Family, rules: list[Rule], names: list[str]) -> list[Rule]:
     """The rules with the names of this file: with or without the family's prefix, and older ones of norms."""
     present = set(names)
 

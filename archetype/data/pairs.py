@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from archetype.data.batches import Tokens
 from archetype.data.records import Form, read_records
+from archetype.data.text_files import read_lines_text
 from archetype.errors import DataError
-from archetype.io.text import read_text
 from archetype.tokenizers import Tokenizer
 
 PAIR = {"source": Form("a source"), "target": Form("its target")}
@@ -87,7 +87,8 @@ def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[s
     """
     if isinstance(data, tuple):
         source, target = map(Path, data)
-        return read_lines(read_text(source), read_text(target), f"{source}, {target}")
+        remedy = "name a file of records with --data, or give two files of lines"
+        return read_lines(read_lines_text(source, remedy), read_lines_text(target, remedy), f"{source}, {target}")
     records = read_records(Path(data), PAIR)
     return [record["source"] for record in records], [record["target"] for record in records]
 

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from archetype.data.columns import columns_of, has_no_names, text_columns
+from archetype.data.columns import columns_of, has_no_names, named, text_columns
 from archetype.data.skipping import skip
 from archetype.data.tables import TABLE_SUFFIXES, Row, rows
-from archetype.errors import DataError, SpecError, nearest, one_line
+from archetype.errors import DataError, SpecError, nearest
 
-MAX_NAMES = 80  # characters of the names of columns in a message
 RENAME = "name its columns so"
 
 
@@ -142,11 +141,6 @@ def columns_by_field(columns: Sequence[str], fields: Iterable[str]) -> dict[str,
             raise SpecError(f"--column {said}", f"{field!r} is not a field of these data", nearest(field, fields))
         by_field[field] = column
     return by_field
-
-
-def named(columns: Iterable[str]) -> str:
-    """The names of columns, for messages; a file without a line of names shows its first row."""
-    return one_line(", ".join(columns), MAX_NAMES)
 
 
 def _options(file: Path, fields: Mapping[str, Form], said: Mapping[str, str]) -> str:

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from archetype.data.records import NoColumn, named
+from archetype.data.columns import named
+from archetype.data.records import NoColumn
 from archetype.data.skipping import decoded_lines, skip, skipping_limit
 from archetype.data.tables import (
     CSV_SUFFIXES,
@@ -33,6 +34,7 @@ from archetype.data.tables import (
 from archetype.errors import DataError, one_line
 from archetype.io import hub
 from archetype.io.files import check_regular
+from archetype.io.text import check_is_text
 
 TEXT_SUFFIXES = (".txt", ".txt.gz", ".md")  # of the files that are read of a folder
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -176,6 +178,8 @@ def _texts(part: Part, separator: str | None) -> Iterator[str]:
     """The documents of a text file that begin in a range of it."""
     with Opened(part.source, part.start) as file:
         for offset, data in _sections(file, part) if separator is None else _separated(file, part, separator.encode()):
+            if offset == 0:
+                check_is_text(data, part.source)
             try:
                 text = data.decode()
             except UnicodeDecodeError as error:

@@ -17,7 +17,7 @@ from archetype.data.skipping import NOT_UTF8, skip
 from archetype.distribution import install_command
 from archetype.errors import DataError, one_line
 from archetype.io.files import MAX_TEXT_BYTES, check_regular
-from archetype.io.text import read_data
+from archetype.io.text import check_is_text, read_data
 
 DELIMITERS = ",;\t|"
 CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -76,17 +76,24 @@ def rows(file: Path) -> Iterator[Row]:
 
 def rows_of(file: BinaryIO, name: str) -> Iterator[Row]:
     """The rows of an open file, whose name says whether it is CSV or TSV; JSON says itself whether it is a list."""
+    start = file.read(2**12)
+    check_is_text(start, name)
+    file.seek(0)
     if name.endswith(CSV_SUFFIXES):
         return _delimited_rows(file, name)
-    start = file.read(2**12).removeprefix(b"\xef\xbb\xbf").lstrip()
-    file.seek(0)
-    return _rows_of_list(file, name) if start.startswith(b"[") else _rows_of_lines(file, name)
+    return _rows_of_list(file, name) if _starts_list(start) else _rows_of_lines(file, name)
 
 
 def is_list(name: str) -> bool:
     """Whether a file holds a list of JSON objects."""
     with Opened(name) as file:
-        return file.read(2**12).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+        start = file.read(2**12)
+        check_is_text(start, name)
+        return _starts_list(start)
+
+
+def _starts_list(start: bytes) -> bool:
+    return start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
 def lines_of(file: BinaryIO, place: str) -> Iterator[bytes]:

@@ -1,15 +1,19 @@
 """The picture of a whole model: its streams, a heading, and what letters and bars mean."""
 
-from archetype.diagram.aspect import with_aspect
-from archetype.diagram.content import LINE
-from archetype.diagram.scene import Container, Layout, Measure, Note, Scene
+from collections.abc import Iterable
+
+from archetype.diagram.aspect import proportion, with_aspect
+from archetype.diagram.content import LINE, PAD
+from archetype.diagram.packing import packings
+from archetype.diagram.picture import smallest_text
+from archetype.diagram.scene import Box, Container, Layout, Measure, Note, Scene
 from archetype.diagram.stack import PANELS_IN_A_ROW
 from archetype.diagram.streams import Drawer
 from archetype.diagram.text import NOTE, fitted, text_width, wrapped
 from archetype.errors import SpecError, one_line
 from archetype.estimate.report import CostReport
 
-EDGE = 28.0  # around the picture
+EDGE, SLIDE_EDGE = 28.0, 16.0  # around the picture
 UNITS: dict[Measure, str] = {
     "parameters": "parameters", "active": "parameters that one token meets", "flops": "FLOPs of a forward pass",
     "bytes": "bytes of the weights",
@@ -29,8 +33,38 @@ def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
     """
     is_one = len(report.spec.stacks) == 1  # side by side, two streams stand in one row each
     rows = range(PANELS_IN_A_ROW, 0, -1) if is_one else [PANELS_IN_A_ROW]
-    scenes = (with_aspect(draw(report, measure, in_a_row=count), aspect) for count in rows)
-    return min(scenes, key=lambda scene: scene.width)
+    scenes = [with_aspect(draw(report, measure, in_a_row=count), aspect) for count in rows]
+    if (scene := _with_cards(report, measure, aspect)) is not None:
+        scenes.append(scene)
+    return max(scenes, key=lambda scene: smallest_text(scene) / scene.width)
+
+
+def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | None:
+    """The scene with each content of the blocks once, in the arrangement that leaves the text largest."""
+    drawer = Drawer(report, cards=measure)
+    if drawer.cards is None or not drawer.cards.is_complete:
+        return None
+    outline = drawer.layout()
+    items = [outline, *drawer.cards.drawn()]
+    drawer.put_rest(outline)
+    areas = [item.area for item in items]
+    sizes = [(right - left, top - bottom) for left, bottom, right, top in areas]
+    boxes = [box for item in items for box in item.boxes]
+    letters = sum(text_width(f"{letter} = {value:,} {meaning}; ", NOTE)
+                  for letter, value, meaning in _legend(drawer, boxes))  # fmt: skip
+
+    def width_of(places: Iterable[tuple[float, float]]) -> float:
+        width = max(x + w for (x, _), (w, _) in zip(places, sizes, strict=True)) + 2 * SLIDE_EDGE
+        height = max(y + h for (_, y), (_, h) in zip(places, sizes, strict=True))
+        height += 44 + 22 + SLIDE_EDGE + LINE * (2 + letters // (width - 2 * SLIDE_EDGE))
+        return max(width, proportion(aspect) * height)
+
+    layout = Layout()
+    for item, (left, bottom, *_), (x, y) in zip(
+        items, areas, min(packings(sizes, 1.5 * PAD), key=width_of), strict=True
+    ):
+        layout.join(item, x - left, y - bottom)
+    return with_aspect(_framed(report, measure, drawer, layout, is_slide=True), aspect)
 
 
 def draw(
@@ -50,13 +84,20 @@ def draw(
     if measure not in UNITS:
         raise SpecError("measure", f"there is no measure {measure!r}", f"use one of {', '.join(UNITS)}")
     drawer = Drawer(report, unfold, in_a_row)
-    layout = drawer.layout()
+    return _framed(report, measure, drawer, drawer.layout())
+
+
+def _legend(drawer: Drawer, boxes: list[Box], notes: Iterable[Note] = ()) -> tuple[tuple[str, int, str], ...]:
+    """The letters of boxes and of the shapes beside them."""
+    shapes = [box.shape for box in boxes] + [note.text for note in notes if note.text.startswith("(")]
+    return drawer.costs.legend(shapes, [box.label for box in boxes])
+
+
+def _framed(report: CostReport, measure: Measure, drawer: Drawer, layout: Layout, is_slide: bool = False) -> Scene:
+    """The scene of a layout: with a heading, on a slide of one line, and what letters and bars mean."""
     name = one_line(report.spec.name, 80) or report.spec.kind
-    left, bottom, right, top = layout.bounds
-    for note in layout.notes:
-        reach = text_width(note.text, NOTE) + 4
-        left = min(left, note.x - reach) if note.anchor == "end" else left
-        right = max(right, note.x + reach) if note.anchor == "start" else right
+    left, bottom, right, top = layout.area
+    edge = SLIDE_EDGE if is_slide else EDGE
     totals = f"{report.parameters['total']:,} parameters"
     if report.parameters["active"] != report.parameters["total"]:
         totals += f", {report.parameters['active']:,} active"
@@ -64,24 +105,26 @@ def draw(
         f" in {report.dtype}" if measure == "bytes" else f" over {report.batch} x {report.length:,} tokens"
     )  # fmt: skip
     unit = f"{UNITS[measure]}{where}"
-    shapes = [box.shape for box in layout.boxes] + [note.text for note in layout.notes if note.text.startswith("(")]
-    legend = drawer.costs.legend(shapes, [box.label for box in layout.boxes])
+    legend = _legend(drawer, layout.boxes, layout.notes)
     words = [f"{letter} = {value:,} {meaning}" for letter, value, meaning in legend]
-    width = max(right - left + 2 * EDGE, 420.0)
-    lines = wrapped("; ".join(words), NOTE, width - 2 * EDGE)
-    head, foot = 66.0, 22.0 + LINE * (len(lines) + 1)
-    height = top - bottom + head + foot + EDGE
+    width = max(right - left + 2 * edge, 420.0)
+    lines = wrapped("; ".join(words), NOTE, width - 2 * edge)
+    layers = f"{report.spec.num_layers} layer{'s' * (report.spec.num_layers > 1)}"
+    said = f"{totals}; {layers}" if report.spec.num_layers else totals
+    beside = edge + text_width(name, 20, bold=True) + 20
+    is_slide = is_slide and beside + text_width(said, NOTE) <= width - edge
+    head, foot = 44.0 if is_slide else 66.0, 22.0 + LINE * (len(lines) + 1)
+    height = top - bottom + head + foot + edge
     moved = Layout()
-    moved.join(layout, EDGE - left, foot + EDGE - bottom - 8)
+    moved.join(layout, edge - left, foot + edge - bottom - 8)
     container = Container("model", 6, 6, width - 12, height - 12, "model", name)
     moved.containers.insert(0, container)
     scene = moved.upside_down(height)
-    layers = f"{report.spec.num_layers} layer{'s' * (report.spec.num_layers > 1)}"
     notes = [
-        Note(EDGE, 30, fitted(name, 20, width - 2 * EDGE, 20, bold=True)[0], "start", "heading"),
-        Note(EDGE, 52, f"{totals}; {layers}" if report.spec.num_layers else totals),
-        Note(EDGE, height - foot + 6, f"Bars: {unit}, of all layers together", "start", "bars"),
-        *(Note(EDGE, height - foot + 6 + LINE * number, line) for number, line in enumerate(lines, 1)),
+        Note(edge, 30, fitted(name, 20, width - 2 * edge, 20, bold=True)[0], "start", "heading"),
+        Note(beside, 32, said) if is_slide else Note(edge, 52, said),
+        Note(edge, height - foot + 6, f"Bars: {unit}, of all layers together", "start", "bars"),
+        *(Note(edge, height - foot + 6 + LINE * number, line) for number, line in enumerate(lines, 1)),
     ]
     kind = report.spec.kind.replace("_", "-")
     article = "an" if kind[0] in "aeiou" else "a"

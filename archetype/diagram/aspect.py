@@ -7,6 +7,18 @@ from archetype.diagram.scene import Layout, Scene
 from archetype.errors import SpecError
 
 
+def proportion(aspect: str) -> float:
+    """Return the width of a picture for each pixel of its height.
+
+    Raises:
+        SpecError: it is no pair such as 16:9.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,3}):([1-9]\d{0,3})", aspect)
+    if match is None:
+        raise SpecError("aspect", f"{aspect!r:.40} is no proportion", "write width and height, such as 16:9")
+    return int(match[1]) / int(match[2])
+
+
 def with_aspect(scene: Scene, aspect: str) -> Scene:
     """The scene in the middle of a picture of a proportion; nothing is scaled or cut.
 
@@ -17,10 +29,7 @@ def with_aspect(scene: Scene, aspect: str) -> Scene:
     Raises:
         SpecError: it is no such pair.
     """
-    match = re.fullmatch(r"([1-9]\d{0,3}):([1-9]\d{0,3})", aspect)
-    if match is None:
-        raise SpecError("aspect", f"{aspect!r:.40} is no proportion", "write width and height, such as 16:9")
-    ratio = int(match[1]) / int(match[2])
+    ratio = proportion(aspect)
     width, height = max(scene.width, ratio * scene.height), max(scene.height, scene.width / ratio)
     moved = Layout()
     drawn = Layout(list(scene.boxes), list(scene.containers), list(scene.wires), list(scene.notes))

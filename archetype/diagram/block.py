@@ -10,7 +10,7 @@ from archetype.diagram.scene import Box
 from archetype.models.block.diagram import contents
 from archetype.models.block.spec import Block
 from archetype.models.stack.cost import StackCost
-from archetype.roles.drawing import Branch, Inside, inside, title
+from archetype.roles.drawing import Branch, Inside, inside, title, with_equals_once
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.mixer import Mixer
 from archetype.spec.edit import index_text
@@ -26,14 +26,30 @@ class Kind(NamedTuple):
 
 def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: ReportCosts) -> None:
     """The contents of a block, wired as its wiring says."""
-    layer_costs, field = costs.of_layers(stack, kind.layers), field_of(kind, stack)
-    parts = contents(kind.block)
+    layer_costs = costs.of_layers(stack, kind.layers)
+    own = layer_costs.take("wiring")
+    if own.parameters or own.flops:  # what a wiring from outside computes with weights of its own
+        rail.put(Box(f"{place}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), own,
+                     field=f"{field_of(kind, stack)}.wiring", sets=layer_costs.owners))  # fmt: skip
+    put_branches(rail, place, kind, stack, layer_costs, tuple(contents(kind.block)))
+
+
+def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[str, ...]]:
+    """Return the names of a block's contents, those together that read the same vectors side by side."""
+    names = tuple(contents(kind.block))
+    is_one = len(names) == 2 and _branch(kind.block, costs.of_layers(stack, kind.layers)).parallel
+    return [names] if is_one else [(name,) for name in names]
+
+
+def put_branches(
+    rail: Rail, place: str, kind: Kind, stack: StackCost, layer_costs: LayerCosts, names: tuple[str, ...]
+) -> None:
+    """Some contents of a block, wired as its wiring says."""
+    field = field_of(kind, stack)
+    parts = {name: part for name, part in contents(kind.block).items() if name in names}
     drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}
-    columns = max(3.0, *(end - start for start, end in map(extent, drawings.values())))
-    laid_out = {
-        name: _content(f"{place}.{name}", part, drawings[name], layer_costs, field, columns, rail)
-        for name, (part, _) in parts.items()
-    }
+    if rail.legible is not None:
+        drawings = {name: with_equals_once(drawing) for name, drawing in drawings.items()}
     branch = _branch(kind.block, layer_costs)
 
     def norm_of(content: str, ending: str) -> Box | None:
@@ -42,20 +58,23 @@ def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: Repor
             return None
         name = f"{content}_{ending}"
         return Box(f"{place}.{name}", 0, 0, W, SLIM, "norm", title(norm), layer_costs.shape(name),
-                   len(kind.layers), layer_costs.take(name), field=f"{field}.wiring",
+                   layer_costs.count, layer_costs.take(name), field=f"{field}.wiring",
                    sets=layer_costs.owners)  # fmt: skip
 
     def carry(*names: str) -> None:  # streams, on the rail before contents read them
         for name in () if stack.stack.residual.is_sum else names:
             own = f"{name}_residual"
             rail.put(Box(f"{place}.{own}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
-                         "", len(kind.layers), layer_costs.take(own), field=f"{stack.prefix}residual",
+                         "", layer_costs.count, layer_costs.take(own), field=f"{stack.prefix}residual",
                          sets=layer_costs.owners))  # fmt: skip
 
-    own = layer_costs.take("wiring")
-    if own.parameters or own.flops:  # what a wiring from outside computes with weights of its own
-        rail.put(Box(f"{place}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), own,
-                     field=f"{field}.wiring", sets=layer_costs.owners))  # fmt: skip
+    columns = max(
+        [3.0 if rail.legible is None else 1.0, *(end - start for start, end in map(extent, drawings.values()))]
+    )
+    laid_out = {
+        name: _content(f"{place}.{name}", part, drawings[name], layer_costs, field, columns, rail)
+        for name, (part, _) in parts.items()
+    }
     if branch.parallel and len(laid_out) == 2:
         second = None if branch.shared_norm else norm_of("feedforward", branch.before)
         norms = (norm_of("mixer", branch.before), second)
@@ -74,6 +93,12 @@ def field_of(kind: Kind, stack: StackCost) -> str:
     return stack.stack.field(index_text(list(kind.layers), len(stack.stack.layers)))
 
 
+def captions(name: str, part: Mixer | FeedForward, costs: LayerCosts) -> list[str]:
+    """Return what is said of a content of a block."""
+    own = mixer_facts(costs.block.mixer, costs.stack.stack.causal) if name == "mixer" else []
+    return facts(part) + own
+
+
 def _branch(block: Block, costs: LayerCosts) -> Branch:
     """How contents leave and join the stream; where the wiring does not say it, by the norms that its cost counts."""
     if (function := provided("diagram", type(block.wiring))) is not None:
@@ -87,11 +112,11 @@ def _content(
     place: str, part: Mixer | FeedForward, drawing: Inside, costs: LayerCosts, field: str, columns: float, rail: Rail
 ) -> Content:
     name = place.rpartition(".")[2]
-    heading, lines = title(part), facts(part)
+    heading, lines = title(part), captions(name, part, costs)
     if name == "cross":
         heading, field = "Cross-attention", f"{field}.cross_attention"
     else:
         field = f"{field}.{name}"
-    if name == "mixer":
-        lines += mixer_facts(costs.block.mixer, costs.stack.stack.causal)
-    return content_layout(place, name, heading, lines, drawing, costs, field, columns, rail.letters)
+    return content_layout(
+        place, name, heading, lines, drawing, costs, field, columns, rail.letters, rail.legible, rail.counts
+    )

@@ -33,7 +33,7 @@ def _fact(name: str, value: Any) -> str:
         case False | None:
             return ""
         case dict():
-            return f"{name}: {', '.join(_words(value))}"
+            return f"{name}: {', '.join(words)}" if (words := list(_words(value))) else name
         case list() | tuple():
             return f"{name} {', '.join(str(one['kind'] if isinstance(one, dict) else one) for one in value)}"
     return f"{name} {_number(value)}"

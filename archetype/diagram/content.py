@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from archetype.diagram.costs import LayerCosts
-from archetype.diagram.scene import Box, Container, Layout, Note
+from archetype.diagram.picture import least_width
+from archetype.diagram.scene import Box, Container, Layout, Measure, Note
 from archetype.diagram.text import NOTE, wrapped
 from archetype.roles.drawing import SOURCE, Cell, Inside, X
 
@@ -15,6 +17,7 @@ GUTTER = 12.0  # between columns
 PAD = 14.0  # within a container
 CAPTION = 160.0  # of the text at the right of a content
 LINE, TITLE = 14.5, 13.5  # of captions
+ROWS = re.compile("[BTS](?=[,)])")  # letters of a shape that say which rows and positions
 BUS = 10.0  # from a container's lower edge to where its inputs part
 
 
@@ -25,6 +28,7 @@ class Content(NamedTuple):
         layout: its container, boxes, wires and text.
         width: of the container.
         height: of the container.
+        middle: of its boxes.
         entry: where the wire to it comes from below.
         readers: cells that read the stream, and cells that read an encoder's output.
         output: the cell whose result is the content's; None where its container stands for it.
@@ -34,6 +38,7 @@ class Content(NamedTuple):
     layout: Layout
     width: float
     height: float
+    middle: float
     entry: float
     readers: tuple[Box, ...]
     source_readers: tuple[Box, ...]
@@ -43,9 +48,9 @@ class Content(NamedTuple):
 
 def content_layout(
     place: str, kind: str, title: str, lines: Iterable[str], drawing: Inside, costs: LayerCosts, field: str,
-    columns: float, letters: Mapping[str, str],
+    columns: float, letters: Mapping[str, str], legible: Measure | None = None, counts: int = 1,
 ) -> Content:  # fmt: skip
-    """Lay out the inside of a content, with its name and what is said of it at its right.
+    """Lay out the inside of a content, with its name and captions at its right.
 
     Args:
         place: path of its parameters, such as `blocks.*.mixer`.
@@ -57,29 +62,33 @@ def content_layout(
         field: of the specification.
         columns: of the widest content of the block.
         letters: of rows and positions, where this stack has others than B, T and S.
+        legible: the measure of whose numbers none is shrunk: boxes are as wide as their text, and captions are left to
+            the caller (absent: boxes of one width, in which text shrinks).
+        counts: layers that are said beside it; boxes show the cost of one.
     """
     layout, name, role = Layout(), place.rpartition(".")[2], "feedforward" if kind == "feedforward" else "mixer"
-    bottoms, upper = _rows(drawing)
-    left, pitch = PAD, W + GUTTER
     boxes: dict[str, Box] = {}
     for cell in drawing.cells:
         rows = cell.rows or (cell.name,)
-        shape = re.sub("[BTS](?=[,)])", lambda letter: letters.get(letter[0], letter[0]), cell.shape)
+        shape = "" if costs.others and ROWS.search(cell.shape) else cell.shape  # each stack has other rows
+        shape = ROWS.sub(lambda letter: letters.get(letter[0], letter[0]), shape)
         shape, label = (costs.in_letters(name, cell.name, text) for text in (shape, cell.label or cell.name))
         if not shape and cell.kind in ("", "norm"):
             shape = next(filter(None, (costs.shape(f"{name}.{row}") for row in rows)), "")
-        boxes[cell.name] = layout.add(
-            Box(f"{place}.{cell.name}", left + cell.column * pitch, bottoms[cell.row], cell.span * pitch - GUTTER,
-                SLIM if cell.slim else H, cell.kind or role, label, shape, len(costs.layers),
-                costs.take(*(f"{name}.{row}" for row in rows)), field=field,
-                gives=_gives(place, cell, drawing.output), sets=costs.owners)
-        )  # fmt: skip
+        cost = costs.take(*(f"{name}.{row}" for row in rows))
+        is_slim = cell.slim or (legible is not None and not getattr(cost, legible))
+        boxes[cell.name] = Box(f"{place}.{cell.name}", 0, 0, W, SLIM if is_slim else H, cell.kind or role, label, shape,
+                               costs.count, cost, field=field, gives=_gives(place, cell, drawing.output),
+                               sets=costs.owners, counted=counts > 1)  # fmt: skip
+    pitch = (W if legible is None else _column(drawing, boxes, legible)) + GUTTER
+    bottoms, upper = _rows(drawing, boxes)
     first, end = extent(drawing)
     grid = columns * pitch - GUTTER
     shift = (grid + GUTTER - (first + end) * pitch) / 2
-    layout.boxes = [Box(**{**vars(box), "x": box.x + shift}) for box in layout.boxes]
-    boxes = {cell.name: box for cell, box in zip(drawing.cells, layout.boxes, strict=True)}
-    _wire(layout, drawing, boxes)
+    for cell in drawing.cells:
+        x, y, w = PAD + cell.column * pitch + shift, bottoms[cell.row], cell.span * pitch - GUTTER
+        boxes[cell.name] = layout.add(replace(boxes[cell.name], x=x, y=y, w=w))
+    _wire(layout, drawing, boxes, pitch)
     for group in drawing.groups:
         layout.containers.append(_around(f"{place}.{group.cells[0].rpartition('.')[0]}", group.label, group.repeat,
                                      [boxes[cell] for cell in group.cells], field))  # fmt: skip
@@ -89,21 +98,20 @@ def content_layout(
             layout.notes.append(Note(container.x + container.w - 8, top, group.label, "end", "pill"))
         else:  # beside the wire that leaves in the middle
             layout.notes.append(Note(container.x + container.w / 2 + 8, top, group.label, "start", "pill"))
-    text = [line for one in lines for line in wrapped(one, NOTE, CAPTION)]
-    height = max(upper + PAD, 2 * PAD + TITLE + 4 + LINE * len(text))
-    width = PAD + grid + PAD + CAPTION + PAD
-    x, y = PAD + grid + PAD, height - PAD - TITLE / 2
-    layout.notes.append(Note(x, y, title, "start", "title"))
-    layout.notes += [Note(x, y - 5 - LINE * number, line) for number, line in enumerate(text, 1)]
-    layout.containers.insert(
-        0, Container(place, 0, 0, width, height, kind, title, tuple(text), len(costs.layers), field)
-    )
+    width, height, text = PAD + grid + PAD, upper + PAD, list(lines)
+    if legible is None:
+        text = [piece for line in text for piece in wrapped(line, NOTE, CAPTION)]
+        x, width, height = width, width + CAPTION + PAD, max(height, 2 * PAD + TITLE + 4 + LINE * len(text))
+        y = height - PAD - TITLE / 2
+        layout.notes.append(Note(x, y, title, "start", "title"))
+        layout.notes += [Note(x, y - 5 - LINE * number, line) for number, line in enumerate(text, 1)]
+    layout.containers.insert(0, Container(place, 0, 0, width, height, kind, title, tuple(text), costs.count, field))
     readers = tuple(boxes[cell.name] for cell in drawing.cells if X in cell.inputs)
     sources = tuple(boxes[cell.name] for cell in drawing.cells if SOURCE in cell.inputs)
     middle = PAD + grid / 2
     entry = readers[0].middle if sources else middle
     container_box = Box(place, 0, 0, width, height, kind, title)
-    return Content(layout, width, height, entry, readers, sources, boxes.get(drawing.output), container_box)
+    return Content(layout, width, height, middle, entry, readers, sources, boxes.get(drawing.output), container_box)
 
 
 def _gives(place: str, cell: Cell, output: str) -> str:
@@ -119,18 +127,24 @@ def extent(drawing: Inside) -> tuple[float, float]:
     return first, max((cell.column + cell.span for cell in drawing.cells), default=1.0)
 
 
-def _rows(drawing: Inside) -> tuple[dict[int, float], float]:
+def _column(drawing: Inside, boxes: Mapping[str, Box], measure: Measure) -> float:
+    """Return the least width of a column in which no text of the cells is shrunk."""
+    widths = [(least_width(boxes[cell.name], measure) + GUTTER) / cell.span for cell in drawing.cells]
+    return max(widths, default=W + GUTTER) - GUTTER
+
+
+def _rows(drawing: Inside, boxes: Mapping[str, Box]) -> tuple[dict[int, float], float]:
     """The lower edge of each row, and the upper edge of the last."""
     bottoms, y = {}, 2 * BUS
     last = max((cell.row for cell in drawing.cells), default=-1)
     for row in range(last + 1):
-        heights = [SLIM if cell.slim else H for cell in drawing.cells if cell.row == row]
+        heights = [boxes[cell.name].h for cell in drawing.cells if cell.row == row]
         bottoms[row] = y
         y += (max(heights) if heights else 0) + GAP
     return bottoms, y - GAP if bottoms else y
 
 
-def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box]) -> None:
+def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box], pitch: float) -> None:
     """Wires between the cells: straight where one stands above the other."""
     cells = {cell.name: cell for cell in drawing.cells}
     for cell in drawing.cells:
@@ -147,10 +161,10 @@ def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box]) -> None:
                          (box.middle, box.y)]  # fmt: skip
                 layout.wire(source, box, "branch", bends)
                 continue
-            lanes = min(cells[name].lanes, round((right - left + GUTTER) / (W + GUTTER)))
-            starts = [left + lane * (W + GUTTER) + W / 2 for lane in range(lanes)]
+            lanes = min(cells[name].lanes, round((right - left + GUTTER) / pitch))
+            starts = [left + lane * pitch + (pitch - GUTTER) / 2 for lane in range(lanes)]
             if column:
-                starts = [source.x + (float(column) - cells[name].column) * (W + GUTTER) + W / 2]
+                starts = [source.x + (float(column) - cells[name].column) * pitch + (pitch - GUTTER) / 2]
             elif lanes < 2:
                 starts = [_meeting(source, box, left, right)]
             for x in starts:

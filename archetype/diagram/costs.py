@@ -1,7 +1,7 @@
 """Which box gets which row of a cost report: every row exactly one."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from archetype.cost.formula import Formula, Symbol, symbol_names
 from archetype.diagram.scene import Cost
@@ -73,10 +73,18 @@ class ReportCosts:
 
 
 class LayerCosts:
-    """The rows of equal layers of a stack, all of them together."""
+    """The rows of equal layers of a stack, all of them together.
 
-    def __init__(self, costs: ReportCosts, stack: StackCost, layers: tuple[int, ...]) -> None:
-        self.costs, self.stack, self.layers = costs, stack, layers
+    Args:
+        costs: of the model.
+        stack: that they belong to.
+        layers: their indices.
+        others: equal layers of other stacks, counted with them.
+    """
+
+    def __init__(self, costs: ReportCosts, stack: StackCost, layers: tuple[int, ...],
+                 others: Sequence["LayerCosts"] = ()) -> None:  # fmt: skip
+        self.costs, self.stack, self.layers, self.others = costs, stack, layers, others
         self.chosen = chosen = set(layers)
         self.groups: list[tuple[LayerGroup, int]] = [
             (group, number) for group in stack.groups if (number := len(chosen.intersection(group.layers)))
@@ -95,12 +103,18 @@ class LayerCosts:
         """The cost of modules of the block, such as `mixer.q`."""
         prefix = f"{self.stack.prefix}blocks."
         counts = [(group.label, number, self._owners(group)) for group, number in self.groups]
-        return self.costs.sum((f"{prefix}{label}.{name}", n, own) for label, n, own in counts for name in modules)
+        cost = self.costs.sum((f"{prefix}{label}.{name}", n, own) for label, n, own in counts for name in modules)
+        return sum((other.take(*modules) for other in self.others), cost)
+
+    @property
+    def count(self) -> int:
+        """How many layers they are."""
+        return len(self.layers) + sum(other.count for other in self.others)
 
     @property
     def owners(self) -> int:
         """How many of these layers have weights of their own."""
-        return sum(self._owners(group) for group, _ in self.groups)
+        return sum(self._owners(group) for group, _ in self.groups) + sum(other.owners for other in self.others)
 
     def in_letters(self, content: str, cell: str, text: str) -> str:
         """Return the shape or label of a cell with each size as this model writes it: P as P2 where two sizes are P.

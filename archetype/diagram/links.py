@@ -34,6 +34,12 @@ def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None
     top = output.y + output.h
     others = [block for block in _blocks(layout) if block not in theirs]
     low, nearest = max(block.y + block.h for block in others), min(block.x for block in theirs)
+    if not any(rail.waiting for rail in rails):  # contents are drawn elsewhere
+        (block,) = theirs
+        end = block.x + 10, block.y + block.h  # from above, for a bias of positions may stand at its left
+        line = max(top, low, end[1]) + GAP
+        points = [(output.middle, top), (output.middle, line), (end[0], line), end]
+        layout.wire(output, block.as_box(), "source", points)
     for rail in rails:
         for boxes, bus in rail.waiting:
             readers = [layout.box(box.id) for box in boxes]

@@ -1,6 +1,7 @@
 """A scene as what is painted: rectangles, lines and text, for every kind of file alike."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from archetype.diagram.scene import Box, Cost, Measure, Scene
@@ -13,6 +14,7 @@ ROLES = {
 NUMBER, LABEL, SMALL, SHAPE = 11.5, 13.5, 12.5, 11.5  # sizes of text in a box
 INSET = 8.0  # of text in a box
 BAR = 3.0  # height of a bar
+WIDEST = 320  # a box that its text may ask for
 ARROW = 4.5  # half of an arrow's width
 
 
@@ -126,7 +128,7 @@ def amount(box: Box, measure: Measure) -> str:
     if not getattr(box.cost, measure):
         return ""
     number = short_bytes(each) if measure == "bytes" else short(each)
-    return number if times == 1 else f"{times} × {number}"
+    return number if times == 1 or box.counted else f"{times} × {number}"
 
 
 def cost_line(box: Box, total: Cost, measure: str) -> str:
@@ -157,8 +159,32 @@ def _box(box: Box, scene: Scene, largest: int, total: Cost) -> Iterator[Item]:
     radius = box.h / 2 if box.kind in ("input", "output") else 6
     style = f"box {role(box.kind)}" + (" shared" if box.kind == "shared" else "")
     yield Area(box.x, box.y, box.w, box.h, style, radius, box.change, says, box.id)
+    yield from _texts(box, scene.measure)
+    share = getattr(box.cost, scene.measure) / largest
+    if share and box.h >= 30:
+        left, track = box.x + INSET, min(box.w - 2 * INSET, 108.0)
+        yield Area(left, box.y + box.h - BAR - 3.5, track, BAR, "track", BAR / 2)
+        yield Area(left, box.y + box.h - BAR - 3.5, max(track * share, 1.0), BAR, f"bar {role(box.kind)}", BAR / 2)
+
+
+def smallest_text(scene: Scene) -> float:
+    """Return the size of the smallest text of a scene, in its pixels."""
+    return min(item.size for item in paint(scene) if isinstance(item, Text))
+
+
+def least_width(box: Box, measure: Measure) -> float:
+    """Return the least width of a box in which none of its text is smaller than a note; at most `WIDEST`."""
+    for width in range(72, WIDEST, 4):
+        texts = list(_texts(replace(box, w=width), measure))
+        if all(text.size >= NOTE and not text.text.endswith("…") for text in texts):
+            return width
+    return WIDEST
+
+
+def _texts(box: Box, measure: Measure) -> Iterator[Text]:
+    """The text within a box."""
     left, right, inner = box.x + INSET, box.x + box.w - INSET, box.w - 2 * INSET
-    number = amount(box, scene.measure)
+    number = amount(box, measure)
     if box.h < 30:
         yield from _slim(box, number, left, right, inner)
         return
@@ -172,21 +198,18 @@ def _box(box: Box, scene: Scene, largest: int, total: Cost) -> Iterator[Item]:
     text, size = fitted(box.shape, SHAPE, inner - (taken if beside_shape else 0), 7)
     if text:
         yield Text(left, box.y + 27, text, size, "start", False, "quiet", box.id)
-    share = getattr(box.cost, scene.measure) / largest
-    if share:
-        track = min(inner, 108.0)
-        yield Area(left, box.y + box.h - BAR - 3.5, track, BAR, "track", BAR / 2)
-        yield Area(left, box.y + box.h - BAR - 3.5, max(track * share, 1.0), BAR, f"bar {role(box.kind)}", BAR / 2)
 
 
 def _slim(box: Box, number: str, left: float, right: float, inner: float) -> Iterator[Text]:
     middle = box.y + box.h / 2
-    beside = box.shape if box.kind in ("input", "output", "operation") or box.kind.startswith("layer") else number
+    shows_shape = box.kind in ("input", "output", "operation") or box.kind.startswith("layer")
+    beside = box.shape if shows_shape or not number else number
     if not beside:
         text, size = fitted(box.label, SMALL, inner, 7)
         yield Text(box.x + box.w / 2, middle, text, size, "middle", False, "ink", box.id)
         return
-    shown, beside_size = fitted(beside, 10.5, inner * 0.6, 7)
+    room = max(inner * 0.6, inner - text_width(box.label, SMALL) - 6)
+    shown, beside_size = fitted(beside, SHAPE, room, 7)
     text, size = fitted(box.label, SMALL, inner - text_width(shown, beside_size) - 6, 7)
     yield Text(left, middle, text, size, "start", False, "ink", box.id)
     yield Text(right, middle, shown, beside_size, "end", False, "quiet", box.id)

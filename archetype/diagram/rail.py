@@ -1,9 +1,11 @@
 """The residual stream as a straight rail, and the branches that leave and join it as each wiring has them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from archetype.diagram.content import BUS, CAPTION, GAP, PAD, SLIM, Content, W
-from archetype.diagram.scene import Box, Layout, Note, Point
+from archetype.diagram.content import BUS, GAP, SLIM, Content, W
+from archetype.diagram.picture import least_width
+from archetype.diagram.scene import Box, Layout, Measure, Note, Point
 
 BRANCHES = W / 2 + 24  # where contents begin, from the rail
 DOT, SUM = 6.0, 18.0  # a tap, and a sum, on the rail
@@ -20,10 +22,15 @@ class Rail:
         waiting: contents that read an encoder's output: their readers, and the height at which its wire comes.
         letters: of rows and positions, where this rail has others than B, T and S.
         right: how far contents reach.
+        counts: layers that its card says it stands for; boxes show the cost of one.
+        legible: the measure of whose numbers none is shrunk: boxes are as wide as their text (absent: as they are).
+        branches: where contents begin.
     """
 
-    def __init__(self, letters: Mapping[str, str] | None = None) -> None:
-        self.letters = letters or {}
+    def __init__(
+        self, letters: Mapping[str, str] | None = None, legible: Measure | None = None, counts: int = 1
+    ) -> None:
+        self.letters, self.legible, self.counts, self.branches = letters or {}, legible, counts, BRANCHES
         self.layout = Layout()
         self.y, self.floor, self.right = 0.0, 0.0, W / 2
         self.last: Box | None = None
@@ -31,6 +38,7 @@ class Rail:
 
     def put(self, box: Box, gap: float = GAP) -> Box:
         """Put a box on the rail, above what stands there."""
+        box = self.sized(box)
         placed = self.layout.add(Box(**{**vars(box), "x": -box.w / 2, "y": self.y + gap}))
         self._stream(placed)
         self.y = placed.y + placed.h
@@ -48,13 +56,14 @@ class Rail:
 
     def side(self, box: Box, join: str, symbol: bool = True, gap: float = GAP) -> Box:
         """Add what a box beside the rail gives to the stream; without a `symbol` for a sum, put it before it."""
-        y = self.y + gap
+        y, box = self.y + gap, self.sized(box)
         placed = self.layout.add(Box(**{**vars(box), "x": BRANCHES, "y": y}))
         middle = y + placed.h / 2
         if symbol:
             node = self._node(join, middle - SUM / 2)
         else:
-            node = self.layout.add(Box(join, -24, middle - SUM / 2, 48, SUM, "operation", "concat"))
+            box = self.sized(Box(join, 0, middle - SUM / 2, 48, SUM, "operation", "concat"))
+            node = self.layout.add(replace(box, x=-box.w / 2))
             self._stream(node)
         self.layout.wire(placed, node, "branch", [(placed.x, middle), (node.x + node.w, middle)])
         self.y = y + placed.h - 4
@@ -86,17 +95,18 @@ class Rail:
         """
         y = self.y + GAP
         tap = self._node(f"{name}_tap", y + (SLIM - DOT) / 2, "tap")
-        entry, source = BRANCHES + content.entry, tap
+        left = self._beside(content, before, after)
+        entry, source = left + content.entry, tap
         middle = tap.y + tap.h / 2
         if before is not None:
             source = self._norm(before, entry, y)
             self.layout.wire(tap, source, "branch", [(DOT / 2, middle), (source.x, middle)])
         above = y + SLIM + GAP
-        self.enter(content, source, BRANCHES, above, entry, kind="branch" if residual else "stream")
-        start = self.leave(content, BRANCHES, above)
+        self.enter(content, source, left, above, entry, kind="branch" if residual else "stream")
+        start = self.leave(content, left, above)
         top = above + content.height
         if after is not None:
-            norm = self._norm(after, BRANCHES + PAD + (content.width - CAPTION - 3 * PAD) / 2, top + GAP)
+            norm = self._norm(after, left + content.middle, top + GAP)
             self._up_to(start, norm, top + GAP / 2)
             start, line = norm, norm.y + norm.h / 2
             points: list[Point] = [(norm.x, line)]
@@ -124,8 +134,8 @@ class Rail:
             shared: whether the first serves both.
         """
         y = self.y + GAP
-        x = BRANCHES + first.width + GAP
-        entry, other_entry = BRANCHES + first.entry, x + second.entry
+        x = self.branches + first.width + GAP
+        entry, other_entry = self.branches + first.entry, x + second.entry
         before, other_before = norms
         is_apart = not shared and norms != (None, None)  # each reads the stream, or a norm of it, by a wire of its own
         if is_apart:
@@ -140,17 +150,31 @@ class Rail:
             middle, source = tap.y + tap.h / 2, self._norm(before, entry, y)
             self.layout.wire(tap, source, "branch", [(DOT / 2, middle), (source.x, middle)])
         above = y + SLIM + GAP
-        self.enter(first, source, BRANCHES, above, entry)
+        self.enter(first, source, self.branches, above, entry)
         self.enter(second, other_source if is_apart else source, x, above, other_entry, sideways=not is_apart)
         top = above + max(first.height, second.height)
-        for number, (content, left, end) in enumerate(((first, BRANCHES, "mixer"), (second, x, "feedforward"))):
+        for number, (content, left, end) in enumerate(((first, self.branches, "mixer"), (second, x, "feedforward"))):
             start, line = self.leave(content, left, above), top + GAP + number * (SUM + GAP / 2)
             node = self._node(f"{name}.{end}_sum", line - SUM / 2)
             points = [(start.middle, start.y + start.h), (start.middle, line), (SUM / 2, line)]
             self.layout.wire(start, node, "branch", points)
             self.y = node.y + node.h
 
+    def sized(self, box: Box) -> Box:
+        """Return a box as wide as its text where none may be shrunk; sums and taps as they are."""
+        if self.legible is None or box.kind in ("add", "tap"):
+            return box
+        box = replace(box, counted=self.counts > 1)
+        least = least_width(box, self.legible)
+        return replace(box, w=least if self.branches < BRANCHES and box.kind == "norm" else max(box.w, least))
+
+    def _beside(self, content: Content, before: Box | None, after: Box | None) -> float:
+        """Where a content begins, such that neither norm, which may be wider, reaches the rail."""
+        norms = ((before, content.entry), (after, content.middle))
+        return max([self.branches, *(SUM / 2 + GAP + self.sized(n).w / 2 - middle for n, middle in norms if n)])
+
     def _norm(self, norm: Box, middle: float, y: float) -> Box:
+        norm = self.sized(norm)
         return self.layout.add(Box(**{**vars(norm), "x": middle - norm.w / 2, "y": y}))
 
     def _up_to(self, source: Box, target: Box, middle: float) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from archetype.diagram.text import NOTE, text_width
 from archetype.dtypes import weight_bytes
 from archetype.estimate.rows import Row
 
@@ -84,6 +85,7 @@ class Box:
         field: the part of the specification that it draws.
         change: of a diff: added, removed, changed (another kind) or resized.
         gives: the activation that holds its result; empty where that is the output of the module of its id.
+        counted: whether the picture says elsewhere how many layers it stands for.
     """
 
     id: str
@@ -101,6 +103,7 @@ class Box:
     change: str = ""
     gives: str = ""
     sets: int = 0
+    counted: bool = False
 
     def each(self, measure: "Measure") -> tuple[int, int]:
         """Return how often its cost counts the same amount, and that amount: FLOPs by layer, weights by set."""
@@ -276,6 +279,18 @@ class Layout:
         areas += [(x, y, x, y) for wire in self.wires for x, y in wire.points]
         left, bottom, right, top = zip(*(areas or [(0.0, 0.0, 0.0, 0.0)]), strict=True)
         return min(left), min(bottom), max(right), max(top)
+
+    @property
+    def area(self) -> tuple[float, float, float, float]:
+        """Left, bottom, right and top of all that is in place, its text with it."""
+        left, bottom, right, top = self.bounds
+        for note in self.notes:
+            is_title = note.style == "title"
+            reach = text_width(note.text, 13.5 if is_title else NOTE, is_title) + 4
+            left = min(left, note.x - reach) if note.anchor == "end" else left
+            right = max(right, note.x + reach) if note.anchor == "start" else right
+            bottom, top = min(bottom, note.y - 8), max(top, note.y + 8)
+        return left, bottom, right, top
 
     def upside_down(self, height: float) -> "Layout":
         """With y going downwards from the upper edge, as pictures have it."""

@@ -61,7 +61,9 @@ def put_stack(
         pill = _pill(f"× {number}", kinds[0].layers, stack) if number > 1 else ""
         _block_container(rail, place, kinds[0], stack, start + GAP / 2, pill)
         return
-    _put_layers(rail, kinds, stack)
+    letters = [LETTERS[index] if index < MOST_PANELS else "further" for index in range(len(kinds))]
+    names = [f"{letter}  {kind_name(kind.block)}" for letter, kind in zip(letters, kinds, strict=True)]
+    put_layers(rail, kinds, stack, names)
     put_panels(rail, kinds, stack, costs, in_a_row)
 
 
@@ -144,37 +146,43 @@ def _sharing(layers: Sequence[int], stack: StackCost) -> str:
     return " · ".join(said)
 
 
-def _put_layers(rail: Rail, kinds: list[Kind], stack: StackCost) -> None:
-    """The layers one by one, groups that repeat in a container."""
+def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[str], most: int = MOST_ROWS) -> None:
+    """The layers one by one, groups that repeat in a container.
+
+    Args:
+        rail: of the stack.
+        kinds: of its blocks.
+        stack: with its costs.
+        names: of the kinds.
+        most: rows; layers that fold into no fewer are shown by their kinds.
+    """
     code = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
     codes = [code[layer] for layer in range(len(code))]
     start = 0
     rail.y += MARGIN
     folded = fold(codes)
-    if is_by_kind := sum(len(group) for _, group in folded) > MOST_ROWS:
+    if is_by_kind := sum(len(group) for _, group in folded) > most:
         folded = [(1, [(index, len(kind.layers)) for index, kind in enumerate(kinds)])]
     for times, group in folded:
         period = sum(number for _, number in group)
-        bottom = rail.y + GAP / 2
+        bottom, wide = rail.y + GAP / 2, W
         rail.y += MARGIN if times > 1 else 0
         for index, number in group:
-            name = f"{LETTERS[index]}" if index < MOST_PANELS else "further"
-            text = f"{name}  {kind_name(kinds[index].block)}"
             row = [start + cycle * period + place for cycle in range(times) for place in range(number)]
             sharing = _sharing(kinds[index].layers if is_by_kind else row, stack)
             shape = " · ".join(filter(None, (f"× {number}" if number > 1 else "", sharing)))
             box = Box(f"{stack.prefix}layers.{start}", 0, 0, W, H if sharing else SLIM, f"layer{index % 6}",
-                      text, shape, number * times)  # fmt: skip
-            rail.put(box)
+                      names[index], shape, number * times)  # fmt: skip
+            wide = max(wide, rail.put(box).w)
             start += number
         if times > 1:
             start += (times - 1) * period
             top = rail.y + MARGIN
             place = f"{stack.prefix}layers.to.{start}"
-            container = Container(place, -W / 2 - MARGIN, bottom, W + 2 * MARGIN, top - bottom, "repeat",
+            container = Container(place, -wide / 2 - MARGIN, bottom, wide + 2 * MARGIN, top - bottom, "repeat",
                           f"× {times}", (), times)  # fmt: skip
             rail.layout.containers.append(container)
-            rail.layout.notes.append(Note(W / 2 + MARGIN - 8, top, f"× {times}", "end", "fold"))
+            rail.layout.notes.append(Note(wide / 2 + MARGIN - 8, top, f"× {times}", "end", "fold"))
             rail.y = top
     rail.y += MARGIN / 2
 
@@ -203,11 +211,15 @@ def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None
     if stack.d.symbols <= table.symbols:  # a vector
         width, letter = stack.d.value, costs.text(stack.d)
     shape = f"{table.value // width:,} × {letter}"
-    mixer = next(one for one in containers if one.kind == "mixer" and one.id.startswith(stack.prefix))
-    right, middle = mixer.x + mixer.w, mixer.y + mixer.h / 2
     box = Box(
         place, 0, 0, W, H, "position", "position bias", shape, 1, costs.take(place), field=f"{stack.prefix}layers"
     )
+    if rail.legible is not None:  # contents are drawn elsewhere
+        box = rail.sized(box)
+        rail.layout.add(replace(box, x=max(one.x + one.w for one in rail.layout.boxes) + 3 * MARGIN, y=rail.y - H))
+        return
+    mixer = next(one for one in containers if one.kind == "mixer" and one.id.startswith(stack.prefix))
+    right, middle = mixer.x + mixer.w, mixer.y + mixer.h / 2
     is_elsewhere = sum(container.kind == "block" for container in containers) > 1
     is_taken = any(container.x >= right for container in containers)  # parallel contents
     if is_elsewhere or is_taken:

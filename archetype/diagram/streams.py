@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from archetype.diagram.cards import Cards
 from archetype.diagram.content import GAP, SLIM, H, W
 from archetype.diagram.costs import ReportCosts
 from archetype.diagram.links import BETWEEN, put_link
 from archetype.diagram.rail import SUM, Rail
-from archetype.diagram.scene import Box, Layout, Note
+from archetype.diagram.scene import Box, Layout, Measure, Note
 from archetype.diagram.stack import PANELS_IN_A_ROW, TIE, put_end, put_stack
 from archetype.estimate.report import CostReport
 from archetype.roles.drawing import Blocks, Step, Stream, Streams
@@ -20,10 +21,14 @@ class Drawer:
         report: its costs.
         unfold: whether each layer is drawn for itself.
         in_a_row: kinds of blocks side by side.
+        cards: measure for which contents of blocks are left to `cards`, and the streams show layers by their numbers
+            (absent: blocks are drawn with their contents).
     """
 
-    def __init__(self, report: CostReport, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW) -> None:
+    def __init__(self, report: CostReport, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW,
+                 cards: Measure | None = None) -> None:  # fmt: skip
         self.unfold, self.in_a_row, self.spec, self.costs = unfold, in_a_row, report.spec, ReportCosts(report)
+        self.cards = None if cards is None else Cards(cards, self.costs)
 
     def layout(self) -> Layout:
         """The model's boxes, containers and wires; the left rail stands at x = 0."""
@@ -35,12 +40,13 @@ class Drawer:
         layout, gutter = _side_by_side(rails)
         for link in drawn.links:
             put_link(layout, link, rails, gutter)
-        self._put_rest(layout)
+        if self.cards is None:  # else they take costs when they are drawn
+            self.put_rest(layout)
         return layout
 
     def _rail(self, stream: Stream, ends: set[str]) -> Rail:
         """One stream; blocks stand beside it only above what another stream's wire reaches."""
-        rail = Rail(stream.letters)
+        rail = Rail(stream.letters, None if self.cards is None else self.cards.measure)
         tied: list[tuple[str, Box]] = []
         for item in stream.items:
             match item:
@@ -48,6 +54,9 @@ class Drawer:
                     box = self._put(rail, item)
                     rail.floor = box.y + box.h if box.id in ends else rail.floor
                     tied += [(item.tied, box)] if item.tied else []
+                case Blocks() if self.cards is not None:
+                    self.cards.put_outline(rail, self.costs.stacks[item.prefix])
+                    put_end(rail, self.costs.stacks[item.prefix], self.costs)
                 case Blocks():
                     put_stack(rail, self.costs.stacks[item.prefix], self.costs, self.unfold, self.in_a_row)
                     put_end(rail, self.costs.stacks[item.prefix], self.costs)
@@ -69,7 +78,7 @@ class Drawer:
             return rail.put(replace(box, w=SUM, h=SUM), 2 * GAP)
         return rail.side(box, step.joins, not step.is_before) if step.joins else rail.put(box)
 
-    def _put_rest(self, layout: Layout) -> None:
+    def put_rest(self, layout: Layout) -> None:
         """Modules of an extension for which no place is known, at the left of all."""
         left, y, _, _ = layout.bounds
         for name in sorted(self.costs.untaken):

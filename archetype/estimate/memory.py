@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from archetype.cost.formula import constant
 from archetype.cost.work import FLOAT32, INT64, ComputeType, Work
-from archetype.dtypes import bytes_of, state_bytes, state_type, weight_bytes
+from archetype.dtypes import WeightTypes, bytes_of, state_bytes
 from archetype.estimate.rows import Row, module_rows, num_parameters
 from archetype.models.cost import model_cost
 from archetype.models.spec import ModelSpec
@@ -54,16 +54,17 @@ class MemoryCost:
 
     Args:
         model: the specification.
-        dtype: type of weights; training computes in bfloat16 where their products have numbers of two bytes.
+        dtype: type of weights, or of each; training computes in bfloat16 where products have numbers of two bytes.
         state_dtype: type of the state (absent: that of products).
 
     Raises:
         SpecError: there is no such type.
     """
 
-    def __init__(self, model: ModelSpec, dtype: str, state_dtype: str | None = None) -> None:
-        self.cost, self.dtype, self.state_dtype = model_cost(model), dtype, state_dtype or state_type(dtype)
-        self.itemsize, self.compute_dtype = bytes_of(dtype), compute_dtype(dtype)
+    def __init__(self, model: ModelSpec, dtype: str | WeightTypes, state_dtype: str | None = None) -> None:
+        self.types = dtype if isinstance(dtype, WeightTypes) else WeightTypes.uniform(dtype)
+        self.cost, self.state_dtype = model_cost(model), state_dtype or self.types.numbers
+        self.itemsize, self.compute_dtype = bytes_of(self.types.numbers), compute_dtype(self.types.numbers)
         state_bytes(1, self.state_dtype)  # refused before anything is counted
 
     @cached_property
@@ -73,8 +74,8 @@ class MemoryCost:
 
     @property
     def weights(self) -> int:
-        """Bytes of all parameters in the type."""
-        return weight_bytes(self.num_parameters, self.dtype)
+        """Bytes of all parameters in their types."""
+        return self.types.weight_bytes(self.num_parameters)
 
     @cached_property
     def _rows(self) -> list[Row]:

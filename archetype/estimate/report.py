@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from archetype.cost.formula import ZERO, Formula, Symbol, constant, symbol, symbol_names, total
 from archetype.cost.registry import Complexity
 from archetype.cost.work import PHASES, AttentionPairs, Work
+from archetype.dtypes import WeightTypes
 from archetype.errors import SpecError, enumeration
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.rows import COLUMNS, Column, Row, module_rows, num_parameters
@@ -27,7 +28,7 @@ CONVENTIONS = {
     "memory.training_peak": "the most that a step holds: where backward begins, or in the optimizer's step",
     "memory.recomputed": "with activation checkpointing",
     "dtype": "fp8, int8, int4, mxfp4, nvfp4 (with scales) and lossless (12 bits) are types of weights; products are "
-    "bfloat16, and so is the state unless state_dtype says otherwise",
+    "bfloat16, and so is the state unless state_dtype says otherwise; GGUF's types and published differ by tensors",
     "parameters.non_embedding": "all but looked-up tables; a head counts, unless it shares the table",
 }
 ATTENTION: dict[AttentionPairs, str] = {
@@ -93,7 +94,8 @@ class CostReport:
         """The same with the pairs of positions that are allowed, fewer than what a program need not skip."""
         if self.attention == "allowed":
             return self.flops
-        return cost_report(self.spec, self.batch, self.length, self.dtype, "allowed", self.source_length).flops
+        types = self.memory_cost.types
+        return cost_report(self.spec, self.batch, self.length, types, "allowed", self.source_length).flops
 
     @property
     def flops_of_blocks(self) -> int:
@@ -238,7 +240,8 @@ class CostReport:
         state, read = self.state, self.workload
         sizes = {name: size(number) for name, number in self.memory.items()}
         step = f"{_flops(self.flops['train'])}FLOPs for {read} (attention: {self.attention} pairs)"
-        rows = [["training step", step], ["weights", f"{sizes['weights']} in {self.dtype}"]]
+        types = f"{self.dtype} types" if self.memory_cost.types.by_module else self.dtype
+        rows = [["training step", step], ["weights", f"{sizes['weights']} in {types}"]]
         if state["bytes"]:
             held = f"{size(state['bytes_per_token'])} a token, {size(state['bytes'])} for {read}"
             held += f", in {self.memory_cost.state_dtype}" * (self.memory_cost.state_dtype != self.dtype)
@@ -287,7 +290,7 @@ def cost_report(
     model: ModelSpec,
     batch: int = 1,
     length: int | None = None,
-    dtype: str = "bfloat16",
+    dtype: str | WeightTypes = "bfloat16",
     attention: AttentionPairs = "computed",
     source_length: int | None = None,
     state_dtype: str | None = None,
@@ -298,7 +301,7 @@ def cost_report(
         model: the specification.
         batch: rows at once.
         length: tokens of each row (absent: the context length); an image has its positions.
-        dtype: type of the weights, such as bfloat16 or int4.
+        dtype: type of the weights, such as bfloat16 or int4, or the types of each.
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
         source_length: tokens of each source, of an encoder-decoder (absent: as many as of each row).
         state_dtype: type of the state, such as fp8 (absent: that of the weights, of fewer than 16 bits bfloat16).
@@ -328,7 +331,7 @@ def cost_report(
             cause = f"{count:,} tokens are more than the {most:,} positions that {model.name or 'the model'} has"
             raise SpecError(name, cause, f"use at most {most:,}")
     rows = module_rows(memory.cost, batch, length, attention, source=source_length)
-    return CostReport(model, batch, length, dtype, attention, tuple(rows), memory, source_length)
+    return CostReport(model, batch, length, memory.types.name, attention, tuple(rows), memory, source_length)
 
 
 def common_length(models: Sequence[ModelSpec]) -> int | None:

@@ -10,10 +10,11 @@ closer than its kernels do (Williams 2009). What published programs reach of the
 """
 
 from collections.abc import Sequence
+from fractions import Fraction
+from math import inf
 from typing import NamedTuple
 
 from archetype.cost.work import FLOAT32, Phase
-from archetype.dtypes import weight_bytes
 from archetype.estimate.memory import compute_dtype
 from archetype.estimate.report import CostReport
 from archetype.machine.hardware import Device
@@ -28,7 +29,7 @@ class PhaseTime(NamedTuple):
     phase: str
     flops: int
     traffic: int  # bytes
-    compute_seconds: float
+    compute_seconds: float  # 0 where no peak is published
     memory_seconds: float
     tokens: int  # that the phase reads or writes
     seconds: float  # the longer of both
@@ -51,9 +52,11 @@ class TooLarge(NamedTuple):
 def predict(report: CostReport, device: Device) -> list[PhaseTime]:
     """The phases of a model that fit on a device: prefill and decoding, or a forward pass, and a training step.
 
-    The step computes activations again where they do not fit otherwise.
+    The step computes activations again where they do not fit otherwise. Of a device without a published peak of FLOPs,
+    decoding alone, which memory limits.
     """
     times = [time for time in phase_times(report, device) if device.memory is None or time.memory <= device.memory]
+    times = [time for time in times if device.flops or time.phase == "decode"]
     fits = {time.phase for time in times}
     return [time for time in times if time.phase != "train_recomputed" or "train" not in fits]
 
@@ -69,7 +72,7 @@ def too_large(report: CostReport, device: Device) -> list[TooLarge]:
 def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
     """The phases of a model, as if the device had memory enough."""
     flops, tokens, state = report.allowed_flops, report.batch * report.length, report.state["bytes"]
-    memory, model = report.memory, report.memory_cost.cost
+    memory, model, numbers = report.memory, report.memory_cost.cost, report.memory_cost.types.numbers
     optimizer = (2 + 1 + ADAMW_PASSES) * FLOAT32 * report.parameters["total"]
     held = memory["weights"] + state
     phases = [("forward", weights_read(report, tokens), tokens, memory["weights"])]
@@ -83,7 +86,8 @@ def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
         phases.append((f"train{train}", optimizer + out_and_back, tokens, memory[f"training_peak{train}"]))
     times = []
     for phase, traffic, answered, needed in phases:
-        peak = device.peak(compute_dtype(report.dtype) if phase.startswith("train") else report.dtype)
+        dtype = compute_dtype(numbers) if phase.startswith("train") else numbers
+        peak = device.peak(dtype) if device.flops else inf
         by_bound = {"compute": flops[phase] / peak, "memory": traffic / device.bandwidth}
         bound = max(by_bound, key=lambda bound: by_bound[bound])
         seconds, limits = by_bound[bound], {"decode": "memory", "train": "compute"}
@@ -111,7 +115,7 @@ def time_table(times: list[PhaseTime], missing: Sequence[TooLarge] = ()) -> Tabl
     """How long each phase takes, what limits it, and what does not fit."""
     rows = []
     for time in times:
-        seconds = (f"{number:.3g}" for number in (time.compute_seconds, time.memory_seconds))
+        seconds = (f"{number:.3g}" if number else "" for number in (time.compute_seconds, time.memory_seconds))
         usual = "" if time.usual_seconds is None else f"{time.usual_seconds:.3g}"
         name = time.phase.replace("_recomputed", ", activation checkpointing")
         rows.append([name, f"{time.seconds:.3g}", usual, f"{time.units_per_second:,.0f}", *seconds, time.bound])
@@ -128,16 +132,16 @@ def weights_read(report: CostReport, tokens: int, phase: Phase = "forward") -> i
     Of E experts that B tokens choose evenly, k each, a pass is expected to read E (1 - (1 - k/E)^B).
 
     Args:
-        report: of the model; its type is that of the weights.
+        report: of the model, with the types of its weights.
         tokens: of all rows together.
         phase: of the pass; products that rest in it, as an encoder's in decoding, read nothing.
     """
-    numbers = 0
+    types, bits = report.memory_cost.types, Fraction(0)
     for row in report.rows:
         rests = row.forward and not getattr(row, phase)
         if not row.is_table and not rests:
             left_out = 1 - min(1, row.active / row.parameters) if row.parameters else 0
-            numbers += row.parameters - round(row.parameters * left_out**tokens)
-            if row.module == "lm_head" and not row.parameters:
-                numbers += row.forward // (2 * report.batch * report.length)  # a tied head reads the whole table
-    return weight_bytes(numbers, report.dtype)
+            bits += types.weight_bits(row.parameters - round(row.parameters * left_out**tokens), row.module)
+            if row.module == "lm_head" and not row.parameters:  # a tied head reads the whole table
+                bits += types.weight_bits(row.forward // (2 * report.batch * report.length), "embedding.token")
+    return int(-(-bits // 8))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from archetype.errors import CheckpointError, one_line
@@ -16,10 +17,18 @@ TINY = "for tests and first trials: bytes as tokens"
 
 @dataclass(frozen=True)
 class Preset:
-    """A size by name: how to make its specification, and where its numbers stand."""
+    """A size by name.
+
+    Attributes:
+        make: its specification.
+        source: where its numbers stand.
+        weights: the types that its weights were published in, by patterns of modules of which the first that matches
+            counts (empty: not known).
+    """
 
     make: Callable[[], ModelSpec]
     source: str
+    weights: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -120,9 +129,21 @@ class Family:
         return self.published
 
 
-def presets(source: str, make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
-    """Presets out of one source: of each row, `make` with its arguments and its name."""
-    return {name: Preset(partial(make, name=name, **row), source) for name, row in table.items()}
+def presets(
+    source: str,
+    make: Callable[..., ModelSpec],
+    table: Mapping[str, Mapping[str, Any]],
+    weights: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Preset]:
+    """Presets out of one source: of each row, `make` with its arguments and its name.
+
+    Args:
+        source: of the numbers.
+        make: the specification.
+        table: its arguments, by the preset's name.
+        weights: the types that they were published in, by patterns of modules.
+    """
+    return {name: Preset(partial(make, name=name, **row), source, weights) for name, row in table.items()}
 
 
 def tiny(make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:

@@ -122,7 +122,7 @@ FAMILY = Family("gpt_oss", {
     **presets("OpenAI 2025, table 1; openai/gpt-oss-* config.json", gpt_oss, {
         "gpt-oss-20b": dict(num_layers=24, d_model=2880, num_heads=64, num_kv_heads=8, num_experts=32),
         "gpt-oss-120b": dict(num_layers=36, d_model=2880, num_heads=64, num_kv_heads=8, num_experts=128),
-    }),
+    }, weights={r".*\.experts\.(gate|up|down)": "mxfp4", ".*": "bfloat16"}),
     **tiny(gpt_oss, {
         "gpt-oss-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=24, d_ff=64, num_experts=4,
             experts_per_token=2, window=32, position=Rotary(theta=150_000.0)),

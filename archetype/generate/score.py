@@ -1,6 +1,7 @@
 """How well a model predicts a text: loss per token, perplexity, bits per byte, accuracy."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -49,6 +50,15 @@ class Score:
         """All figures by name."""
         names = ("loss", "num_tokens", "num_bytes", "accuracy", "perplexity", "bits_per_byte")
         return {name: getattr(self, name) for name in names}
+
+
+def together(scores: Sequence[Score]) -> Score:
+    """The score of several texts, each predicted by itself: means over all their tokens."""
+    if len(scores) == 1:
+        return scores[0]
+    losses, is_right = (torch.cat([getattr(one, name) for one in scores]) for name in ("losses", "is_right"))
+    num_bytes = sum(one.num_bytes for one in scores)
+    return Score(float(losses.mean()), len(losses), num_bytes, float(is_right.double().mean()), losses, is_right)
 
 
 @torch.inference_mode()

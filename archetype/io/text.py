@@ -14,6 +14,17 @@ from archetype.io.files import MAX_TEXT_BYTES, read_bytes
 MAX_RATIO = 64  # of a packed text's size to that of its file; a long text packs to a fifth, and zeros to a thousandth
 LINE_END = re.compile(r"(?<=\S)\n(?=\S)")
 PIECE = 2**20  # bytes unpacked at a time
+MARK = 8  # bytes that tell a format
+NOT_TEXT = {  # first bytes of files that are not UTF-8 text: cause and remedy
+    b"\xff\xfe": ("is UTF-16 text", "convert it with iconv -f UTF-16 -t UTF-8"),
+    b"\xfe\xff": ("is UTF-16 text", "convert it with iconv -f UTF-16 -t UTF-8"),
+    b"\x28\xb5\x2f\xfd": ("is compressed with zstd", "decompress it with zstd -d"),
+    b"\x1f\x8b": ("is compressed with gzip", "decompress it with gunzip, or end its name with .gz"),
+    b"\xfd7zXZ\x00": ("is compressed with xz", "decompress it with xz -d"),
+    b"BZh": ("is compressed with bzip2", "decompress it with bzip2 -d"),
+    b"PK\x03\x04": ("is a zip archive", "unzip it"),
+    b"PAR1": ("is a Parquet file", "end its name with .parquet"),
+}  # fmt: skip
 
 
 def read_text(path: Path) -> str:
@@ -33,7 +44,29 @@ def read_data(path: Path) -> bytes:
     data = _unpacked(data, path) if path.suffix == ".gz" else data
     if not data.removeprefix(codecs.BOM_UTF8):
         raise DataError(str(path), "is empty", "choose a file that holds text")
+    check_is_text(data, str(path))
     return data
+
+
+def check_is_text(data: bytes, place: str) -> None:
+    """Refuse UTF-16, compressed files and Parquet, which their first bytes tell.
+
+    Args:
+        data: a file's first bytes, or all of them.
+        place: names the file in errors.
+
+    Raises:
+        DataError: the file is of one of these formats.
+    """
+    start = data[:MARK]
+    for mark, (cause, remedy) in NOT_TEXT.items():
+        if start.startswith(mark) and not _is_ascii_text(mark, data):
+            raise DataError(place, cause, remedy)
+
+
+def _is_ascii_text(mark: bytes, data: bytes) -> bool:
+    """Whether a file merely begins with the letters of a mark: a text may begin with BZh or PAR1."""
+    return mark.isalnum() and data[: 2**12].isascii()
 
 
 def decode_text(data: bytes, place: str) -> str:

@@ -25,14 +25,20 @@ class Device(NamedTuple):
 
     name: str
     bandwidth: float  # bytes of memory a second
-    flops: Mapping[str, float]  # a second, by the type that products are computed in
+    flops: Mapping[str, float]  # a second, by the type of the products; empty where the maker publishes no peak
     memory: int | None  # bytes
     source: str
     usual: Utilizations = MappingProxyType({})
     launch_seconds: float = 0.0  # to start one product, where it was measured
 
     def peak(self, dtype: str) -> float:
-        """FLOPs a second; weights of fewer bits are multiplied in bfloat16, a type that is not listed in float32."""
+        """FLOPs a second; weights of fewer bits are multiplied in bfloat16, a type that is not listed in float32.
+
+        Raises:
+            SpecError: the maker publishes no peak.
+        """
+        if not self.flops:
+            raise SpecError("device", f"the maker publishes no peak of FLOPs for {self.name}", "name another device")
         halves = bytes_of(dtype) == 2 and "bfloat16" in self.flops
         return self.flops["bfloat16" if halves else "float32"]
 
@@ -67,6 +73,12 @@ def _device(
     return Device(name, int(bandwidth * 1e9), flops, gigabytes * 10**9, source, usual)
 
 
+def _apple(name: str, gigabytes: int, bandwidth: float, source: str) -> Device:
+    """A chip of which Apple publishes the bandwidth, in GB/s, and no peak of products."""
+    usual = {"decode": _DECODE}
+    return Device(name, int(bandwidth * 1e9), {}, gigabytes * 10**9, f"Apple's {source}", usual)
+
+
 DEVICES = {
     device.name: device
     for device in (
@@ -81,6 +93,18 @@ DEVICES = {
         _device("L40S", 48, 864, 362.05, 91.6, "NVIDIA L40S datasheet, without sparsity"),
         _device("M1-Pro", 32, 200, 5.2, 5.2, "Apple's event of 2021-10-18, 16 cores of its GPU, float32"),
         _device("M1-Max", 64, 400, 10.4, 10.4, "Apple's event of 2021-10-18, 32 cores of its GPU, float32"),
+        _apple("M2-Pro", 32, 200, "newsroom of 2023-01-17"),
+        _apple("M2-Max", 96, 400, "newsroom of 2023-01-17"),
+        _apple("M2-Ultra", 192, 800, "newsroom of 2023-06-05"),
+        _apple("M3-Pro", 36, 150, "technical specifications, MacBook Pro of 2023"),
+        _apple("M3-Max", 128, 400, "technical specifications, MacBook Pro of 2023, 40 cores of its GPU"),
+        _apple("M3-Ultra", 512, 819, "technical specifications, Mac Studio of 2025"),
+        _apple("M4", 32, 120, "newsroom of 2024-10-30"),
+        _apple("M4-Pro", 64, 273, "newsroom of 2024-10-30"),
+        _apple("M4-Max", 128, 546, "newsroom of 2024-10-30, 40 cores of its GPU"),
+        _apple("M5", 32, 153, "newsroom of 2025-10-15"),
+        _apple("M5-Pro", 64, 307, "newsroom of 2026-03-03"),
+        _apple("M5-Max", 128, 614, "newsroom of 2026-03-03, 40 cores of its GPU"),
         _device("MI300X", 192, 5300, 1307.4, 163.4, "AMD Instinct MI300X data sheet, without sparsity"),
         _device("MI325X", 256, 6000, 1307.4, 163.4, "AMD Instinct MI325X data sheet, without sparsity"),
         _device("RTX-3090", 24, 936, 71, 35.6, "NVIDIA GA102 whitepaper, products summed in float32"),

@@ -260,6 +260,27 @@ def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = Non
     return drawn._replace(cells=(*drawn.cells, *cells))
 
 
+def with_equals_once(drawing: Inside) -> Inside:
+    """Return a drawing in which a group whose cells are as those of the first is one box, which names the first."""
+    cells = {cell.name: cell for cell in drawing.cells}
+    for group in drawing.groups[1:]:
+        first, own = ([cells[name] for name in one.cells] for one in (drawing.groups[0], group))
+        if [(c.label, c.kind, c.row) for c in first] != [(c.label, c.kind, c.row) for c in own]:
+            continue
+        left, end = min(c.column for c in own), max(c.column + c.span for c in own)
+        outer = tuple(dict.fromkeys(name for c in own for name in c.inputs if name not in group.cells))
+        rows = tuple(row for c in own for row in c.rows or (c.name,))
+        last = own[-1]._replace(column=left, row=min(c.row for c in own), inputs=outer, span=1, label=group.label,
+                                rows=rows)  # fmt: skip
+        rest = [last if c.name == last.name else c for c in drawing.cells if c.name not in group.cells or c is own[-1]]
+        removed = end - left - 1
+        moved = [c._replace(column=c.column - removed) if c.column >= end else
+                 c._replace(span=c.span - removed) if c.column + c.span >= end and c is not last else c
+                 for c in rest]  # fmt: skip
+        drawing = drawing._replace(cells=tuple(moved), groups=tuple(one for one in drawing.groups if one is not group))
+    return drawing
+
+
 def _unknown(part: Spec, names: Sequence[str]) -> Inside:
     """One box, with the fields, of a part of which nothing says how it is drawn."""
     fields = ", ".join(f"{name} {value}" for name, value in part.dump().items() if name != "kind")

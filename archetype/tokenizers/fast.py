@@ -15,7 +15,8 @@ from archetype.tokenizers.bytes import ByteTokenizer
 from archetype.tokenizers.characters import CharacterTokenizer
 from archetype.tokenizers.charsmap import Charsmap
 from archetype.tokenizers.definition import FILE, frame
-from archetype.tokenizers.hugging_face import byte_of_character
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_character
+from archetype.tokenizers.rebuilt import name_rebuilt
 from archetype.tokenizers.same_ids import check_saved
 from archetype.tokenizers.sentencepiece import (
     BPE,
@@ -48,6 +49,9 @@ def write_fast(
 
     Raises:
         DataError: the file gives a text or a prompt other ids, or names another bos or eos.
+
+    Warns:
+        ReadOtherwise: transformers reads a folder of this model's type by a class of its own.
     """
     config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     if not (folder / FILE).exists():
@@ -60,7 +64,8 @@ def write_fast(
         config["tokenizer_class"] = FAST  # whatever class read the file that this one stands for
     if config := (config if has_class else {"tokenizer_class": FAST} | config):
         write_json(folder / CONFIG, config)
-    check_saved(tokenizer, folder, allow_different_tokens)
+    if isinstance(read := check_saved(tokenizer, folder, allow_different_tokens), HuggingFaceTokenizer):
+        name_rebuilt(read, folder)
 
 
 def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:

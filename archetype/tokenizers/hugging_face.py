@@ -15,6 +15,7 @@ from archetype.tokenizers.added import ADDED, DECODER, FLAGS, AddedToken, read_a
 from archetype.tokenizers.definition import FILE, check_definition, frame, pair, try_backend, without_panics
 from archetype.tokenizers.files import library_errors
 from archetype.tokenizers.named_tokens import add_named
+from archetype.tokenizers.rebuilt import name_rebuilt
 from archetype.tokenizers.stream import TextStream
 from archetype.tokenizers.tokenizer import EncodedPair, Tokenizer, check_utf8, readable
 from archetype.tokenizers.unobeyed import name_unobeyed, name_unread, said_by_definition
@@ -48,7 +49,9 @@ class HuggingFaceTokenizer(Tokenizer):
     @classmethod
     def open(cls, file: Path) -> Tokenizer:
         config = special_tokens.read_config(file.parent)
-        return cls(read_bytes(file), config, read_added(file.parent, config))
+        tokenizer = cls(read_bytes(file), config, read_added(file.parent, config))
+        name_rebuilt(tokenizer, file.parent)
+        return tokenizer
 
     def __init__(self, data: bytes, config: Mapping[str, Any] | None = None, added: Sequence[AddedToken] = ()) -> None:
         self._data, self._listed = data, added

@@ -9,15 +9,15 @@ from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 Pair = tuple[str, str]
 
 
-def merge_counts(tokenizer: HuggingFaceTokenizer, text: str, limit: int | None = None) -> list[int]:
-    """How often each of the first `limit` pairs stood side by side in the text when it was merged.
+def merge_counts(tokenizer: HuggingFaceTokenizer, texts: Sequence[str], limit: int | None = None) -> list[int]:
+    """How often each of the first `limit` pairs stood side by side in the texts when it was merged.
 
     On the text that BPE was trained on (Sennrich et al. 2016) each count is the largest of its time, so the counts do
     not increase; on another text they may. Pairs that overlap, as in "aaa", all count.
     """
     model = tokenizer.definition["model"]
     prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
-    words = tokenizer.words([text])
+    words = tokenizer.words(texts)
     symbols = {_symbols(word, prefix, suffix): count for word, count in words.items() if word}
     return replay(symbols, tokenizer.merges[:limit], prefix)
 

@@ -31,7 +31,7 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
     """
     from tokenizers import AddedToken as LibraryToken
 
-    named = {name: flags for name, flags in _named(config) if name}
+    named = {name: flags for name, flags in named_in(config) if name}
     ids = {name: backend.token_to_id(name) for name in map(check_utf8, named)} | {one.content: one.id for one in added}
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     tokens = []
@@ -51,7 +51,7 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
         warnings.warn(f"{CONFIG}: {shorten(cause, 300)}", Notice, stacklevel=2)
 
 
-def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, bool]]]:
+def named_in(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, bool]]]:
     """Each token that a key names, and the flags that it is given there."""
     extra = config.get(EXTRA) or config.get(OLDER_EXTRA) or ()
     own = [key for key in config if key.endswith("_token") and key not in NAMED and not key.startswith("add_")]

@@ -23,6 +23,9 @@ MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepi
            "gpt2", "wordpiece", "bpe")  # fmt: skip
 SUBFOLDER = "tokenizer"  # of a run directory
 OF_CLASSES = "spiece.model"  # a SentencePiece model around which each class puts other tokens
+# Vocabularies of other classes of transformers, which change their ids or their texts in ways that are not done here.
+OTHERS = ("sentencepiece.bpe.model", "spm.model", "sentencepiece.model", "spm_char.model", "bpe.codes",
+          "prophetnet.tokenizer", "byte_maps.json")  # fmt: skip
 
 _registered: dict[str, type[Tokenizer]] = {}  # the kinds from outside
 
@@ -131,9 +134,16 @@ def open_tokenizer(source: Path) -> Tokenizer:
         file = next((path for path in sorted(folder.glob(pattern)) if path.is_file()), None)
         if file is not None:
             return _open_file(cls, file)
-    if (folder / OF_CLASSES).is_file():
-        cause = "is read by transformers through the model's own class (T5, ALBERT, XLNet), which adds rules to it"
-        raise DataError(str(folder / OF_CLASSES), cause, "save the tokenizer as tokenizer.json with transformers")
+    if (file := folder / OF_CLASSES).is_file():
+        from archetype.tokenizers.class_pieces import open_pieces
+
+        try:
+            return open_pieces(file)
+        except DataError as error:
+            raise _located(error, file) from None
+    if (other := next((name for name in OTHERS if (folder / name).is_file()), None)) is not None:
+        cause = "is read by transformers through the model's own class, which adds rules to it"
+        raise DataError(str(folder / other), cause, "save the tokenizer as tokenizer.json with transformers")
     raise DataError(str(folder), "holds no tokenizer", f"it needs one of these files: {', '.join(patterns)}")
 
 

@@ -35,7 +35,7 @@ def awkward_cases(tokenizer: Tokenizer, others: Iterable[str] = ()) -> Iterator[
 
 def check_saved(
     tokenizer: Tokenizer, folder: Path, allow_different: bool = False, remedy: str = f"use --format gguf, or {ALLOW}"
-) -> None:
+) -> Tokenizer:
     """Compare a folder's tokenizer with the one that was saved: ids of texts, of prompts, bos and eos.
 
     A tokenizer.json is read by its own library, as transformers reads it; a folder without one, by Archetype.
@@ -45,6 +45,9 @@ def check_saved(
         folder: that it was saved to.
         allow_different: name the difference in a warning, and leave the file as it is.
         remedy: what a user can do about a difference.
+
+    Returns:
+        the folder's tokenizer.
 
     Raises:
         DataError: names the first text with other ids, or the token that starts or ends a text and differs.
@@ -62,7 +65,8 @@ def check_saved(
         if not allow_different:
             raise DataError("tokenizer", cause, remedy)
         warnings.warn(f"tokenizer: {cause}", Notice, stacklevel=2)
-        return
+        break
+    return read
 
 
 def _differing_texts(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterator[str]:

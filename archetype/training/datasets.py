@@ -19,13 +19,14 @@ from archetype.data.shards import is_held_out
 from archetype.data.skipping import decoded_lines, skipping_limit
 from archetype.data.sources import HUGGING_FACE, RECORD_SUFFIXES, SUFFIXES, Sources, expand, pinned
 from archetype.data.tokenization import cache_folder, tokenized
-from archetype.errors import SpecError
+from archetype.errors import DataError, SpecError, one_line
 from archetype.io.text import read_data, read_text
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Flag, Index, Length, Positive, Size, Spec
 from archetype.spec.kinds import Part, part
 from archetype.tokenizers import Tokenizer
 
+MAX_FILES_SHOWN = 80  # characters of the files' names in a message
 SAMPLE = 2**24  # characters of documents that a tokenizer is trained on
 
 
@@ -66,7 +67,7 @@ class FileData(Data):
     """Base of data that are read from files.
 
     Attributes:
-        skip_bad: up to so many bad records are left out, with a count: damaged, empty, or without a field.
+        skip_bad: the most bad records (damaged, empty or without a field) to leave out; they are counted.
     """
 
     unwritten: ClassVar[dict[str, Any]] = {"skip_bad": 0}
@@ -153,7 +154,18 @@ class PackedDocuments(RunningText):
         """A sample of the documents that are not held out, from all pieces of all sources alike.
 
         For a tokenizer of characters it is the alphabet of all documents: one that is unknown could not be scored.
+
+        Raises:
+            DataError: names the files where they hold no text to learn from.
         """
+        sample = self._sample()
+        if not any(sample):
+            cause = "no text is left to train on"
+            remedy = "name files with more text, or lower data.validation_fraction"
+            raise DataError(one_line(", ".join(self.files()), MAX_FILES_SHOWN), cause, remedy)
+        return sample
+
+    def _sample(self) -> list[str]:
         pieces = [(sources, piece) for sources in self.parts_and_weights()[0] for piece in sources.pieces()]
         if self.tokenizer == "characters":
             return [

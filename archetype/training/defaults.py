@@ -1,14 +1,14 @@
 """Defaults of a run: settings that fit the text, the model and each other."""
 
-import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from archetype.convert.source import open_spec
-from archetype.data.columns import columns_of, has_no_names, text_columns
+from archetype.data.columns import has_no_names, text_column
 from archetype.data.images import IMAGE_SUFFIXES, has_pictures, shape_of_images
-from archetype.data.records import columns_by_field, named
+from archetype.data.records import columns_by_field
 from archetype.data.sources import HUGGING_FACE, RECORD_SUFFIXES, SUFFIXES, TEXT_SUFFIXES, expand
 from archetype.errors import ArchetypeError, DataError, SpecError
 from archetype.io.yaml import read_mapping
@@ -248,32 +248,18 @@ def _choose_kind(data: dict[str, Any]) -> list[str]:
         examples["field"] = columns_by_field(examples.pop("columns"), ("text",))["text"]
     if examples.get("kind") == "documents" and texts and "field" not in examples:
         files = [Path(name) for name in expand(texts, SUFFIXES) if name.endswith(RECORD_SUFFIXES)]
-        if files and files[0].is_file() and (column := _text_column(files[0])) != "text":
+        if files and files[0].is_file() and (column := text_column(files[0], partial(_option_of, files[0]))) != "text":
             examples["field"] = column
             said = [f"column {column}"]
     return said
 
 
-def _text_column(file: Path) -> str:
-    """The column of a file of records that holds the text: `text`, or the only one with texts.
-
-    Raises:
-        DataError: there are several, or none; names the options that would read the file.
-    """
-    columns = columns_of(file)
-    if "text" in columns or not columns:
-        return "text"
-    there = f"has no column 'text'; it has {named(columns)}"
+def _option_of(file: Path, columns: dict[str, list[Any]]) -> str:
+    """What to do with records that are examples of another kind of data; empty if they are not."""
     for kind in cast(Any, Data.kinds).values():
         if issubclass(kind, RecordData) and kind.fits(columns):
-            raise DataError(str(file), there, f"train on these records with {kind.option} {file}")
-    if has_no_names(columns):
-        raise DataError(str(file), there, "write a first line of names, such as text, or give --set data.kind=corpus")
-    texts = text_columns(columns)
-    if len(texts) == 1:
-        return texts[0]
-    example = shlex.quote(texts[0] if texts else next(iter(columns)))
-    raise DataError(str(file), there, f"name the one with the text, such as --column {example}")
+            return f"train on these records with {kind.option} {file}"
+    return "write a first line of names, such as text, or give --set data.kind=corpus" if has_no_names(columns) else ""
 
 
 def _check_is_text(name: str) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
 from _pytest.mark import ParameterSet
 
 from archetype.apps.cli.main import VERBS
 from archetype.apps.cli.verb import Verb
+from archetype.machine.device import resolve_dtype
 from tests.helpers.cases import case
 from tests.helpers.material import TRAIN, Material
 from tests.helpers.options import Mode, Walk, call, options, verbs
@@ -81,6 +83,7 @@ MODES: dict[str, dict[str, Mode]] = {  # of each verb
     "export": {
         "run": Mode("{run} --to out"), "gguf": Mode("{run} --to out --format gguf"), "new": Mode("llama-tiny --to out"),
         "adapter": Mode("{adapted} --to out --adapter-only"), "merged": Mode("{adapted} --to out"),
+        "own": Mode("{run} --to out --format archetype-hf"),
     },
     "compare plan": {"one": Mode("{experiment} --store {store}")},
     "compare run": {"one": Mode("{experiment} --store store")},
@@ -89,6 +92,7 @@ MODES: dict[str, dict[str, Mode]] = {  # of each verb
     "compare all": {"exact": Mode("{claims} --exact --store {store}"), "run": Mode("{claims} --store store")},
     "compare search": {"one": Mode("{search} --store store")},
 }  # fmt: skip
+AUTO = resolve_dtype("auto", torch.device("cpu"))
 VALUES = {  # of options, in every mode of their verb
     "set --match": "gpt2-tiny parameters", "set --solve": "d_model", "set --scale": "width=1/2", "set --to": "a.yaml",
     "cost --batch": "2", "cost --length": "32", "cost --source-length": "16", "cost --dtype": "float32",
@@ -98,18 +102,19 @@ VALUES = {  # of options, in every mode of their verb
     "tokenizer train --to": "other", "tokenizer train --kind": "bpe", "tokenizer train --vocab-size": "270",
     "tokenizer train --text {text} --to out --kind words --vocab-size": "8",
     "tokenizer show --merges": "3", "tokenizer show --text": "{text}",
+    "tokenizer show --column": "label --text {labelled}",
     "train --recipe": "{recipe}", "train --to": "other", "train --resume": "{run}", "train --set": "max_grad_norm=0.1",
     "train --from": "{run}", "train --add-tokens": "<a>", "train --device": "cpu", "train --plan": "1x2",
     "train --gpu": "A100-80GB", "train --spec": "gpt2-tiny", "train --steps": "5", "train --batch-size": "3",
     "train --micro-batch-size": "1", "train --sequence-length": "12", "train --patience": "1",
-    "train --dtype": "float32",
+    "train --dtype": "bfloat16" if AUTO == "float32" else "float32",
     "train --seed": "7", "train --track": "tensorboard", "train --train": "blocks.*", "train --adapter": "lora",
     "train --text": "{labelled}", "train --source": "{source}", "train --target": "{target}",
     "train --images": "{images}", "train --labelled": "{labelled}", "train --labelled-tokens": "{tokens}",
     "train --chat": "{chat}", "train --preferences": "{preferences}",
     "train --pairs": "{anchors}", "train --scored-pairs": "{scored}", "train --tokenizer": "characters",
-    "train --vocab-size": "280", "train --learning-rate": "0.03", "train --warmup-steps": "2", "train --tokens": "100",
-    "train --column": "text", "train --flops": "1e6", "train --minutes": "0.01", "train --epochs": "0.5",
+    "train --vocab-size": "280", "train --learning-rate": "0.003", "train --warmup-steps": "2", "train --tokens": "100",
+    "train --column": "text", "train --flops": "1e6", "train --minutes": "0.01", "train --epochs": "0.1",
     "generate --json-schema": "{schema}", "generate --json-whitespace": "free --json-schema {schema}",
     "generate --lark": "{lark}", "generate --system": "Be brief.", "generate --chat-template": "{terse}",
     "generate --draft": "{run}", "generate --input": "{prompts}", "generate --output": "o.jsonl",
@@ -139,7 +144,7 @@ VALUES = {  # of options, in every mode of their verb
                              ("--to", "reports"))},
 }  # fmt: skip
 NOWHERE = {  # what changes nothing that can be observed here, and why
-    "--device": "there is one device here",
+    "--device": "there is one device here", "--accept-unproved": "it lifts a refusal: tests/parity/test_proof.py",
     "train --force": "it lifts a refusal of what is too large", "train --allow-changes": "it lifts a refusal",
     "train --skip-bad": "no record here is bad: tests/integration/test_messy_data.py",
     "train --minutes": "this machine is measured: tests/unit/training/test_defaults.py",
@@ -152,6 +157,8 @@ NOWHERE = {  # what changes nothing that can be observed here, and why
     "--engine": "the other engines need Ray or Slurm", "--data-dir": "these experiments draw their data",
     **{f"{verb} {option}": "rounding changes no word of so few; `evaluate` shows it"
        for verb in ("generate", "translate") for option in ("--dtype", "--weights")},
+    **{f"{verb} --column": "each mode reads plain text: tests/integration/test_text_files.py"
+       for verb in ("tokenizer train", "evaluate", "train")},
     "--full": "it is the default", "compare run --gpu": "needs a GPU",
     **{f"compare report --{mode}": "other runs, which `compare run` makes" for mode in ("quick", "extended", "gpu")},
     "generate --json": "the same text as an object", "generate --ignore-eos": "no model here has an end token",
@@ -181,6 +188,7 @@ UNTRIED = {  # verbs that are not walked, and why
 ELSEWHERE = {  # what need not change anything in every mode, and why
     "train --to": "of a plan it is the command of the run, with --plan behind it",
     "train --patience": "it ends nothing while the loss falls",
+    **{f"evaluate {option}": "rounding changes no rank of so few" for option in ("--dtype", "--weights")},
 }
 QUICK = {
     "set",
@@ -250,7 +258,8 @@ def _tables() -> Iterator[tuple[str, str, str, str]]:
         module: Any = import_module(f"archetype.apps.cli.{VERBS[verb.partition(' ')[0]][0]}")
         names = {one.name: one for one in command.params}
         for option, partners in getattr(module, "NEEDS", {}).items():
-            if option in names and any(partner in names for partner in partners):
+            there = [names[partner] for partner in partners if partner in names]
+            if option in names and there and not any(partner.required for partner in there):
                 yield verb, option, "", "has no effect without"
         for option, others in getattr(module, "EXCLUDES", {}).items():
             for other in others:

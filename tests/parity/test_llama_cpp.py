@@ -43,11 +43,14 @@ LATENT: dict[str, Any] = COMMON | dict(
 )  # fmt: skip
 PAIR: dict[str, Any] = COMMON | dict(num_heads=4, head_dim=16, d_ff=96)
 YARN = spec.YarnScaling(factor=4.0, original_context_length=16, mscale=0.707, mscale_all_dim=0.707)
+PLAIN_YARN = spec.YarnScaling(factor=4.0, original_context_length=16)
 MODELS: dict[str, spec.Decoder] = {
     "llama": llama(**GROUPED),
     "llama tied, biases, wide heads": llama(**GROUPED, tied=True, attention_bias=True, head_dim=32),
     "llama 3": llama(**GROUPED, position=spec.Rotary(theta=5e5, scaling=SCALING)),
     "llama linear": llama(**GROUPED, position=spec.Rotary(scaling=spec.LinearScaling(factor=4.0))),
+    "llama yarn": llama(**GROUPED, position=spec.Rotary(scaling=PLAIN_YARN)),
+    "qwen2 yarn": qwen2(**GROUPED, position=spec.Rotary(theta=1e6, scaling=PLAIN_YARN)),
     "mistral": mistral(**GROUPED, window=32),
     "mixtral": mixtral(**GROUPED, num_experts=4),
     "qwen2": qwen2(**GROUPED),

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 from archetype.apps.bench import peer_program
 from archetype.apps.bench.jobs import START, Job, Timing, Workload
 from archetype.convert.gguf.file import FILE
+from archetype.convert.gguf.types import FileType
 from archetype.errors import ArchetypeError, DataError, one_line
-from archetype.exporting import GgufType, export
+from archetype.exporting import export
 from archetype.language_model import LanguageModel
 
-GGUF_TYPES: dict[str, GgufType] = {
+GGUF_TYPES: dict[str, FileType] = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "lossless": "bf16", "int8": "q8_0", "int4": "q4_0",
 }  # fmt: skip
 # what our command line sets, and a peer's own does not

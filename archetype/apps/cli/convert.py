@@ -8,6 +8,7 @@ import typer
 
 from archetype.apps.cli.options import AcceptUnproved, Exported, Json, Model, Output, Overrides, StoredDtype, Weights
 from archetype.apps.cli.output import print_json
+from archetype.convert.gguf.types import FileType
 
 if TYPE_CHECKING:
     from archetype.convert.parity import Parity
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 EXCLUDES = {
     "adapter_only": (
         "format", "type", "allow_different_tokens", "weights", "dtype", "seed", "overrides", "accept_unproved",
+        "with_code",
     ),
 }  # fmt: skip
 
@@ -56,8 +58,10 @@ def export(
         ),
     ] = "hf",
     type: Annotated[
-        Literal["f32", "f16", "bf16", "q8_0", "q4_0"] | None,
-        typer.Option(help="Of the matrices in a GGUF file.  [default: as the model's]"),
+        FileType | None,
+        typer.Option(
+            case_sensitive=False, help="Of a GGUF file: what most of its matrices have.  [default: the model's]"
+        ),
     ] = None,
     allow_different_tokens: Annotated[
         bool,

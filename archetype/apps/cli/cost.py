@@ -1,4 +1,4 @@
-"""The verb `cost`; loads no torch, unless this machine is to be measured."""
+"""The verb `cost`; loads no torch, unless this machine is to be measured or tensors differ in their types."""
 
 import re
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ def cost(
     dtype: Annotated[
         str,
         typer.Option(
-            help="Type of weights: float32, bfloat16, float16, fp8, lossless, int8, int4, mxfp4, nvfp4, or q8_0, q6_k, "
-            "q5_k, q4_k, q4_0 of GGUF; several with commas are set side by side."
+            help="Type of weights: float32, bfloat16, float16, fp8, lossless, int8, int4, mxfp4, nvfp4; that of a GGUF "
+            "file, such as q4_k_m; or `published`, as they are. Several with commas are set side by side."
         ),
     ] = "bfloat16",
     state_dtype: Annotated[
@@ -62,6 +62,7 @@ def cost(
     checkpointing; with --fit what fits into a memory, with --device how long it takes.
     """
     from archetype.convert.source import open_spec
+    from archetype.convert.weight_types import weight_types
     from archetype.errors import SpecError
     from archetype.estimate.fit import parse_size
     from archetype.estimate.report import common_length, comparison_table, cost_report
@@ -81,7 +82,8 @@ def cost(
         for tokens in lengths
     ]
     reports = [
-        cost_report(model, batch, tokens, one, pairs, source_length, state_dtype) for _, model, one, tokens in columns
+        cost_report(model, batch, tokens, weight_types(one, model, source), pairs, source_length, state_dtype)
+        for source, model, one, tokens in columns
     ]
     varied = len(models) > 1 or compare, len(dtypes) > 1, len(lengths) > 1
     if any(varied):
@@ -163,11 +165,15 @@ def _times(report: "CostReport", device: "Device | None") -> Iterator[Prediction
         }
         bound = "at least, if tokens choose experts evenly," if even else "at least,"
         title = f"{bound} on {device.name} ({device.source})"
-        usual = "; ".join(f"{phase} {one.share:.0%} ({one.source})" for phase, one in device.usual.items())
+        timed = [(time.phase, device.usual[time.phase]) for time in times if time.phase in device.usual]
+        usual = "; ".join(f"{phase} {one.share:.0%} ({one.source})" for phase, one in timed)
         number = launches(report)
         overhead = number * device.launch_seconds
         data["launches"] = {"number": number, "seconds": overhead}
         note = f"usual: {usual}" if usual else ""
+        if not device.flops:
+            unpublished = f"the maker publishes no peak of FLOPs for {device.name}: only decoding is timed"
+            note = f"{unpublished}; {note}" if note else unpublished
         if small := [time.phase for time in times if time.seconds < overhead]:
             note = (
                 f"launch overhead: to start the {number} products of a pass takes {overhead:.2g} s more "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archetype.apps.cli.options import OptionalOutput
+from archetype.apps.cli.options import TEXT_HELP, Column, OptionalOutput
 from archetype.apps.cli.output import console
 
 if TYPE_CHECKING:
@@ -23,10 +23,12 @@ VOCABULARY = 2048
 BATCH_SIZE, LENGTH = 8, 128
 PROMPT = "Return the "
 LARGEST = 5  # modules whose parameters are shown
+NEEDS = {"column": ("text",)}
 
 
 def demo(
-    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file.  [default: Python's own documentation]")] = None,
+    text: Annotated[Path | None, typer.Option(help=f"{TEXT_HELP}.  [default: Python's own documentation]")] = None,
+    column: Column = None,
     to: OptionalOutput = None,
     minutes: Annotated[float, typer.Option(min=0.05, help="About how long to train.")] = 1.5,
 ) -> None:
@@ -38,15 +40,15 @@ def demo(
         from archetype.api import cost_report, load
         from archetype.apps.cli.progress import raise_if_interrupted, run_with_progress
         from archetype.data.library_text import library_text
+        from archetype.data.text_files import read_joined
         from archetype.io.atomic import check_absent
-        from archetype.io.text import read_text
         from archetype.training.setup import start
 
     folder = to or _free_folder(Path("runs/demo"))
     check_absent(folder)
     source = f"the text of {text}" if text else "the docstrings and comments of Python's standard library"
     with out.status(f"reading {source}"):
-        contents = read_text(text) if text else library_text()
+        contents = read_joined(text, column) if text else library_text()
     out.print(f"[bold]Text[/]       {source}: {len(contents) / 1e6:.1f} million characters")
     spec = demo_spec()
     with out.status("measuring this machine"):

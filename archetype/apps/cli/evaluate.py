@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from archetype.apps.cli.fields import fields, takes, values_of
-from archetype.apps.cli.options import AcceptUnproved, Device, Dtype, Json, Model, Overrides, Weights
+from archetype.apps.cli.options import (
+    TEXT_HELP,
+    AcceptUnproved,
+    Column,
+    Device,
+    Dtype,
+    Json,
+    Model,
+    Overrides,
+    Weights,
+)
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
+    from archetype.generate.score import Score
+    from archetype.language_model import LanguageModel
     from archetype.table import Table
 
 DATA_HELP = (
@@ -25,12 +37,12 @@ RETRIEVAL_HELP = (
 BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty")
 NEEDS = {
     "stride": ("text", "files"), "length": ("text", "files"), "num_fewshot": ("tasks",), "limit": ("tasks",),
-    "source": ("target",), "target": ("source",), "recall_at": ("retrieval",),
+    "column": ("text", "files"), "source": ("target",), "target": ("source",), "recall_at": ("retrieval",),
     **dict.fromkeys(BEAM, ("source", "data")),
 }  # fmt: skip
 SECTIONS = {  # of the options, in the help
     "Data": ("text", "data", "source", "target", "retrieval", "correlation", "tasks"),
-    "Texts": ("stride", "length"),
+    "Texts": ("column", "stride", "length"),
     "Translations": tuple(BEAM),
     "Vectors": ("recall_at",),
     "Tasks": ("num_fewshot", "limit"),
@@ -44,7 +56,8 @@ def evaluate(
         list[Path] | None,
         typer.Argument(metavar="[FILE]...", help="As --text of a model that continues texts, else as --data."),
     ] = None,
-    text: Annotated[list[Path] | None, typer.Option(help="A UTF-8 text file; may be repeated.")] = None,
+    text: Annotated[list[Path] | None, typer.Option(help=f"{TEXT_HELP}; may be repeated.")] = None,
+    column: Column = None,
     data: Annotated[Path | None, typer.Option("--data", "--labelled", "--images", help=DATA_HELP)] = None,
     source: Annotated[Path | None, typer.Option(help="A file of source lines; with --target.")] = None,
     target: Annotated[Path | None, typer.Option(help="A file with what each source line should become.")] = None,
@@ -78,19 +91,21 @@ def evaluate(
     show_warnings()
     from archetype.api import load
     from archetype.apps.cli.progress import preparation_bar
+    from archetype.data.text_files import read_texts
     from archetype.errors import SpecError
     from archetype.generate import RECALL_AT, Beam
-    from archetype.io.text import read_text
 
     if sum(bool(one) for one in (files, text, data, source, tasks, retrieval, correlation)) != 1:
         remedy = "give FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"
         raise SpecError("evaluate", "takes one kind of data", remedy)
     beam = values_of(BEAM, options)
     Beam.parse(beam)  # a wrong setting is refused before a large model is read
-    texts = {str(file): read_text(file) for file in text or ()}
+    texts = {str(file): read_texts(file, column) for file in text or ()}
     lm = load(model, dtype, device, overrides=overrides or (), weights=weights, accept_unproved=accept_unproved)
     if files and lm.spec.continues_text:
-        text, texts = files, {str(file): read_text(file) for file in files}
+        text, texts = files, {str(file): read_texts(file, column) for file in files}
+    elif files and column is not None:
+        raise SpecError("--column", f"a model of kind {lm.spec.kind} is not measured on plain text", "leave it out")
     elif files:
         if len(files) > 1:
             raise SpecError(str(files[1]), f"a model of kind {lm.spec.kind} is measured on one file", "leave it out")
@@ -109,7 +124,7 @@ def evaluate(
         show(scores.record(), scores)
     elif texts:
         with preparation_bar("reading", "windows"):
-            records = {name: lm.score(contents, stride, length).record() for name, contents in texts.items()}
+            records = {name: _score(lm, name, one, stride, length).record() for name, one in texts.items()}
         show({"texts": [{"file": name} | record for name, record in records.items()]}, _table(records))
     else:
         report: Any  # with a record() and a table
@@ -122,6 +137,20 @@ def evaluate(
                 pair = None if source is None or target is None else (source, target)
                 report = lm.evaluate(pair or data or "", **beam)
         show(report.record(), report)
+
+
+def _score(lm: "LanguageModel", file: str, texts: list[str], stride: int | None, length: int | None) -> "Score":
+    """The score of a file's texts, each read by itself."""
+    from archetype.errors import ArchetypeError
+    from archetype.generate.score import together
+
+    scores = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            scores.append(lm.score(text, stride, length))
+        except ArchetypeError as error:
+            raise error if len(texts) == 1 else error.at(f"{file}: text {number}") from None
+    return together(scores)
 
 
 def _table(records: dict[str, dict[str, Any]]) -> "Table":

@@ -76,4 +76,9 @@ AcceptUnproved = Annotated[
 ]
 Output = Annotated[Path, typer.Option("--to", "-o", "--output", help="The folder to create; must not exist.")]
 OptionalOutput = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="The file or folder to create.")]
+TEXT_HELP = "A text file, or a file of records (JSON, CSV, TSV, Parquet)"
+Column = Annotated[
+    str | None,
+    typer.Option(help="Column of the text in a file of records.  [default: text, or the only one with texts]"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -9,6 +9,7 @@ from typing import Any
 from archetype.apps.cli.made_with import REMEDY, MadeWith, difference, made_with, model_hash
 from archetype.apps.cli.output import print_device
 from archetype.apps.cli.record_file import Line, append_records, finished_records, read_records_with_ids
+from archetype.data.text_files import read_lines_text
 from archetype.errors import DataError
 from archetype.io.atomic import write_bytes, write_json
 from archetype.io.files import read_json
@@ -34,7 +35,8 @@ def read_sources(file: Path) -> list[Source]:
     """
     if file.suffix in JSON_LINES:
         return read_records_with_ids(file, _source, '{"source": "Hello."}')
-    text = read_text(file).replace("\r\n", "\n").removesuffix("\n")
+    remedy = "write its sources as JSON lines (.jsonl), or one on each line of a text file"
+    text = read_lines_text(file, remedy).replace("\r\n", "\n").removesuffix("\n")
     return [Source(f"{file}: line {n}", n, line) for n, line in enumerate(text.split("\n"), start=1)]
 
 

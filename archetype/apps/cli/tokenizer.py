@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from archetype.apps.cli.options import Json, Output
+from archetype.apps.cli.options import TEXT_HELP, Column, Json, Output
 from archetype.apps.cli.output import print_json
 from archetype.apps.cli.verb import Verb
 
@@ -22,22 +22,24 @@ app = typer.Typer(
 FOLDER = typer.Argument(help="A tokenizer's folder, a run directory or a model folder.")
 SHOWN = 8  # special tokens; Llama 3 has 256
 SHOWN_MERGES = 20
+NEEDS = {"column": ("text",)}
 
 
 @app.command(cls=Verb)
 def train(
-    text: Annotated[list[Path], typer.Option(help="A UTF-8 text file; may be repeated.")],
+    text: Annotated[list[Path], typer.Option(help=f"{TEXT_HELP}; may be repeated.")],
     to: Output,
+    column: Column = None,
     kind: Annotated[str, typer.Option(help="bytes, characters, words, bpe or byte_bpe.")] = "byte_bpe",
     vocab_size: Annotated[int | None, typer.Option(help="The most ids; BPE needs it.")] = None,
     growing: Annotated[bool, typer.Option("--growing", help="Words only: give each unknown word a new id.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a tokenizer on texts."""
+    from archetype.data.text_files import read_texts
     from archetype.io.atomic import new_folder
-    from archetype.io.text import read_text
 
-    texts = [read_text(file) for file in text]
+    texts = [one for file in text for one in read_texts(file, column)]
     with new_folder(to) as folder:
         tokenizer = _trained(kind, texts, vocab_size, growing)
         tokenizer.save(folder)
@@ -53,19 +55,22 @@ def train(
 def show(
     folder: Annotated[Path, FOLDER],
     merges: Annotated[int | None, typer.Option(min=0, help="How many merges to print.  [default: 20]")] = None,
-    text: Annotated[Path | None, typer.Option(help="Count the merges, and bytes per token, on this text file.")] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="Count the merges, and bytes per token, on this file of text or records.")
+    ] = None,
+    column: Column = None,
     as_json: Json = False,
 ) -> None:
     """Print a tokenizer's size, special tokens, first merges, and how well it compresses a text."""
+    from archetype.data.text_files import read_texts
     from archetype.errors import DataError
-    from archetype.io.text import read_text
     from archetype.tokenizers import open_tokenizer
     from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 
     tokenizer = open_tokenizer(folder)
     if merges is not None and not isinstance(tokenizer, HuggingFaceTokenizer):
         raise DataError("--merges", f"a tokenizer of kind {tokenizer.kind} has none", "leave it out")
-    sample = None if text is None else read_text(text)
+    sample = None if text is None else read_texts(text, column)
     rows = _merges(tokenizer, SHOWN_MERGES if merges is None else merges, sample)
     facts: dict[str, Any] = {
         "kind": tokenizer.kind,
@@ -138,23 +143,23 @@ def _trained(kind: str, texts: list[str], vocab_size: int | None, growing: bool)
     return tokenizer
 
 
-def _merges(tokenizer: "Tokenizer", limit: int, text: str | None) -> list[dict[str, Any]]:
+def _merges(tokenizer: "Tokenizer", limit: int, texts: list[str] | None) -> list[dict[str, Any]]:
     """The first merges in readable form, counted where there is a text; empty for other kinds than BPE."""
     from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
     from archetype.tokenizers.merges import merge_counts
 
     if not isinstance(tokenizer, HuggingFaceTokenizer) or not limit:
         return []
-    counts = [None] * limit if text is None else merge_counts(tokenizer, text, limit)
+    counts = [None] * limit if texts is None else merge_counts(tokenizer, texts, limit)
     return [
         {"pair": [*map(tokenizer.readable, pair)], "token": tokenizer.readable("".join(pair)), "count": count}
         for pair, count in zip(tokenizer.merges[:limit], counts, strict=False)
     ]
 
 
-def _compression(tokenizer: "Tokenizer", text: str) -> dict[str, Any]:
-    """UTF-8 bytes and tokens of a text."""
-    size, tokens = len(text.encode()), len(tokenizer.encode(text))
+def _compression(tokenizer: "Tokenizer", texts: list[str]) -> dict[str, Any]:
+    """UTF-8 bytes and tokens of texts."""
+    size, tokens = (sum(map(len, parts)) for parts in (map(str.encode, texts), map(tokenizer.encode, texts)))
     return {"bytes": size, "tokens": tokens, "bytes_per_token": size / tokens if tokens else None}
 
 

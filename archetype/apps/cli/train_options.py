@@ -128,6 +128,7 @@ def recipe_fields(options: dict[str, Any], texts: list[str] | None, new_tokens: 
 
 def _names(value: str) -> tuple[str, ...]:
     """Names by commas, or the lines of a file."""
-    from archetype.io.text import read_text
+    from archetype.data.text_files import read_lines_text
 
-    return tuple(filter(None, read_text(Path(value)).splitlines() if Path(value).is_file() else value.split(",")))
+    file, remedy = Path(value), "write one token on each line of a text file"
+    return tuple(filter(None, read_lines_text(file, remedy).splitlines() if file.is_file() else value.split(",")))

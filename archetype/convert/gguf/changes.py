@@ -13,6 +13,7 @@ from archetype.parts.latent_attention.spec import LatentAttention
 if TYPE_CHECKING:
     from torch import Tensor
 
+    Shape = tuple[int, ...]
     Write = Callable[[Tensor, Any, str | None], tuple[Tensor, ...]]
     Read = Callable[[tuple[Tensor, ...], Any], Tensor]
 
@@ -26,12 +27,14 @@ class Change:
         write: the tensor, the specification and the type of its blocks, if it is in such -> what the file keeps.
         read: what the file keeps, and the specification -> the tensor.
         parts: what the file calls the pieces, in the place of the rules' last word (absent: one of the same name).
+        shapes: the tensor's shape and the specification -> those of what the file keeps (absent: as the tensor's).
     """
 
     tensors: str
     write: "Write"
     read: "Read"
     parts: tuple[str, ...] | None = None
+    shapes: "Callable[[Shape, Any], tuple[Shape, ...]]" = lambda shape, model: (shape,)
 
     def names(self, name: str) -> list[str]:
         """The file's tensors for one that the rules name."""
@@ -78,7 +81,9 @@ AROUND_ONE = Change(
     lambda stored, model: stored[0].float() - 1.0,
 )
 # A text's vector needs no pooler in llama.cpp, which leaves it out.
-NO_POOLER = Change(r"cls\..*", lambda tensor, model, blocks: (), lambda stored, model: stored[0], ())
+NO_POOLER = Change(
+    r"cls\..*", lambda tensor, model, blocks: (), lambda stored, model: stored[0], (), lambda shape, model: ()
+)
 
 
 def _rates(logarithms: "Tensor") -> "Tensor":
@@ -108,6 +113,7 @@ STATES = (
         r"blk\.\d+\.ssm_conv1d\.weight",
         lambda tensor, model, blocks: (tensor.squeeze(1),),
         lambda stored, model: stored[0].unsqueeze(1),
+        shapes=lambda shape, model: ((shape[0], shape[2]),),
     ),
 )
 
@@ -135,7 +141,15 @@ def _joined(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
     return torch.cat((key.transpose(1, 2).to(dtype), value.to(dtype)), dim=1).flatten(0, 1)
 
 
-LATENTS = Change(r"blk\.\d+\.attn_kv_b\.weight", _absorbed, _joined, ("attn_k_b", "attn_v_b"))
+def _absorbed_shapes(shape: "Shape", model: Any) -> "tuple[Shape, ...]":
+    mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
+    heads, latents = mixer.num_heads, shape[1]
+    return (heads, latents, mixer.qk_nope_head_dim), (heads, mixer.v_head_dim, latents)
+
+
+LATENTS = Change(
+    r"blk\.\d+\.attn_kv_b\.weight", _absorbed, _joined, ("attn_k_b", "attn_v_b"), shapes=_absorbed_shapes
+)
 
 
 def _head_scale(model: Any) -> float:

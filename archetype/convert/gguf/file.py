@@ -2,23 +2,23 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from archetype.convert.gguf.architectures import gguf_of
 from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.header import gguf_library, read_header
 from archetype.convert.gguf.keys import Value
 from archetype.convert.gguf.llama_cpp import check_ids
-from archetype.convert.gguf.quantize import BLOCKS
 from archetype.convert.gguf.rope import frequency_factors
-from archetype.convert.gguf.tensors import TYPES, file_shapes, gguf_tensors, own_type
+from archetype.convert.gguf.tensors import NUMBERS, Stored, file_shapes, gguf_tensors, own_type
 from archetype.convert.gguf.tokenizer import read_tokenizer
+from archetype.convert.gguf.types import FILE_TYPES, Facts, check_file_type, tensor_types
 from archetype.convert.gguf.vocabulary import PREFIX, Vocabulary, vocabulary
 from archetype.errors import CheckpointError, DataError, Notice
 from archetype.families import Family
@@ -53,7 +53,7 @@ def write_gguf(
         template: how a conversation is written; None leaves the key out.
         special: ids of the tokens that end and pad a text and that every target starts with, where the model names
             them.
-        type: of matrices: f32, f16, bf16, q8_0 or q4_0 (absent: the model's own).
+        type: of the file, such as bf16 or q4_k_m (absent: the model's own).
         allow_different_tokens: warn of texts that llama.cpp reads otherwise than the tokenizer, instead of refusing.
 
     Raises:
@@ -63,12 +63,12 @@ def write_gguf(
     library = gguf_library()
     target = gguf_of(family.name)
     spec = as_mean(model.spec)
-    keys = target.metadata(spec, lambda: file_shapes(spec, target), lambda name: frequency_factors(spec) or [])
+    shapes = cache(lambda: file_shapes(spec, target))
+    keys = target.metadata(spec, shapes, lambda name: frequency_factors(spec) or [])
     type = type or own_type(model)
     if not type:
         raise CheckpointError("dtype", "of the model has no place in GGUF", "use --dtype float32, float16 or bfloat16")
-    if type not in TYPES:
-        raise CheckpointError("--type", f"{type!r} is not known", f"use one of {', '.join(TYPES)}")
+    check_file_type(type)
     writer = library.GGUFWriter(file, target.architecture)
     for name, value in keys.items():
         _put(writer, name if name.startswith("tokenizer.") else f"{target.architecture}.{name}", value)
@@ -76,7 +76,7 @@ def write_gguf(
         writer.add_decoder_start_token_id(start)
     writer.add_name(model.spec.name or family.name)
     writer.add_file_type(library.LlamaFileType[f"{'ALL' if type == 'f32' else 'MOSTLY'}_{type.upper()}"])
-    if type in BLOCKS:
+    if FILE_TYPES[type] not in NUMBERS:
         writer.add_quantization_version(library.GGML_QUANT_VERSION)
     if tokenizer is None:
         writer.add_tokenizer_model("no_vocab")
@@ -91,9 +91,10 @@ def write_gguf(
         templates = {"default": template.source, **template.named}
         named = [{"name": name, "template": source} for name, source in templates.items() if source]
         writer.add_chat_template(named if template.named else template.source)
-    tensors = gguf_tensors(model, target, type)
-    for name, tensor in tensors.items():
-        _put_tensor(writer, library, name, tensor, type)
+    types = tensor_types(shapes(), type, Facts.of(target.architecture, keys))
+    tensors = gguf_tensors(model, target, type, types)
+    for name, stored in tensors.items():
+        _put_tensor(writer, library, name, stored)
     with system_errors(file):
         try:
             writer.write_header_to_file()
@@ -121,13 +122,10 @@ def _put(writer: Any, key: str, value: Value) -> None:
             writer.add_string(key, value)
 
 
-def _put_tensor(writer: Any, library: Any, name: str, tensor: Tensor, type: str) -> None:
-    """Add a tensor; of bytes, they are blocks of the file's type."""
-    raw = {torch.bfloat16: "BF16", torch.uint8: type.upper()}.get(tensor.dtype)
-    if raw is None:
-        writer.add_tensor(name, tensor.numpy())
-    else:
-        writer.add_tensor(name, tensor.view(torch.uint8).numpy(), raw_dtype=library.GGMLQuantizationType[raw])
+def _put_tensor(writer: Any, library: Any, name: str, stored: Stored) -> None:
+    kind, data = stored
+    numbers = data.numpy() if kind in ("f32", "f16") else data.view(torch.uint8).numpy()
+    writer.add_tensor(name, numbers, raw_dtype=library.GGMLQuantizationType[kind.upper()])
 
 
 def _put_vocabulary(writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, said: Mapping[str, Any], ends: bool) -> None:
@@ -156,14 +154,15 @@ def _put_vocabulary(writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, said: 
         writer.add_bool(f"{PREFIX}.{name}", value)
 
 
-def _compare(file: Path, tensors: dict[str, Tensor]) -> None:
+def _compare(file: Path, tensors: dict[str, Stored]) -> None:
     """Read the file back, and compare every tensor to the bit."""
     read = read_header(file).entries
     if read.keys() != tensors.keys():
         raise CheckpointError(str(file), "does not hold the tensors that were written", "is the disk sound? try again")
-    for name, tensor in tensors.items():
-        entry, written = read[name], tensor.reshape(-1).view(torch.uint8).numpy()
-        if not np.array_equal(np.memmap(file, np.uint8, "r", entry.offset, entry.num_bytes), written):
+    for name, (kind, data) in tensors.items():
+        entry, written = read[name], data.reshape(-1).view(torch.uint8).numpy()
+        stored = np.memmap(file, np.uint8, "r", entry.offset, entry.num_bytes)
+        if entry.type != kind.upper() or not np.array_equal(stored, written):
             raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
 
 

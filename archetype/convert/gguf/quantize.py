@@ -1,7 +1,9 @@
-"""The block formats of GGUF: 32 weights of a row share a scale in float16 (ggml's ggml-quants.c).
+"""The block formats of GGUF: 32 weights of a row share a scale in float16 (ggml's ggml-quants.c); or K-quants.
 
 q8_0: weight = scale * q, with q of 8 bits and the scale max |weight| / 127.
 q4_0: weight = scale * (q - 8), with q of 4 bits; the scale takes the weight of the largest magnitude to q = 0.
+q5_0: the same with q of 5 bits, and 16 for 8.
+q5_1: weight = scale * q + minimum, with q of 5 bits.
 """
 
 from collections.abc import Callable
@@ -10,6 +12,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from archetype.convert.gguf.header import gguf_library
+from archetype.convert.gguf.k_quants import K_QUANTS, SUPER, quantize_k
 from archetype.weights.quantized import QuantizedMatrix
 
 BLOCK = 32  # weights
@@ -22,9 +26,11 @@ def quantize(tensor: Float[Tensor, "*rows D"], type: str) -> UInt8[Tensor, "*row
     """A tensor's rows as blocks, each its scale and then its weights.
 
     Args:
-        tensor: whose rows have a multiple of 32 weights.
-        type: q8_0 or q4_0.
+        tensor: whose rows have a multiple of 32 weights; of 256 for K-quants.
+        type: q8_0, q5_1, q5_0, q4_0, or q2_k to q6_k.
     """
+    if type in K_QUANTS:
+        return quantize_k(tensor.reshape(-1, SUPER), type).view(*tensor.shape[:-1], -1)
     blocks = tensor.reshape(-1, BLOCK)
     pieces = [BLOCKS[type](piece.float()) for piece in blocks.split(WEIGHTS_AT_ONCE // BLOCK)]
     return torch.cat(pieces).view(*tensor.shape[:-1], -1)
@@ -38,14 +44,42 @@ def _q8_0(blocks: Blocks) -> UInt8[Tensor, "n 34"]:
 
 
 def _q4_0(blocks: Blocks) -> UInt8[Tensor, "n 18"]:
+    scale, levels = _around_zero(blocks, 8)
+    return torch.cat((_bytes(scale.half()), _halves(levels)), dim=1)
+
+
+def _q5_0(blocks: Blocks) -> UInt8[Tensor, "n 22"]:
+    scale, levels = _around_zero(blocks, 16)
+    return torch.cat((_bytes(scale.half()), _fifth_bits(levels), _halves(levels & 15)), dim=1)
+
+
+def _q5_1(blocks: Blocks) -> UInt8[Tensor, "n 24"]:
+    least = blocks.amin(1, keepdim=True)
+    most = blocks.amax(1, keepdim=True)
+    scale = (most - least) / 31
+    levels = ((blocks - least) * _inverse(scale) + 0.5).to(torch.uint8)
+    return torch.cat((_bytes(scale.half()), _bytes(least.half()), _fifth_bits(levels), _halves(levels & 15)), dim=1)
+
+
+def _around_zero(blocks: Blocks, middle: int) -> tuple[Float[Tensor, "n 1"], UInt8[Tensor, "n 32"]]:
+    """Scales that take the weight of the largest magnitude to 0, and the levels around the middle."""
     largest = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))
-    scale = largest / -8
-    shifted = (blocks * _inverse(scale) + 8.5).clamp(0, 15).to(torch.uint8)  # the fraction is cut off
-    low, high = shifted[:, : BLOCK // 2], shifted[:, BLOCK // 2 :]
-    return torch.cat((_bytes(scale.half()), low | high << 4), dim=1)
+    scale = (largest + 0.0) / -middle  # a zero without its sign, as llama.cpp has it
+    levels = (blocks * _inverse(scale) + (middle + 0.5)).clamp(0, 2 * middle - 1)
+    return scale, levels.to(torch.uint8)  # the fraction is cut off
 
 
-BLOCKS: dict[str, Callable[[Blocks], Tensor]] = {"q8_0": _q8_0, "q4_0": _q4_0}
+def _halves(levels: UInt8[Tensor, "n 32"]) -> UInt8[Tensor, "n 16"]:
+    """Levels of 4 bits, the second half of a block above the first."""
+    return levels[:, : BLOCK // 2] | levels[:, BLOCK // 2 :] << 4
+
+
+def _fifth_bits(levels: UInt8[Tensor, "n 32"]) -> UInt8[Tensor, "n 4"]:
+    """The highest of 5 bits, eight in a byte and the first the lowest."""
+    return (levels.view(-1, 4, 8) >> 4 << torch.arange(8, dtype=torch.uint8)).sum(2, dtype=torch.uint8)
+
+
+BLOCKS: dict[str, Callable[[Blocks], Tensor]] = {"q8_0": _q8_0, "q5_1": _q5_1, "q5_0": _q5_0, "q4_0": _q4_0}
 
 
 def own_blocks(matrix: QuantizedMatrix) -> UInt8[Tensor, "rows bytes"]:
@@ -62,14 +96,8 @@ def own_blocks(matrix: QuantizedMatrix) -> UInt8[Tensor, "rows bytes"]:
 
 def dequantize(blocks: UInt8[Tensor, "*rows bytes"], type: str) -> Float[Tensor, "*rows D"]:
     """The weights of blocks, in float32."""
-    parts = blocks.unflatten(-1, (-1, 34 if type == "q8_0" else 18))
-    scale = parts[..., :2].contiguous().view(torch.float16).float()
-    if type == "q8_0":
-        q = parts[..., 2:].contiguous().view(torch.int8).float()
-    else:
-        q = torch.cat((parts[..., 2:] & 15, parts[..., 2:] >> 4), dim=-1).float() - 8
-    numbers: Tensor = scale * q
-    return numbers.flatten(-2)
+    library = gguf_library()
+    return torch.from_numpy(library.quants.dequantize(blocks.numpy(), library.GGMLQuantizationType[type.upper()]))
 
 
 def _inverse(scale: Tensor) -> Tensor:

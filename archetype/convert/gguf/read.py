@@ -11,8 +11,8 @@ from archetype.convert.apply import load_tensors, shapes_of
 from archetype.convert.gguf.contents import PLAIN, FileTensors
 from archetype.convert.gguf.header import Header, read_header
 from archetype.convert.gguf.specification import describe
-from archetype.convert.gguf.tensors import is_exact_in_file
 from archetype.convert.gguf.tokenizer import read_chat_template, read_tokenizer, special_ids
+from archetype.convert.gguf.types import is_exact_in_file
 from archetype.errors import CheckpointError
 from archetype.families import Family
 from archetype.families.rules import for_model

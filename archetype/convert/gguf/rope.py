@@ -9,7 +9,7 @@ from archetype.families.config import Config
 from archetype.families.keys import Converted, Values, expect_kind
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.attention.spec import Attention
-from archetype.parts.position.spec import LinearScaling, Llama3Scaling, NoScaling, Rotary, RotaryScaling
+from archetype.parts.position.spec import LinearScaling, Llama3Scaling, NoScaling, Rotary, RotaryScaling, YarnScaling
 
 FACTORS = "rope_freqs.weight"
 # What files of Llama 3's scaling leave out: bands and trained lengths of which the divisors say the quotients alone.
@@ -31,8 +31,13 @@ def _read_scaling(config: FileKeys, theta: float, dim: int) -> RotaryScaling:
     factor = config.number("rope.scaling.factor", config.number("rope.scale_linear", 1.0))
     config.expect("rope.scaling.attn_factor", 1.0, "scaled rotations")
     config.used |= {"rope.scaling.original_context_length", "rope.scaling.finetuned"}  # which these kinds do not read
+    if kind == "yarn":
+        length = config.size("rope.scaling.original_context_length")
+        config.expect("rope.scaling.yarn_beta_fast", 32.0, "another ramp")
+        config.expect("rope.scaling.yarn_beta_slow", 1.0, "another ramp")
+        return YarnScaling(factor=config.positive("rope.scaling.factor"), original_context_length=length)
     if kind not in ("none", "linear"):
-        raise config.error("rope.scaling.type", f"{kind!r} is not read here", "only 'none' and 'linear' are")
+        raise config.error("rope.scaling.type", f"{kind!r} is not read here", "only 'none', 'linear' and 'yarn' are")
     if FACTORS in config.shapes:
         config.used_tensors.add(FACTORS)
         return _of_factors(config, config.vector(FACTORS), theta, dim)
@@ -56,8 +61,19 @@ def written_scaling(scaling: RotaryScaling) -> Keys:
             return {}
         case LinearScaling():
             return {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
+        case YarnScaling() if scaling == _plain_yarn(scaling):
+            return {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": scaling.factor,
+                "rope.scaling.original_context_length": scaling.original_context_length,
+            }
         case _:
             raise unsupported("layers[0].mixer.position.scaling", f"{scaling.kind} scaling as transformers computes it")
+
+
+def _plain_yarn(scaling: YarnScaling) -> YarnScaling:
+    """The one that a factor and a length say, as llama.cpp computes it without further keys."""
+    return YarnScaling(factor=scaling.factor, original_context_length=scaling.original_context_length)
 
 
 ROTARY = Converted(rotary, written)

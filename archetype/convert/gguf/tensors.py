@@ -1,15 +1,17 @@
 """A model's parameters as the tensors of a GGUF file: in its names, order of features and types."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from archetype.convert.apply import export_tensors, shapes_of
+from archetype.convert.apply import export_tensors, file_shape, shapes_of
 from archetype.convert.gguf.keys import Gguf
-from archetype.convert.gguf.quantize import BLOCK, BLOCKS, dequantize, own_blocks, quantize
+from archetype.convert.gguf.quantize import dequantize, own_blocks, quantize
 from archetype.convert.gguf.rope import FACTORS, frequency_factors
+from archetype.convert.gguf.types import BLOCKS, FILE_TYPES
 from archetype.families.rules import for_model
 from archetype.models.build import Model, build_on_meta
 from archetype.models.spec import ModelSpec
@@ -17,19 +19,25 @@ from archetype.parts.experts.module import Experts
 from archetype.weights.packed import PackedMatrix
 from archetype.weights.quantized import QuantizedMatrix
 
-# What llama.cpp wants in float32, whatever the type of the rest.
-EXACT = (
-    "_norm.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight",
-    "attn_rel_b.weight",
-)  # fmt: skip
-
-# The types of a file by their names: of torch, or blocks in bytes.
-TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16} | dict.fromkeys(BLOCKS, torch.uint8)
+NUMBERS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+OWN_BLOCKS = {8: "q8_0", 4: "q4_0"}  # of a model's matrices, by their bits
 log = logging.getLogger(__name__)
 
 
-def gguf_tensors(model: Model, target: Gguf, type: str) -> dict[str, Tensor]:
-    """The tensors of the file, by name: matrices in its type, norms and vectors in float32.
+class Stored(NamedTuple):
+    """A tensor of a file.
+
+    Attributes:
+        type: of its numbers, such as q6_k.
+        data: the numbers; of blocks, the bytes of each row.
+    """
+
+    type: str
+    data: Tensor
+
+
+def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]) -> dict[str, Stored]:
+    """The tensors of the file, by name: matrices in the types that it gives them, norms and vectors in float32.
 
     A model of 8 or 4 bits gives q8_0 or q4_0 its own numbers and scales, and its other matrices as they are. In another
     type all are rounded again, and a warning says by how much.
@@ -37,61 +45,67 @@ def gguf_tensors(model: Model, target: Gguf, type: str) -> dict[str, Tensor]:
     Args:
         model: whose parameters they are.
         target: how its family stands in GGUF.
-        type: f32, f16, bf16; q8_0 and q4_0 in bytes, but in f16 where rows are no multiple of 32 weights.
+        type: of the file.
+        types: of its tensors, by name.
     """
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Stored] = {}
     own, squares = own_type(model), torch.zeros(2)
-    for name, stored in _stored(model, target, type if type == own and own in BLOCKS else None):
-        tensor = stored.detach()
-        if is_exact_in_file(name, tensor.dim()):
-            tensors[name] = _numbers(tensor, type).contiguous()
-        elif type == own:
-            tensors[name] = tensor.contiguous()
-        elif type not in BLOCKS:
-            tensors[name] = tensor.to(TYPES[type]).contiguous()
-        elif tensor.shape[-1] % BLOCK:
-            log.info("%s: rows of %d weights are no multiple of %d: f16, not %s", name, tensor.shape[-1], BLOCK, type)
-            tensors[name] = tensor.half().contiguous()
+    of_blocks = own in OWN_BLOCKS.values()
+    block = BLOCKS[FILE_TYPES[type]][0]
+    for name, stored in _stored(model, target, type if type == own and of_blocks else None):
+        tensor, kind = stored.detach(), types[name]
+        if type == own and kind != "f32":
+            stored_type = own if tensor.dtype == torch.uint8 else _name_of(tensor.dtype)
+            tensors[name] = Stored(stored_type, tensor.contiguous())
+        elif kind in NUMBERS:
+            numbers = dequantize(tensor, own) if tensor.dtype == torch.uint8 else tensor
+            tensors[name] = Stored(kind, numbers.to(NUMBERS[kind]).contiguous())
         else:
-            tensors[name] = quantize(tensor, type)
-        if own in BLOCKS and type != own:
+            tensors[name] = Stored(kind, quantize(tensor, kind))
+        if kind != "f32" and stored.shape[-1] % block and type != own:
+            width = stored.shape[-1]
+            log.info("%s: rows of %d weights are no multiple of %d: %s, not %s", name, width, block, kind, type)
+        if of_blocks and type != own:
             numbers = tensor.float()
-            squares += torch.stack(((_numbers(tensors[name], type) - numbers).square().sum(), numbers.square().sum()))
+            squares += torch.stack(((_numbers(tensors[name]) - numbers).square().sum(), numbers.square().sum()))
     if squares[0]:
         error = float((squares[0] / squares[1]).sqrt())
         log.warning("%s became %s: its numbers were rounded again, with a relative error of %.2g", own, type, error)
     factors = frequency_factors(model.spec)
-    return tensors if factors is None else tensors | {FACTORS: torch.tensor(factors)}
+    return tensors if factors is None else tensors | {FACTORS: Stored("f32", torch.tensor(factors))}
 
 
 def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
-    """The names of a model's tensors in the file, with the shapes of parameters."""
+    """The names of a model's tensors in the file, with their shapes there."""
     shapes = shapes_of(build_on_meta(model))
-    rules = for_model(target.rules, model.num_layers, shapes)
-    changes = ((rule, target.change(rule.hf)) for rule in rules)
-    named = ((rule, [rule.hf] if change is None else change.names(rule.hf)) for rule, change in changes)
-    stored = {name: shapes[rule.params[0]] for rule, names in named for name in names}
+    stored: dict[str, tuple[int, ...]] = {}
+    for rule in for_model(target.rules, model.num_layers, shapes):
+        own = [shapes[name] if rule.expert is None else shapes[name][1:] for name in rule.params]
+        shape, change = file_shape(rule, own), target.change(rule.hf)
+        if change is None:
+            stored[rule.hf] = shape
+        else:
+            stored |= zip(change.names(rule.hf), change.shapes(shape, model), strict=True)
     factors = frequency_factors(model)
     return stored if factors is None else stored | {FACTORS: (len(factors),)}
-
-
-def is_exact_in_file(name: str, dimensions: int) -> bool:
-    """Whether a tensor is in float32, whatever the type of the rest."""
-    return dimensions == 1 or name.endswith(EXACT) or not name.endswith(".weight")
 
 
 def own_type(model: Model) -> str:
     """The type of a model's matrices, by its name in GGUF; empty where it has none there."""
     for module in model.modules():
         if isinstance(module, QuantizedMatrix):
-            return {8: "q8_0", 4: "q4_0"}[module.bits]
+            return OWN_BLOCKS[module.bits]
         if isinstance(module, PackedMatrix):
             return "bf16"
-    return next((name for name, known in TYPES.items() if known == model.dtype), "")
+    return _name_of(model.dtype)
 
 
-def _numbers(tensor: Tensor, type: str) -> Tensor:
-    return dequantize(tensor, type) if tensor.dtype == torch.uint8 else tensor.float()
+def _name_of(dtype: torch.dtype) -> str:
+    return next((name for name, known in NUMBERS.items() if known == dtype), "")
+
+
+def _numbers(stored: Stored) -> Tensor:
+    return stored.data.float() if stored.type in NUMBERS else dequantize(stored.data, stored.type)
 
 
 def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
@@ -112,7 +126,7 @@ def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
 
 def _stored(model: Model, target: Gguf, blocks: str | None) -> Iterator[tuple[str, Tensor]]:
     """Each tensor as llama.cpp computes with it; in `blocks` of a type where the model has the numbers of such."""
-    state = _parameters(model, blocks in BLOCKS)
+    state = _parameters(model, blocks is not None)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for name, tensor in export_tensors(model, for_model(target.rules, model.spec.num_layers, shapes), state):
         if (change := target.change(name)) is None:

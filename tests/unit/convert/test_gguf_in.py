@@ -72,6 +72,9 @@ MODELS: dict[str, spec.ModelSpec] = {
         position=spec.Rotary(theta=1e6, scaling=spec.LinearScaling(factor=8.0)),
     ),
     "deepseek_v2": deepseek_v2(**LATENT, q_lora_rank=24, router_scale=2.0, position=PLAIN),
+    "llama yarn": llama(
+        **GROUPED, position=spec.Rotary(scaling=spec.YarnScaling(factor=4.0, original_context_length=16))
+    ),
     "deepseek_v2 yarn": deepseek_v2(**LATENT, position=spec.Rotary(interleaved=True, scaling=YARN)),
     "deepseek_v2 tied": deepseek_v2(**LATENT | {"num_layers": 3}, num_dense_layers=2, tied=True, position=PLAIN),
     "gpt2": gpt2(**COMMON, num_heads=4),
@@ -281,7 +284,7 @@ REFUSED: dict[str, tuple[str, Callable[[str, Any], Any], str]] = {
     "a value": ("llama", changed("llama.attention.head_count", "x"), "llama.attention.head_count: 'x' is not a pos"),
     "other heads": ("llama", changed("llama.attention.value_length", 8), "llama.attention.value_length: 8 is not supp"),
     "a part of heads": ("llama", changed("llama.rope.dimension_count", 8), "llama.rope.dimension_count: 8 is not"),
-    "a scaling": ("llama linear", changed("llama.rope.scaling.type", "yarn"), "'yarn' is not read"),
+    "a scaling": ("llama linear", changed("llama.rope.scaling.type", "longrope"), "'longrope' is not read"),
     "sizes": ("llama", changed("llama.feed_forward_length", 95), "has shape [96, 64] where the model needs [95, 64]"),
     "heads that divide nothing": ("llama", changed("llama.attention.head_count", 3), "heads"),
     "a pooling": ("bert", changed("bert.pooling_type", 2), "bert.pooling_type: 2 is not supported (only the mean"),

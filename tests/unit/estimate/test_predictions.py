@@ -167,8 +167,20 @@ def test_every_device_is_found_in_any_case_and_has_a_source(name: str) -> None:
     hardware = device(name.lower())
     assert hardware is DEVICES[name] and hardware.source
     assert all(0 < reached.share < 1 and len(reached.source) > 20 for reached in hardware.usual.values())
-    assert {"decode", "train"} == set(hardware.usual)
-    assert hardware.peak("bfloat16") == hardware.peak("float16") >= hardware.peak("float32") == hardware.peak("float64")
+    assert set(hardware.usual) == ({"decode", "train"} if hardware.flops else {"decode"})
+    if hardware.flops:
+        halves, singles = hardware.peak("bfloat16"), hardware.peak("float32")
+        assert halves == hardware.peak("float16") >= singles == hardware.peak("float64")
+
+
+def test_a_device_without_a_published_peak_is_timed_in_decoding_alone() -> None:
+    report, m4 = cost.cost_report(families.preset("llama-3-8b"), 1, 4096), device("m4-max")
+    (decode,) = predict(report, m4)
+    assert (decode.phase, decode.bound) == ("decode", "memory")
+    assert decode.seconds == decode.memory_seconds == decode.traffic / 546e9
+    assert [phase.phase for phase in too_large(report, m4)] == ["train", "train_recomputed"]
+    with pytest.raises(SpecError, match="no peak of FLOPs for M4-Max"):
+        m4.peak("bfloat16")
 
 
 def test_an_unknown_device_is_refused_with_the_nearest() -> None:

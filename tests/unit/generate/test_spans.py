@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backend.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
     backend.add_special_tokens(["[UNK]", "[CLS]", "[SEP]"])
     backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return folder
 
 

@@ -43,13 +43,13 @@ def slowly(words: dict[tuple[str, ...], int], merges: list[tuple[str, str]]) -> 
 def test_the_first_merge_is_the_most_frequent_pair(kind: str) -> None:
     tokenizer = trained(kind, TEXT, 300)
     pairs = Counter(pair for word in tokenizer.words([TEXT]).elements() for pair in pairwise(word))
-    assert merge_counts(tokenizer, TEXT, 1) == [pairs[tokenizer.merges[0]]] == [max(pairs.values())]
+    assert merge_counts(tokenizer, [TEXT], 1) == [pairs[tokenizer.merges[0]]] == [max(pairs.values())]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
 def test_each_merge_is_the_most_frequent_of_its_time(kind: str) -> None:
     tokenizer = trained(kind, TEXT, 320)
-    counts = merge_counts(tokenizer, TEXT)
+    counts = merge_counts(tokenizer, [TEXT])
     words = {tuple(word): count for word, count in tokenizer.words([TEXT]).items()}
     assert counts == slowly(words, tokenizer.merges)
     assert counts == sorted(counts, reverse=True)
@@ -80,7 +80,7 @@ def test_a_token_made_by_two_pairs_can_outnumber_the_merge_before() -> None:
 def test_the_replay_counts_as_one_would_by_hand(text: str) -> None:
     tokenizer = trained("byte_bpe", text, 300)
     words = {tuple(word): count for word, count in tokenizer.words([text]).items()}
-    assert merge_counts(tokenizer, text) == slowly(words, tokenizer.merges)
+    assert merge_counts(tokenizer, [text]) == slowly(words, tokenizer.merges)
 
 
 def test_training_is_deterministic() -> None:

@@ -1,0 +1,295 @@
+"""The K-quants of GGUF: 256 weights of a row in groups of 16 or 32, whose scales are themselves numbers of few bits.
+
+Each group searches for the scale (and the minimum) with the least weighted square of errors among some candidates, and
+is rounded once more by the scale as it is stored. The method is that of llama.cpp's reference functions without
+importances (quantize_row_q4_K_ref and its like, in ggml-quants.c), with sums of float32 in the same order, so that the
+bytes are the same. A group is a column here: numpy adds the rows of an array one after the other.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+SUPER = 256  # weights that share the scale of their scales
+AT_ONCE = 256  # of them, which keeps what is computed in a core's cache
+TINY = np.float32(1e-15)  # the magnitude below which a group is zero
+
+Array = np.ndarray
+
+
+def quantize_k(rows: Float[Tensor, "n 256"], type: str) -> UInt8[Tensor, "n bytes"]:
+    """Weights as super-blocks.
+
+    Args:
+        rows: of 256 weights each.
+        type: q2_k, q3_k, q4_k, q5_k or q6_k.
+    """
+
+    def encode(piece: Tensor) -> Array:
+        with np.errstate(all="ignore"):  # groups of zeros divide by zero, and are told apart afterwards
+            return K_QUANTS[type](piece.float().numpy())
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return torch.from_numpy(np.concatenate(list(pool.map(encode, rows.split(AT_ONCE)))))
+
+
+class Affine(NamedTuple):
+    """How groups with a minimum are searched for: weight = scale * level - minimum.
+
+    Attributes:
+        width: weights of a group.
+        most: the largest level.
+        first: what the first candidate's number of levels is more than the largest.
+        steps: further candidates, each with 0.1 levels more.
+        most_scale: the largest number that stands for a scale or a minimum.
+        by_magnitude: errors count by their magnitudes and those of the weights, instead of squares and the mean too.
+    """
+
+    width: int
+    most: int
+    first: float
+    steps: int
+    most_scale: int
+    by_magnitude: bool = False
+
+
+Q2_K = Affine(16, 3, -0.5, 15, 15, by_magnitude=True)
+Q4_K = Affine(32, 15, -1.0, 20, 63)
+Q5_K = Affine(32, 31, -0.5, 15, 63)
+
+
+def _q2_k(blocks: Array) -> Array:
+    levels, scales, minima, ends = _affine_blocks(blocks, Q2_K)
+    return np.concatenate((scales | minima << 4, _two_bits(levels), *ends), axis=1)
+
+
+def _q4_k(blocks: Array) -> Array:
+    levels, scales, minima, ends = _affine_blocks(blocks, Q4_K)
+    return np.concatenate((*ends, _six_bits(scales, minima), _nibbles(levels)), axis=1)
+
+
+def _q5_k(blocks: Array) -> Array:
+    levels, scales, minima, ends = _affine_blocks(blocks, Q5_K)
+    high = np.packbits(levels.reshape(-1, 8, 32) >> 4, axis=1, bitorder="little")[:, 0]
+    return np.concatenate((*ends, _six_bits(scales, minima), high, _nibbles(levels & 15)), axis=1)
+
+
+def _q3_k(blocks: Array) -> Array:
+    x = _columns(blocks, 16)
+    scales, levels = _descent(x, 4)
+    groups = scales.reshape(-1, 16)
+    largest = _largest(groups.T)
+    inverse = np.where(largest == 0, 0, -32 / largest)
+    numbers = np.clip(np.rint(inverse[:, None] * groups), -32, 31).astype(np.int32) + 32
+    numbers[largest == 0] = 0
+    scale = np.where(largest == 0, 0, 1 / inverse).astype(np.float16)
+    divisor = (scale.astype(np.float32)[:, None] * (numbers - 32).astype(np.float32)).ravel()
+    levels = np.where(divisor == 0, levels, np.clip(np.rint(x / divisor), -4, 3) + 4)
+    final, numbers = _rows(levels), numbers.astype(np.uint8)
+    high = np.packbits(final.reshape(-1, 8, 32) > 3, axis=1, bitorder="little")[:, 0]
+    low, top = numbers & 15, (numbers >> 4).reshape(-1, 4, 4)
+    tops = top[:, 0] | top[:, 1] << 2 | top[:, 2] << 4 | top[:, 3] << 6
+    parts = (high, _two_bits(final & 3), low[:, :8] | low[:, 8:] << 4, tops, _bytes(scale))
+    return np.concatenate(parts, axis=1)
+
+
+def _q6_k(blocks: Array) -> Array:
+    x = _columns(blocks, 16)
+    scales, levels = _symmetric(x, 32)
+    groups = scales.reshape(-1, 16)
+    largest = _largest(groups.T)
+    empty = np.abs(largest) < TINY
+    inverse = np.where(empty, 0, -128 / largest)
+    numbers = np.minimum(127, np.rint(inverse[:, None] * groups)).astype(np.int8)
+    scale = np.where(empty, 0, 1 / inverse).astype(np.float16)
+    divisor = (scale.astype(np.float32)[:, None] * numbers.astype(np.float32)).ravel()
+    levels = np.where(divisor == 0, levels, np.clip(np.rint(x / divisor), -32, 31) + 32)
+    final = _rows(levels)
+    final[empty] = 0
+    halves = final.reshape(-1, 2, 4, 32)
+    low, high = halves & 15, halves >> 4
+    lows = np.stack((low[:, :, 0] | low[:, :, 2] << 4, low[:, :, 1] | low[:, :, 3] << 4), axis=2)
+    highs = high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6
+    count = len(blocks)
+    parts = (lows.reshape(count, -1), highs.reshape(count, -1), numbers.view(np.uint8), _bytes(scale))
+    return np.concatenate(parts, axis=1)
+
+
+K_QUANTS: dict[str, Callable[[Array], Array]] = {
+    "q2_k": _q2_k, "q3_k": _q3_k, "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k
+}  # fmt: skip
+
+
+def _affine_blocks(blocks: Array, form: Affine) -> tuple[Array, Array, Array, tuple[Array, Array]]:
+    """Levels (n, 256), the numbers of scales and minima (n, groups), and the bytes of what multiplies these."""
+    x = _columns(blocks, form.width)
+    weights = np.abs(x)
+    if not form.by_magnitude:
+        weights += np.sqrt(np.add.reduce(x * x) / np.float32(form.width))
+    scales, minima, levels = _affine(x, weights, form)
+    numbers, factors = [], []
+    for values in (scales, minima):
+        groups = values.reshape(len(blocks), -1)
+        largest = np.maximum(groups.max(1), 0)
+        inverse = np.where(largest > 0, np.float32(form.most_scale) / largest, 0)
+        rounded = np.rint(inverse[:, None] * groups).astype(np.int32) & 255
+        numbers.append(np.minimum(rounded, form.most_scale).astype(np.uint8))
+        factors.append((largest / np.float32(form.most_scale)).astype(np.float16))
+    scale, minimum = (
+        (factor.astype(np.float32)[:, None] * number.astype(np.float32)).ravel()
+        for factor, number in zip(factors, numbers, strict=True)
+    )
+    rounded = np.clip(np.rint((x + minimum) / scale), 0, form.most)
+    final = _rows(np.where(scale == 0, levels, rounded))
+    return final, numbers[0], numbers[1], (_bytes(factors[0]), _bytes(factors[1]))
+
+
+def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array]:
+    """Of each group, a column of `x` (width, groups): its scale, its minimum from zero downwards, and its levels."""
+    most = np.float32(form.most)
+    high, low = x.max(0), np.minimum(x.min(0), 0)
+    flat = high == low
+    sum_w, sum_x = np.add.reduce(weights), np.add.reduce(weights * x)
+
+    def levels_of(inverse: Array, low: Array) -> Array:
+        levels: Array = x - low
+        levels *= inverse
+        np.rint(levels, out=levels)
+        np.clip(levels, 0, most, out=levels)
+        return levels
+
+    def error(levels: Array, scale: Array, low: Array) -> Array:
+        difference = scale * levels
+        difference += low
+        difference -= x
+        np.abs(difference, out=difference) if form.by_magnitude else np.square(difference, out=difference)
+        difference *= weights
+        total: Array = np.add.reduce(difference)
+        return total
+
+    inverse = most / (high - low)
+    scale, minimum = 1 / inverse, low
+    best = error(levels_of(inverse, low), scale, low)
+    chosen = inverse, low
+    for step in range(form.steps + 1):
+        # the minimum that was found is what the next candidate begins at
+        inverse = (np.float32(form.first) + np.float32(0.1) * np.float32(step) + most) / (high - minimum)
+        levels = levels_of(inverse, minimum)
+        weighted = weights * levels
+        sum_l, sum_xl = np.add.reduce(weighted), np.add.reduce(weighted * x)
+        weighted *= levels
+        sum_l2 = np.add.reduce(weighted)
+        determinant = sum_w * sum_l2 - sum_l * sum_l
+        new_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant
+        new_low = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
+        positive = new_low > 0
+        new_scale, new_low = np.where(positive, sum_xl / sum_l2, new_scale), np.where(positive, 0, new_low)
+        new = error(levels, new_scale, new_low)
+        better = (determinant > 0) & (new < best)
+        chosen = np.where(better, inverse, chosen[0]), np.where(better, minimum, chosen[1])
+        best, scale = np.where(better, new, best), np.where(better, new_scale, scale)
+        minimum = np.where(better, new_low, minimum)
+    return np.where(flat, 0, scale), -np.where(flat, low, minimum), np.where(flat, 0, levels_of(*chosen))
+
+
+def _symmetric(x: Array, most: int) -> tuple[Array, Array]:
+    """Of each group, a column of `x`: its scale and its levels from 0 on, by squares of errors times squares."""
+    largest = _largest(x)
+    empty = np.abs(largest) < TINY
+    weights = x * x
+    products = weights * x
+
+    def sums(inverse: Array) -> tuple[Array, Array]:
+        levels = _levels(x, inverse, most)
+        sum_lx = np.add.reduce(products * levels)
+        weighted = weights * levels
+        weighted *= levels
+        return sum_lx, np.add.reduce(weighted)
+
+    chosen = -np.float32(most) / largest
+    sum_lx, sum_l2 = sums(chosen)
+    scale = np.where(sum_l2 != 0, sum_lx / sum_l2, 0)
+    best = scale * sum_lx
+    for step in (*range(-9, 0), *range(1, 10)):
+        inverse = -(np.float32(most) + np.float32(0.1) * np.float32(step)) / largest
+        sum_lx, sum_l2 = sums(inverse)
+        better = (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2)
+        chosen, scale = np.where(better, inverse, chosen), np.where(better, sum_lx / sum_l2, scale)
+        best = np.where(better, scale * sum_lx, best)
+    return np.where(empty, 0, scale), np.where(empty, 0, _levels(x, chosen, most) + np.float32(most))
+
+
+def _descent(x: Array, most: int) -> tuple[Array, Array]:
+    """Search as `_symmetric` does, by coordinate descent: each level in turn is set to its best value."""
+    largest = _largest(x)
+    empty = np.abs(largest) < TINY
+    weights = x * x
+    products = weights * x
+    levels = _levels(x, -np.float32(most) / largest, most)
+    sum_lx, sum_l2 = np.add.reduce(products * levels), np.add.reduce(weights * levels * levels)
+    for _ in range(5):
+        before = levels.copy()
+        for x_i, weight, product, level in zip(x, weights, products, levels, strict=True):
+            rest_lx, rest_l2 = sum_lx - product * level, sum_l2 - weight * level * level
+            new = np.clip(np.rint(x_i * rest_l2 / rest_lx), -most, most - 1)
+            new_lx, new_l2 = rest_lx + product * new, rest_l2 + weight * new * new
+            better = (rest_lx > 0) & (new != level) & (new_l2 > 0)
+            better &= new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2
+            np.copyto(level, new, where=better)
+            sum_lx, sum_l2 = np.where(better, new_lx, sum_lx), np.where(better, new_l2, sum_l2)
+        if np.array_equal(before, levels):
+            break
+    scale = np.where(sum_l2 > 0, sum_lx / sum_l2, 0)
+    return np.where(empty, 0, scale), np.where(empty, 0, levels + np.float32(most))
+
+
+def _levels(x: Array, inverse: Array, most: int) -> Array:
+    levels: Array = inverse * x
+    np.rint(levels, out=levels)
+    np.clip(levels, -most, most - 1, out=levels)
+    return levels
+
+
+def _largest(x: Array) -> Array:
+    """Of each column the number with the largest magnitude, the first of several."""
+    largest: Array = np.take_along_axis(x, np.abs(x).argmax(0)[None], 0)[0]
+    return largest
+
+
+def _columns(blocks: Array, width: int) -> Array:
+    """(n, 256) weights with each group as a column: (width, n * groups)."""
+    return np.ascontiguousarray(blocks.reshape(-1, width).T)
+
+
+def _rows(levels: Array) -> Array:
+    """Levels of groups in columns, as bytes of super-blocks (n, 256)."""
+    return np.ascontiguousarray(levels.astype(np.uint8).T).reshape(-1, SUPER)
+
+
+def _six_bits(scales: Array, minima: Array) -> Array:
+    """Eight scales and eight minima of 6 bits in 12 bytes; the last four lend their high bits to the first."""
+    first = [numbers[:, :4] | numbers[:, 4:] >> 4 << 6 for numbers in (scales, minima)]
+    return np.concatenate((*first, scales[:, 4:] & 15 | (minima[:, 4:] & 15) << 4), axis=1)
+
+
+def _nibbles(levels: Array) -> Array:
+    """Levels of 4 bits, of each 64 the second half above the first."""
+    halves = levels.reshape(-1, 4, 2, 32)
+    packed: Array = halves[:, :, 0] | halves[:, :, 1] << 4
+    return packed.reshape(-1, SUPER // 2)
+
+
+def _two_bits(levels: Array) -> Array:
+    """Levels of 2 bits, of each 128 the four quarters above each other."""
+    quarters = levels.reshape(-1, 2, 4, 32)
+    packed: Array = quarters[:, :, 0] | quarters[:, :, 1] << 2 | quarters[:, :, 2] << 4 | quarters[:, :, 3] << 6
+    return packed.reshape(-1, SUPER // 4)
+
+
+def _bytes(scale: Array) -> Array:
+    return scale[:, None].view(np.uint8)

@@ -1,0 +1,50 @@
+"""What a model's weights take in a GGUF file, before there is one."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from archetype.convert.apply import shapes_of, shares
+from archetype.convert.gguf.architectures import gguf_of
+from archetype.convert.gguf.encoders import as_mean
+from archetype.convert.gguf.keys import Gguf
+from archetype.convert.gguf.rope import FACTORS, frequency_factors
+from archetype.convert.gguf.tensors import file_shapes
+from archetype.convert.gguf.types import Facts, tensor_bytes, tensor_types
+from archetype.dtypes import WeightTypes
+from archetype.families.registry import family_for
+from archetype.families.rules import for_model
+from archetype.models.build import build_on_meta
+from archetype.models.spec import ModelSpec
+
+
+def gguf_weights(model: ModelSpec, type: str) -> WeightTypes:
+    """Return the bits of each weight in a GGUF file of a type; their sum is the size of the file's tensors.
+
+    Raises:
+        CheckpointError: llama.cpp does not know the model, or not all of it.
+    """
+    model = as_mean(model)
+    target = gguf_of(family_for(model).name)
+    shapes = cache(lambda: file_shapes(model, target))
+    keys = target.metadata(model, shapes, lambda name: frequency_factors(model) or [])
+    types = tensor_types(shapes(), type, Facts.of(target.architecture, keys))
+    return types_of_file(type, model, target, {name: tensor_bytes(shapes()[name], types[name]) for name in types})
+
+
+def types_of_file(name: str, model: ModelSpec, target: Gguf, sizes: Mapping[str, int]) -> WeightTypes:
+    """The types of a model's weights in a file.
+
+    Args:
+        name: of all together.
+        model: that the file holds.
+        target: its architecture.
+        sizes: the bytes of each tensor.
+    """
+
+    def size(tensor: str) -> int:
+        change = target.change(tensor)
+        return sum(sizes[part] for part in ([tensor] if change is None else change.names(tensor)))
+
+    shapes = shapes_of(build_on_meta(model))
+    parameters = shares(for_model(target.rules, model.num_layers, shapes), shapes, size)
+    return WeightTypes.mixed(name, parameters, sizes.get(FACTORS, 0))

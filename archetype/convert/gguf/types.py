@@ -1,0 +1,191 @@
+"""The types of GGUF files: how many bits each tensor has, by llama.cpp's rule. No torch.
+
+`--type q4_k_m` names a file's type. Most matrices have the type of its name; those that llama.cpp's src/llama-quant.cpp
+finds to matter more have more bits, which depends on their names, the layer, the experts and the groups of heads. The
+rule is that of llama.cpp in llama-cpp-python 0.3.36.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from math import inf, prod
+from typing import Any, Literal, NamedTuple
+
+from archetype.errors import CheckpointError
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+# Of each type of a tensor the weights of a block, and its bytes.
+BLOCKS = {
+    "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2),
+    "q8_0": (32, 34), "q5_1": (32, 24), "q5_0": (32, 22), "q4_0": (32, 18),
+    "q6_k": (256, 210), "q5_k": (256, 176), "q4_k": (256, 144), "q3_k": (256, 110), "q2_k": (256, 84),
+}  # fmt: skip
+FileType = Literal[
+    "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s",
+    "q2_k",
+]  # fmt: skip
+# Of each type of a file that of most of its matrices.
+FILE_TYPES = {
+    "f32": "f32", "f16": "f16", "bf16": "bf16", "q8_0": "q8_0", "q6_k": "q6_k", "q5_k_m": "q5_k", "q5_k_s": "q5_k",
+    "q4_k_m": "q4_k", "q4_k_s": "q4_k", "q4_0": "q4_0", "q3_k_l": "q3_k", "q3_k_m": "q3_k", "q3_k_s": "q3_k",
+    "q2_k": "q2_k",
+}  # fmt: skip
+# What takes the place of a type where the rows are no multiple of 256 weights.
+NARROW = {"q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
+# What llama.cpp wants in float32, whatever the type of the rest.
+EXACT = (
+    "_norm.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight",
+    "attn_rel_b.weight",
+)  # fmt: skip
+HEAD, TABLE = "output.weight", "token_embd.weight"
+VALUES = ("attn_qkv.weight", "attn_kv_b.weight", "attn_v.weight")  # ends of names, of what the values come from
+OF_70B = 80  # layers
+GROUPED = {"qwen2": 1, "llama": 2}  # heads of a group, at least, with which llama.cpp takes so many layers for a 70B
+
+
+class Facts(NamedTuple):
+    """What the rule asks of a model.
+
+    Attributes:
+        num_layers: of it, or of its encoder.
+        num_experts: of a layer, or 0.
+        heads_of_a_group: that share keys and values.
+        is_70b: whether llama.cpp takes it for a Llama or Qwen2 of 70B.
+    """
+
+    num_layers: int
+    num_experts: int
+    heads_of_a_group: int
+    is_70b: bool
+
+    @classmethod
+    def of(cls, architecture: str, keys: Mapping[str, Any]) -> "Facts":
+        """Those of a file's keys, without the architecture's name before them."""
+        layers, heads = keys["block_count"], keys.get("attention.head_count", 0)
+        group = heads // (keys.get("attention.head_count_kv", heads) or 1)
+        large = layers == OF_70B and group >= GROUPED.get(architecture, inf)
+        return cls(layers, keys.get("expert_count", 0), group, large)
+
+
+def check_file_type(type: str) -> None:
+    """Refuse an unknown type of a file."""
+    if type not in FILE_TYPES:
+        raise CheckpointError("--type", f"{type!r:.40} is not known", f"use one of {', '.join(FILE_TYPES)}")
+
+
+def is_exact_in_file(name: str, dimensions: int) -> bool:
+    """Whether a tensor is in float32, whatever the type of the rest."""
+    return dimensions == 1 or name.endswith(EXACT) or not name.endswith(".weight")
+
+
+def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
+    """The type of each tensor of a file.
+
+    Args:
+        shapes: of the tensors, rows first.
+        type: of the file. In q8_0 and q4_0 all matrices have the same, as the model's own numbers of 8 or 4 bits do.
+        facts: of the model.
+    """
+    most, rule = FILE_TYPES[type], _Rule(type, facts, shapes)
+    is_mix = BLOCKS[most][0] == 256
+    types: dict[str, str] = {}
+    for name in sorted(shapes, key=_in_order):
+        shape = shapes[name]
+        if is_exact_in_file(name, len(shape)):
+            types[name] = "f32"
+        else:
+            types[name] = _fitting(rule.of(name, shape[-1]) if is_mix else most, shape[-1])
+    return {name: types[name] for name in shapes}
+
+
+def tensor_bytes(shape: tuple[int, ...], type: str) -> int:
+    """Bytes of a tensor in a type."""
+    weights, size = BLOCKS[type]
+    return prod(shape) // weights * size
+
+
+def _in_order(name: str) -> tuple[int, str]:
+    """The order in which llama.cpp counts tensors."""
+    place = name.split(".")
+    return (int(place[1]) if place[0] == "blk" else -1), name
+
+
+def _fitting(type: str, width: int) -> str:
+    """A type, or what takes its place where rows are no whole blocks."""
+    if width % BLOCKS[type][0]:
+        type = NARROW.get(type, type)
+    return "f16" if width % BLOCKS[type][0] else type
+
+
+def _matters(layer: int, layers: int) -> bool:
+    """Whether a layer is of the first or last eighth, or every third between them."""
+    return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+
+
+class _Rule:
+    """Which type each matrix of a mix has, asked in llama.cpp's order."""
+
+    def __init__(self, type: str, facts: Facts, shapes: Shapes) -> None:
+        self._type, self._facts = type, facts
+        self._is_tied = HEAD not in shapes
+        self._num_values = sum(name.endswith(VALUES) for name in shapes)
+        self._seen: Counter[str] = Counter()
+
+    def of(self, name: str, width: int) -> str:
+        """Return the type of a matrix whose rows have `width` weights."""
+        most = FILE_TYPES[self._type]
+        if name == HEAD or (self._is_tied and name == TABLE):
+            return "q8_0" if width % BLOCKS[most][0] else "q6_k"
+        kinds: list[tuple[bool, Callable[[str], str | None]]] = [
+            (name.endswith(VALUES), self._value),
+            (name.endswith("attn_k.weight"), self._key),
+            ("ffn_down" in name, self._down),
+            (name.endswith("attn_output.weight"), self._output),
+        ]
+        return next((kind(name) for holds, kind in kinds if holds), None) or most
+
+    def _value(self, name: str) -> str | None:
+        place = self._seen["value"]
+        self._seen["value"] += 1
+        if self._facts.num_experts == 8:
+            return "q8_0"
+        match self._type:
+            case "q2_k":
+                chosen: str | None = "q4_k" if self._facts.heads_of_a_group >= 4 else "q3_k"
+            case "q3_k_l":
+                chosen = "q5_k"
+            case "q3_k_m":
+                chosen = "q5_k" if place < 2 else "q4_k"
+            case "q4_k_s":
+                chosen = "q5_k" if place < 4 else None
+            case "q4_k_m" | "q5_k_m":
+                chosen = "q6_k" if _matters(place, self._num_values) else None
+            case _:
+                chosen = None
+        few = (chosen or FILE_TYPES[self._type]) in ("q3_k", "q4_k")
+        return "q5_k" if self._facts.is_70b and few else chosen
+
+    def _key(self, name: str) -> str | None:
+        return "q8_0" if self._facts.num_experts == 8 else None
+
+    def _down(self, name: str) -> str | None:
+        layers = self._facts.num_layers
+        layer = self._seen["down"] if self._facts.num_experts <= 1 else _in_order(name)[0]
+        self._seen["down"] += 1
+        match self._type:
+            case "q2_k":
+                return "q3_k"
+            case "q3_k_l":
+                return "q5_k"
+            case "q3_k_m":
+                return "q5_k" if layer < layers // 16 else "q4_k"
+            case "q4_k_s":
+                return "q5_k" if layer < layers // 8 else None
+            case "q4_k_m" | "q5_k_m":
+                return "q6_k" if _matters(layer, layers) else None
+        return None
+
+    def _output(self, name: str) -> str | None:
+        if self._facts.num_experts == 8:
+            return "q5_k" if self._type in ("q2_k", "q3_k_s", "q3_k_m", "q4_k_s", "q4_k_m") else None
+        return {"q2_k": "q3_k", "q3_k_m": "q4_k", "q3_k_l": "q5_k"}.get(self._type)

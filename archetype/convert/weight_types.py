@@ -1,0 +1,118 @@
+"""Types of weights that differ from tensor to tensor: those of a GGUF file, and those a model was published in."""
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from archetype.convert.gguf.header import is_gguf
+from archetype.convert.gguf.types import FILE_TYPES
+from archetype.convert.source import PublishedConfig, find_config, read_config
+from archetype.dtypes import WeightTypes
+from archetype.errors import CheckpointError, SpecError
+from archetype.families.index import preset_facts
+from archetype.families.registry import FAMILIES
+from archetype.io import hub, weight_files
+from archetype.io.low_bit.header import low_bit_tensors
+from archetype.io.low_bit.settings import read_settings
+from archetype.io.weight_files import Header, TensorHeader
+from archetype.io.yaml import read_mapping
+from archetype.models.spec import ModelSpec
+
+PUBLISHED = "published"
+
+
+def weight_types(name: str, model: ModelSpec, source: Any) -> str | WeightTypes:
+    """Return the types of a model's weights that `--dtype` names.
+
+    Args:
+        name: of a type that all weights have; of a type of GGUF files, such as q4_k_m; or `published`.
+        model: whose weights they are.
+        source: that it was read from.
+
+    Raises:
+        SpecError: llama.cpp does not know the model, or nothing says in which types it was published.
+    """
+    if name.lower() in FILE_TYPES:
+        from archetype.convert.gguf.sizes import gguf_weights  # here, because no other type needs torch
+
+        try:
+            return gguf_weights(model, name.lower())
+        except CheckpointError as error:
+            cause = f"{name} is a type of GGUF files, and {error.place}: {error.cause}"
+            raise SpecError("dtype", cause, "use a type that all weights can have, such as int4") from None
+    return _published(model, source) if name == PUBLISHED else name
+
+
+def _published(model: ModelSpec, source: Any) -> WeightTypes:
+    place = Path(source) if isinstance(source, str | Path) else Path()
+    if str(source) in preset_facts():
+        preset = FAMILIES[preset_facts()[str(source)].family].presets[str(source)]
+        if preset.weights:
+            return _by_module(model, preset.weights)
+    elif is_gguf(place):
+        return _of_gguf(place)
+    elif place != Path() and (config := find_config(place)) is not None:
+        return _of_header(config, _header(config, place))
+    cause = f"nothing here says in which types {model.name or 'the model'} was published"
+    raise SpecError("dtype", cause, "name a folder with its safetensors, or owner/name, or a type such as bfloat16")
+
+
+def _by_module(model: ModelSpec, weights: Mapping[str, str]) -> WeightTypes:
+    """Of a preset, whose modules match patterns; the first that matches says the type."""
+    from archetype.estimate.rows import module_rows
+    from archetype.models.cost import model_cost
+
+    parameters = []
+    for row in module_rows(model_cost(model), 1, 1, phases=()):
+        dtype = next(dtype for pattern, dtype in weights.items() if re.fullmatch(pattern, row.module))
+        bits = WeightTypes.uniform(dtype).weight_bits(row.parameters, row.module)
+        parameters.append((row.module, row.parameters, Fraction(bits, 8)))
+    return WeightTypes.mixed(PUBLISHED, parameters)
+
+
+def _of_gguf(place: Path) -> WeightTypes:
+    from archetype.convert.gguf.architectures import gguf_of
+    from archetype.convert.gguf.header import read_header
+    from archetype.convert.gguf.sizes import types_of_file
+    from archetype.convert.gguf.specification import read_spec
+
+    family, model = read_spec(place)
+    sizes = {name: entry.num_bytes for name, entry in read_header(place).entries.items()}
+    return types_of_file(PUBLISHED, model, gguf_of(family.name), sizes)
+
+
+def _header(config: PublishedConfig, place: Path) -> Header:
+    folder = config.file.parent
+    if not place.exists():
+        return hub.header(place.as_posix())
+    if weight_files.has_weights(folder):
+        return weight_files.header(folder)
+    cause = "has no safetensors beside it, whose headers say the type of each tensor"
+    raise SpecError(str(config.file), cause, "put them there, or name a type such as bfloat16")
+
+
+def _of_header(config: PublishedConfig, header: Header) -> WeightTypes:
+    from archetype.convert.apply import shapes_of, shares
+    from archetype.convert.hf_folder import with_names_of_file
+    from archetype.families.rules import for_model
+    from archetype.models.build import build_on_meta
+
+    settings = read_settings(read_mapping(config.file), config.file.parent)
+    sizes = {name: _bytes(tensor) for name, tensor in header.items()}
+    for name, tensor in ({} if settings is None else low_bit_tensors(header, settings)).items():
+        sizes[name] = sum(_bytes(header[part]) for part in tensor.stored.values())
+    family, model = read_config(config, warn=False)
+    shapes = shapes_of(build_on_meta(model))
+    rules = with_names_of_file(family, for_model(family.format.rules_for(model), model.num_layers, shapes), list(sizes))
+    if missing := next((rule.hf for rule in rules if rule.hf not in sizes), None):
+        raise SpecError(f"{config.place}: {missing}", "is not among the tensors beside it", "is it the whole folder?")
+    return WeightTypes.mixed(PUBLISHED, shares(rules, shapes, sizes.__getitem__))
+
+
+def _bytes(tensor: TensorHeader) -> int:
+    """Bytes of a tensor, whose type has its bits in its name: BF16, F8_E4M3, U8."""
+    bits = re.search(r"\d+", tensor.dtype)
+    return prod(tensor.shape) * (8 if bits is None else int(bits[0])) // 8

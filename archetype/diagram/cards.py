@@ -1,0 +1,181 @@
+"""A model for a slide: its layers by numbers, and each distinct content of its blocks once, on a card."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_lowercase
+
+from archetype.diagram.block import Kind, branches_of, captions, field_of, put_branches
+from archetype.diagram.content import GAP, LINE, SLIM, TITLE
+from archetype.diagram.costs import LayerCosts, ReportCosts
+from archetype.diagram.rail import SUM, Rail
+from archetype.diagram.scene import Box, Container, Layout, Measure, Note
+from archetype.diagram.stack import MARGIN, MOST_PANELS, kinds_of, put_layers
+from archetype.diagram.text import NOTE, text_width
+from archetype.models.block.diagram import contents
+from archetype.models.stack.cost import StackCost, label
+from archetype.roles.drawing import inside, title
+
+MOST_ROWS = 8  # of a stack on a slide; one that folds into no fewer is shown by its kinds of blocks
+CAPTION = 220.0  # least width of the text below a card
+
+
+@dataclass
+class _User:
+    """Layers of a stack that have a branch, in one variant of it."""
+
+    stack: StackCost
+    costs: LayerCosts
+    kinds: list[Kind]
+    facts: list[str]
+
+
+class Cards:
+    """The distinct branches of all blocks, numbered from 1; those that are drawn alike share a card, as 1a and 1b.
+
+    Args:
+        measure: whose numbers boxes show.
+        costs: of the model.
+
+    Attributes:
+        is_complete: whether each layer is drawn: no stack has more kinds of blocks than a picture shows.
+    """
+
+    def __init__(self, measure: Measure, costs: ReportCosts) -> None:
+        self.measure, self.costs = measure, costs
+        self.branches: dict[str, tuple[tuple[str, ...], list[_User]]] = {}
+        self.letters: dict[str, Mapping[str, str]] = {}
+        self.kinds = {prefix: kinds_of(stack) for prefix, stack in costs.stacks.items()}
+        self.is_complete = all(len(kinds) <= MOST_PANELS for kinds in self.kinds.values())
+        for prefix, kinds in self.kinds.items():
+            for kind in kinds:
+                for branch in branches_of(kind, costs.stacks[prefix], costs):
+                    self._add(branch, kind, costs.stacks[prefix])
+
+    def put_outline(self, rail: Rail, stack: StackCost) -> None:
+        """Put the layers of a stack on a rail, each with the numbers of its branches."""
+        kinds = self.kinds[stack.prefix]
+        self.letters[stack.prefix] = rail.letters
+        names = [" → ".join(self._names_of(kind, stack)) for kind in kinds]
+        start, before = rail.y + GAP / 2, len(rail.layout.boxes)
+        put_layers(rail, kinds, stack, names, MOST_ROWS)
+        side = max(box.w for box in rail.layout.boxes[before:]) / 2 + 2 * MARGIN
+        frame = Container(f"{stack.prefix}layers", -side, start, 2 * side, rail.y - start, "block", "layers", (), 1,
+                          f"{stack.prefix}layers")  # fmt: skip
+        rail.layout.containers.insert(0, frame)
+
+    def _names_of(self, kind: Kind, stack: StackCost) -> Iterator[str]:
+        """The names of a block's branches, in their order."""
+        for branch in branches_of(kind, stack, self.costs):
+            for number, (names, users) in enumerate(self.branches.values(), 1):
+                for user, name in zip(users, _names(number, users), strict=True):
+                    if names == branch and user.stack is stack and kind in user.kinds:
+                        yield name
+
+    def _add(self, branch: tuple[str, ...], kind: Kind, stack: StackCost) -> None:
+        """Note that a kind of block has a branch."""
+        costs = self.costs.of_layers(stack, kind.layers)
+        parts = {name: part for name, part in contents(kind.block).items() if name in branch}
+        facts = [line for name, (part, _) in parts.items() for line in captions(name, part, costs)]
+        drawings = [
+            (title(part), inside(part, costs.modules(name), function)) for name, (part, function) in parts.items()
+        ]
+        sizes = [(module, self.costs.text(formula)) for module, formula in costs.block.parameters().items()
+                 if module.startswith(branch)]  # fmt: skip
+        key = repr((branch, drawings, sizes, kind.block.wiring.dump(), stack.d, stack.stack.residual.dump(),
+                    facts if self.measure == "flops" else []))  # fmt: skip
+        users = self.branches.setdefault(key, (branch, []))[1]
+        own = next((user for user in users if user.stack is stack and user.facts == facts), None)
+        if own is None:
+            users.append(_User(stack, costs, [kind], facts))
+        else:
+            own.kinds.append(kind)
+
+    def drawn(self) -> list[Layout]:
+        """Each branch with its caption; the lower left corner is at the origin."""
+        return [self._card(number, *branch) for number, branch in enumerate(self.branches.values(), 1)]
+
+    def _card(self, number: int, branch: tuple[str, ...], users: Sequence[_User]) -> Layout:
+        """Draw one branch with the stretch of the residual stream that it leaves and joins."""
+        layers: dict[str, list[int]] = {}
+        for user in users:
+            layers.setdefault(user.stack.prefix, []).extend(layer for kind in user.kinds for layer in kind.layers)
+        joint: list[LayerCosts] = []
+        for prefix, places in reversed(layers.items()):
+            joint.append(LayerCosts(self.costs, self.costs.stacks[prefix], tuple(sorted(places)), joint[-1:]))
+        costs, stack = joint[-1], users[0].stack
+        kind = Kind(users[0].kinds[0].block, costs.layers)
+        inner = Rail(self.letters.get(stack.prefix), self.measure, counts=costs.count)
+        inner.branches = SUM / 2 + GAP
+        place = f"{stack.prefix}blocks.{'*' if 1 < len(stack.stack.layers) == len(kind.layers) else label(kind.layers)}"
+        put_branches(inner, place, kind, stack, costs, branch)
+        parts = [one for one in inner.layout.containers if one.kind in ("mixer", "cross", "feedforward")]
+        _put_source(inner, place)
+        left, bottom, right, top = inner.layout.bounds
+        frame = Container(f"{place}.{'.'.join(branch)}.card", left - GAP / 2, bottom - GAP, right - left + GAP,
+                          top - bottom + 2 * GAP, "block", str(number), (), costs.count,
+                          field_of(kind, stack))  # fmt: skip
+        inner.layout.containers.insert(0, frame)
+        _put_ends(inner, frame)
+        if costs.count > 1:
+            edge = frame.y + frame.h
+            inner.layout.notes.append(Note(frame.x + frame.w - GAP, edge, f"× {costs.count}", "end", "fold"))
+        heading = f"{number}  {' ∥ '.join(one.label for one in parts)}"
+        lines = list(_wrapped(heading, "; ".join(_facts(number, users)), max(frame.w, CAPTION)))
+        card, height = Layout(), LINE * len(lines) + 6
+        card.join(inner.layout, -frame.x, height - frame.y)
+        start = text_width(f"{heading}  ", TITLE, bold=True)
+        card.notes.append(Note(0, height - 6 - LINE / 2, heading, "start", "title"))
+        card.notes += [Note(start if row == 0 else 0.0, height - 6 - LINE * (row + 0.5), line)
+                       for row, line in enumerate(lines) if line]  # fmt: skip
+        return card
+
+
+def _names(number: int, users: Sequence[_User]) -> list[str]:
+    """The number of a branch for each of its users: 1, or 1a and 1b where it has variants within a stack."""
+    variants = list(dict.fromkeys(tuple(user.facts) for user in users))
+    if len(users) == len({id(user.stack) for user in users}):  # a stack has but one
+        return [str(number)] * len(users)
+    return [f"{number}{ascii_lowercase[variants.index(tuple(user.facts))]}" for user in users]
+
+
+def _facts(number: int, users: Sequence[_User]) -> Iterator[str]:
+    """What is said of a branch: first what holds of all users, then the rest by numbers or stacks."""
+    shared = [line for line in users[0].facts if all(line in user.facts for user in users)]
+    yield from shared
+    said: dict[str, str] = {}
+    for name, user in zip(_names(number, users), users, strict=True):
+        rest = ", ".join(line for line in user.facts if line not in shared)
+        owner = name if name != str(number) else user.stack.prefix.rstrip(".")
+        said |= {owner: f"{owner}: {rest}"} if rest else {}
+    yield from said.values()
+
+
+def _put_source(rail: Rail, place: str) -> None:
+    """Wires to the keys and values of cross-attention from what they read."""
+    for boxes, bus in rail.waiting:
+        middle, y = (boxes[0].middle + boxes[-1].middle) / 2, bus - 10 - GAP - SLIM
+        pill = rail.sized(Box(f"{place}.source", middle - 60, y, 120, SLIM, "input", "encoder output"))
+        rail.layout.add(pill)
+        for box in boxes:
+            points = [(pill.middle, y + SLIM), (pill.middle, bus), (box.middle, bus), (box.middle, box.y)]
+            rail.layout.wire(pill, box, "source", points)
+
+
+def _put_ends(rail: Rail, frame: Container) -> None:
+    """Wires of the stream from the edge of a card to the first element on it, and from the last to the edge."""
+    on_rail = [box for box in rail.layout.boxes if box.x < 0 < box.x + box.w]
+    first, last = min(on_rail, key=lambda box: box.y), max(on_rail, key=lambda box: box.y)
+    rail.layout.wire(frame.as_box(), first, "stream", [(0.0, frame.y), (0.0, first.y)])
+    rail.layout.wire(last, frame.as_box(), "stream", [(0.0, last.y + last.h), (0.0, frame.y + frame.h)])
+
+
+def _wrapped(title: str, text: str, width: float) -> Iterator[str]:
+    """A text as lines, the first of which begins behind a title."""
+    line, room = "", width - text_width(f"{title}  ", TITLE, bold=True)
+    for word in text.split():
+        longer = f"{line} {word}".strip()
+        if text_width(longer, NOTE) > room:
+            yield line
+            longer, room = word, width
+        line = longer
+    yield line

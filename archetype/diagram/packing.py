@@ -1,0 +1,49 @@
+"""Rectangles in a picture of a proportion: each as low, and then as far left, as it fits."""
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+
+FEW = 5  # rectangles that are tried in every order
+STEPS = 24  # widths of strips
+Size = tuple[float, float]
+Place = tuple[float, float]
+
+
+def packings(sizes: Sequence[Size], gap: float) -> Iterator[list[Place]]:
+    """Yield arrangements of rectangles in strips of different widths, from the narrowest.
+
+    Args:
+        sizes: width and height of each.
+        gap: between them.
+
+    Yields:
+        the lower left corner of each.
+    """
+    indices = range(len(sizes))
+    orders = list(permutations(indices)) if len(sizes) <= FEW else [
+        tuple(indices), *(tuple(sorted(indices, key=lambda index: -sizes[index][axis])) for axis in (0, 1))
+    ]  # fmt: skip
+    widest, whole = max(width for width, _ in sizes), sum(width + gap for width, _ in sizes)
+    for step in range(STEPS + 1):
+        strip = widest + (whole - widest) * step / STEPS
+        for order in orders:
+            yield _packed(sizes, order, strip, gap)
+
+
+def _packed(sizes: Sequence[Size], order: Sequence[int], strip: float, gap: float) -> list[Place]:
+    """The places of rectangles that are put down one by one."""
+    places = [(0.0, 0.0)] * len(sizes)
+    put: list[tuple[float, float, float]] = []  # left, right and upper edge
+    for index in order:
+        width, height = sizes[index]
+        lefts = [0.0, *(right + gap for _, right, _ in put)]
+        fitting = []
+        for x in lefts:
+            if x == 0 or x + width <= strip:
+                floor = max((top + gap for left, right, top in put if x < right + gap and left - gap < x + width),
+                            default=0.0)  # fmt: skip
+                fitting.append((floor, x))
+        y, x = min(fitting)
+        places[index] = (x, y)
+        put.append((x, x + width, y + height))
+    return places

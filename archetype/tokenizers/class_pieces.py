@@ -1,0 +1,102 @@
+"""spiece.model: a SentencePiece model to which the class of T5, ALBERT or XLNet adds its own steps and tokens."""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from archetype.errors import DataError
+from archetype.io.files import read_bytes, read_json
+from archetype.tokenizers.files import FIX
+from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+from archetype.tokenizers.rebuilt import CHARSMAP, MODEL_CONFIG, STEPS, built_steps, reading_class, table
+from archetype.tokenizers.sentencepiece import CONTROL, UNIGRAM, USER_DEFINED, SentencePieceTokenizer
+from archetype.tokenizers.special_tokens import CONFIG, content, read_config
+
+CLASSES = ("AlbertTokenizer", "T5Tokenizer", "XLNetTokenizer")
+SENTINEL, SENTINELS = "<extra_id_{}>", 100  # of T5, the last of which has the first id
+MOST_SENTINELS = 10_000
+REMEDY = "save the tokenizer as tokenizer.json with transformers"
+
+
+def open_pieces(file: Path) -> HuggingFaceTokenizer:
+    """Return the tokenizer of a folder with a spiece.model, as the class that the folder names reads it.
+
+    Raises:
+        DataError: no class is named, or another one than those whose steps are known; or the file is damaged.
+    """
+    config, model = read_config(file.parent), file.parent / MODEL_CONFIG
+    reading = reading_class(config, read_json(model) if model.is_file() else {}, False)
+    name = None if reading is None else reading.name
+    if name not in CLASSES:
+        cause = f"is read by the model's own class ({name or 'which no file of the folder names'}), which adds rules"
+        raise DataError("", f"{cause} that are known of {', '.join(CLASSES)} alone", REMEDY)
+    pieces = SentencePieceTokenizer(read_bytes(file))
+    row = table()["classes"][name]
+    taken = {key: config.get(key, value) for key, value in row["defaults"].items()}
+    count = config.get("extra_ids", SENTINELS)
+    if type(count) is not int or not 0 <= count <= MOST_SENTINELS:
+        raise DataError(f"{CONFIG}: extra_ids", f"{count!r:.80} is not a number up to {MOST_SENTINELS}", FIX)
+    definition = _definition(pieces, row, taken | {"extra_ids": count})
+    tokens = {key: value for key, value in taken.items() if key.endswith("_token")}
+    return HuggingFaceTokenizer(json.dumps(definition).encode(), tokens | config)
+
+
+def _definition(pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokenizer.json that says the same.
+
+    Raises:
+        DataError: the model is not Unigram, or its unknown piece is another than that of the class.
+    """
+    steps = built_steps(row, {**taken, CHARSMAP: bool(pieces.settings.charsmap)})
+    unknown = int(pieces.processor.unk_id())
+    if pieces.settings.kind != UNIGRAM or unknown != steps["model"]["unk_id"]:
+        raise DataError("", "is not a model of the class that the folder names", REMEDY)
+    text = json.dumps({name: steps[name] for name in STEPS})
+    map = b64encode(pieces.settings.charsmap).decode()
+    ids = {piece.text: id for id, piece in enumerate(pieces.pieces)}
+    added = [*_added(pieces, row, taken, ids)]
+    ids |= {str(token["content"]): int(token["id"]) for token in added}
+    names = {f"<{key}>": content(value) or "" for key, value in taken.items() if key.endswith("_token")}
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        **json.loads(text.replace(f'"{CHARSMAP}": "file"', f'"{CHARSMAP}": "{map}"')),
+        "post_processor": _around(row["alone"], names, ids),
+        "model": steps["model"] | {"vocab": [[piece.text, piece.score] for piece in pieces.pieces]},
+    }  # fmt: skip
+
+
+def _added(
+    pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: Mapping[str, Any], ids: Mapping[str, int]
+) -> Iterator[dict[str, Any]]:
+    """The model's own symbols, then the tokens that the class names; those that are no pieces get the next ids."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    own = {piece.text: piece.type == CONTROL for piece in pieces.pieces if piece.type in (CONTROL, USER_DEFINED)}
+    named = [name for key, value in taken.items() if key.endswith("_token") and (name := content(value))]
+    if SENTINEL.format(0) in row["added"]:
+        named += [SENTINEL.format(number) for number in reversed(range(taken["extra_ids"]))]
+    further = iter(range(len(ids), len(ids) + len(named)))
+    tokens = own | dict.fromkeys(named, True)
+    placed = {name: ids[name] if name in ids else next(further) for name in tokens}
+    for name, id in sorted(placed.items(), key=lambda pair: pair[1]):
+        yield {"id": id, "content": name, **flags, "special": tokens[name]}
+
+
+def _around(row: Mapping[str, Any], names: Mapping[str, str], ids: Mapping[str, int]) -> dict[str, Any]:
+    """The post-processor that puts special tokens around one text and two."""
+
+    def places(key: str) -> list[dict[str, Any]]:
+        return [
+            {"Sequence": {"id": one, "type_id": type}} if one in "AB" else
+            {"SpecialToken": {"id": names.get(one, one), "type_id": type}}
+            for one, type in zip(row[key], row["types"][key], strict=True)
+        ]  # fmt: skip
+
+    tokens = {names.get(one, one) for one in row["pair"] if one not in "AB"}
+    return {
+        "type": "TemplateProcessing",
+        "single": places("single"),
+        "pair": places("pair"),
+        "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in sorted(tokens)},
+    }

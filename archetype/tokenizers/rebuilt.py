@@ -1,0 +1,230 @@
+"""Which parts of a tokenizer.json the classes of transformers replace by their own, in `rebuilt.json`.
+
+A class that `tokenizer_class` or the model's type names keeps the vocabulary of the file and builds the other parts
+itself, so that transformers gives other ids than the file where its parts are others. The table is made by
+`python -m tests.helpers.tokenizer_classes` from the installed transformers; a test fails while they differ.
+"""
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from archetype.errors import ReadOtherwise, enumeration
+from archetype.io.files import DAMAGED, read_json
+from archetype.tokenizers.definition import FILE as DEFINITION
+from archetype.tokenizers.files import library_errors
+from archetype.tokenizers.named_tokens import named_in
+from archetype.tokenizers.special_tokens import CONFIG, content
+
+if TYPE_CHECKING:
+    from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
+
+FILE = Path(__file__).with_name("rebuilt.json")
+MODEL_CONFIG = "config.json"
+CHARSMAP = "precompiled_charsmap"
+KEPT = "kept"  # a step that the class takes from the file
+STEPS = ("normalizer", "pre_tokenizer", "decoder")
+KEYS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "clean_text", "keep_accents", "remove_space",
+        "split_by_punct", "add_prefix_space", "legacy")  # fmt: skip
+LEVEL = '"ByteLevel"'
+AS_FILE = "PreTrainedTokenizerFast"
+# what a model that leaves a setting out has, by its type
+SETTINGS: dict[str, dict[str, Any]] = {
+    "BPE": {"unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
+            "byte_fallback": False, "ignore_merges": False},
+    "WordPiece": {"unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+    "Unigram": {"unk_id": None, "byte_fallback": False},
+    "WordLevel": {"unk_token": "<unk>"},
+}  # fmt: skip
+
+
+class ReadingClass(NamedTuple):
+    """The class by which transformers reads a folder.
+
+    Attributes:
+        name: its name.
+        is_forced: whether the model's type alone decides, whatever class the folder names.
+    """
+
+    name: str
+    is_forced: bool
+
+
+@cache
+def table() -> dict[str, Any]:
+    """The contents of `rebuilt.json`."""
+    data: dict[str, Any] = json.loads(FILE.read_bytes())
+    return data
+
+
+def canonical(name: str, step: Any) -> Any:
+    """A step without what changes no id and no text: offsets, and settings of ByteLevel that a decoder ignores."""
+    if isinstance(step, list):
+        return [canonical(name, part) for part in step]
+    if not isinstance(step, dict):
+        return step
+    if name == "decoder" and step.get("type") == "ByteLevel":
+        return {"type": "ByteLevel"}
+    plain = {key: canonical(name, value) for key, value in step.items() if key != "trim_offsets"}
+    return plain | {CHARSMAP: "file"} if CHARSMAP in plain else plain
+
+
+def settings_of(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model says beside its vocabulary; an empty affix is none."""
+    told = {key: model.get(key, value) for key, value in SETTINGS[model["type"]].items()}
+    return {"type": model["type"]} | {key: None if value == "" else value for key, value in told.items()}
+
+
+def reading_class(config: Mapping[str, Any], model: Mapping[str, Any], has_bytes: bool) -> ReadingClass | None:
+    """The class by which `AutoTokenizer` reads a folder with a tokenizer.json; None where it takes the file as it is.
+
+    Args:
+        config: the contents of tokenizer_config.json.
+        model: those of config.json.
+        has_bytes: whether the file has a step ByteLevel.
+    """
+    types, kind = table()["types"], model.get("model_type")
+    known = types.get(kind) if isinstance(kind, str) else None
+    keeps_class = kind in table()["kept"]
+    own, named = config.get("tokenizer_class"), config.get("tokenizer_class") or model.get("tokenizer_class")
+    if isinstance(named, str) and not config.get("auto_map"):
+        name = named.removesuffix("Fast")
+        if name == "LlamaTokenizer" and has_bytes and not keeps_class:
+            return None
+        if known is not None and known != name:
+            return _known(known, True) if keeps_class else _known(name) if known else None
+    return _known((own or named or known or "").removesuffix("Fast"))
+
+
+def _known(name: str, is_forced: bool = False) -> ReadingClass | None:
+    return ReadingClass(name, is_forced) if name in table()["names"] else None
+
+
+def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | None:
+    """The parts of a tokenizer that a class replaces by others, in the order of a file.
+
+    Args:
+        tokenizer: read from the file.
+        name: of a class of the table.
+
+    Returns:
+        the parts' names; None for a class of which the table says nothing.
+    """
+    if (row := table()["classes"].get(table()["names"][name])) is None:
+        return None
+    taken = row["defaults"] | {key: value for key, value in tokenizer.config.items() if key in row["defaults"]}
+    names = {f"<{key}>": content(value) for key, value in taken.items() if key.endswith("_token")}
+    rebuilt = [] if _has_its_tokens(tokenizer, row, names) else ["added_tokens"]
+    normalizer = canonical("normalizer", _state(tokenizer.backend.normalizer))
+    told = taken | {CHARSMAP: f'"{CHARSMAP}"' in json.dumps(normalizer)}
+    steps = built_steps(row, told)
+    if tokenizer.definition.get("post_processor") is None:
+        steps["post_processor"] = row["alone"]
+    for step, built in steps.items():
+        if built == KEPT:
+            continue
+        match step:
+            case "model":
+                same = _same_model(tokenizer, built, names)
+            case "post_processor":
+                rows = {"single": _row(tokenizer, "a"), "pair": _row(tokenizer, "a", "b")}
+                same = rows == {key: _ids(tokenizer, built[key], names) for key in rows}
+            case _:
+                same = canonical(step, _state(getattr(tokenizer.backend, step))) == built
+        if not same:
+            rebuilt.append(step)
+    return rebuilt
+
+
+def built_steps(row: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """The steps that a class builds, by the values of its keys; "another" for a value that the table lacks."""
+    return {
+        step: next(
+            (table()["steps"][case[-1]] for case in cases if case[:-1] == [told[key] for key in keys]), "another"
+        )
+        for step, (keys, cases) in row["steps"].items()
+    }
+
+
+def _state(step: Any) -> Any:
+    return None if step is None else json.loads(step.__getstate__())
+
+
+def _has_its_tokens(tokenizer: "HuggingFaceTokenizer", row: Mapping[str, Any], names: Mapping[str, str | None]) -> bool:
+    """Whether the class adds the tokens that the file adds, and gives texts the same ends."""
+    listed = {token["content"] for token in tokenizer.definition["added_tokens"]}
+    named = {name for name in names.values() if name}
+    if not {*named, *row["added"]} <= listed:
+        return False
+    if (decoder := tokenizer.config.get("added_tokens_decoder")) is not None:
+        named |= {content(token) or "" for token in decoder.values()} | {name for name, _ in named_in(tokenizer.config)}
+        if not listed <= named | {*row["added"]}:
+            return False
+    ends = {"<bos_token>": tokenizer.bos, "<eos_token>": next(iter(tokenizer.eos), None)}
+    ids = ((names.get(key), id) for key, id in ends.items())
+    return all(name is None or tokenizer.backend.token_to_id(name) == id for name, id in ids)
+
+
+def _same_model(tokenizer: "HuggingFaceTokenizer", built: Any, names: Mapping[str, str | None]) -> bool:
+    """Whether both models make the same tokens of a word."""
+    kind = type(tokenizer.backend.model).__name__
+    if kind != built["type"]:
+        return False
+    own, other = settings_of({**tokenizer.definition["model"], "type": kind}), dict(built)
+    if "unk_token" in other:
+        other["unk_token"] = names.get(other["unk_token"], other["unk_token"])
+    bytes = [tokenizer.backend.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256)]
+    silent = [] if any(bytes) else ["byte_fallback"]
+    falls_back = all(bytes) and own.get("byte_fallback") and other.get("byte_fallback")
+    if falls_back or _has_every_byte(tokenizer):  # so that nothing is unknown
+        silent += ["unk_token", "fuse_unk"]
+    elif own.get("unk_token") is None:
+        silent += ["fuse_unk"]
+    return all(own[key] == value for key, value in other.items() if key not in silent)
+
+
+def _has_every_byte(tokenizer: "HuggingFaceTokenizer") -> bool:
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    words = json.dumps(_state(tokenizer.backend.pre_tokenizer))
+    return LEVEL in words and all(tokenizer.backend.token_to_id(byte) is not None for byte in ByteLevel.alphabet())
+
+
+def _row(tokenizer: "HuggingFaceTokenizer", first: str, second: str | None = None) -> list[int | str]:
+    """The ids that the file puts around one text or two; the first is written as A and the second as B."""
+    with library_errors(DEFINITION, "cannot be used", DAMAGED):
+        row = tokenizer.backend.encode(first, second, add_special_tokens=True)
+    marked = [id if text is None else "AB"[text] for id, text in zip(row.ids, row.sequence_ids, strict=True)]
+    return [one for at, one in enumerate(marked) if isinstance(one, int) or one not in marked[:at]]
+
+
+def _ids(tokenizer: "HuggingFaceTokenizer", row: Sequence[str], names: Mapping[str, str | None]) -> list[Any]:
+    return [one if one in "AB" else tokenizer.backend.token_to_id(names.get(one, one) or "") for one in row]
+
+
+def otherwise(tokenizer: "HuggingFaceTokenizer", folder: Path) -> Iterator[str]:
+    """Say how transformers reads a folder otherwise than its tokenizer.json; nothing where it reads it so."""
+    file = folder / MODEL_CONFIG
+    has_bytes = LEVEL in json.dumps([tokenizer.definition.get(step) for step in (*STEPS, "post_processor")])
+    cls = reading_class(tokenizer.config, read_json(file) if file.is_file() else {}, has_bytes)
+    if cls is None or (parts := differences(tokenizer, cls.name)) == []:
+        return
+    said = f"{DEFINITION}: transformers {table()['version']} reads this folder by {cls.name}, which"
+    said += f" has its own {enumeration(parts, 'and')}" if parts else " is not compared with the file here"
+    remedy = f"if {CONFIG} has 'tokenizer_class': '{AS_FILE}'"
+    if cls.is_forced:
+        remedy = f"by {AS_FILE}.from_pretrained"
+    yield f"{said}, so that tokens may differ there; it takes the file as it is {remedy}"
+
+
+def name_rebuilt(tokenizer: "HuggingFaceTokenizer", folder: Path) -> None:
+    """Name what transformers does not take from a folder's tokenizer.json.
+
+    Warns:
+        ReadOtherwise: names the class and the parts.
+    """
+    for said in otherwise(tokenizer, folder):
+        warnings.warn(said, ReadOtherwise, stacklevel=2)
