@@ -225,7 +225,9 @@ def tokenize_piece(
     return writer.records, bad
 
 
-def _in_processes(folder: Path, numbers: list[int], workers: int, report: Callable[[int], None]) -> list[Done]:
+def _in_processes(
+    folder: Path, numbers: list[int], workers: int, report: Callable[[int], None]
+) -> list[Done]:
     """The shards of pieces, each made by whichever process is free."""
     idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
 

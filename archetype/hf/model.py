@@ -96,4 +96,6 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         """The vectors that the head reads, (B, T, D); arguments as of `run`."""
         result = self.run(input_ids, **arguments)
         left = {NAME: result.cache}
-        return BaseModelOutputWithPast(last_hidden_state=result.hidden, hidden_states=result.hidden_states, **left)
+        return BaseModelOutputWithPast(
+            last_hidden_state=result.hidden, hidden_states=result.hidden_states, **left
+        )

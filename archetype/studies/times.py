@@ -138,13 +138,13 @@ def times(store: Store, name: str, trials: Sequence[RunRequest], pairs: Sequence
         Of each stage `runs`, `promised` and `taken`, the last two with `wall` and `busy` seconds; null where nothing
         was promised, or a run is older than this record. The wall time of runs at once is counted for each of them.
     """
-    kept = _read(store, name)
-    promise = kept.get("promised", {}).get("stages", {})
+    recorded = _read(store, name)
+    promise = recorded.get("promised", {}).get("stages", {})
     stages: dict[str, Any] = {}
     for stage, requests in ((TRIALS, trials), (PAIRS, pairs)):
         if keys := dict.fromkeys(request.key for request in requests):
             stages[stage] = {"runs": len(keys), "promised": _promise_of(promise, stage), "taken": _taken(store, keys)}
-    commands = [Spent(**one) for one in kept.get("commands", [])]
+    commands = [Spent(**one) for one in recorded.get("commands", [])]
     taken = [Spent(**stage["taken"]) for stage in stages.values() if stage["taken"]]
     if commands and len(taken) == len(stages):
         everything = sum(commands, Spent())

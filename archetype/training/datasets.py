@@ -307,7 +307,6 @@ class PairData(TokenizedData):
         """Sources and targets to learn from, and those that are held out."""
         sources, targets = read_lines(texts["source"], texts["target"], "data.source, data.target")
         held_out = held_out_lines(len(sources), self.validation_fraction, self.split)
-
         def side(is_held_out: bool) -> tuple[list[str], list[str]]:
             numbers = [number for number in range(len(sources)) if (number in held_out) == is_held_out]
             return [sources[number] for number in numbers], [targets[number] for number in numbers]

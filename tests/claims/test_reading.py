@@ -40,13 +40,13 @@ def test_reports_are_those_of_the_readings(tmp_path: Path) -> None:
 
 
 def test_a_finding_is_what_the_interval_says() -> None:
-    for claim, name, found in (
+    for claim, name, expected in (
         (5, "quality", "better"), (3, "shallow-post-is-not", "better"), (24, "decoder", "worse"),
         (3, "post-needs-warmup", "unresolved"), (3, "pre-does-not", "unresolved"), (15, "quality", "equivalent"),
         (6, "gqa-is-near", "equivalent"), (25, "hundred-exposures", ""), (1, "distance", ""),
     ):  # fmt: skip
         with case(f"{claim} {name}"):
-            assert finding(part_of(claim, name)).split(" by ")[0] == found
+            assert finding(part_of(claim, name)).split(" by ")[0] == expected
 
 
 def test_a_report_begins_with_the_documents_and_keeps_the_verdict() -> None:

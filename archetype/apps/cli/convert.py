@@ -107,11 +107,7 @@ def export(
     seed = seed or 0
     lm = (
         load(
-            model,
-            dtype_of(dtype),
-            overrides=overrides or (),
-            mapped=True,
-            weights=weights,
+            model, dtype_of(dtype), overrides=overrides or (), mapped=True, weights=weights,
             accept_unproved=accept_unproved,
         )
         if trained

@@ -72,7 +72,9 @@ def serve(
     memory: Annotated[
         float | None, typer.Option(min=0, help="GiB for all models and requests.  [default: 9/10 of what is free]")
     ] = None,
-    chat_template: Annotated[Path | None, typer.Option(help=TEMPLATE_HELP)] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(help=TEMPLATE_HELP)
+    ] = None,
     generation_config: Annotated[
         Literal["model", "none"], typer.Option(help="Where settings come from that a request leaves out.")
     ] = "model",

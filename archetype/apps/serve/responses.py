@@ -26,7 +26,9 @@ async def responses(models: Models, metrics: Metrics, exchange: Exchange) -> Non
         model.check("chat completions")
         try:
             encode = conversation(model, chat.messages, None, None)
-            choices = await begin(model, chat, lambda: [encode()[1]], 1, None, chat.num_logprobs(), metrics, "input")
+            choices = await begin(
+                model, chat, lambda: [encode()[1]], 1, None, chat.num_logprobs(), metrics, "input"
+            )
         except ApiError as error:
             error.param = "input" if error.param == "messages" else error.param
             raise

@@ -128,7 +128,9 @@ def _put_tensor(writer: Any, library: Any, name: str, stored: Stored) -> None:
     writer.add_tensor(name, numbers, raw_dtype=library.GGMLQuantizationType[kind.upper()])
 
 
-def _put_vocabulary(writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, said: Mapping[str, Any], ends: bool) -> None:
+def _put_vocabulary(
+    writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, said: Mapping[str, Any], ends: bool
+) -> None:
     writer.add_tokenizer_model(vocab.model)
     if vocab.pre is not None:
         writer.add_tokenizer_pre(vocab.pre)

@@ -80,7 +80,9 @@ def read_unknown(
     return family_as_read(info.type, values, model, rules, _report(info, tensors, model))
 
 
-def _checkpoint_info(values: dict[str, Any], shapes: Shapes, place: str, settings: Mapping[str, Any]) -> CheckpointInfo:
+def _checkpoint_info(
+    values: dict[str, Any], shapes: Shapes, place: str, settings: Mapping[str, Any]
+) -> CheckpointInfo:
     """The checkpoint's facts; of a model that also reads images or sound, those of the part that reads text."""
     text, whole = values.get("text_config"), values
     if isinstance(text, dict):
@@ -167,10 +169,8 @@ def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bo
 def _context(info: CheckpointInfo, tensors: GroupedTensors) -> int:
     rows, length = _rows(info, tensors, "embedding.position"), info.size(CONTEXT, most=MAX_LENGTH)
     why = "no file says whether the first position is 0 or follows the number of padding"
-    if (
-        rows is not None
-        and (info.quirks.positions_after_padding or rows == length)
-        and info.settle("positions_after_padding", (False, True), why)
+    if rows is not None and (info.quirks.positions_after_padding or rows == length) and info.settle(
+        "positions_after_padding", (False, True), why
     ):
         return rows - info.config.count("pad_token_id", 1) - 1
     if length is None and rows is None:

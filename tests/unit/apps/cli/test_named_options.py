@@ -14,12 +14,12 @@ OTHERS = {  # options of other programs, by the file that names them
 
 def test_commands_in_messages_have_their_options() -> None:
     """Each command in backquotes can be typed."""
-    found = 0
+    count = 0
     for file in PACKAGE.rglob("*.py"):
         for text in texts_of(file):
             assert not (wrong := wrong_in_commands(text)), f"{file}: {wrong} in {text!r}"
-            found += "`archetype " in text
-    assert found > 20
+            count += "`archetype " in text
+    assert count > 20
 
 
 def test_options_named_below_the_command_line_are_options_of_a_verb() -> None:
