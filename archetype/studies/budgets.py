@@ -1,4 +1,6 @@
-"""The runs of a comparison read at equal budgets: at equal tokens, equal FLOPs and equal time.
+"""The runs of a comparison read at equal budgets: at equal tokens and equal FLOPs.
+
+Time is no such budget: runs share a machine with other work, and are made on several.
 
 A loss in the middle of a decay says little of a run that would have ended there; so all arms are read while their
 learning rate is constant, at the largest budget that all of them reach in that phase (Hägele 2024).
@@ -15,13 +17,14 @@ from archetype.studies.statistics import paired_interval
 from archetype.studies.store import RunResult
 from archetype.table import quantity
 
+BUDGETS = ("tokens", "FLOPs")
 Curve = list[tuple[float, float]]  # (what was spent, held-out loss)
 
 
 def equal_budgets(
     arms: Mapping[str, Arm], results: Mapping[str, Sequence[RunResult]], control: str, others: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The held-out loss of all arms at equal tokens, forward FLOPs and seconds of training.
+    """The held-out loss of all arms at equal tokens and forward FLOPs.
 
     Args:
         arms: by name, as they were run.
@@ -36,10 +39,8 @@ def equal_budgets(
     if any(result.has_diverged for many in results.values() for result in many):
         return []
     rows = []
-    for budget in ("tokens", "FLOPs", "seconds"):
-        curves = {
-            name: _curves(arm, results[name], _cost_of_step(arm, results[name], budget)) for name, arm in arms.items()
-        }
+    for budget in BUDGETS:
+        curves = {name: _curves(arm, results[name], _cost_of_step(arm, budget)) for name, arm in arms.items()}
         runs = [curve for many in curves.values() for curve in many]
         if not all(runs):
             return []
@@ -57,9 +58,11 @@ def equal_budgets(
 
 
 def budget_rows(comparison: Mapping[str, Any], others: Sequence[str]) -> list[list[str]]:
-    """The losses of all arms at equal tokens, FLOPs and seconds, and the differences with their intervals."""
+    """The losses of all arms at equal tokens and FLOPs, and the differences with their intervals."""
     rows = []
     for row in comparison["budgets"]:
+        if row["budget"] not in BUDGETS:  # seconds, of earlier reports: the load of the machines
+            continue
         differences = row.get("differences") or {others[0]: row["difference"]}  # of reports that tested one arm only
         losses = [f"{row['losses'][arm]:.4f}" for arm in comparison["values"]]
         against = ["{:+.4f} [{:+.4f}, {:+.4f}]".format(*differences[other]) for other in others]
@@ -67,10 +70,8 @@ def budget_rows(comparison: Mapping[str, Any], others: Sequence[str]) -> list[li
     return rows
 
 
-def _cost_of_step(arm: Arm, results: Sequence[RunResult], budget: str) -> float:
-    """Tokens, FLOPs or seconds of a step of an arm; seconds are the median of its runs, which may share a machine."""
-    if budget == "seconds":
-        return float(statistics.median(result.about["seconds"] / result.steps(arm.recipe) for result in results))
+def _cost_of_step(arm: Arm, budget: str) -> float:
+    """Tokens or FLOPs of a step of an arm."""
     numbers = quantities(arm)
     tokens = numbers["tokens"] / arm.recipe.steps
     return tokens if budget == "tokens" else tokens * numbers["flops_per_token"]

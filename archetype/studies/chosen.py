@@ -151,8 +151,9 @@ def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str
     """
     arms = [*study.arms.values()]
     times = [time_of_run(arm, study.store) for arm in arms]
-    rest = _runs(study) * sum(one.rest + NUM_EVALUATIONS * one.evaluation for one in times)
-    seconds = _runs(study) * sum(one.step for one in times)
+    whole = [arm.recipe.replace(steps=NUM_EVALUATIONS, evaluate_every=1) for arm in arms]  # but for their steps
+    fixed = sum(one.load * (one.of(recipe) - recipe.steps * one.step) for one, recipe in zip(times, whole, strict=True))
+    rest, seconds = _runs(study) * fixed, _runs(study) * sum(one.load * one.step for one in times)
     at_once = min(workers, num_cores())
     steps = max(minutes * 60 * at_once - rest, 0.0) / seconds
     if not steps >= MIN_STEPS:

@@ -24,6 +24,7 @@ from archetype.runs.directory import Run, write_weights
 from archetype.studies.corpora import absolute_data
 from archetype.studies.measure import measure
 from archetype.studies.settings import Metric
+from archetype.studies.spent import Spent, clock
 from archetype.studies.store import Heartbeat, Store, heartbeat, missing_metrics, set_state, state_of
 from archetype.training import loop, metrics, setup
 from archetype.training.evaluate import evaluate
@@ -82,20 +83,28 @@ def _is_made_elsewhere(store: Store, key: str) -> bool:
 def _train_and_measure(store: Store, folder: Path, parent: int | None, look: Callable[[], None]) -> None:
     request = read_json(folder / "request.json")
     device = resolve_device(request["device"])
-    run = Run(folder / "run")
+    run, started = Run(folder / "run"), clock()
     with Heartbeat(folder) as beats:
         if state_of(folder) != "done":
-            about = _train(store, folder, run, request, device, parent, beats, look)
+            before = _spent_before(folder)
+            about = _train(store, folder, run, request, device, parent, beats, look, started)
             _measure_all(store, folder, run, request, device)
-            set_state(folder, "done", about)
+            spent = (before or Spent()) + clock() - started
+            set_state(folder, "done", about | {"spent": spent.dump()})
             _drop_what_is_not_needed(run)
         else:
             _measure_all(store, folder, run, request, device)
 
 
+def _spent_before(folder: Path) -> Spent | None:
+    """Return what a run has taken until it was left; None where that was not recorded."""
+    spent = read_json(folder / f"state.{state_of(folder) or 'pending'}").get("spent")
+    return Spent(**spent) if spent else None
+
+
 def _train(
     store: Store, folder: Path, run: Run, request: dict[str, Any], device: torch.device, parent: int | None,
-    beats: Heartbeat, look: Callable[[], None],
+    beats: Heartbeat, look: Callable[[], None], started: Spent,
 ) -> dict[str, Any]:  # fmt: skip
     """Train to the end from where the run was left; what is known of it then."""
     recipe = recipe_of_run(request["recipe"])
@@ -123,7 +132,8 @@ def _train(
                 raise
             _keep_diverged(state)
     if isinstance(interrupted, Interrupted):
-        set_state(folder, "pending")
+        spent = (_spent_before(folder) or Spent()) + clock() - started
+        set_state(folder, "pending", read_json(folder / "state.running") | {"spent": spent.dump()})
         raise Stopped
     return _about(run, request)
 
@@ -144,12 +154,13 @@ def _count_attempt(folder: Path, run: Run) -> None:
     """
     state = state_of(folder) or "pending"
     known, step = read_json(folder / f"state.{state}"), checkpoints.newest_step(run.checkpoints) or 0
+    spent = {"spent": known["spent"]} if "spent" in known else {}
     again = state == "running" and known.get("step") == step
     attempts = known.get("attempts", 0) + 1 if again else 1
     if attempts > MAX_ATTEMPTS:
         cause = f"its process has ended {MAX_ATTEMPTS} times at step {step}"
         raise DataError(str(folder), cause, "look at its memory; `archetype compare run` tries again")
-    set_state(folder, "running", {"attempts": attempts, "step": step})
+    set_state(folder, "running", {"attempts": attempts, "step": step} | spent)
 
 
 def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:

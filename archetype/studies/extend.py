@@ -17,10 +17,10 @@ from archetype.studies.parts import TrainedPart
 from archetype.studies.settings import is_text
 from archetype.studies.store import CODE, RunRequest, Store
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
-from archetype.studies.trained import Comparison, TrainedStudy, confirmed, is_near_guess
+from archetype.studies.trained import Comparison, TrainedStudy, is_near_guess
 from archetype.studies.trained_outcome import comparison_data, cost, findings, machines, one_corpus
 from archetype.studies.trials import Trials
-from archetype.studies.verdicts import verdict_of_arms, whole_verdict
+from archetype.studies.verdicts import confirmed, verdict_of_arms, whole_verdict
 
 WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"
 

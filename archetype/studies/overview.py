@@ -8,6 +8,7 @@ from typing import Any
 from archetype.errors import one_line
 from archetype.io import atomic
 from archetype.studies.markdown import markdown_table
+from archetype.studies.reading import answer_of, finding_of
 from archetype.studies.report import SURPRISE, file_name, slug, surprise
 from archetype.table import Table
 
@@ -38,11 +39,12 @@ def overview_rows(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         {
             "claim": o["claim"], "title": o["title"], "sentence": o["sentence"], "headline": o["headline"],
             "verdict": o["verdict"], "mode": o["mode"], "date": o["date"], "hash": o["hash"], "report": slug(o),
-            "processor": o["environment"].get("processor", ""),
+            "answer": answer_of(o), "processor": o["environment"].get("processor", ""),
             "seconds": sum(part.get("cost", {}).get("seconds", 0.0) for part in o["parts"]),
             "parts": [
                 {"id": part["id"], "type": part["type"], "says": part["says"], "verdict": part["verdict"],
-                 "reason": part["reason"], "effect": part.get("effect"), "surprise": surprise(part)}
+                 "finding": finding_of(o, part), "reason": part["reason"], "effect": part.get("effect"),
+                 "surprise": surprise(part)}
                 for part in o["parts"]
             ],
         }
@@ -66,10 +68,14 @@ def overview_markdown(
     """All claims, other studies and searches as Markdown, surprises first."""
     surprises = [(row, part) for row in (*claims, *others) for part in row["parts"] if part["surprise"] == SURPRISE]
     lines = ["# The claims", "", f"{len(claims)} claims; each verdict is for this code at this scale.", ""]
+    if answers := [row for row in claims if row["answer"]]:
+        rows = [(row["claim"], f"[{row['title']}]({row['report']}.md)", row["answer"]) for row in answers]
+        lines += ["## Answers to the documents", "", markdown_table(("claim", "", "answer"), rows), ""]
     if surprises:
         lines += ["## Otherwise than predicted", ""]
         lines += [f"- {study_name(row)}, {part['id']}: {part['verdict']}. {part['reason']}." for row, part in surprises]
         lines.append("")
+    lines += ["## Verdicts by the rules that were fixed before the runs", ""] if answers else []
     lines.append(_studies_table("claim", claims))
     if others:
         lines += ["", "## Other studies", "", _studies_table("", others)]
@@ -82,11 +88,16 @@ def overview_markdown(
 def _studies_table(head: str, rows: Sequence[dict[str, Any]]) -> str:
     cells = [
         (row["claim"] or "", f"[{row['title']}]({row['report']}.md)", row["verdict"],
-         "; ".join(f"{part['id']}: {part['verdict']}" for part in row["parts"]), f"{row['seconds'] / 60:.1f} min",
+         "; ".join(_part_text(part) for part in row["parts"]), f"{row['seconds'] / 60:.1f} min",
          row["date"][:10])
         for row in rows
     ]  # fmt: skip
     return markdown_table((head, "", "verdict", "parts", "cost", "date"), cells)
+
+
+def _part_text(part: Mapping[str, Any]) -> str:
+    """What a part found, and the verdict on what was claimed of it."""
+    return f"{part['id']}: {', '.join(filter(None, (part['finding'], part['verdict'])))}"
 
 
 def study_name(row: Mapping[str, Any]) -> str:

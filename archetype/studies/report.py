@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from archetype.io import atomic
-from archetype.machine.cpu_info import num_cores
-from archetype.studies.evidence import NOT_RUN
+from archetype.studies.evidence import NO_DIFFERENCE, NOT_RUN
 from archetype.studies.markdown import html_page, markdown_table
 from archetype.studies.pictures import pictures_of
+from archetype.studies.reading import finding_of, reading_lines
 from archetype.studies.store import Store
+from archetype.studies.times import promise_text, times_table, times_text
 from archetype.studies.trained_report import matched_table, trained_lines, trained_text
 from archetype.table import Table, quantity
 
@@ -66,7 +67,8 @@ def surprise(part: dict[str, Any]) -> str:
     ):
         return OPEN
     is_partial = part["verdict"].startswith("shown in part")
-    return EXPECTED if part["verdict"].startswith(expected) and not is_partial else SURPRISE
+    is_expected = part["verdict"].startswith(expected) and not is_partial
+    return EXPECTED if is_expected or (expected, part["verdict"]) == ("not shown", NO_DIFFERENCE) else SURPRISE
 
 
 def summary_text(outcome: dict[str, Any]) -> str:
@@ -77,18 +79,19 @@ def summary_text(outcome: dict[str, Any]) -> str:
     for part in outcome["parts"]:
         if part.get("effect"):
             lines += ["", f"{part['id']}:", trained_text(part)]
+    if text := times_text(outcome.get("times", {})):
+        lines += ["", text]
     return "\n".join([*lines, "", f"hash {outcome['hash']}, mode {outcome['mode']}"])
 
 
-def plan_text(plan: dict[str, Any], workers: int) -> str:
+def plan_text(plan: dict[str, Any]) -> str:
     """Runs, tokens, minutes and matched quantities, for a terminal."""
     lines = [f"hash {plan['hash']}, mode {plan['mode']}", *filter(None, (plan["without_verdict"],))]
     for name, part in plan["parts"].items():
         time = "no time measured, for they are on a GPU"
         if part["minutes"] is not None:
-            minutes = part["minutes"] / min(workers, num_cores())
-            time = f"{minutes:.1f} minutes with {workers} {'worker' if workers == 1 else 'workers'}"
-            time += " at the load of now, and more where a grid grows" if part["trials"] else " at the load of now"
+            time = f"{part['minutes']:.1f} minutes of processors"
+            time += ", and more where a grid grows" if part["trials"] else ""
         lines.append(
             f"\n{name}: {part['runs']} runs ({part['trials']} of them trials), {quantity(part['tokens'])}tokens, {time}"
         )
@@ -98,7 +101,11 @@ def plan_text(plan: dict[str, Any], workers: int) -> str:
                 f"sees differences from {part['detectable']:.2%} on, at a deviation of {part['deviation']:.2%}"
             )
         lines += [f"{arm}: {values['solved']}" for arm, values in part["arms"].items() if values["solved"]]
-    lines += [f"{name}: the check {check}, no runs" for name, check in plan["checks"].items()]
+    lines += [f"{name}: the check {check}, no runs; its time is not known" for name, check in plan["checks"].items()]
+    if plan["time"]["parts"].keys() > {"start-up"}:
+        lines += ["", promise_text(plan["time"])]
+    if plan["calibration"]:
+        lines.append(f"`archetype compare calibrate`, once on this machine: {promise_text(plan['calibration'])}")
     return "\n".join(lines)
 
 
@@ -106,18 +113,27 @@ def markdown(outcome: dict[str, Any]) -> str:
     """A study as Markdown."""
     name = f"Claim {outcome['claim']}: " if outcome["claim"] else ""
     machine = outcome["environment"]
-    lines = [f"# {name}{outcome['title']}", "", f"**{outcome['verdict']}**", ""]
+    lines = [f"# {name}{outcome['title']}", ""]
+    read = reading_lines(outcome)
+    lines += [*read, "## As it was fixed before the runs", ""] if read else []
+    lines += [f"**{outcome['verdict']}**", ""]
     lines += [f"> {outcome['sentence']}", ""] if outcome["sentence"] else []
-    lines += [outcome["headline"], ""] if outcome["headline"] else []
+    headline = f"Expected: {outcome['headline']}" if read else outcome["headline"]
+    lines += [headline, ""] if outcome["headline"] else []
     parts = sorted(outcome["parts"], key=lambda part: surprise(part) != SURPRISE)
-    rows = [(p["id"], p["says"], p["verdict"], p["expect"].get("verdict", "open"), surprise(p)) for p in parts]
-    lines += [markdown_table(("part", "says", "verdict", "expected", ""), rows), ""]
+    rows = [
+        (p["id"], p["says"], finding_of(outcome, p), p["verdict"], p["expect"].get("verdict", "open"), surprise(p))
+        for p in parts
+    ]
+    lines += [markdown_table(("part", "says", "finding", "verdict", "expected", ""), rows), ""]
     for part in outcome["parts"]:
         lines += _part_lines(part)
         pictures = pictures_of(part)
         lines += [f"![{part['id']}: {name}]({slug(outcome)}-{part['id']}-{name}.svg)" for name in pictures]
         lines += [""] if pictures else []
     seconds = sum(part.get("cost", {}).get("seconds", 0.0) for part in outcome["parts"])
+    if table := times_table(outcome.get("times", {})):
+        lines += ["## Time", "", markdown_table(*table), ""]
     lines += [
         "## Record", "",
         f"Mode {outcome['mode']}; {seconds / 60:.1f} minutes of one core; {outcome['date']}; "

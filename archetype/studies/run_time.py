@@ -1,81 +1,167 @@
-"""How long a run takes on this machine: a run of a few steps is made, measured, and thrown away."""
+"""How long a run takes on this machine: each of its parts is made in small, measured, and thrown away."""
 
 import statistics
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from archetype.errors import SpecError
+from archetype.errors import ArchetypeError, SpecError
 from archetype.io import atomic
-from archetype.runs.directory import Run
+from archetype.io.text import read_text
+from archetype.runs.directory import Run, write_weights
 from archetype.studies.arms import Arm
 from archetype.studies.corpora import absolute_data
 from archetype.studies.execute import one_thread
 from archetype.studies.measure import measure
+from archetype.studies.spent import Spent, clock
 from archetype.studies.store import Store
-from archetype.training import loop, setup
+from archetype.training import loop, metrics, setup
 from archetype.training.memory import check_memory
-from archetype.training.metrics import Evaluated, Event, Step
+from archetype.training.metrics import Evaluated, Step
+from archetype.training.plot import draw_picture
 from archetype.training.recipe import Recipe
 from archetype.training.resolve import resolve_recipe
+from archetype.training.state import TrainState
+from archetype.training.stop_signal import stop_on_signal
 
 PROBE_STEPS = 20
+PROBE_BYTES = 2**14  # of the test text; once these and once twice as many, which tells what a byte takes
 
 
 @dataclass(frozen=True)
 class RunTime:
-    """Seconds of one thread that the parts of a run take.
+    """Seconds that one thread works on the parts of a run.
 
     Attributes:
         step: of training.
         evaluation: on a part of the validation data.
-        rest: once: reading the data, the evaluation on all of them, writing weights and picture, and the test.
+        reading: the data, and building the model.
+        warm_up: by which the first steps take longer; compiling, where the recipe asks for it.
+        last_evaluation: on all validation data, at the end.
+        checkpoint: each.
+        writing: weights and picture, at the end.
+        test: the measurement that decides.
+        load: seconds on the clock for each of these, at the load of now.
+        probe: that the measurement itself took.
     """
 
     step: float
     evaluation: float = 0.0
-    rest: float = 0.0
+    reading: float = 0.0
+    warm_up: float = 0.0
+    last_evaluation: float = 0.0
+    checkpoint: float = 0.0
+    writing: float = 0.0
+    test: float = 0.0
+    load: float = 1.0
+    probe: float = 0.0
 
-    def of(self, recipe: Recipe) -> float:
-        """Seconds of a whole run of a recipe."""
-        return recipe.steps * self.step + recipe.steps // recipe.evaluate_every * self.evaluation + self.rest
+    def parts(self, recipe: Recipe, is_tested: bool = True) -> dict[str, float]:
+        """Return the seconds of a whole run by what they are spent on.
+
+        Args:
+            recipe: of the run.
+            is_tested: whether the test is measured too; trials go without.
+        """
+        evaluations, checkpoints = (
+            -(-recipe.steps // every) for every in (recipe.evaluate_every, recipe.checkpoint_every)
+        )
+        return {
+            "training": recipe.steps * self.step + self.warm_up,
+            "validation": evaluations * self.evaluation + self.last_evaluation,
+            "test": self.test if is_tested else 0.0,
+            "reading": self.reading,
+            "writing": checkpoints * self.checkpoint + self.writing,
+        }
+
+    def of(self, recipe: Recipe, is_tested: bool = True) -> float:
+        """Return the seconds of a whole run of a recipe."""
+        return sum(self.parts(recipe, is_tested).values())
 
 
-def time_of_run(arm: Arm, store: Store) -> RunTime:
-    """The time of a run, by one of 20 steps.
+def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> RunTime:
+    """Measure the parts of a run: 20 steps, an evaluation, a checkpoint, and the test on a piece of its text.
 
     Args:
         arm: whose run it is.
         store: of its data.
+        clock: the time.
 
     Raises:
         SpecError: the memory does not hold a step of this arm.
     """
-    fewer = {"steps": PROBE_STEPS, "evaluate_every": PROBE_STEPS, "checkpoint_every": PROBE_STEPS}
-    recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder), **fewer)
-    device, steps, evaluation = torch.device("cpu"), list[float](), 0.0
+    changed = {"steps": PROBE_STEPS, "evaluate_every": PROBE_STEPS, "checkpoint_every": PROBE_STEPS + 1}
+    recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder), **changed)
+    device, began = torch.device("cpu"), clock()
     with one_thread(), atomic.scratch_folder() as folder:
-        started = time.perf_counter()
         resolved = resolve_recipe(folder / "run", recipe, device, force=True)
         try:
             check_memory(resolved.recipe, resolved.spec, resolved.objective, device, "micro_batch_size {}", "")
         except SpecError as error:
             raise error.at("recipe").at(f"arms.{arm.name}") from None
-        checked = before = time.perf_counter() - started
+        started = clock()
         state = setup.start(folder / "run", recipe, device, force=True)
+        reading = clock() - started
+        steps, evaluation = _steps(state, clock)
+        started = clock()
+        state.save()
+        list(state.saved(wait=True))
+        saved = clock()
+        write_weights(state.run, state.model, state.final_weights())
+        draw_picture(state.run, state.objective.loss_label)
+        writing = clock() - saved
+        total = state.objective.num_validation_batches
+        share = total / min(recipe.evaluate_batches, total) if total > recipe.evaluate_batches else 0.0
+        test = _test(arm, Run(folder / "run"), store, folder, device, clock)
+        took = clock() - began
+    step = statistics.median(steps)
+    return RunTime(
+        step, evaluation, reading.busy, max(0.0, sum(steps) - len(steps) * step), share * evaluation,
+        (saved - started).busy, writing.busy, test, took.wall / took.busy if took.busy > 0 else 1.0, took.busy,
+    )  # fmt: skip
 
-        def on_event(event: Event) -> None:
-            nonlocal before, evaluation
-            now = time.perf_counter() - started
+
+def _steps(state: TrainState, clock: Callable[[], Spent]) -> tuple[list[float], float]:
+    """Return the seconds of each step, and of an evaluation on a part of the validation data."""
+    steps, evaluation, before = list[float](), 0.0, clock()
+    with stop_on_signal() as stop:
+        for event in loop.train(state, stop):
+            took = (clock() - before).busy
+            metrics.append(state.run.metrics_file, event)
             if isinstance(event, Step):
-                steps.append(now - before)
-            elif isinstance(event, Evaluated) and not event.on_all:
-                evaluation = now - before
-            before = now
+                steps.append(took)
+            elif isinstance(event, Evaluated):
+                evaluation = took
+                break
+            before = clock()
+    return steps, evaluation
 
-        before = time.perf_counter() - started
-        loop.run(state, on_event)
-        measure(Run(folder / "run"), arm.metric, store.folder / arm.data.test if arm.data.test else None, device)
-        whole = time.perf_counter() - started - checked
-    return RunTime(statistics.median(steps), evaluation, max(0.0, whole - sum(steps) - evaluation))
+
+def _test(
+    arm: Arm, run: Run, store: Store, folder: Path, device: torch.device, clock: Callable[[], Spent]
+) -> float:  # fmt: skip
+    """Return the seconds of a measurement: of drawn examples, or of a text by two pieces of it."""
+
+    def seconds(test: Path | None) -> float:
+        started = clock()
+        measure(run, arm.metric, test, device)
+        return (clock() - started).busy
+
+    if not arm.data.test:
+        return seconds(None)
+    whole = store.folder / arm.data.test
+    text = read_text(whole)
+    if len(text) <= 3 * PROBE_BYTES:
+        return seconds(whole)
+    took = []
+    for number in (1, 2):
+        atomic.write_bytes(piece := folder / f"{number}.txt", text[: number * PROBE_BYTES].encode())
+        try:
+            took.append(seconds(piece))
+        except ArchetypeError:  # shorter than what the metric reads at once
+            return seconds(whole)
+    first, second = took
+    of_piece = max(0.0, second - first)
+    return max(0.0, first - of_piece) + of_piece * len(text) / PROBE_BYTES

@@ -28,6 +28,7 @@ from archetype.studies.run_time import RunTime
 from archetype.studies.settings import Match
 from archetype.studies.statistics import scipy_package
 from archetype.studies.store import RunRequest, Store
+from archetype.studies.times import PlannedRun
 
 NUM_BOOTSTRAPS = 200
 HUBER = 1e-3  # of logarithms, beyond which a run's residual counts linearly (Hoffmann 2022, appendix D)
@@ -221,19 +222,41 @@ class ScalingLawStudy:
             })  # fmt: skip
         return read_json(file)
 
+    def planned_runs(self) -> list[PlannedRun]:
+        """Return all trials, then all runs that are fitted or held out."""
+        first = self.arms[self.tokens[0]]
+        trials = [PlannedRun(arm, one, True) for size, arm in first.items() for _, one in self._trials(size)]
+        arms, seeds = [arm for by_size in self.arms.values() for arm in by_size.values()], range(self.part.seeds)
+        return trials + [PlannedRun(arm, self._request(arm, seed), False) for arm in arms for seed in seeds]
+
+    def requests(self) -> tuple[list[RunRequest], list[RunRequest]]:
+        """Return the requests of all trials and of all other runs; the trials must be there."""
+        sizes = [*self.fitted, self.largest]
+        trials = [request for size in sizes for _, request in self._trials(size)]
+        return trials, [request for size in sizes for _, request in self._runs(size)]
+
+    def stages(self) -> dict[str, tuple[int, int]]:
+        """Return of trials, of the runs that are fitted and of the held-out ones how many are done, of how many."""
+        trials = [request for size in [*self.fitted, self.largest] for _, request in self._trials(size)]
+        left, per_size = len(self._missing(trials)), len(self.tokens) * self.part.seeds
+        stages = {"trials": (len(trials) - left, len(trials))} if trials else {}
+        for name, sizes in (("runs to fit", self.fitted), ("held-out runs", [self.largest])):
+            runs = [] if left else [request for size in sizes for _, request in self._runs(size)]
+            stages[name] = (len(runs) - len(self._missing(runs)), per_size * len(sizes))
+        return stages
+
     def plan(self, time_of_run: Callable[[Arm], RunTime]) -> dict[str, Any]:
         """Runs, tokens and minutes."""
         first = self.arms[self.tokens[0]]
         is_timed = self.device == "cpu"
         times = {size: time_of_run(arm) if is_timed else RunTime(0.0) for size, arm in first.items()}
-        trials = [request for size in first for _, request in self._trials(size)]
-        total = sum(times[size].of(arm.recipe) for arms in self.arms.values() for size, arm in arms.items())
-        per_size = len(trials) // len(first)
-        total = total * self.part.seeds + sum(per_size * times[size].of(first[size].recipe) for size in first)
-        runs = len(first) * len(self.tokens) * self.part.seeds
+        planned = self.planned_runs()
+        trials = [one for one in planned if one.is_trial]
+        seconds = [time_of_run(one.arm).of(one.arm.recipe, not one.is_trial) for one in planned if is_timed]
+        runs = len(planned) - len(trials)
         return {
             "trials": len(trials), "pairs": runs, "runs": runs + len(trials),
-            "minutes": total / 60 if is_timed else None,
+            "minutes": sum(seconds) / 60 if is_timed else None,
             "tokens": sum(self.tokens) * len(first) * self.part.seeds + len(trials) * self.tokens[0],
             "arms": {size: quantities(arm) | {"solved": ""} for size, arm in first.items()},
             "seconds_per_step": {size: one.step for size, one in times.items()} if is_timed else {},

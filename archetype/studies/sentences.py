@@ -96,9 +96,7 @@ def _end(test: Mapping[str, Any]) -> str:
 
 def _cost(part: Mapping[str, Any], arm: str) -> str:
     """What an arm costs, as multiples of what the control does."""
-    seconds = {name: mean(many) for name, many in part["comparisons"][0]["seconds"].items()}
     pairs = [(name, part["arms"][arm].get(key), part["arms"][part["control"]].get(key)) for key, name in COSTS.items()]
-    pairs.append(("time per run", seconds[arm], seconds[part["control"]]))
     terms = [_ratio(name, own, other) for name, own, other in pairs if own is not None and other is not None]
     *most, last = filter(None, terms)
     return f"Compared with {part['control']}, {arm} has {', '.join(most)} and {last}."

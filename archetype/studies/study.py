@@ -9,27 +9,29 @@ from typing import Any
 from archetype.errors import DataError, SpecError
 from archetype.machine.environment import environment, now
 from archetype.studies.arms import quantities
-from archetype.studies.calibration import check_is_calibration, read_calibration, write_calibration
+from archetype.studies.calibration import calibration_file, check_is_calibration, read_calibration, write_calibration
 from archetype.studies.evidence import DIRECTION, NOT_RUN, NOT_SHOWN, SHOWN
 from archetype.studies.execute import one_thread
-from archetype.studies.experiment import Experiment
+from archetype.studies.experiment import Experiment, read_experiment
 from archetype.studies.parts import CheckPart, ScalingLawPart, TrainedPart
 from archetype.studies.registry import find, run
 from archetype.studies.run_time import time_of_run
 from archetype.studies.scaling import ScalingLawStudy
+from archetype.studies.spent import Spent, clock, clock_with_workers
 from archetype.studies.statistics import (
     minimal_detectable_effect,
     scipy_package,
 )
 from archetype.studies.store import CODE, RunRequest, Store, heartbeat, seconds_since_beat, state_of
 from archetype.studies.sweep import Engine, Progress, Say, make_needed
+from archetype.studies.times import Probes, keep_command, keep_promise, promised, times
 from archetype.studies.trained import TrainedStudy
 from archetype.studies.trained_outcome import trained_outcome
 from archetype.studies.verdicts import announced, study_verdicts, whole_verdict
 
 NEEDS_CALIBRATION = (
     "no verdicts will be given: this machine has not shown what it can tell apart; "
-    "run `archetype compare calibrate` before or after, once, some 20 minutes"
+    "run `archetype compare calibrate` before or after, once"
 )
 USUAL_DEVIATION = 0.01  # of paired differences, as a share of the mean: for plans before a calibration
 
@@ -43,9 +45,14 @@ class Study:
         data_folder: of the corpora.
         store: of the runs.
         exact: whether to run nothing; where runs are missing, trained parts say that they were not run.
+        began: the time from which its commands count (absent: now).
     """
 
-    def __init__(self, experiment: Experiment, mode: str, data_folder: Path, store: Store, exact: bool = False) -> None:
+    def __init__(
+        self, experiment: Experiment, mode: str, data_folder: Path, store: Store, exact: bool = False,
+        began: Spent | None = None,
+    ) -> None:  # fmt: skip
+        self.began, self._has_run = began or clock_with_workers(), False
         scipy_package("special")  # it is needed at the end: whoever lacks it learns so before the first run
         self.experiment, self.mode, self.store = experiment, mode, store
         self.parts = experiment.parts
@@ -79,40 +86,77 @@ class Study:
         calibration = read_calibration(self.store)
         return "" if calibration and calibration["passed"] else NEEDS_CALIBRATION
 
-    def plan(self) -> dict[str, Any]:
-        """Runs, tokens, minutes on one core by a few steps, matched quantities, and what the pairs can see.
+    @property
+    def name(self) -> str:
+        """Of the record of its times."""
+        return f"{self.experiment.hash}-{self.mode}"
 
-        Minutes are null where the runs are on a GPU.
+    @property
+    def studies(self) -> dict[str, TrainedStudy | ScalingLawStudy]:
+        """The parts that are run."""
+        return {**self.trained, **self.laws}
+
+    def promise(self, time_of: Probes, workers: int) -> dict[str, Any]:
+        """Return the time of all runs on the CPU, as `times.promised` gives it."""
+        planned = [one for study in self.studies.values() if study.device == "cpu" for one in study.planned_runs()]
+        return promised(planned, time_of, workers, lambda: clock() - Spent(0.0, self.began.busy))
+
+    def plan(self, workers: int = 1) -> dict[str, Any]:
+        """Return runs, tokens, time by measured parts of a run, matched quantities, and what the pairs can see.
+
+        Minutes are null where the runs are on a GPU. The time is kept, and a report shows it beside what was taken.
+
+        Args:
+            workers: processes at once.
         """
         calibration, parts = read_calibration(self.store), {}
         deviation = calibration["deviation"] if calibration else USUAL_DEVIATION
+        time_of = Probes(self.store, time_of_run)
         for name, study in self.trained.items():
             is_timed = study.device == "cpu"
-            timed = [(arm, runs, time_of_run(arm, self.store)) for arm, runs in study.planned_arms() if is_timed]
-            total = sum(runs * one.of(arm.recipe) for arm, runs, one in timed)
+            planned = [(one, time_of(one.arm)) for one in study.planned_runs() if is_timed]
+            seconds = {one.request.key: time.of(one.arm.recipe, not one.is_trial) for one, time in planned}
             parts[name] = study.count() | {
-                "minutes": total / 60 if is_timed else None,
+                "minutes": sum(seconds.values()) / 60 if is_timed else None,
                 "arms": {arm.name: quantities(arm) | {"solved": arm.solved} for arm in study.arms.values()},
-                "seconds_per_step": {arm.name: one.step for arm, _, one in timed[: len(study.arms)]},
+                "seconds_per_step": {arm.name: time_of(arm).step for arm in study.arms.values() if is_timed},
                 "detectable": minimal_detectable_effect(deviation, study.num_seeds) if study.num_seeds > 1 else None,
                 "deviation": deviation,
             }
         for name, law in self.laws.items():
-            parts[name] = law.plan(lambda arm: time_of_run(arm, self.store))
+            parts[name] = law.plan(time_of)
+        promise = self.promise(time_of, workers)
+        keep_promise(self.store, self.name, promise)
         checks = {part.id: part.check for part in self.parts if isinstance(part, CheckPart)}
         return {
             "hash": self.experiment.hash, "mode": self.mode, "parts": parts, "checks": checks,
-            "without_verdict": self.without_verdict,
+            "without_verdict": self.without_verdict, "workers": workers, "time": promise,
+            "calibration": self._calibration_promise(time_of, workers) if self.without_verdict else None,
         }  # fmt: skip
+
+    def _calibration_promise(self, time_of: Probes, workers: int) -> dict[str, Any]:
+        """Return the time of the calibration that this machine lacks."""
+        calibration = Study(read_experiment(calibration_file()), "full", self.store.folder, self.store)
+        return calibration.promise(time_of, workers)
 
     def needed(self) -> list[RunRequest]:
         """The runs that all parts need now."""
-        studies: list[TrainedStudy | ScalingLawStudy] = [*self.trained.values(), *self.laws.values()]
-        return [request for study in studies for request in study.needed()]
+        return [request for study in self.studies.values() for request in study.needed()]
 
     def run(self, engine: Engine, say: Say = lambda line: None, progress: Progress = lambda done, total: None) -> None:
         """Make all runs that are not there yet: trials, what extends them, then the pairs."""
-        make_needed(self.needed, self.store, engine, say, progress)
+        self._has_run = bool(self.needed())
+        try:
+            make_needed(self.needed, self.store, engine, say, progress)
+        except BaseException:
+            self._keep_command()
+            raise
+
+    def _keep_command(self) -> None:
+        """Record once what this command has taken, where it made runs."""
+        if self._has_run:
+            keep_command(self.store, self.name, clock_with_workers() - self.began)
+        self._has_run = False
 
     def status(self) -> dict[str, Any]:
         """How many trials and pairs of each part are done; runs of the present stage by state; those being made."""
@@ -124,7 +168,7 @@ class Study:
             if state == "running"
         }
         return {
-            "stages": {name: study.stages() for name, study in self.trained.items()},
+            "stages": {name: study.stages() for name, study in self.studies.items()},
             "left": len(keys), "states": {state: states.count(state) for state in dict.fromkeys(states)},
             "running": {key: about | {"seconds_ago": ago} for key, (about, ago) in running.items()},
         }  # fmt: skip
@@ -164,11 +208,15 @@ class Study:
             same = next(key for key in verdicts if key[0] == "same")
             share = (verdicts[same].deviation or 0.0) / abs(statistics.mean(evidences[same].control))
             write_calibration(self.store, experiment, {part["id"]: part["verdict"] for part in parts}, share)
+        self._keep_command()
+        requests = [study.requests() for study in self.studies.values()]
+        trials, pairs = ([one for kinds in requests for one in kinds[number]] for number in (0, 1))
         return {
             "version": 1, "claim": experiment.claim, "title": experiment.title, "sentence": experiment.sentence,
             "headline": experiment.headline, "mode": self.mode, "hash": experiment.hash, "code": CODE,
             "date": now(), "environment": environment(), "calibration": calibration,
             "verdict": whole_verdict(parts), "parts": parts, "experiment": experiment.dump(),
+            "times": times(self.store, self.name, trials, pairs),
         }  # fmt: skip
 
 

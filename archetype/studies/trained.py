@@ -13,10 +13,11 @@ from archetype.spec.base import fingerprint
 from archetype.studies import arms as arms_module
 from archetype.studies.arms import Arm, build_arms, check_grid
 from archetype.studies.corpora import StudyData, prepare
-from archetype.studies.evidence import NO_DIFFERENCE, NOT_SHOWN, SHOWN, Evidence
+from archetype.studies.evidence import Evidence
 from archetype.studies.parts import TrainedPart
 from archetype.studies.settings import Mode, Source, Tune
 from archetype.studies.store import RunRequest, RunResult, Store
+from archetype.studies.times import PlannedRun
 from archetype.studies.trials import Point, Trials, best, edges, extend
 
 FEW_SEEDS = 4  # of further corpora and sizes
@@ -111,21 +112,36 @@ class TrainedStudy:
 
     def count(self) -> dict[str, int]:
         """Runs and tokens if no grid is extended: trials and pairs."""
-        trials, pairs = self._first_trials(), len(self.arms) * self.num_seeds
-        keys = {self._request(arm, seed).key: arm for arm in self.arms.values() for seed in range(self.num_seeds)}
-        others = (len(self.sources) - 1 + len(self.mode.sizes)) * len(self.arms) * FEW_SEEDS
-        tokens = next(iter(self.arms.values())).tokens
-        runs = len({request.key for request in trials}) + len(keys) + others
-        return {"trials": len(trials), "pairs": pairs + others, "runs": runs, "tokens": runs * tokens}
+        planned = self.planned_runs()
+        trials, runs = sum(one.is_trial for one in planned), len({(one.request.key, one.is_trial) for one in planned})
+        tokens = runs * next(iter(self.arms.values())).tokens
+        return {"trials": trials, "pairs": len(planned) - trials, "runs": runs, "tokens": tokens}
 
-    def planned_arms(self) -> list[tuple[Arm, float]]:
-        """Every arm on every corpus and size, with how many runs of it there are if no grid is extended."""
-        counted, few = self.count(), len(self.arms) * FEW_SEEDS
-        first = counted["runs"] - (len(self.sources) - 1 + len(self.mode.sizes)) * few
-        planned = [(arm, first / len(self.arms)) for arm in self.arms.values()]
-        for arms in self._other_arms():
-            planned += [(arm, FEW_SEEDS) for arm in arms.values()]
-        return planned
+    def planned_runs(self) -> list[PlannedRun]:
+        """Return every run on every corpus and size if no grid is extended; of pairs those of arms as yet untuned."""
+        groups = [(arms, FEW_SEEDS) for arms in self._other_arms()]
+        pairs = [
+            PlannedRun(arm, self._request(arm, seed), False)
+            for arms, seeds in [(self.arms, self.num_seeds), *groups]
+            for seed in range(seeds)
+            for arm in arms.values()
+        ]
+        if self.tune is None:
+            return pairs
+        same = all(path.startswith("optimizer.") for path in self.tune.grid)  # a rate takes no longer than another
+        trials = [
+            PlannedRun(arm if same else changed, self._request(changed, seed, is_trial=True), True)
+            for point in itertools.product(*self.tune.grid.values())
+            for seed in self.tune.seeds
+            for arm in self.arms.values()
+            for changed in [arm.changed(dict(zip(self.tune.grid, point, strict=True)))]
+        ]
+        return trials + pairs
+
+    def requests(self) -> tuple[list[RunRequest], list[RunRequest]]:
+        """Return the requests of all trials and of all pairs, which must be there."""
+        trials, requests = self.trials()
+        return requests, [request for group in self._groups(trials) for request in self._pairs(*group[1:])]
 
     def _other_arms(self) -> Iterator[dict[str, Arm]]:
         """The arms on the further corpora, then those of the further sizes, not tuned."""
@@ -133,12 +149,6 @@ class TrainedStudy:
             yield self._arms(self.mode.base or self.part.base, data)
         for base in self.mode.sizes:
             yield self._arms(base, self.data[0])
-
-    def _first_trials(self) -> list[RunRequest]:
-        if self.tune is None:
-            return []
-        points = itertools.product(*self.tune.grid.values())
-        return [request for point in points for request in self._trial(tuple(self.tune.grid), point)]
 
     def _trial(self, paths: tuple[str, ...], point: Point) -> list[RunRequest]:
         assert self.tune is not None
@@ -273,26 +283,3 @@ def is_near_guess(loss: float, arm: Arm) -> bool:
     """Whether a validation loss is so near to that of a guess on the same text that nothing follows from it."""
     guess = arm.data.baseline.get("validation_loss", arm.data.baseline["loss"])  # drawn examples are guessed alike
     return loss > guess - NEAR_BASELINE
-
-
-def confirmed(
-    part: TrainedPart, verdict: str, reason: str, effect: float, first: str, others: Sequence[tuple[str, Evidence]]
-) -> tuple[str, str]:
-    """The verdict and its reason, once other corpora and sizes were asked too.
-
-    Each must have a mean difference of the same sign, or within the margin where that is what was shown.
-
-    Args:
-        part: that is decided.
-        verdict: of the corpus that decides.
-        reason: of that verdict.
-        effect: the mean difference there.
-        first: the name of that corpus.
-        others: names and values of the others.
-    """
-    for name, evidence in others:
-        mean = float(np.mean(evidence.differences)) if evidence.control else math.nan
-        is_within = bool(evidence.control) and abs(mean) < part.decide.margin_of(evidence)
-        if (verdict == SHOWN and not mean * effect > 0) or (verdict == NO_DIFFERENCE and not is_within):
-            return NOT_SHOWN, f"{name} does not agree; on {first} {reason}"
-    return verdict, reason

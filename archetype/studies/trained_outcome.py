@@ -14,9 +14,9 @@ from archetype.studies.parts import TrainedPart
 from archetype.studies.sentences import sentences
 from archetype.studies.statistics import example_interval, log_slope, probability_lower, wilson
 from archetype.studies.store import RunResult
-from archetype.studies.trained import Comparison, TrainedStudy, confirmed, learned_nothing
+from archetype.studies.trained import Comparison, TrainedStudy, learned_nothing
 from archetype.studies.trials import Trials
-from archetype.studies.verdicts import verdict_of_arms
+from archetype.studies.verdicts import confirmed, verdict_of_arms
 from archetype.training.memory import StepMemoryCost
 
 

@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from archetype.studies import statistics
 from archetype.studies.decisions import Decision
 from archetype.studies.evidence import (
     CONTROL_FAILED,
     DIRECTION,
+    NO_DIFFERENCE,
     NOT_RUN,
     NOT_SHOWN,
     SHOWN,
@@ -17,6 +20,7 @@ from archetype.studies.evidence import (
     Evidence,
     Verdict,
 )
+from archetype.studies.parts import TrainedPart
 
 NOTHING_MEASURED = Verdict(NOT_SHOWN, "", statistics.Interval(math.nan, -math.inf, math.inf))  # of a test without pairs
 
@@ -84,3 +88,26 @@ def verdict_of_arms(control: str, tests: Sequence[dict[str, Any]]) -> dict[str, 
         "verdict": joint_verdict(tests, "arms"), "reason": f"of {len(tests)} arms against {control} {counts}{failed}",
         "is_supported": all(test["is_supported"] for test in tests),
     }  # fmt: skip
+
+
+def confirmed(
+    part: TrainedPart, verdict: str, reason: str, effect: float, first: str, others: Sequence[tuple[str, Evidence]]
+) -> tuple[str, str]:
+    """The verdict and its reason, once other corpora and sizes were asked too.
+
+    Each must have a mean difference of the same sign, or within the margin where that is what was shown.
+
+    Args:
+        part: that is decided.
+        verdict: of the corpus that decides.
+        reason: of that verdict.
+        effect: the mean difference there.
+        first: the name of that corpus.
+        others: names and values of the others.
+    """
+    for name, evidence in others:
+        mean = float(np.mean(evidence.differences)) if evidence.control else math.nan
+        is_within = bool(evidence.control) and abs(mean) < part.decide.margin_of(evidence)
+        if (verdict == SHOWN and not mean * effect > 0) or (verdict == NO_DIFFERENCE and not is_within):
+            return NOT_SHOWN, f"{name} does not agree; on {first} {reason}"
+    return verdict, reason

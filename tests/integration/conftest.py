@@ -8,18 +8,22 @@ from typing import Any, Protocol
 import pytest
 
 from tests.helpers import forked
+from tests.helpers.named_options import verb_of, wrong_in_message
 
 Command = Callable[..., subprocess.CompletedProcess[Any]]
 
 
 @pytest.fixture(scope="session")
 def archetype() -> Command:
-    """Runs `archetype ...` in a process of its own."""
+    """Runs `archetype ...` in a process of its own; a refusal may name only options that its verb has."""
 
     def run(*arguments: str | Path, input: str | bytes = "", text: bool = True) -> subprocess.CompletedProcess[Any]:
         environment = {"HF_HUB_OFFLINE": "1", "COLUMNS": "120", "NO_COLOR": "1"}
         data = input.encode() if isinstance(input, str) else input
         done = forked.run(["archetype", *map(str, arguments)], environment, data)
+        if done.returncode == 2 and (verb := verb_of(" ".join(map(str, arguments[:2])))):
+            named = wrong_in_message(verb, done.stderr.decode(errors="replace"))
+            assert not (wrong := [one for one in named if one.split()[-1] not in " ".join(map(str, arguments))]), wrong
         if text:
             done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
         return done

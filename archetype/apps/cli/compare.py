@@ -95,8 +95,8 @@ def plan(
     """Print runs, tokens, minutes and what is matched; trains nothing but 20 steps of each arm."""
     from archetype.studies.report import plan_text
 
-    planned = _study(file, _mode(quick, full, extended, gpu), store, data_dir).plan()
-    print_json(planned | {"workers": workers}) if as_json else print(plan_text(planned, workers))
+    planned = _study(file, _mode(quick, full, extended, gpu), store, data_dir).plan(workers)
+    print_json(planned) if as_json else print(plan_text(planned))
 
 
 @app.command(cls=Verb)
@@ -293,6 +293,7 @@ def _study(
     from archetype.studies.experiment import read_experiment
     from archetype.studies.parts import CheckPart
     from archetype.studies.registry import load_checks
+    from archetype.studies.spent import start_of_process
     from archetype.studies.study import Study
 
     path = claim_file(int(file)) if file.isdigit() else Path(file)
@@ -301,7 +302,7 @@ def _study(
     experiment = read_experiment(path)
     if any(isinstance(part, CheckPart) for part in experiment.parts):
         load_checks(path.parent)
-    return Study(experiment, mode, _data_folder(data_dir), _store(store), exact)
+    return Study(experiment, mode, _data_folder(data_dir), _store(store), exact, start_of_process())
 
 
 def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -> None:

@@ -117,9 +117,7 @@ def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0 and b"1 passed" in done.stdout, (done.stdout + done.stderr).decode()
 
 
-def alone_a_file_of_a_task(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def alone_a_file_of_a_task(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
     from archetype.apps.cli.main import app

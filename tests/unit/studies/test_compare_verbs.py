@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import time
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,17 @@ from archetype.studies.sweep import engine
 from archetype.training import memory
 from tests.helpers.options import verbs
 from tests.helpers.registered import registries_as_before
+from tests.unit.studies.pretended import calibrating
 from tests.unit.studies.small import BASE, DATA, RECIPE, experiment, study, trained
 from tests.unit.studies.test_matching import EXTENSION, MIXER
+
+
+@pytest.fixture(autouse=True)
+def _small_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan on this machine tells the time of a calibration that takes no minute."""
+    small = experiment(*calibrating(), is_calibration=True)
+    (file := tmp_path / "calibration.yaml").write_text(mapping_to_yaml(small.dump()))
+    monkeypatch.setattr(studies, "calibration_file", lambda: file)
 
 
 def run(*arguments: str) -> str:
@@ -137,16 +145,6 @@ def test_status_counts_all_stages_and_a_run_says_first_that_it_gives_no_verdict(
     assert said[-1].startswith("4 of 4 runs, ") and "0 runs left in this stage" in run("status", *places)
     quick = CliRunner().invoke(app, ["compare", "run", *places, "--quick"], catch_exceptions=False)
     assert "no verdicts" not in quick.stderr
-
-
-def test_the_time_of_a_run_is_that_of_all_its_parts(tmp_path: Path) -> None:
-    one = study(tmp_path, "full", trained())
-    arm = one.trained["width"].arms["a"]
-    assert RunTime(1.0, 2.0, 10.0).of(arm.recipe.replace(steps=100, evaluate_every=30)) == 100 + 3 * 2 + 10
-    started = time.perf_counter()
-    measured = run_time.time_of_run(arm, one.store)
-    assert min(measured.step, measured.rest) > 0 and measured.evaluation >= 0
-    assert measured.rest + measured.step < time.perf_counter() - started and not (one.store.folder / "runs").exists()
 
 
 def test_the_schema_is_one_object() -> None:

@@ -43,8 +43,6 @@ HEADS = {"encoder": "masked_language_model", "vision_encoder": "classification"}
 OTHER = "other data"
 
 
-
-
 def or_other(preset: str, kinds: str) -> str:
     return f"a model for such data, such as --spec {preset}, or {kinds}"
 

@@ -1,0 +1,77 @@
+"""What a report means for the sentence that it is about, said after its runs; verdicts and numbers stay as they are.
+
+An experiment's file is fixed before its runs, and its hash covers every word of it. What was learned afterwards is a
+reading: the words of the document that a claim comes from, the answer to them, and for each part whether it is about
+those words or beside them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from archetype.studies.evidence import CONTROL_FAILED, NOT_RUN
+from archetype.studies.markdown import markdown_table
+
+ANSWERS = ("supported", "supported in part", "contradicted", "open")
+ASKS = {"sentence": "the sentence", "beside": "our addition"}
+BETTER, WORSE, EQUIVALENT, UNRESOLVED = "better", "worse", "equivalent", "unresolved"
+
+
+def finding(part: Mapping[str, Any]) -> str:
+    """Return what a comparison of two arms found, whatever was claimed of it; empty where a part is none.
+
+    Args:
+        part: of an outcome.
+
+    Returns:
+        better or worse where the interval of 95 % excludes zero, equivalent where that of 90 % lies within the margin,
+        both where both hold, and unresolved.
+    """
+    if part["verdict"] == NOT_RUN or part.get("decide", {}).get("kind") not in ("difference", "equivalence"):
+        return ""
+    if len(part.get("tests") or [part]) > 1:
+        return ""  # each arm has a line of its own
+    effect = part["effect"]
+    mean, low, high = effect["effect"]
+    if part["reason"].startswith((CONTROL_FAILED, "diverged")) or None in (mean, low, high):
+        return UNRESOLVED
+    wide, margin = effect["interval90"], effect["margin"]
+    is_equivalent = bool(wide and margin and -margin < wide[1] and wide[2] < margin)
+    if low <= 0 <= high:
+        return EQUIVALENT if is_equivalent else UNRESOLVED
+    side = BETTER if (mean < 0) == (part["metric"]["better"] == "lower") else WORSE
+    return f"{side} by less than the margin" if is_equivalent else side
+
+
+def finding_of(outcome: Mapping[str, Any], part: Mapping[str, Any]) -> str:
+    """Return what a part found; what a reading says of it comes first."""
+    return str(_of_part(outcome, part).get("finding") or finding(part))
+
+
+def answer_of(outcome: Mapping[str, Any]) -> str:
+    """Return the answer to the document's words in one line; empty where a report has no reading."""
+    reading = outcome.get("reading")
+    return f"{reading['answer']}: {reading['says']}" if reading else ""
+
+
+def reading_lines(outcome: Mapping[str, Any]) -> list[str]:
+    """Return the reading of a report in Markdown; nothing where it has none."""
+    reading = outcome.get("reading")
+    if not reading:
+        return []
+    words = [f'- document {one["file"]}, line {one["line"]}: "{one["words"]}"' for one in reading["document"]]
+    rows = [
+        (part["id"], ASKS[about.get("of", "sentence")], finding_of(outcome, part), about.get("note", ""))
+        for part in outcome["parts"]
+        for about in [_of_part(outcome, part)]
+    ]
+    table = markdown_table(("part", "asks about", "finding", "what it does and does not say"), rows)
+    errata = [f"Erratum of {one['date']}: {one['says']}" for one in reading.get("errata", ())]
+    return [
+        "## What the documents say", "", *words, "", f"**{reading['answer']}**: {reading['says']}", "", table, "",
+        *(line for erratum in errata for line in (erratum, "")),
+    ]  # fmt: skip
+
+
+def _of_part(outcome: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
+    parts: Mapping[str, Mapping[str, Any]] = (outcome.get("reading") or {}).get("parts", {})
+    return parts.get(part["id"], {})

@@ -1,0 +1,213 @@
+"""The time that a plan promises, and beside it the time that was taken: by stage, on the clock and of processors."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from archetype.io import atomic
+from archetype.io.files import read_json
+from archetype.machine.cpu_info import num_cores
+from archetype.spec.base import fingerprint
+from archetype.studies.arms import Arm
+from archetype.studies.run_time import RunTime
+from archetype.studies.spent import Spent, clock
+from archetype.studies.store import RunRequest, Store, state_of
+from archetype.table import Table
+
+TRIALS, PAIRS, REST, ALL = "trials", "pairs", "start-up and report", "all"
+
+
+class PlannedRun(NamedTuple):
+    """A run that a plan counts.
+
+    Args:
+        arm: whose run it is.
+        request: for it.
+        is_trial: whether it chooses a value of a grid; its test is not measured.
+    """
+
+    arm: Arm
+    request: RunRequest
+    is_trial: bool
+
+
+class Probes:
+    """The time of a run of each arm, measured once for arms that are alike.
+
+    Args:
+        store: of their data.
+        time_of_run: measures one.
+
+    Attributes:
+        busy: seconds that all measurements took.
+        first: by which the first run of a process takes longer: packages that are first needed by it.
+    """
+
+    def __init__(self, store: Store, time_of_run: Callable[[Arm, Store], RunTime]) -> None:
+        self.store, self.time_of_run = store, time_of_run
+        self.busy = self.first = 0.0
+        self._measured: dict[str, RunTime] = {}
+
+    def __call__(self, arm: Arm) -> RunTime:
+        """Return the time of a run of an arm."""
+        recipe = arm.recipe.replace(seed=0, steps=1).dump(full=True)
+        key = f"{fingerprint(arm.spec)} {recipe} {fingerprint(arm.metric)} {arm.data.sha256}"
+        if key not in self._measured:
+            before = [] if self._measured else [self.time_of_run(arm, self.store)]
+            measured = self._measured[key] = self.time_of_run(arm, self.store)
+            self.busy += sum(one.probe for one in (*before, measured))
+            self.first += sum(max(0.0, one.probe - measured.probe) for one in before)
+        return self._measured[key]
+
+
+def promised(planned: Iterable[PlannedRun], time_of: Probes, workers: int, now: Callable[[], Spent] = clock
+             ) -> dict[str, Any]:  # fmt: skip
+    """Return the time of all runs by stage and by what it is spent on, each run counted once.
+
+    Args:
+        planned: the runs of all parts.
+        time_of: the time of a run of an arm.
+        workers: processes at once.
+        now: the time of this process, whose start and whose reading of data every other process repeats.
+    """
+    runs = {(one.request.key, one.is_trial): one for one in planned}.values()
+    timed = [(one, time_of(one.arm)) for one in runs]
+    start_up = max(0.0, now().busy - time_of.busy)
+    stages, spent = dict[str, dict[str, float]](), dict[str, float]()
+    processes, firsts, load = 1, 0.0, max((time.load for _, time in timed), default=1.0)
+    for name, is_trial in ((TRIALS, True), (PAIRS, False)):
+        of_stage = [(one, time) for one, time in timed if one.is_trial == is_trial]
+        at_once = max(1, min(workers, num_cores(), len(of_stage)))
+        busy = wall = 0.0
+        for one, time in of_stage:
+            for part, seconds in time.parts(one.arm.recipe, not is_trial).items():
+                spent[part] = spent.get(part, 0.0) + seconds
+                busy, wall = busy + seconds, wall + seconds * time.load / at_once
+        if of_stage:
+            new = at_once if workers > 1 else int(not stages)  # processes whose first run this stage has
+            firsts, processes = firsts + new * time_of.first, processes + new * (workers > 1)
+            busy, wall = busy + new * time_of.first, wall + bool(new) * time_of.first * load
+            stages[name] = {"runs": len(of_stage), "busy": busy, "wall": wall}
+    busy, at_once = processes * start_up, 1 + len(stages) * (workers > 1)
+    stages[REST] = {"runs": 0, "busy": busy, "wall": at_once * start_up * load}
+    return {"workers": workers, "stages": stages, "parts": spent | {"start-up": busy + firsts}}
+
+
+def total(stages: Mapping[str, Mapping[str, float]], kind: str) -> float:
+    """Return the sum over all stages of their wall or busy seconds."""
+    return sum(stage[kind] for stage in stages.values())
+
+
+def promise_text(promise: Mapping[str, Any]) -> str:
+    """Return a promise in one line: what it is made of, then the time on the clock."""
+    stages, workers = promise["stages"], promise["workers"]
+    made_of = ", ".join(f"{name} {_text(seconds)}" for name, seconds in promise["parts"].items() if seconds)
+    return (
+        f"time of processors: {_text(total(stages, 'busy'))}, of {made_of}; on the clock {_text(total(stages, 'wall'))}"
+        f" with {workers} {'worker' if workers == 1 else 'workers'} at the load of now"
+    )
+
+
+def keep_promise(store: Store, name: str, promise: Mapping[str, Any]) -> None:
+    """Keep a promise for the report.
+
+    Args:
+        store: of the runs.
+        name: of the study.
+        promise: in place of an earlier one.
+    """
+    _change(store, name, {"promised": promise})
+
+
+def keep_command(store: Store, name: str, spent: Spent) -> None:
+    """Add what a command that made runs has taken, with all processes that it started."""
+    commands = _read(store, name).get("commands", [])
+    _change(store, name, {"commands": [*commands, spent.dump()]})
+
+
+def times(store: Store, name: str, trials: Sequence[RunRequest], pairs: Sequence[RunRequest]) -> dict[str, Any]:
+    """Return what was promised and what was taken, by stage.
+
+    Args:
+        store: of the runs, which are there.
+        name: of the study.
+        trials: requests for them.
+        pairs: requests for these.
+
+    Returns:
+        Of each stage `runs`, `promised` and `taken`, the last two with `wall` and `busy` seconds; null where nothing
+        was promised, or a run is older than this record. The wall time of runs at once is counted for each of them.
+    """
+    recorded = _read(store, name)
+    promise = recorded.get("promised", {}).get("stages", {})
+    stages: dict[str, Any] = {}
+    for stage, requests in ((TRIALS, trials), (PAIRS, pairs)):
+        if keys := dict.fromkeys(request.key for request in requests):
+            stages[stage] = {"runs": len(keys), "promised": _promise_of(promise, stage), "taken": _taken(store, keys)}
+    commands = [Spent(**one) for one in recorded.get("commands", [])]
+    taken = [Spent(**stage["taken"]) for stage in stages.values() if stage["taken"]]
+    if commands and len(taken) == len(stages):
+        everything = sum(commands, Spent())
+        rest = everything.busy - sum(one.busy for one in taken)
+        if rest >= 0:  # otherwise runs are of other commands
+            stages[REST] = {"runs": 0, "promised": _promise_of(promise, REST), "taken": {"wall": None, "busy": rest}}
+            whole = {kind: total(promise, kind) for kind in ("wall", "busy")} if promise else None
+            runs = sum(stage["runs"] for stage in stages.values())
+            stages[ALL] = {"runs": runs, "promised": whole, "taken": everything.dump()}
+    return stages
+
+
+def times_table(stages: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] | None:
+    """Return headings and rows of minutes, promised beside taken; None where no stage has a record."""
+    if not any(stage["taken"] for stage in stages.values()):
+        return None
+    rows = [
+        [name, str(stage["runs"] or ""), *(_cell(stage[which], kind) for kind in ("busy", "wall")
+                                           for which in ("promised", "taken"))]
+        for name, stage in stages.items()
+    ]  # fmt: skip
+    return ["minutes", "runs", "processors, promised", "taken", "clock, promised", "taken"], rows
+
+
+def times_text(stages: Mapping[str, Any]) -> str:
+    """Return the table for a terminal; empty where no stage has a record."""
+    table = times_table(stages)
+    return str(Table(*table)) if table else ""
+
+
+def _cell(spent: Mapping[str, float | None] | None, kind: str) -> str:
+    seconds = spent[kind] if spent else None
+    return "" if seconds is None else f"{seconds / 60:.2f}"
+
+
+def _text(seconds: float) -> str:
+    return f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} s"
+
+
+def _promise_of(promise: Mapping[str, Any], stage: str) -> dict[str, float] | None:
+    return {kind: promise[stage][kind] for kind in ("wall", "busy")} if stage in promise else None
+
+
+def _taken(store: Store, keys: Iterable[str]) -> dict[str, float] | None:
+    """Return what all runs of these keys have taken; None where one has no record."""
+    taken = Spent()
+    for key in keys:
+        folder = store.run_folder(key)
+        spent = read_json(folder / "state.done").get("spent") if state_of(folder) == "done" else None
+        if spent is None:
+            return None
+        taken += Spent(**spent)
+    return taken.dump()
+
+
+def _file(store: Store, name: str) -> Path:
+    return store.folder / "times" / f"{name}.json"
+
+
+def _read(store: Store, name: str) -> dict[str, Any]:
+    return dict(read_json(file)) if (file := _file(store, name)).is_file() else {}
+
+
+def _change(store: Store, name: str, changed: Mapping[str, Any]) -> None:
+    atomic.make_folder(_file(store, name).parent)
+    atomic.write_json(_file(store, name), {**_read(store, name), **changed})
