@@ -30,14 +30,15 @@ __all__ = ["Spec", "fingerprint"]
 MAX_SIZE = 2**20
 MAX_WIDE = 2**24  # of a vocabulary or an inner layer
 MAX_LENGTH = 2**31
+MAX_FLOAT = 3.4028234663852886e38  # of float32, beyond which torch does not compute
 Size = Annotated[int, Field(strict=True, gt=0, le=MAX_SIZE)]
 WideSize = Annotated[int, Field(strict=True, gt=0, le=MAX_WIDE)]
 Length = Annotated[int, Field(strict=True, gt=0, le=MAX_LENGTH)]
 Index = Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)]
 LayerIndex = Annotated[int, Field(strict=True, ge=-MAX_SIZE, le=MAX_SIZE)]  # negative: counted back
-Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, gt=0, le=MAX_FLOAT, allow_inf_nan=False)]
+Finite = Annotated[float, Field(strict=True, ge=-MAX_FLOAT, le=MAX_FLOAT, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, le=MAX_FLOAT, allow_inf_nan=False)]
 Probability = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from archetype.spec.base import Finite
 from archetype.spec.kinds import Part, part
 from archetype.studies import statistics
 from archetype.studies.evidence import (
@@ -187,8 +188,8 @@ class Within(Decision):
     """
 
     kind: Literal["within"] = "within"
-    low: float
-    high: float
+    low: Finite
+    high: Finite
 
     def p_value(self, evidence: Evidence) -> float:
         """The p value of two one-sided tests against the two numbers."""
@@ -224,8 +225,8 @@ class SlopeBetween(Decision):
     takes_all_arms: ClassVar[bool] = True
     kind: Literal["slope"] = "slope"
     x: dict[str, Annotated[float, Field(gt=0)]]
-    low: float
-    high: float
+    low: Finite
+    high: Finite
 
     def fit(self, evidence: Evidence) -> statistics.Slope:
         """The slope of the values of all arms that have an x."""

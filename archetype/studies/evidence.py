@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from archetype.spec.base import Positive
 from archetype.studies.statistics import Interval
 
 SHOWN, NO_DIFFERENCE, NOT_SHOWN = "shown", "no difference shown", "not shown at this scale"
@@ -32,7 +33,7 @@ def read_margin(value: "float | str") -> Margin:
     return Margin(float(value[:-1]) / 100, True) if isinstance(value, str) else Margin(value, False)
 
 
-MarginText = Annotated[float, Field(gt=0)] | Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")]
+MarginText = Positive | Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
-from archetype.spec.base import Spec
+from archetype.spec.base import MAX_FLOAT, Spec
 from archetype.training.objectives.base import Objective
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import WarmUp
@@ -31,10 +31,10 @@ class Budget(Spec):
         epochs: times that every example is seen, in place of a number of steps.
     """
 
-    tokens: Annotated[float, Field(ge=1)] | None = None
-    flops: Annotated[float, Field(ge=1)] | None = None
-    minutes: Annotated[float, Field(ge=0.01)] | None = None
-    epochs: Annotated[float, Field(gt=0)] | None = None
+    tokens: Annotated[float, Field(ge=1, le=MAX_FLOAT)] | None = None
+    flops: Annotated[float, Field(ge=1, le=MAX_FLOAT)] | None = None
+    minutes: Annotated[float, Field(ge=0.01, le=MAX_FLOAT)] | None = None
+    epochs: Annotated[float, Field(gt=0, le=MAX_FLOAT)] | None = None
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.tokens, self.flops, self.minutes, self.epochs))

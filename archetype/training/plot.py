@@ -66,7 +66,12 @@ def draw_in_terminal(curves: dict[str, Curve], title: str, width: int, height: i
     """Curves by their labels, in characters."""
     from uniplot import plot_to_string
 
-    shown = {label: curve for label, curve in curves.items() if curve[0]}
+    shown = {}
+    for label, curve in curves.items():
+        if points := [(x, y) for x, y in zip(*curve, strict=True) if math.isfinite(y)]:  # uniplot fails on NaN alone
+            shown[label] = tuple(zip(*points, strict=True))
+    if not shown:
+        return f"{title}: no loss is finite"
     lines: list[str] | str = plot_to_string(
         xs=[xs for xs, _ in shown.values()], ys=[ys for _, ys in shown.values()],
         lines=[len(xs) > 1 for xs, _ in shown.values()], legend_labels=list(shown),

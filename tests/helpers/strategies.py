@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from archetype import spec
+from archetype.spec.base import MAX_FLOAT
 
 WIDTHS = (4, 6, 8, 9, 12)
 CONTEXT = 16
@@ -31,7 +32,7 @@ class Place(NamedTuple):
 @cache
 def positive(low: float, high: float, wild: bool) -> SearchStrategy[float]:
     """A positive number: from a tame range, or any that is finite."""
-    return st.floats(0, exclude_min=True, allow_infinity=False) if wild else st.floats(low, high)
+    return st.floats(0, exclude_min=True, max_value=MAX_FLOAT) if wild else st.floats(low, high)
 
 
 @cache

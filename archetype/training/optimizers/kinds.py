@@ -11,7 +11,7 @@ from torch import nn
 
 from archetype.distribution import install_command
 from archetype.errors import SpecError
-from archetype.spec.base import Flag, NotNegative, Positive, Probability, Size
+from archetype.spec.base import MAX_FLOAT, Flag, NotNegative, Positive, Probability, Size
 from archetype.spec.kinds import part
 from archetype.training.optimizers.algorithms import TOGETHER, LionOptimizer, MuonOptimizer, Several, orthogonal_dtype
 from archetype.training.optimizers.base import Optimizer
@@ -124,7 +124,7 @@ class Adafactor(Optimizer):
     kind: Literal["adafactor"] = "adafactor"
     learning_rate: Positive = 1e-2
     beta2_decay: Annotated[float, Field(le=0, ge=-1)] = -0.8
-    clip_threshold: Annotated[float, Field(ge=1)] = 1.0
+    clip_threshold: Annotated[float, Field(ge=1, le=MAX_FLOAT)] = 1.0
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adafactor(
