@@ -129,8 +129,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "apps/cli/source_file.py": [
         ('lines = [" ".join(targets[source.id]["target"].splitlines()) for source in sources]',
          'lines = [targets[source.id]["target"] for source in sources]'),
-        ('text = read_text(file).replace("\\r\\n", "\\n").removesuffix("\\n")',
-         'text = read_text(file).replace("\\r\\n", "\\n").rstrip()'),
+        ('text = read_lines_text(file, remedy).replace("\\r\\n", "\\n").removesuffix("\\n")',
+         'text = read_lines_text(file, remedy).replace("\\r\\n", "\\n").rstrip()'),
     ],
     "studies/statistics.py": [
         ("np.std(values, ddof=1)", "np.std(values)"),
