@@ -168,8 +168,9 @@ outcome = compare(experiment, store=folder / "runs", data_dir=folder)
 print(summary_text(outcome))
 # %% [markdown]
 # The verdict names what is missing: nobody has shown yet that *this machine* can tell a difference from none.
-# `archetype compare calibrate` does so, and `compare plan` says how long it takes here: a model against itself must give "no difference shown",
-# and a model of twice the width must be "shown" to be better. What the numbers say you can compute yourself.
+# `archetype compare calibrate` does so, and `compare plan` says how long it takes: a model against itself must give
+# "no difference shown", and a model of twice the width must be "shown" to be better. What the numbers say you can
+# compute yourself.
 #
 # ## The verdict by hand
 #

@@ -202,9 +202,9 @@ def table() -> dict[str, Any]:
         if rows[cls.__name__] != {}:
             names[name] = cls.__name__ if rows[cls.__name__] is not None else None
     types = {
-        kind: (name or "").removesuffix("Fast") if (name or "").removesuffix("Fast") in names else ""
+        kind: name.removesuffix("Fast") if name.removesuffix("Fast") in names else ""
         for kind, name in tokenization_auto.TOKENIZER_MAPPING_NAMES.items()
-        if kind in CONFIG_MAPPING_NAMES  # a type without a configuration counts as none
+        if name is not None and kind in CONFIG_MAPPING_NAMES  # a class whose package is missing counts as none
     }
     pool: list[str] = []
     for row in filter(None, rows.values()):
