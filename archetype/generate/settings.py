@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import BeforeValidator, Field
 
 from archetype.errors import SpecError
-from archetype.spec.base import Flag, Positive, Probability, Size, Spec
+from archetype.spec.base import Finite, Flag, Positive, Probability, Size, Spec
 
 # at one place of JSON: a space, or the end of a line and an indentation
 BOUNDED_WHITESPACE = r" |\n( {0,16}|\t{0,8})"
@@ -50,7 +50,7 @@ class LogitsRules(Spec):
 
     min_new_tokens: Count = 0
     min_length: Count = 0
-    sequence_bias: tuple[tuple[Ids, Annotated[float, Field(strict=True, allow_inf_nan=False)]], ...] = ()
+    sequence_bias: tuple[tuple[Ids, Finite], ...] = ()
     encoder_repetition_penalty: Positive = 1.0
     repetition_penalty: Positive = 1.0
     no_repeat_ngram_size: Count = 0
@@ -229,7 +229,7 @@ class Beam(LogitsRules):
     """
 
     num_beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
-    length_penalty: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 1.0
+    length_penalty: Annotated[float, Field(strict=True, ge=0, le=32, allow_inf_nan=False)] = 1.0  # no power overflows
     max_extra_tokens: Size = 50
     max_new_tokens: Size | None = None
 

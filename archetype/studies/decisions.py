@@ -2,12 +2,11 @@
 
 import math
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
-from archetype.spec.base import Finite
+from archetype.spec.base import Finite, Positive
 from archetype.spec.kinds import Part, part
 from archetype.studies import statistics
 from archetype.studies.evidence import (
@@ -224,7 +223,7 @@ class SlopeBetween(Decision):
 
     takes_all_arms: ClassVar[bool] = True
     kind: Literal["slope"] = "slope"
-    x: dict[str, Annotated[float, Field(gt=0)]]
+    x: dict[str, Positive]
     low: Finite
     high: Finite
 

@@ -20,7 +20,7 @@ from archetype.data.held_out import Split
 from archetype.errors import ArchetypeError, SpecError
 from archetype.io.yaml import read_mapping
 from archetype.machine.environment import environment, now
-from archetype.spec.base import Size, Spec, fingerprint, invalid
+from archetype.spec.base import Positive, Size, Spec, fingerprint, invalid
 from archetype.studies.arms import Arm, build_arms, quantities
 from archetype.studies.corpora import prepare
 from archetype.studies.experiment import put_files_in_place
@@ -61,7 +61,7 @@ class SearchFile(Spec):
     space: dict[str, tuple[Any, ...]]
     candidates: Size | None = None
     seed: Seed = 0
-    limits: dict[Quantity, Annotated[float, Field(gt=0)]] = {}  # noqa: RUF012  # pydantic copies it
+    limits: dict[Quantity, Positive] = {}  # noqa: RUF012  # pydantic copies it
     data: Corpora
     recipe: Source
     metric: Metric = Metric()

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from archetype.spec.base import MAX_LENGTH, Length, Size, Spec, invalid
+from archetype.spec.base import MAX_LENGTH, Finite, Length, Size, Spec, invalid
 
 MAX_RUNS = 10_000  # that a part may ask for; the largest published ones of ours take some hundred
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
@@ -34,7 +34,7 @@ def _signed(value: Any) -> Any:
 
 Count = Annotated[Length, BeforeValidator(_read_count, json_schema_input_type=Length | str)]
 Share = Annotated[float, Field(gt=0, le=1), BeforeValidator(_share, json_schema_input_type=float | str)]
-Effect = Annotated[float, BeforeValidator(_signed, json_schema_input_type=float | str)]
+Effect = Annotated[Finite, BeforeValidator(_signed, json_schema_input_type=float | str)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 Source = str | dict[str, Any]  # a name or a file, or the thing itself
 Corpora = Annotated[
@@ -126,7 +126,7 @@ class Tune(Spec):
         extend: how often a grid whose best value is at its edge is made longer, for all arms.
     """
 
-    grid: dict[str, tuple[int | float | bool | str, ...]]
+    grid: dict[str, tuple[int | Finite | bool | str, ...]]
     seeds: tuple[Seed, ...] = (900,)
     extend: Annotated[int, Field(strict=True, ge=0, le=4)] = 2
 

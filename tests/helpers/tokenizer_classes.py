@@ -32,9 +32,8 @@ from tests.helpers.sentencepieces import trained
 MARK = "\ue000"
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 IN_PYTHON = "Python"  # a step that no file can say
-AS_FILE = ("TokenizersBackend", "PythonBackend")  # in whose stead the first is taken
+AS_FILE = ("TokenizersBackend", "PythonBackend", "MistralCommonBackend")  # which read the files as they are
 MODELS = ("BPE", "Unigram", "WordPiece", "WordLevel")
-
 
 def classes() -> dict[str, Any]:
     """Every name that `tokenizer_class` may have, without "Fast", and the class that it stands for."""
@@ -202,7 +201,7 @@ def table() -> dict[str, Any]:
         if rows[cls.__name__] != {}:
             names[name] = cls.__name__ if rows[cls.__name__] is not None else None
     types = {
-        kind: name.removesuffix("Fast") if name.removesuffix("Fast") in names else ""
+        kind: "" if name.removesuffix("Fast") in AS_FILE else name.removesuffix("Fast")
         for kind, name in tokenization_auto.TOKENIZER_MAPPING_NAMES.items()
         if name is not None and kind in CONFIG_MAPPING_NAMES  # a class whose package is missing counts as none
     }

