@@ -26,13 +26,16 @@ def wrong_words(record: Mapping[str, Any]) -> str:
 
 def labelled_rows(
     records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, longest: int, numbers: Mapping[str, int]
-) -> list[Labelled]:
-    """Each record's words as one text between its special tokens, cut to `longest`, and the class of each token.
+) -> tuple[list[Labelled], int]:
+    """Each record's words as one text between its special tokens, cut to `longest`, with the class of each token.
+
+    Returns:
+        the rows, and how many were cut.
 
     Raises:
         DataError: a text has no token.
     """
-    rows = []
+    rows, num_cut = [], 0
     around = len(tokenizer.add_special_tokens([]))
     for record in records:
         words = ids_of_words(tokenizer, record["tokens"])
@@ -44,12 +47,13 @@ def labelled_rows(
         ]
         if not ids:
             raise DataError("data.examples", f"the text of {record['tokens']!r:.40} has no token", "remove it")
+        num_cut += len(ids) > longest - around
         ids, classes = ids[: longest - around], classes[: longest - around]
         row = tokenizer.add_special_tokens(ids)
         before = start_of_text(row, ids)
         whole = [NO_CLASS] * before + classes + [NO_CLASS] * (len(row) - before - len(ids))
         rows.append((np.array(row, dtype=np.int32), np.array(whole, dtype=np.int32)))
-    return rows
+    return rows, num_cut
 
 
 def ids_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:

@@ -68,7 +68,7 @@ def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[st
     Raises:
         DataError: the texts have different numbers of lines.
     """
-    sources, targets = _lines(source), _lines(target)
+    sources, targets = lines_of(source), lines_of(target)
     if len(sources) != len(targets):
         cause = f"the source has {len(sources)} lines and the target {len(targets)}"
         raise DataError(place, cause, "give files whose lines belong together")
@@ -93,7 +93,7 @@ def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[s
     return [record["source"] for record in records], [record["target"] for record in records]
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """The lines of a text, of which the last may lack its end."""
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 

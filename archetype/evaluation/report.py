@@ -74,6 +74,8 @@ def _page(run: Run) -> str:
     if judged and run.weights_file.is_file():  # a run that is over
         told.append(f"This run {judged.text}.")
     told += [f"It went on with a change: {change}." for change in (provenance.changes if provenance else ())]
+    if provenance and provenance.examples:
+        told.append(f"It learns from {provenance.examples}.")
     if provenance and provenance.num_skipped:
         told.append(f"Of the data {sentence(provenance.num_skipped, provenance.skipped)}.")
     sections = [

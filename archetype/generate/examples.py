@@ -71,7 +71,7 @@ def evaluate_tokens(
     """
     names, records = names_of_classes(model, labels), read_records(file, FIELDS, fault=wrong_words)
     numbers = _numbers(names, {str(label) for record in records for label in record["labels"]}, file)
-    rows = labelled_rows(records, tokenizer, model.spec.context_length, numbers)
+    rows, _ = labelled_rows(records, tokenizer, model.spec.context_length, numbers)
     expected, answers = list[Tensor](), list[Tensor]()
     for places, tokens, lengths in batches_by_length(model, [ids.tolist() for ids, _ in rows]):
         logits = model(tokens, num_tokens=lengths).logits

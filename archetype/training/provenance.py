@@ -33,6 +33,7 @@ class Provenance(BaseModel, frozen=True):
         environment: the machine and the versions.
         guessing_loss: the held-out loss of who does not look at the examples, where it is known.
         changes: what was no longer the same when the run went on, each with its step.
+        examples: how many there are to learn from, and how many were cut or left out for their length.
         num_skipped: how many bad records of the data were left out.
         skipped: the first of them, each with its place and what is wrong with it.
     """
@@ -43,6 +44,7 @@ class Provenance(BaseModel, frozen=True):
     environment: dict[str, Any] = {}
     guessing_loss: float | None = None
     changes: tuple[str, ...] = ()
+    examples: str = ""
     num_skipped: int = 0
     skipped: tuple[str, ...] = ()
 
@@ -60,6 +62,7 @@ def write_recipe(
         environment=environment(),
         guessing_loss=objective.guessing_loss(spec),
         changes=tuple(changes),
+        examples=objective.description,
         num_skipped=skipped.count,
         skipped=skipped.named(),
     )

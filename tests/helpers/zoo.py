@@ -11,7 +11,6 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.integrations.heterogeneity.configuration_utils import AmbiguousGlobalPerLayerAttributeError
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import archetype
@@ -269,7 +268,7 @@ def _sized(default: PreTrainedConfig, special: dict[str, Any], is_decoder: bool)
 def _settable(config: PreTrainedConfig, key: str) -> bool:
     try:
         present = hasattr(config, key)
-    except AmbiguousGlobalPerLayerAttributeError:
+    except RuntimeError:  # AmbiguousGlobalPerLayerAttributeError of newer releases
         return True  # it differs from layer to layer, as `per_layer_config` says
     except ValueError:
         return False

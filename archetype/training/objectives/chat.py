@@ -19,6 +19,7 @@ from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import Conversations, Records
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.description import described
 
 MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # tokens, and which of them the model is to write
 
@@ -69,7 +70,10 @@ class ChatObjective(Objective):
         lengths = np.array([len(ids) for ids, _ in rows])
         self.order = OrderByLength(lengths[: len(training)], inputs.batch_size, inputs.seed)
         self.fingerprint = Pairs([ids for ids, _ in rows], [marks.astype(np.int32) for _, marks in rows]).fingerprint
-        self.description = f"{len(conversations[0]):,} conversations{self._cut(inputs.sequence_length)}"
+        self.description = described(
+            f"{len(conversations[0]):,} conversations", inputs.sequence_length, self.num_cut, self.num_left_out,
+            "without an answer",
+        )  # fmt: skip
         self.batch_shape = self.order.batch_size, int(lengths.max()) - 1
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch
@@ -118,12 +122,6 @@ class ChatObjective(Objective):
                 else:
                     self.num_left_out += 1
         return rows
-
-    def _cut(self, length: int) -> str:
-        if not self.num_cut:
-            return ""
-        left_out = f", {self.num_left_out:,} without any answer then left out" if self.num_left_out else ""
-        return f", {self.num_cut:,} of all cut to {length:,} tokens{left_out}"
 
 
 def marked_batch(rows: list[MarkedRow]) -> Batch:

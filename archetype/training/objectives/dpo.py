@@ -26,6 +26,7 @@ from archetype.training.objectives.base import (
     ObjectiveInputs,
 )
 from archetype.training.objectives.chat import MarkedRow, marked_batch
+from archetype.training.objectives.description import described
 
 Pair = tuple[MarkedRow, MarkedRow]  # the preferred completion after its prompt, and the other one
 
@@ -73,8 +74,8 @@ class DPOObjective(Objective):
         self.order = OrderByLength(lengths, inputs.batch_size, inputs.seed)
         rows = [row for pair in (*self.training, *self.validation) for row in pair]
         self.fingerprint = Pairs([ids for ids, _ in rows], [marks.astype(np.int32) for _, marks in rows]).fingerprint
-        left_out = f", {self.num_left_out:,} too long and left out" if self.num_left_out else ""
-        self.description = f"{len(self.training):,} pairs of completions{left_out}"
+        examples = f"{len(self.training):,} pairs of completions"
+        self.description = described(examples, inputs.sequence_length, num_left_out=self.num_left_out)
         self.batch_shape = 2 * self.order.batch_size, max(len(ids) for ids, _ in rows) - 1
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch

@@ -6,13 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archetype.data.pairs import PairBatches, Pairs, Rows, tokenized
+from archetype.data.pairs import PairBatches, Pairs, Rows, lines_of, tokenized
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Probability
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data, PairData
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
+from archetype.training.objectives.description import described
 
 
 @part
@@ -36,27 +37,31 @@ class SequenceToSequence(ObjectiveConfig):
     def build(self, inputs: ObjectiveInputs) -> "SequenceToSequenceObjective":
         """The examples and the loss; pairs with a side that is too long are left out."""
         assert isinstance(inputs.data, PairData)
+        longest = inputs.sequence_length
         training, validation = (
-            tokenized(*side, inputs.text_tokenizer, inputs.sequence_length) for side in inputs.data.sides(inputs.texts)
+            tokenized(*side, inputs.text_tokenizer, longest) for side in inputs.data.sides(inputs.texts)
         )
         if not len(training) or not len(validation):
-            cause = f"{len(training)} pairs to learn from and {len(validation)} held out fit into "
-            remedy = "give more pairs, or a longer sequence_length"
-            raise SpecError("data", f"{cause}{inputs.sequence_length} tokens", remedy)
-        return SequenceToSequenceObjective(training, validation, inputs.batch_size, inputs.seed, self)
+            cause = f"{len(training)} pairs to learn from and {len(validation)} held out fit into {longest} tokens"
+            raise SpecError("data", cause, "give more pairs, or a longer sequence_length")
+        num_left_out = len(lines_of(inputs.texts["source"])) - len(training) - len(validation)
+        reason = "longer than {} tokens or empty on one side"
+        examples = f"{len(training):,} pairs of texts"
+        description = described(examples, longest, num_left_out=num_left_out, reason=reason)
+        return SequenceToSequenceObjective(
+            training, validation, description, inputs.batch_size, inputs.seed, self.label_smoothing
+        )
 
 
 class SequenceToSequenceObjective(Objective):
     """Pairs of texts of similar length, padded at their ends."""
 
     def __init__(
-        self, training: Pairs, validation: Pairs, batch_size: int, seed: int, config: SequenceToSequence
+        self, training: Pairs, validation: Pairs, description: str, batch_size: int, seed: int, label_smoothing: float
     ) -> None:
-        self.validation = validation
+        self.validation, self.description, self.label_smoothing = validation, description, label_smoothing
         self.batches = PairBatches(training, batch_size, seed)
-        self.label_smoothing = config.label_smoothing
         self.fingerprint = f"{training.fingerprint}{validation.fingerprint}"
-        self.description = f"{len(training):,} pairs of texts"
         texts = (*training.sources, *training.targets, *validation.sources, *validation.targets)
         self.batch_shape = self.batches.batch_size, max(map(len, texts))
         self.num_validation_batches = -(-len(validation) // self.batches.batch_size)

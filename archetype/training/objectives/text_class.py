@@ -25,6 +25,7 @@ from archetype.training.objectives.base import (
     ObjectiveInputs,
     prior_loss,
 )
+from archetype.training.objectives.description import described
 
 
 @part
@@ -111,8 +112,7 @@ class LabelledTextObjective(Objective):
         self.order = OrderByLength(np.array([len(text) for text in self.training]), inputs.batch_size, inputs.seed)
         texts = [*self.training, *self.validation]
         self.fingerprint = Pairs(texts, [self.labels, self.validation_labels]).fingerprint
-        cut = f", {num_cut + num_cut_too:,} of all cut to {length:,} tokens" if num_cut + num_cut_too else ""
-        self.description = f"{len(training):,} texts{cut}"
+        self.description = described(f"{len(training):,} texts", length, num_cut + num_cut_too)
         self.batch_shape = self.order.batch_size, max(map(len, texts))
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch

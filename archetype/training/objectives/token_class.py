@@ -15,6 +15,7 @@ from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import LabelledTokens
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs, prior_loss
+from archetype.training.objectives.description import described
 from archetype.training.objectives.text_class import chosen_labels
 
 
@@ -67,13 +68,14 @@ class LabelledTokensObjective(Objective):
         training, validation = inputs.data.split(inputs.texts)
         numbers = {name: number for number, name in enumerate(labels)}
         read = (inputs.text_tokenizer, inputs.sequence_length, numbers)
-        self.training, self.validation = labelled_rows(training, *read), labelled_rows(validation, *read)
+        self.training, num_cut = labelled_rows(training, *read)
+        self.validation, num_cut_too = labelled_rows(validation, *read)
         rows = [*self.training, *self.validation]
         self.order = OrderByLength(
             np.array([len(tokens) for tokens, _ in self.training]), inputs.batch_size, inputs.seed
         )
         self.fingerprint = Pairs([tokens for tokens, _ in rows], [classes for _, classes in rows]).fingerprint
-        self.description = f"{len(training):,} texts"
+        self.description = described(f"{len(training):,} texts", inputs.sequence_length, num_cut + num_cut_too)
         self.batch_shape = self.order.batch_size, max(len(tokens) for tokens, _ in rows)
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch

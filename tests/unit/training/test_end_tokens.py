@@ -21,7 +21,7 @@ from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.added_tokens import add_tokens
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.training.evaluate import evaluate
-from archetype.training.objectives.sequence_to_sequence import SequenceToSequence, SequenceToSequenceObjective
+from archetype.training.objectives.sequence_to_sequence import SequenceToSequenceObjective
 from archetype.training.recipe import Recipe
 from archetype.training.resolve import build_objective
 from tests.helpers.cases import case
@@ -97,7 +97,7 @@ def test_pairs_of_texts() -> None:
     for source, target in zip(sources, targets, strict=True):
         losses += nats(model, [end, *tokenizer.encode(target), end], source=[*tokenizer.encode(source), end])
     pairs = tokenized(sources, targets, tokenizer, 64)
-    evaluation = evaluate(model, SequenceToSequenceObjective(pairs, pairs, 4, 0, SequenceToSequence()), "float32")
+    evaluation = evaluate(model, SequenceToSequenceObjective(pairs, pairs, "", 4, 0, 0.1), "float32")
     assert evaluation is not None and evaluation.count == len(losses)
     assert evaluation.loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 

@@ -20,7 +20,7 @@ from archetype.training.datasets import ImageData
 from archetype.training.evaluate import evaluate
 from archetype.training.loop import run
 from archetype.training.objectives.image_class import ImageClass, ImageClassObjective
-from archetype.training.objectives.sequence_to_sequence import SequenceToSequence, SequenceToSequenceObjective
+from archetype.training.objectives.sequence_to_sequence import SequenceToSequenceObjective
 from archetype.training.optimizers import AdamW
 from archetype.training.setup import start
 from tests.helpers.passes import taught
@@ -44,7 +44,7 @@ def pair_objective(smoothing: float = 0.0, batch_size: int = 4) -> SequenceToSeq
     def some(count: int) -> Pairs:
         return Pairs([text(1) for _ in range(count)], [text(2) for _ in range(count)])
 
-    return SequenceToSequenceObjective(some(24), some(10), batch_size, 0, SequenceToSequence(label_smoothing=smoothing))
+    return SequenceToSequenceObjective(some(24), some(10), "", batch_size, 0, smoothing)
 
 
 @pytest.fixture(params=SPECS)
