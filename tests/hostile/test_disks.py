@@ -29,6 +29,7 @@ LIMITED = """
 import resource, signal, sys
 from archetype.apps.cli.main import main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.dont_write_bytecode = True  # or importlib keeps the cut copy of a module, for every later process
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 sys.argv = ["archetype", *sys.argv[2:]]
 main()

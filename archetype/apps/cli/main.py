@@ -210,7 +210,10 @@ def main() -> None:
             sys.exit(0)
         help_ = " ".join(["archetype", *_verb_of(error), "--help"])
         _fail(f"{one_line(_usage(error), MAX_MESSAGE - len(help_) - 8)} See `{help_}`.", 2)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(cut := error.__cause__, EOFError):  # which typer takes for the end of what is typed
+            _fail_of_cut_module(cut)
+            raise cut from None
         _fail("interrupted", 130)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG and error.filename:
@@ -225,6 +228,16 @@ def main() -> None:
         _fail_of_extension(error)
         raise
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _fail_of_cut_module(error: EOFError) -> None:
+    """End with one line where a module's compiled copy was cut off, as importlib leaves it on a full disk."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    if trace and (compiled := trace.tb_frame.f_locals.get("bytecode_path")):
+        message = f"{compiled}: the compiled module is cut off, perhaps by a full disk; remove it"
+        _fail(one_line(message, MAX_MESSAGE), 2)
 
 
 def _fail_of_extension(error: Exception) -> None:

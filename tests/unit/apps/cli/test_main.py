@@ -4,6 +4,7 @@ import codecs
 import inspect
 import json
 import os
+import py_compile
 import subprocess
 import sys
 from importlib import import_module
@@ -315,3 +316,37 @@ def test_options_of_a_section_stand_in_its_order() -> None:
     names = ("text", "data", "source", "target", "retrieval", "correlation", "tasks", "stride", "num-beams")
     places = [shown.index(f"\n  --{name}") for name in names]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_cut_module_is_not_an_interruption(
+    is_cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk leaves importlib a part of a compiled module; typer takes that, and the end of input, for a ^C."""
+    name = f"cut_module_{is_cut}"
+    (source := tmp_path / f"{name}.py").write_text("NUMBERS = " + repr(list(range(1000))))
+    compiled = Path(py_compile.compile(str(source), doraise=True) or "")
+    if is_cut:
+        compiled.write_bytes(compiled.read_bytes()[:2000])
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def verb(standalone_mode: bool) -> None:
+        try:
+            import_module(name)
+            raise EOFError("of a verb")
+        except EOFError as error:
+            raise typer.Abort from error
+
+    monkeypatch.setattr(main, "app", verb)
+    if not is_cut:
+        with pytest.raises(EOFError, match="of a verb"):
+            main.main()
+        return
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        f"archetype: {compiled}: the compiled module is cut off, perhaps by a full disk; remove it\n"
+    )
+    compiled.unlink()
+    assert len(import_module(name).NUMBERS) == 1000
