@@ -123,8 +123,13 @@ def test_embed_pools_the_last_token_as_modules_say(sizes: dict[str, Any], tmp_pa
     lm.tokenizer = train_tokenizer("bytes", "", None)  # for ids alone
     texts = [row[:count].tolist() for row, count in zip(ROWS, COUNTS, strict=True)]
     theirs = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    width = max(map(len, texts))
+    padded_left = torch.tensor([[0] * (width - len(text)) + text for text in texts])
+    mask = torch.arange(width) >= width - torch.tensor([[len(text)] for text in texts])
     with torch.no_grad():
         rows = [theirs(torch.tensor([text])).last_hidden_state[0, -1] for text in texts]
+        last = theirs(padded_left, attention_mask=mask.long()).last_hidden_state[:, -1]  # as sentence-transformers pads
+    assert distance(last, torch.stack(rows)) < EXACT
     expected = torch.nn.functional.normalize(torch.stack(rows), dim=-1)
     assert distance(lm.embed(texts), expected) < EXACT
     assert distance(lm.embed(texts, "mean"), expected) > WRONG

@@ -86,6 +86,44 @@ def test_a_chat_learns_answers_alone(files: dict[str, Path], tmp_path: Path) -> 
     assert "of all cut to 10 tokens" in short.description
 
 
+def test_an_answer_without_weight_is_read_and_not_learned(files: dict[str, Path], tmp_path: Path) -> None:
+    """Every second answer has `weight: 0`, as OpenAI's files of conversations say it; the texts stay the same."""
+    records = [json.loads(line) for line in files["chat"].read_text().splitlines()]
+    answers = [one for record in records for one in record["messages"] if one["role"] == "assistant"]
+    for number, answer in enumerate(answers):
+        answer["weight"] = number % 2
+    (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, records)))
+    objectives = [
+        start(tmp_path / name, recipe_of(paths, "chat"), CPU).objective
+        for name, paths in (("all", files), ("some", files | {"chat": tmp_path / "chat.jsonl"}))
+    ]
+    counts = []
+    for objective in objectives:
+        assert isinstance(objective, ChatObjective)
+        rows = [row for rows in (objective.training, objective.validation) for row in rows]
+        counts.append(sum(int(marks.sum()) for ((_, marks),) in rows))
+    assert counts[1] == sum(len(answer["content"]) + 1 for answer in answers[1::2]) < counts[0]
+    assert counts[0] == sum(len(answer["content"]) + 1 for answer in answers)
+
+
+def test_a_step_in_parts_is_the_mean_over_all_answers(files: dict[str, Path], tmp_path: Path) -> None:
+    """Parts with more answers count more, in the loss and in the gradient; the mean of their means is another."""
+    found = []
+    for rows in (48, 7, 1):
+        state = start(tmp_path / str(rows), recipe_of(files, "chat", batch_size=48, micro_batch_size=rows), CPU)
+        if rows == 1:
+            batch, model = state.objective.batch(0), state.model
+            losses = [state.objective.compute_loss(model, tuple(t[i : i + 1] for t in batch)) for i in range(48)]
+        found.append(steps(state, 1)[0])
+    assert len({one.num_targets for one in losses}) > 1
+    for step in found[1:]:
+        assert step.num_targets == found[0].num_targets == sum(one.num_targets for one in losses)
+        assert step.loss == pytest.approx(found[0].loss, rel=1e-6)
+        assert step.gradient_norm == pytest.approx(found[0].gradient_norm, rel=1e-5)
+    mean_of_means = sum(one.loss.item() for one in losses) / 48
+    assert mean_of_means != pytest.approx(found[0].loss, rel=1e-5)
+
+
 def test_no_conversation_answers_with_the_first_token_of_the_next(files: dict[str, Path], tmp_path: Path) -> None:
     """Also where a template puts nothing before an answer, and a conversation begins with one."""
     objective = start(tmp_path / "run", recipe_of(files, "chat", objective=Chat(packed=True)), CPU).objective
