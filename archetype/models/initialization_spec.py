@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archetype.spec.base import Named, Positive, Size, Spec
+from archetype.spec.base import Named, Positive, Spec
+from archetype.spec.sizes import Width
 
 __all__ = ["GPT2Initialization", "Initialization", "MuPInitialization", "NormalInitialization", "XavierInitialization"]
 
@@ -51,7 +52,7 @@ class MuPInitialization(Spec):
 
     kind: Literal["mup"] = "mup"
     std: Positive = 0.02
-    base_width: Size = 256
+    base_width: Width = 256
 
 
 Initialization = Annotated[

@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
     from archetype.spec.repeats import *
     from archetype.spec.scaling import *
     from archetype.spec.serialize import *
+    from archetype.spec.sizes import *
 
 
 @cache

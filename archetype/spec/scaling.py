@@ -1,27 +1,24 @@
 """A smaller or larger copy of a specification, in the same proportions.
 
-What follows from the width is told by the names of fields, so that every kind of part and model is scaled alike.
+What each size follows is declared with its type (`archetype.spec.sizes`), so that every kind of part and model is
+scaled alike; a field that follows nothing stays as it is.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import ceil, gcd
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from archetype.errors import SpecError
 from archetype.spec.base import Spec
-from archetype.spec.edit import assign, leaves
+from archetype.spec.edit import assign
+from archetype.spec.sizes import followed
 
 __all__ = ["scaled", "unusual_ratios"]
 
 S = TypeVar("S", bound=Spec)
 MEASURES = ("width", "depth", "vocab", "context")
-FIELDS = {"vocab": ("vocab_size", "source_vocab_size"), "context": ("context_length",)}
-# Fields that are a share of the model's width, or a multiple of it.
-WIDTHS = ("d_model", "d_ff", "multiple_of", "width", "latent_width", "kv_lora_rank", "rank", "features", "base_width")
-HEADS = ("num_heads", "num_kv_heads", "num_key_heads")
-OF_HEAD = ("head_dim", "v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim")
 USUAL_FEEDFORWARD = (1, 8)  # times d_model
 USUAL_HEAD = (16, 256)  # features
 
@@ -50,9 +47,10 @@ def scaled(spec: S, factors: Sequence[str]) -> S:
             spec = assign(spec, [f"{path}num_layers={_sized(name, text, size)}" for path, size in counts.items()])
         else:
             sizes = {
-                path: value
-                for path, value in leaves(spec.dump())
-                if path.split(".")[-1] in FIELDS[name] and isinstance(value, int)
+                f"{place}{field}": getattr(part, field)
+                for place, part in _parts(spec)
+                for field, follows in followed(type(part)).items()
+                if follows.measure == name and getattr(part, field) is not None
             }
             _check_present(name, sizes)
             spec = assign(spec, [f"{path}={_sized(name, text, size)}" for path, size in sizes.items()])
@@ -102,13 +100,26 @@ def _stacks(data: Any, place: str = "") -> Iterator[tuple[str, list[Any]]]:
                 yield from _stacks(value, f"{place}{key}.")
 
 
+def _parts(spec: Spec, place: str = "") -> Iterator[tuple[str, Spec]]:
+    """A specification and all parts in it, each behind the path of its fields."""
+    yield place, spec
+    for name in type(spec).model_fields:
+        value = getattr(spec, name)
+        if isinstance(value, Spec):
+            yield from _parts(value, f"{place}{name}.")
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, Spec):
+                    yield from _parts(item, f"{place}{name}[{index}].")
+
+
 def _with_width(spec: S, text: str) -> S:
-    data = spec.dump(full=True, each_layer=True)
-    widths = [value for path, value in leaves(data) if path.split(".")[-1] == "d_model"]
+    widths = [part.d_model for _, part in _parts(spec) if hasattr(part, "d_model")]
     if not widths:
         raise SpecError("--scale width", "the specification has no d_model", "leave it out")
     factor = Fraction(_sized("width", text, widths[0]), widths[0])
-    _scale_node(data, factor, None, "")
+    data = spec.dump(full=True, each_layer=True)
+    _scale_node(spec, data, _Above(factor, widths[0], Fraction(1)), "")
     try:
         copy: S = spec.reparse(data)
     except SpecError as error:
@@ -119,55 +130,61 @@ def _with_width(spec: S, text: str) -> S:
     return copy
 
 
-def _scale_node(node: Any, factor: Fraction, d_model: int | None, place: str) -> None:
-    """Scale a node of plain data and all below it, in place; `d_model` is the width that it had."""
-    if isinstance(node, list):
-        for index, item in enumerate(node):
-            _scale_node(item, factor, d_model, f"{place}[{index}]")
-    if not isinstance(node, dict):
+class _Above(NamedTuple):
+    """What holds for a part by those that it is in."""
+
+    factor: Fraction  # of the model's width
+    d_model: int  # before
+    share: Fraction  # of each head's width that stays
+
+
+def _scale_node(part: Spec, node: Any, above: _Above, place: str) -> None:
+    """Scale the plain data of a part and of all parts in it, in place."""
+    if not isinstance(node, dict):  # a part without fields, as its name
         return
-    d_model = node.get("d_model", d_model)
-    if isinstance(node.get("num_heads"), int):
-        _scale_heads(node, factor, d_model, place)
-    for key, value in node.items():
-        if key in WIDTHS and _is_size(value):
-            node[key] = max(1, round(value * factor))
-        elif key == "hidden" and isinstance(value, list | tuple):
-            node[key] = [max(1, round(size * factor)) for size in value]
-        else:
-            _scale_node(value, factor, d_model, f"{place}.{key}".lstrip("."))
+    above = above._replace(d_model=getattr(part, "d_model", above.d_model))
+    has_heads = any(follows.measure == "heads" for follows in followed(type(part)).values())
+    if has_heads:
+        above = above._replace(share=_scale_heads(part, node, above, place))
+    for name, follows in followed(type(part)).items():
+        value = node[name]
+        if follows.measure == "width" and isinstance(value, list | tuple):
+            node[name] = [max(1, round(size * above.factor)) for size in value]
+        elif follows.measure == "width" and isinstance(value, int):
+            node[name] = max(1, round(value * above.factor))
+        elif follows.measure == "head" and isinstance(value, float) and above.share != 1:
+            node[name] = value * float(above.share) ** follows.power
+        elif follows.measure == "head" and isinstance(value, int) and above.share != 1 and not has_heads:
+            node[name] = max(2, 2 * round(value * above.share / 2))
+    for name in type(part).model_fields:
+        value = getattr(part, name)
+        if isinstance(value, Spec):
+            _scale_node(value, node[name], above, f"{place}.{name}".lstrip("."))
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, Spec):
+                    _scale_node(item, node[name][index], above, f"{place}.{name}[{index}]".lstrip("."))
 
 
-def _scale_heads(node: dict[str, Any], factor: Fraction, d_model: int | None, place: str) -> None:
-    """Fewer or more heads of the same width; narrower ones where the heads cannot be divided so far."""
-    counts = {key: node[key] for key in HEADS if _is_size(node.get(key))}
-    widths = {key: node[key] for key in OF_HEAD if _is_size(node.get(key))}
-    whole = d_model is not None and Fraction(d_model, node["num_heads"])  # of a head that follows from d_model
-    common = gcd(*counts.values())
-    for groups in range(max(1, ceil(common * factor)), max(common, ceil(common * factor)) + 1):
-        share = factor * common / groups  # of each head's width
-        sizes = [width * share for width in widths.values()] or ([whole * share] if whole else [])
-        if all(size.denominator == 1 and (size % 2 == 0 or share == 1) for size in sizes):
-            node |= {key: count * groups // common for key, count in counts.items()}
-            node |= {key: int(width * share) for key, width in widths.items()}
-            if share != 1:
-                _scale_within_head(node, share)
-            return
-    cause = f"{node['num_heads']} heads cannot be divided into {float(factor):g} of their width"
+def _scale_heads(part: Spec, node: dict[str, Any], above: _Above, place: str) -> Fraction:
+    """Fewer or more heads of the same width; narrower ones where the heads cannot be divided so far.
+
+    Returns:
+        the share of each head's width that stays.
+    """
+    sizes = {name: follows.measure for name, follows in followed(type(part)).items() if isinstance(node[name], int)}
+    counts = {name: node[name] for name, measure in sizes.items() if measure == "heads"}
+    widths = {name: node[name] for name, measure in sizes.items() if measure == "head"}
+    num_heads, common = next(iter(counts.values())), gcd(*counts.values())
+    for groups in range(max(1, ceil(common * above.factor)), max(common, ceil(common * above.factor)) + 1):
+        share = above.factor * common / groups
+        scaled = [width * share for width in widths.values()] or [Fraction(above.d_model, num_heads) * share]
+        if all(size.denominator == 1 and (size % 2 == 0 or share == 1) for size in scaled):
+            node |= {name: count * groups // common for name, count in counts.items()}
+            node |= {name: int(width * share) for name, width in widths.items()}
+            return share
+    cause = f"{num_heads} heads cannot be divided into {float(above.factor):g} of their width"
     raise SpecError(f"--scale width: {place}", cause, "use a ratio such as 1/2, 1/4 or 1/8")
-
-
-def _scale_within_head(node: dict[str, Any], share: Fraction) -> None:
-    """What depends on the width of a head: the factor of scores, and how many features turn."""
-    if isinstance(node.get("scale"), float):
-        node["scale"] *= float(share) ** -0.5
-    position = node.get("position")
-    if isinstance(position, dict) and _is_size(position.get("dim")):
-        position["dim"] = max(2, 2 * round(position["dim"] * share / 2))
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _ratios(spec: Spec) -> Iterator[tuple[str, tuple[float, tuple[int, int], str]]]:
@@ -178,13 +195,13 @@ def _ratios(spec: Spec) -> Iterator[tuple[str, tuple[float, tuple[int, int], str
         for index, layer in enumerate(layers if d_model else ()):
             place = re.sub(r"^\.", "", f"{prefix}layers[{index}]")
             d_ff: Any = (layer.get("feedforward") or {}).get("d_ff")
-            if _is_size(d_ff):
+            if isinstance(d_ff, int):
                 ratio = d_ff / d_model
                 said = f"d_ff {d_ff} is {ratio:.3g} times d_model {d_model}, where most models have 1 to 8 times"
                 yield f"{place}.d_ff", (ratio, USUAL_FEEDFORWARD, said)
             mixer = layer.get("mixer") or {}
             heads: Any = mixer.get("num_heads")
-            if _is_size(heads) and "head_dim" in mixer:
+            if isinstance(heads, int) and "head_dim" in mixer:
                 width = mixer["head_dim"] or d_model / heads
                 said = f"each of {heads} heads has {width:.3g} features, where most models have 16 to 256"
                 yield f"{place}.head_dim", (width, USUAL_HEAD, said)

@@ -20,7 +20,7 @@ from archetype.parts.attention.core import attend
 from archetype.parts.pattern.scores import ScoreFunction, causal_pairs
 from archetype.parts.position.module import Rotary
 from archetype.roles.drawing import Cell, Inside, X, inside_of
-from archetype.spec.base import Positive, Size, invalid
+from archetype.spec.base import Positive, invalid
 
 
 class DifferentialAttention(spec.Mixer):
@@ -34,7 +34,7 @@ class DifferentialAttention(spec.Mixer):
     """
 
     kind: Literal["differential_attention"] = "differential_attention"
-    num_heads: Size
+    num_heads: spec.Heads
     theta: Positive = 10000.0
 
     def check(self, width: int, causal: bool) -> None:

@@ -14,15 +14,15 @@ from archetype.cost.work import FLOAT32, TrainingWork, Work
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import ConvolutionState, MatrixState, after_newest
 from archetype.nn.place import Place
-from archetype.spec.base import Index, Size, invalid
+from archetype.spec.base import Index, invalid
 
 
 class TimeMixing(spec.Mixer):
     """S_t = S_{t-1} (diag(w_t) - z_t^T (a_t z_t)) + v_t^T k_t, y_t = S_t r_t, where z_t is the key to be removed."""
 
     kind: Literal["rwkv7_time_mixing"] = "rwkv7_time_mixing"
-    num_heads: Size
-    rank: Size = 64  # of the projections to decays, rates, gates and shares of values
+    num_heads: spec.Heads
+    rank: spec.Width = 64  # of the projections to decays, rates, gates and shares of values
     values_from: Index | None = None  # earlier layer whose values are mixed in (absent: none, as in layer 0)
 
     @property
@@ -127,7 +127,7 @@ class TimeMixingCost(MixerCost):
 
 class ChannelMixing(spec.FeedForward):
     kind: Literal["rwkv7_channel_mixing"] = "rwkv7_channel_mixing"
-    d_ff: Size
+    d_ff: spec.WideWidth
 
 
 class ChannelMixingModule(nn.Module):

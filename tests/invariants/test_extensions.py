@@ -86,6 +86,17 @@ def part(role: type[Part], kind: str, layer: int = 0, **fields: Any) -> Any:
     return randomize(module_class(described)(described, Place(D, layer)).double()).requires_grad_(False)
 
 
+def test_sizes_follow_the_model_as_they_say() -> None:
+    """Heads, ranks and inner widths of a part from outside, by `set --scale`; a plain size, of streams, stays."""
+    for factor, (heads, rank, inner) in {"2x": (6, 10, 80), "4x": (12, 20, 160)}.items():
+        first: Any = spec.scaled(model("rwkv7"), [f"width={factor}"]).layers[0]
+        assert (first.mixer.num_heads, first.mixer.rank, first.feedforward.d_ff) == (heads, rank, inner)
+    wide: Any = spec.scaled(model("differential_attention"), ["width=2x"])
+    assert (wide.d_model, wide.layers[0].mixer.num_heads) == (2 * D, 6)
+    streams: Any = spec.scaled(model("hyper_connections"), ["width=2x"]).residual
+    assert streams.num_streams == 4
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_row_of_archetype_check_holds(file: Path) -> None:
     """Compiled in `test_an_extension_is_compiled`."""

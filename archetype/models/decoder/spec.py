@@ -17,8 +17,9 @@ from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import DecoderHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
-from archetype.spec.base import Length, Size, WideSize, invalid
+from archetype.spec.base import invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Context, Vocabulary, Width
 
 __all__ = ["Decoder"]
 
@@ -45,9 +46,9 @@ class Decoder(EndsWithNorm, CausalSpec):
     can_classify: ClassVar[bool] = True
     shares_positions: ClassVar[bool] = True
     kind: Literal["decoder"] = "decoder"
-    vocab_size: WideSize
-    context_length: Length
-    d_model: Size
+    vocab_size: Vocabulary
+    context_length: Context
+    d_model: Width
     embedding: AnyTokenEmbedding = Embedding()
     layers: Layers
     residual: AnyResidual = ResidualSum()

@@ -18,8 +18,9 @@ from archetype.roles.embedding import AnyTokenEmbedding
 from archetype.roles.head import EncoderHead
 from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
-from archetype.spec.base import Flag, Length, Size, WideSize, invalid
+from archetype.spec.base import Flag, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Context, Vocabulary, Width
 
 __all__ = ["Encoder"]
 
@@ -52,9 +53,9 @@ class Encoder(EndsWithNorm, ModelSpec):
     can_classify: ClassVar[bool] = True
     shares_positions: ClassVar[bool] = True
     kind: Literal["encoder"] = "encoder"
-    vocab_size: WideSize
-    context_length: Length
-    d_model: Size
+    vocab_size: Vocabulary
+    context_length: Context
+    d_model: Width
     embedding: AnyTokenEmbedding = Embedding()
     layers: Layers
     residual: AnyResidual = ResidualSum()

@@ -13,8 +13,9 @@ from archetype.parts.norm.spec import NoNorm
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
 from archetype.roles.embedding import AnyPairEmbedding
 from archetype.roles.head import PairHead
-from archetype.spec.base import Length, Size, Spec, WideSize, invalid
+from archetype.spec.base import Spec, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Context, Vocabulary, Width
 
 __all__ = ["EncoderDecoder", "StateBridge"]
 
@@ -48,10 +49,10 @@ class EncoderDecoder(ModelSpec):
     renamed: ClassVar[dict[str, str]] = {"bridge": "state_bridge"}
     reads_source: ClassVar[bool] = True
     kind: Literal["encoder_decoder"] = "encoder_decoder"
-    vocab_size: WideSize
-    source_vocab_size: WideSize | None = None
-    context_length: Length
-    d_model: Size
+    vocab_size: Vocabulary
+    source_vocab_size: Vocabulary | None = None
+    context_length: Context
+    d_model: Width
     embedding: AnyPairEmbedding = PairEmbedding()
     encoder: Stack
     decoder: Stack

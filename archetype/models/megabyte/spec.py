@@ -10,8 +10,9 @@ from archetype.models.spec import CausalSpec
 from archetype.models.stack.spec import SizedStack, StackView
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.roles.head import NextTokenHead
-from archetype.spec.base import Length, Size, WideSize, invalid
+from archetype.spec.base import Size, WideSize, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Context
 
 __all__ = ["MegaByte"]
 
@@ -36,7 +37,7 @@ class MegaByte(CausalSpec):
     letters: ClassVar[Mapping[str, str]] = {"T": "bytes of a sequence"}
     kind: Literal["megabyte"] = "megabyte"
     vocab_size: WideSize = 256
-    context_length: Length
+    context_length: Context
     patch_size: Size
     global_model: SizedStack
     local_model: SizedStack

@@ -10,8 +10,9 @@ from archetype.parts.activation.spec import Tanh
 from archetype.parts.head.spec import LanguageModelHead
 from archetype.roles.activation import AnyActivation
 from archetype.roles.head import NextTokenHead
-from archetype.spec.base import Length, Size, WideSize, invalid
+from archetype.spec.base import Size, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Context, Vocabulary, WideWidth, Width
 
 __all__ = ["NGram"]
 
@@ -34,11 +35,11 @@ class NGram(CausalSpec):
     """
 
     kind: Literal["ngram"] = "ngram"
-    vocab_size: WideSize
-    context_length: Length
+    vocab_size: Vocabulary
+    context_length: Context
     n: Size
-    d_model: Size
-    hidden: tuple[WideSize, ...] = ()
+    d_model: Width
+    hidden: tuple[WideWidth, ...] = ()
     activation: AnyActivation = Tanh()
     head: NextTokenHead = LanguageModelHead(bias=True)
     initialization: Initialization = GPT2Initialization()

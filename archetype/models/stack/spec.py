@@ -13,7 +13,8 @@ from archetype.roles.norm import AnyNorm
 from archetype.roles.parallel import stage_layers
 from archetype.roles.residual import AnyResidual, Residual, ResidualSum
 from archetype.roles.wiring import Wiring
-from archetype.spec.base import Size, Spec, inside, invalid
+from archetype.spec.base import Spec, inside, invalid
+from archetype.spec.sizes import Width
 
 __all__ = ["SizedStack", "Stack", "StackView"]
 
@@ -59,7 +60,7 @@ class SizedStack(Stack):
         d_model: features of each vector, D.
     """
 
-    d_model: Size
+    d_model: Width
 
 
 class StackView(NamedTuple):

@@ -19,6 +19,7 @@ from archetype.roles.norm import AnyNorm
 from archetype.roles.residual import AnyResidual, ResidualSum
 from archetype.spec.base import Flag, Size, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
 
 __all__ = ["VisionEncoder"]
 
@@ -54,7 +55,7 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
     image_size: Size
     patch_size: Size
     num_channels: Size = 3
-    d_model: Size
+    d_model: Width
     class_token: Flag = True
     distillation_token: Flag = False
     embedding: Annotated[Embedding, ForPatches] = Embedding(position=Learned())

@@ -15,8 +15,9 @@ from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.pattern import AnyPattern, pattern_rule
 from archetype.roles.position import AnyMixerPosition, AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import MAX_SIZE, Flag, LayerIndex, Length, Positive, Probability, Size, Spec, inside, invalid
+from archetype.spec.base import MAX_SIZE, Flag, LayerIndex, Length, Positive, Probability, Spec, inside, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
 
 __all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEmbedding", "ValueGate"]
 
@@ -80,7 +81,7 @@ class ValueGate(Spec):
         scale: of the sigmoid, which begins near one half.
     """
 
-    features: Size | None = None
+    features: Width | None = None
     scale: Positive = 2.0
 
 
@@ -149,12 +150,12 @@ class Attention(Mixer):
     renamed: ClassVar[dict[str, str]] = {"clip": "clip_qkv"}
     sees_later: ClassVar[bool] = True
     kind: Literal["attention"] = "attention"
-    num_heads: Size
-    num_kv_heads: Size | None = None
-    head_dim: Size | None = None
+    num_heads: Heads
+    num_kv_heads: Heads | None = None
+    head_dim: HeadWidth | None = None
     bias: Biases = ProjectionBiases()
     score: Literal["dot", "additive"] = "dot"
-    scale: Positive | None = None
+    scale: ScoreScale | None = None
     softcap: Positive | None = None
     clip_qkv: Positive | None = None
     qk_norm: VectorNorm = NoNorm()

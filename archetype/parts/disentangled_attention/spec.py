@@ -11,6 +11,7 @@ from archetype.roles.norm import AnyNorm
 from archetype.roles.position import AttentionSizes
 from archetype.spec.base import Flag, Length, Probability, Size, Spec, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Heads
 
 __all__ = ["DisentangledAttention", "RelativeVectors"]
 
@@ -60,7 +61,7 @@ class DisentangledAttention(Mixer):
     title: ClassVar[str] = "Disentangled attention"
     sees_later: ClassVar[bool] = True
     kind: Literal["disentangled_attention"] = "disentangled_attention"
-    num_heads: Size
+    num_heads: Heads
     vectors: RelativeVectors
     content_to_position: Flag = True
     position_to_content: Flag = True

@@ -9,8 +9,9 @@ from archetype.parts.position.spec import NoPosition
 from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.norm import AnyNorm, VectorNorm
 from archetype.roles.position import AnyEmbeddingPosition
-from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Size, Spec, invalid
+from archetype.spec.base import MAX_SIZE, Flag, Positive, Probability, Spec, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
 
 __all__ = ["Embedding", "PairEmbedding", "PerLayerEmbedding"]
 
@@ -26,7 +27,7 @@ class PerLayerEmbedding(Spec):
         norm: of each layer's share of the projection.
     """
 
-    features: Size
+    features: Width
     norm: VectorNorm = RMSNorm()
 
 
@@ -63,7 +64,7 @@ class Embedding(TokenEmbedding):
     norm_first: Flag = False
     per_layer: PerLayerEmbedding | None = None
     dropout: Probability = 0.0
-    width: Size | None = None
+    width: Width | None = None
     project_first: Flag = False
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import AnyRouter
 from archetype.spec.base import Flag, NotNegative, Size, Spec, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
 
 __all__ = ["ExpertGroups", "MixtureOfExperts"]
 
@@ -63,7 +64,7 @@ class MixtureOfExperts(FeedForward):
     num_experts: Size
     experts_per_token: Size
     expert: Expert
-    latent_width: Size | None = None
+    latent_width: Width | None = None
     weighs: Literal["outputs", "inputs"] = "outputs"
     shared: Expert | None = None
     shared_gate: Flag = False

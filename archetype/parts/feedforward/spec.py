@@ -6,8 +6,9 @@ from pydantic import Field
 
 from archetype.roles.activation import AnyActivation
 from archetype.roles.feedforward import FeedForward
-from archetype.spec.base import Flag, Named, Positive, Size, Spec, WideSize
+from archetype.spec.base import Flag, Named, Positive, Spec
 from archetype.spec.kinds import part
+from archetype.spec.sizes import WideWidth, Width
 
 __all__ = ["MLP", "EightThirds", "Expert", "GatedMLP", "NoFeedForward"]
 
@@ -20,10 +21,10 @@ class EightThirds(Spec):
     """
 
     kind: Literal["eight_thirds"] = "eight_thirds"
-    multiple_of: Size = 256
+    multiple_of: Width = 256
 
 
-Width = WideSize | EightThirds
+HiddenWidth = WideWidth | EightThirds
 
 
 class _Projected(FeedForward):
@@ -36,7 +37,7 @@ class _Projected(FeedForward):
         down_bias: whether the projection back adds one (absent: as the others do).
     """
 
-    d_ff: Width
+    d_ff: HiddenWidth
     activation: AnyActivation
     bias: Flag = False
     down_bias: Flag | None = None

@@ -8,6 +8,7 @@ from pydantic import model_validator
 from archetype.roles.mixer import Mixer
 from archetype.spec.base import Flag, Positive, Size, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Heads, HeadWidth
 
 __all__ = ["GatedDeltaNet"]
 
@@ -36,10 +37,10 @@ class GatedDeltaNet(Mixer):
         "H": "value heads", "K": "key heads", "P": "features of a head's query and key"
     }  # fmt: skip
     kind: Literal["gated_delta_net"] = "gated_delta_net"
-    num_heads: Size
-    num_key_heads: Size | None = None
-    head_dim: Size = 128
-    v_head_dim: Size = 128
+    num_heads: Heads
+    num_key_heads: Heads | None = None
+    head_dim: HeadWidth = 128
+    v_head_dim: HeadWidth = 128
     conv_kernel: Size = 4
     chunk_size: Size = 64
     negative_eigenvalues: Flag = False

@@ -9,6 +9,7 @@ from archetype.roles.head import Head
 from archetype.roles.norm import AnyNorm
 from archetype.spec.base import Flag, Positive, Probability, Size, Spec
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
 
 __all__ = [
     "ClassificationHead",
@@ -34,7 +35,7 @@ class HeadTransform(Spec):
 
     activation: AnyActivation = GELU()
     norm: AnyNorm = NoNorm()
-    width: Size | None = None
+    width: Width | None = None
     bias: Flag = True
 
 
@@ -90,7 +91,7 @@ class MaskedLanguageModelHead(Head):
     kind: Literal["masked_language_model"] = "masked_language_model"
     activation: AnyActivation = GELU()
     norm: AnyNorm = NoNorm()
-    width: Size | None = None
+    width: Width | None = None
     tied: Flag = True
     bias: Flag = True
     dense_bias: Flag = True

@@ -12,8 +12,9 @@ from archetype.roles.norm import VectorNorm
 from archetype.roles.parallel import NeedsWholeRows
 from archetype.roles.position import AttentionSizes
 from archetype.roles.selection import AnyKeySelection
-from archetype.spec.base import Flag, Named, Positive, Probability, Size, Spec, invalid
+from archetype.spec.base import Flag, Named, Probability, Spec, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Heads, HeadWidth, ScoreScale, Width
 
 __all__ = ["DirectQuery", "LatentAttention", "LowRankQuery", "Query"]
 
@@ -32,7 +33,7 @@ class LowRankQuery(Spec):
     """
 
     kind: Literal["low_rank"] = "low_rank"
-    rank: Size
+    rank: Width
 
 
 Query = Annotated[DirectQuery | LowRankQuery, Field(discriminator="kind"), Named()]
@@ -67,16 +68,16 @@ class LatentAttention(Mixer):
     }  # fmt: skip
     sees_later: ClassVar[bool] = True
     kind: Literal["latent"] = "latent"
-    num_heads: Size
+    num_heads: Heads
     query: Query = DirectQuery()
-    kv_lora_rank: Size
-    qk_nope_head_dim: Size
-    qk_rope_head_dim: Size
-    v_head_dim: Size
+    kv_lora_rank: Width
+    qk_nope_head_dim: HeadWidth
+    qk_rope_head_dim: HeadWidth
+    v_head_dim: HeadWidth
     position: Rotary = Rotary(interleaved=True)
     norm: VectorNorm = RMSNorm(eps=1e-6)
     bias: Flag = False
-    scale: Positive | None = None
+    scale: ScoreScale | None = None
     index: AnyKeySelection | None = None
     dropout: Probability = 0.0
 

@@ -12,6 +12,7 @@ from archetype.roles.position import AttentionSizes
 from archetype.roles.selection import KeySelection
 from archetype.spec.base import NotNegative, Size, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Heads, HeadWidth
 
 __all__ = ["LightningIndex"]
 
@@ -42,8 +43,8 @@ class LightningIndex(KeySelection):
     }  # fmt: skip
     kind: Literal["lightning"] = "lightning"
     top_k: Size
-    num_heads: Size
-    head_dim: Size
+    num_heads: Heads
+    head_dim: HeadWidth
     position: Rotary | None = None
     norm: VectorNorm = LayerNorm(eps=1e-6)
     loss_weight: NotNegative = 1.0

@@ -10,6 +10,7 @@ from archetype.roles.mixer import Mixer
 from archetype.roles.norm import VectorNorm
 from archetype.spec.base import Flag, Positive, Size, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
 
 __all__ = ["Mamba"]
 
@@ -38,7 +39,7 @@ class Mamba(Mixer):
     expand: Size = 2
     state_size: Size = 16
     conv_kernel: Size = 4
-    dt_rank: Size | None = None
+    dt_rank: Width | None = None
     conv_bias: Flag = True
     bias: Flag = False
     norm: VectorNorm = NoNorm()

@@ -9,6 +9,7 @@ from archetype.parts.mamba.spec import check_steps
 from archetype.roles.mixer import Mixer
 from archetype.spec.base import Flag, NotNegative, Positive, Size, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Heads, HeadWidth
 
 __all__ = ["Mamba2"]
 
@@ -40,8 +41,8 @@ class Mamba2(Mixer):
     title: ClassVar[str] = "Mamba-2"
     letters: ClassVar[Mapping[str, str]] = {"K": "groups of heads that share B and C"}
     kind: Literal["mamba2"] = "mamba2"
-    num_heads: Size
-    head_dim: Size = 64
+    num_heads: Heads
+    head_dim: HeadWidth = 64
     state_size: Size = 128
     num_groups: Size = 1
     conv_kernel: Size = 4

@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 from archetype.parts.activation.spec import GELUTanh
 from archetype.roles.activation import AnyActivation
 from archetype.roles.feedforward import FeedForward
-from archetype.spec.base import Size
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
 
 __all__ = ["PerLayerInput"]
 
@@ -24,7 +24,7 @@ class PerLayerInput(FeedForward):
 
     title: ClassVar[str] = "Per-layer input"
     kind: Literal["per_layer_input"] = "per_layer_input"
-    features: Size
+    features: Width
     activation: AnyActivation = GELUTanh()
 
     @property

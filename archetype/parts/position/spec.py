@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from archetype.roles.position import EmbeddingPosition, MixerPosition
 from archetype.spec.base import MAX_SIZE, Flag, Length, Named, Positive, Size, Spec, invalid
 from archetype.spec.kinds import part
+from archetype.spec.sizes import HeadWidth
 
 __all__ = [
     "Alibi", "DynamicScaling", "Learned", "LinearScaling", "Llama3Scaling", "LongRopeScaling",
@@ -244,7 +245,7 @@ class Rotary(MixerPosition):
 
     kind: Literal["rotary"] = "rotary"
     theta: Positive = 10_000.0
-    dim: Size | None = None
+    dim: HeadWidth | None = None
     interleaved: Flag = False
     reversed: Flag = False
     scaling: RotaryScaling = NoScaling()

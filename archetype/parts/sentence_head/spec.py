@@ -7,8 +7,9 @@ from pydantic import BeforeValidator, Field
 from archetype.parts.activation.spec import Tanh
 from archetype.roles.activation import AnyActivation
 from archetype.roles.head import Head
-from archetype.spec.base import Flag, Size, Spec
+from archetype.spec.base import Flag, Spec
 from archetype.spec.kinds import part
+from archetype.spec.sizes import Width
 
 __all__ = ["DenseLayer", "SentenceEmbeddingHead"]
 
@@ -28,7 +29,7 @@ class DenseLayer(Spec):
         bias: whether it adds a bias.
     """
 
-    width: Size
+    width: Width
     activation: AnyActivation = Tanh()
     bias: Flag = True
 

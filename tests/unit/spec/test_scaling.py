@@ -7,8 +7,10 @@ import pytest
 
 from archetype.errors import SpecError
 from archetype.families.registry import preset, presets
+from archetype.spec.base import Spec
 from archetype.spec.edit import assign, leaves
-from archetype.spec.scaling import WIDTHS, scaled, unusual_ratios
+from archetype.spec.scaling import scaled, unusual_ratios
+from archetype.spec.sizes import followed
 from tests.helpers.examples import every
 
 LLAMA = preset("llama-3-8b")
@@ -16,6 +18,17 @@ LLAMA = preset("llama-3-8b")
 
 def sizes(spec: Any) -> dict[str, Any]:
     return dict(leaves(spec.dump(full=True, each_layer=True)))
+
+
+def shares_of_width(part: Spec, place: str = "") -> set[str]:
+    """The paths of all sizes that are declared to follow the width."""
+    shares = {place + name for name, follows in followed(type(part)).items() if follows.measure == "width"}
+    for name in type(part).model_fields:
+        inner = getattr(part, name)
+        for key, item in enumerate(inner) if isinstance(inner, tuple) else [("", inner)]:
+            if isinstance(item, Spec):
+                shares |= shares_of_width(item, f"{place}{name}{'' if key == '' else f'[{key}]'}.")
+    return shares
 
 
 def test_a_small_llama_keeps_its_proportions() -> None:
@@ -32,18 +45,20 @@ def test_a_small_llama_keeps_its_proportions() -> None:
 def test_every_preset_keeps_its_proportions(name: str) -> None:
     """Half and twice as wide: all shares of the width by that factor, and as many queries for each key as before."""
     spec = preset(name)
-    before = sizes(spec)
+    before, shares, count = sizes(spec), shares_of_width(spec), 0
     for text, factor in (("1/2", Fraction(1, 2)), ("2x", Fraction(2))):
         copy = scaled(spec, [f"width={text}"])
         after = sizes(copy)
         assert after.keys() == before.keys()
         for path, size in before.items():
             field = path.split(".")[-1]
-            if field in WIDTHS and isinstance(size, int):
+            if path in shares and isinstance(size, int):
                 assert after[path] == round(size * factor)
+                count += 1
             elif field == "num_kv_heads" and size is not None:
                 queries = path.replace("num_kv_heads", "num_heads")
                 assert after[queries] * size == before[queries] * after[path]
+    assert count >= 2
 
 
 def test_scores_of_narrower_heads_keep_their_scale() -> None:

@@ -108,20 +108,20 @@ def test_an_answer_without_weight_is_read_and_not_learned(files: dict[str, Path]
 
 def test_a_step_in_parts_is_the_mean_over_all_answers(files: dict[str, Path], tmp_path: Path) -> None:
     """Parts with more answers count more, in the loss and in the gradient; the mean of their means is another."""
-    found = []
+    first_steps = []
     for rows in (48, 7, 1):
         state = start(tmp_path / str(rows), recipe_of(files, "chat", batch_size=48, micro_batch_size=rows), CPU)
         if rows == 1:
             batch, model = state.objective.batch(0), state.model
             losses = [state.objective.compute_loss(model, tuple(t[i : i + 1] for t in batch)) for i in range(48)]
-        found.append(steps(state, 1)[0])
+        first_steps.append(steps(state, 1)[0])
     assert len({one.num_targets for one in losses}) > 1
-    for step in found[1:]:
-        assert step.num_targets == found[0].num_targets == sum(one.num_targets for one in losses)
-        assert step.loss == pytest.approx(found[0].loss, rel=1e-6)
-        assert step.gradient_norm == pytest.approx(found[0].gradient_norm, rel=1e-5)
+    for step in first_steps[1:]:
+        assert step.num_targets == first_steps[0].num_targets == sum(one.num_targets for one in losses)
+        assert step.loss == pytest.approx(first_steps[0].loss, rel=1e-6)
+        assert step.gradient_norm == pytest.approx(first_steps[0].gradient_norm, rel=1e-5)
     mean_of_means = sum(one.loss.item() for one in losses) / 48
-    assert mean_of_means != pytest.approx(found[0].loss, rel=1e-5)
+    assert mean_of_means != pytest.approx(first_steps[0].loss, rel=1e-5)
 
 
 def test_no_conversation_answers_with_the_first_token_of_the_next(files: dict[str, Path], tmp_path: Path) -> None:
