@@ -174,8 +174,17 @@ def with_schema_line(text: str, kind: str) -> str:
     return f"# yaml-language-server: $schema={address}\n{text}" if address else text
 
 
-def mapping_to_yaml(data: dict[str, Any]) -> str:
+def mapping_to_yaml(data: Any) -> str:
     """Plain data as YAML: innermost mappings on one line each."""
+    return _dumped(data, flow_style=None, width=120)
+
+
+def flow(value: Any) -> str:
+    """Any value as YAML on one line."""
+    return _dumped(value, flow_style=True, width=10**6).removesuffix("...\n").rstrip("\n")
+
+
+def _dumped(data: Any, flow_style: bool | None, width: int) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
@@ -189,7 +198,8 @@ def mapping_to_yaml(data: dict[str, Any]) -> str:
         Dumper.add_representer(kind, lambda dumper, value: dumper.represent_scalar(plain, _plain(value)))
     Dumper.add_representer(str, _represent_text)
     Dumper.ignore_aliases = lambda dumper, value: True
-    return str(yaml.dump(data, Dumper=Dumper, default_flow_style=None, sort_keys=False, width=120, allow_unicode=True))
+    options = {"sort_keys": False, "allow_unicode": True, "default_flow_style": flow_style, "width": width}
+    return str(yaml.dump(data, Dumper=Dumper, **options))
 
 
 def _plain(value: float | None) -> str:

@@ -1,16 +1,18 @@
 """Specification files: a whole model as YAML or JSON."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 
 from archetype.errors import SpecError
-from archetype.io.yaml import read_mapping
+from archetype.io.yaml import read_mapping, yaml_value
+from archetype.io.yaml_edit import edited as edited_values
 from archetype.models.spec import AnyModel, ModelSpec
 from archetype.spec.serialize import document_schema
 
-__all__ = ["json_schema", "parse", "read"]
+__all__ = ["edited", "json_schema", "parse", "read"]
 
 
 def read(file: Path) -> ModelSpec:
@@ -19,6 +21,25 @@ def read(file: Path) -> ModelSpec:
         return parse(read_mapping(file))
     except SpecError as error:
         raise error.at(str(file)) if not error.place.startswith(str(file)) else error from None
+
+
+def edited(text: str, before: ModelSpec, after: ModelSpec) -> str | None:
+    """The YAML of a specification changed into another, with its comments; None where that takes other words.
+
+    Args:
+        text: of a file that describes `before`.
+        before: the specification.
+        after: what is to be described.
+    """
+    candidates = []
+    for each_layer in (False, True):  # as a file may have its layers
+        old, new = (spec.dump(full=True, each_layer=each_layer) for spec in (before, after))
+        candidate = edited_values(text, old, new, after.dump(each_layer=each_layer))
+        with suppress(SpecError):
+            if parse(yaml_value(candidate, "")) == after:
+                candidates.append(candidate)
+    lines = set(text.splitlines())
+    return max(candidates, key=lambda candidate: len(lines & {*candidate.splitlines()}), default=None)
 
 
 def parse(data: Any) -> ModelSpec:

@@ -3,12 +3,15 @@
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from archetype.apps.cli.options import Json, OptionalOutput, Spec, complete_presets
 from archetype.apps.cli.output import print_json
+
+if TYPE_CHECKING:
+    from archetype.models.spec import ModelSpec
 
 NEEDS = {"solve": ("match",)}
 EXCLUDES = {"explain": ("full",)}
@@ -154,14 +157,31 @@ def set_(
             f"{result.path}: {change}; {match[1]} {result.amount:,}, {whose} {result.target:,}",
             file=sys.stderr,
         )
-    is_json = as_json or (to is not None and to.suffix == ".json")
-    text = to_json(spec) if is_json else with_schema_line(to_yaml(spec), "specification")
+    if as_json or (to is not None and to.suffix == ".json"):
+        text = to_json(spec)
+    else:
+        text = _edited_file(source, original, spec) or with_schema_line(to_yaml(spec), "specification")
     if to is None:
         print(text, end="")
     else:
         from archetype.io import atomic
 
         atomic.write_bytes(to, text.encode())
+
+
+def _edited_file(source: str, before: "ModelSpec", after: "ModelSpec") -> str | None:
+    """The user's own YAML file with the changed lines; None where the source is no such file."""
+    file = Path(source)
+    if file.suffix not in (".yaml", ".yml") or not file.is_file():
+        return None
+    from archetype.errors import Notice
+    from archetype.models.file import edited
+
+    own = file.read_bytes().decode()  # with its line ends
+    text = edited(own, before, after)
+    if (text or "").count("#") < own.count("#"):
+        warnings.warn(f"{file}: comments on what is written anew are not kept", Notice, stacklevel=1)
+    return text
 
 
 def schema(

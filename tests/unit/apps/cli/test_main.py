@@ -19,8 +19,11 @@ import archetype
 from archetype.apps.cli import main
 from archetype.apps.cli.output import replace_drawing
 from archetype.apps.cli.progress import loss_bars
+from archetype.errors import Notice
+from archetype.families.registry import preset
 from archetype.language_model import LanguageModel
 from archetype.native.library import SLOWER
+from archetype.spec.serialize import to_yaml
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked
 from tests.helpers.cases import case
@@ -350,3 +353,15 @@ def test_a_cut_module_is_not_an_interruption(
     )
     compiled.unlink()
     assert len(import_module(name).NUMBERS) == 1000
+
+
+def test_set_keeps_the_comments_of_a_file(tmp_path: Path) -> None:
+    (file := tmp_path / "mine.yaml").write_text(f"# Mine\n{to_yaml(preset('llama-tiny'))}# the end\n")
+    lines = file.read_text().splitlines()
+    out, _ = run("set", str(file), "context_length=64")
+    assert [one for one in out.splitlines() if one not in lines] == ["context_length: 64"]
+    run("set", str(file), "context_length=64", "--to", str(file))
+    assert file.read_text() == out
+    file.write_text(file.read_text().replace("repeat:", "# how many\n  repeat:"))
+    with pytest.warns(Notice, match="mine.yaml: comments on what is written anew are not kept"):
+        run("set", str(file), "layers[0].mixer.num_heads=2")

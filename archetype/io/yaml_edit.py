@@ -1,0 +1,94 @@
+"""Change values of a YAML text; every other line stays as it is, with its comments and its spelling."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from archetype.io.yaml import flow, mapping_to_yaml
+
+MAX_LINE = 100  # characters of a value, beyond which it gets lines of its own
+
+
+class Edit(NamedTuple):
+    """A replacement of the characters from `start` to `end`."""
+
+    start: int
+    end: int
+    text: str
+
+
+def edited(text: str, before: Any, after: Any, short: Any) -> str:
+    """The text with the values changed in which `before` and `after` differ.
+
+    Args:
+        text: YAML that describes `before`, perhaps in fewer words.
+        before: plain data, with all defaults.
+        after: the same, changed.
+        short: `after` without its defaults, for values that are written anew.
+    """
+    import yaml
+
+    root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    edits = sorted({*_edits(text, root, None, before, after, short)}, reverse=True)
+    for start, end, replacement in edits:
+        text = text[:start] + replacement + text[end:]
+    return text
+
+
+def _edits(text: str, node: Any, key: Any, before: Any, after: Any, short: Any) -> Iterator[Edit]:
+    """The edits of a node, whose key in a mapping is `key`."""
+    if before == after:
+        return
+    if node.id == "mapping" and isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        yield from _edits_of_mapping(text, node, before, after, short)
+    elif node.id == "sequence" and isinstance(after, list) and len(node.value) == len(before) == len(after):
+        shorts = short if isinstance(short, list) and len(short) == len(after) else after
+        for child, *values in zip(node.value, before, after, shorts, strict=True):
+            yield from _edits(text, child, None, *values)
+    else:
+        value = short
+        if node.id == "scalar" and isinstance(value, dict) and value.keys() == {"kind"}:
+            value = value["kind"]
+        line = flow(value)
+        is_block = node.id != "scalar" and not node.flow_style
+        if key is not None and (is_block or len(line) > MAX_LINE):
+            yield Edit(key.end_mark.index, _end(node), _behind(key.start_mark.column, value))
+        else:
+            yield Edit(node.start_mark.index, _end(node), line)
+
+
+def _edits_of_mapping(
+    text: str, node: Any, before: dict[str, Any], after: dict[str, Any], short: Any
+) -> Iterator[Edit]:
+    children = {key.value: (key, child) for key, child in node.value}
+    for name, value in after.items():
+        if before[name] == value:
+            continue
+        shorter = short.get(name, value) if isinstance(short, dict) else value
+        if name in children:
+            key, child = children[name]
+            yield from _edits(text, child, key, before[name], value, shorter)
+        elif node.flow_style:
+            place = node.end_mark.index - 1  # before the brace
+            yield Edit(place, place, f"{', ' if children else ''}{name}: {flow(shorter)}")
+        else:
+            column, last = node.value[0][0].start_mark.column, _end(node)
+            end_of_line = text.find("\n", last)
+            place = len(text) if end_of_line < 0 else end_of_line  # behind a comment
+            yield Edit(place, place, f"\n{' ' * column}{name}{_behind(column, shorter)}")
+
+
+def _behind(column: int, value: Any) -> str:
+    """What follows a key in this column: its value on the same line, or on lines of its own."""
+    line = flow(value)
+    if len(line) <= MAX_LINE or not isinstance(value, dict | list):
+        return f": {line}"
+    lines = mapping_to_yaml(value).rstrip("\n").split("\n")
+    return ":" + "".join(f"\n{' ' * (column + 2)}{one}" for one in lines)
+
+
+def _end(node: Any) -> int:
+    """Where a node ends, without the comments and empty lines that follow a block."""
+    if node.id == "scalar" or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    return _end(last[1] if node.id == "mapping" else last)
