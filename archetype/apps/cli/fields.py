@@ -106,7 +106,7 @@ def _declared(file: str, name: str) -> tuple[dict[str, tuple[str, str]], dict[st
     bases = [_declared(file, base) for base in beginning[1].split(", ")]
     declared = {name: field for fields, _ in bases for name, field in fields.items()}
     texts = {name: text for _, meanings in bases for name, text in meanings.items()}
-    own = re.findall(r"^    (\w+): (.+?)(?: = (.+))?$", body, re.MULTILINE)
+    own = re.findall(r"^    (\w+): (.+?)(?: = (.+?))?(?:  # .*)?$", body, re.MULTILINE)
     return declared | {name: (annotation, default) for name, annotation, default in own}, texts | attributes(docstring)
 
 
