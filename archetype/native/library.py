@@ -34,7 +34,7 @@ log.addHandler(logging.NullHandler())
 # What an installation may set: "off"; the name of a built variant; or flags by which the kernels are compiled for it,
 # such as -march=native.
 VARIABLE = "ARCHETYPE_NATIVE"
-# docs/results.md, "Without native kernels"
+# docs/log/kernels.md, "Without native kernels"
 SLOWER = "a token takes about 1.3 times as long to decode in float32 and 3 times in bfloat16"
 COMPILING = "compiling kernels for this processor, once"
 
