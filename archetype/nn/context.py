@@ -41,9 +41,9 @@ class ForwardContext:
         encoder_output: what cross-attention attends to if no cache holds its keys and values.
         position_bias: the relative position table shared by the layers of the stack.
         document_ids: the document of each token, if several are packed into one row and must not attend to each other;
-             positions then start at 0 in each document.
+            positions then start at 0 in each document.
         rows: positions of whole sequences, if several processes split each sequence (context parallelism); the other
-             fields then hold only the positions of this process.
+            fields then hold only the positions of this process.
         aux_losses: scalars that parts add to the training loss.
         shared: results shared between layers, by key.
         layer: index in its stack of the running layer, which may reuse the weights of an earlier one.

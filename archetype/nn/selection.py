@@ -60,7 +60,7 @@ class KeySelector(nn.Module):
             allowed: pairs of new positions and keys that attention allows.
             context: forward context.
             state: the selection's own state, updated with the new positions; key s is position s. None: the keys are
-                 those of the new positions.
+                those of the new positions.
         """
         raise NotImplementedError
 
