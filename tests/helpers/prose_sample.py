@@ -55,9 +55,9 @@ def paragraphs(*folders: Path) -> Iterator[Sample]:
     for file in sorted(file for folder in folders for file in folder.glob("*.md")):
         source = file.read_text("utf-8")
         prose = re.sub(r"^```.*?^```", lambda code: "\n" * code[0].count("\n"), source, flags=re.M | re.S)
-        for found in re.finditer(r"(?:^.+\n?)+", prose, re.MULTILINE):
-            if not found[0].startswith(("#", "|", "<", "!", "---", ":::")):
-                yield Sample(file, prose.count("\n", 0, found.start()) + 1, " ".join(found[0].split()))
+        for match in re.finditer(r"(?:^.+\n?)+", prose, re.MULTILINE):
+            if not match[0].startswith(("#", "|", "<", "!", "---", ":::")):
+                yield Sample(file, prose.count("\n", 0, match.start()) + 1, " ".join(match[0].split()))
 
 
 def _trees(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
@@ -85,5 +85,5 @@ if __name__ == "__main__":
     draw, package, docs = random.Random(parser.parse_args().seed), Path("archetype"), Path("docs")
     kinds = {"docstrings": docstrings(package), "messages": messages(package)}
     for title, texts in (kinds | {"paragraphs": paragraphs(docs, docs / "guide")}).items():
-        found, count = [sample for sample in texts if sample.text], 20 if title == "paragraphs" else 60
-        print(f"\n== {count} of {len(found)} {title}", *draw.sample(found, count), sep="\n")
+        samples, count = [sample for sample in texts if sample.text], 20 if title == "paragraphs" else 60
+        print(f"\n== {count} of {len(samples)} {title}", *draw.sample(samples, count), sep="\n")

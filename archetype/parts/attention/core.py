@@ -25,8 +25,8 @@ def attend(
 ) -> Float[Tensor, "B H T Q"]:
     """Return softmax(scores) v, with the softmax in at least float32.
 
+    A query whose keys are all masked gets an arbitrary finite vector.
 
-A query whose keys are all masked gets an arbitrary finite vector.
     Args:
         q: queries of H heads.
         k: keys of K heads; each serves H / K query heads.
