@@ -80,7 +80,7 @@ class Formula:
         return {symbol for product in self.terms for symbol, _ in product}
 
     def text(self, names: Mapping[Symbol, str]) -> str:
-        """Write the formula: first terms without layers, then those of each group of L layers: `V D + L (12 D^2)`.
+        """Write the formula, terms without layers first: `V D + L (12 D^2 + 13 D)`.
 
         Args:
             names: how to write each symbol, from `symbol_names`.

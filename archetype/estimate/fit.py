@@ -35,7 +35,7 @@ def parse_size(text: str) -> int:
 
 
 def fits(report: CostReport, available: int) -> list[Fit]:
-    """Return the largest batch and the longest sequence that fit, for inference and training.
+    """Return the largest batch at the report's length, and the longest sequences at its batch, for each use.
 
     Args:
         report: cost report of the model.

@@ -42,7 +42,7 @@ MAX_DEVICES = 1024
 
 
 class Layout(NamedTuple):
-    """How devices share a training step."""
+    """Degrees of parallelism of a training step."""
 
     data_parallel: int = 1
     shard: int = 1

@@ -57,7 +57,7 @@ class CostReport:
 
     @cached_property
     def symbols(self) -> Mapping[Symbol, str]:
-        """How the report writes each symbol of its formulas and complexities."""
+        """Name of each symbol in the formulas and complexities of the report."""
         formulas = (formula for row in self.rows for formula in row.formulas.values())
         return symbol_names(formulas, {one for mixing in self._mixing for one in mixing.sizes.values()})
 
@@ -110,7 +110,6 @@ class CostReport:
 
     @property
     def _forward(self) -> Work:
-        """The work of a forward pass."""
         source = None if self.source_length is None else constant(self.source_length)
         length = symbol("T", self.length, self.spec)
         return Work(symbol("B", self.batch), length, "forward", self.attention, source=source)
@@ -130,7 +129,7 @@ class CostReport:
 
     @property
     def workload(self) -> str:
-        """What a pass reads."""
+        """Input of a pass in words, such as `8 x 1,024 tokens`."""
         if self.memory_cost.cost.reads == "images":
             return f"{self.batch:,} image{'s' * (self.batch > 1)} of {self.length:,} positions"
         source = "" if self.source_length is None else f" and sources of {self.source_length:,}"

@@ -31,7 +31,7 @@ MAX_LOGPROBS = 100  # maximal number of alternatives per token
 
 
 class Loaded(Protocol):
-    """What the engine needs of a language model."""
+    """Protocol of a language model that an engine can run."""
 
     @property
     def model(self) -> nn.Module:
@@ -59,8 +59,8 @@ class Engine:
 
     A request waits until a slot is free. Its prompt is prefilled alone, in chunks between decode steps; a prefix found
     in the prefix cache is not computed again. Then it is decoded together with the other requests. A sequence that
-    fills the context continues with its newest three quarters, prefilled again from position 0, as in training.
-    The prompt of an encoder-decoder is the source; equal sources are encoded once, and a target must fit the context.
+    fills the context continues with its newest three quarters, prefilled again from position 0, as in training. The
+    prompt of an encoder-decoder is the source; equal sources are encoded once, and a target ends at the context length.
 
     All methods are thread-safe. Whoever waits for an event runs the steps; with `async for` a background thread does.
 
@@ -135,7 +135,8 @@ class Engine:
             id: of the request (default: a counter).
             continues: whether the text continues the prompt, including the space between them; False for the answer to
                 a chat message. Text constrained by a grammar never does.
-            group: requests of one group never hold all slots, and a free slot goes to the group that holds the fewest.
+            group: requests of a group leave one slot to others (if there are several); a free slot goes to the group
+                that holds the fewest.
             special_in_text: special tokens that are part of the returned text; others are left out.
             sampling: fields of `Sampling`; defaults are the model's.
 

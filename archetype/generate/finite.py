@@ -27,7 +27,7 @@ def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> 
 
 
 def first_not_finite(model: nn.Module, run: Callable[[], Any]) -> str:
-    """Return the path of the first module with a NaN or infinite output, or with such an input to a submodule.
+    """Return the path of the first module with a NaN or infinite output, or that passes such an input to a submodule.
 
     Empty if all values are finite.
     """

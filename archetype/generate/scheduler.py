@@ -168,7 +168,7 @@ class Scheduler:
     def _first(self) -> Request | None:
         """Return the request that gets the free slot: the earliest one of the group with the fewest slots.
 
-        A group never holds all slots, so that a short request need not wait for a group of long ones.
+        A group never holds all of several slots, so that a short request need not wait for a group of long ones.
         """
         if not self.waiting or len(self.slots.texts) >= self.slots.limit:
             return None

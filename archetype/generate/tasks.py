@@ -24,7 +24,7 @@ TOP_K = 50  # default of transformers, used if neither the task nor generation_c
 
 
 class Scored(Loaded, Protocol):
-    """What tasks need of a language model."""
+    """Protocol of a language model that can be evaluated on tasks."""
 
     @property
     def special_names(self) -> dict[str, str]:

@@ -121,7 +121,6 @@ class _Rules:
 
 
 def _common_start(texts: Sequence[str]) -> str:
-    """Return the longest common prefix."""
     first, last = min(texts, default=""), max(texts, default="")
     length = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return first[:length]

@@ -253,7 +253,7 @@ class CrossKVCache(LayerState):
 
 @dataclass
 class BlockState(LayerState):
-    """State of a block that also has cross-attention or a feed-forward part with a state.
+    """State of a block's contents, if it is more than the state of its mixer.
 
     Consecutive rows of the batch, `rows_per_source` each, may share the keys and values of one source (beam search).
     They are always selected and inserted together.

@@ -172,7 +172,7 @@ def nothing_joint(mixer: Any, tensors: CheckpointMixer, path: str, name: str) ->
 
 @dataclass(frozen=True)
 class MixerReader:
-    """How a kind of mixer is recognized and read.
+    """Rules by which a kind of mixer is recognized and read.
 
     Attributes:
         names: patterns of its tensors' names below the layer, without `.weight` and `.bias`, with our names.

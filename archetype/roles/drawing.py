@@ -83,7 +83,7 @@ class Inside(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """How each content reads and updates the residual stream; norms are given by the end of their module's name.
+    """Connections of each content to the residual stream; norms are named by the end of their module's name.
 
     Attributes:
         before: norm of the content's input (absent: none).

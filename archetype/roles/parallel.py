@@ -39,7 +39,7 @@ def _keep_sizes(number: int) -> None:
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How the processes of a group compute one module with shares of its parameters.
+    """Plan by which the processes of a group compute one module with shares of its parameters.
 
     Attributes:
         parameters: how each parameter is split; must cover all parameters, and may name missing ones.
@@ -72,7 +72,7 @@ class NeedsWholeRows(NamedTuple):
 
 
 class InLayout:
-    """What a parallel layout checks of the contents of a block."""
+    """Properties of a block's contents that a parallel layout checks."""
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:

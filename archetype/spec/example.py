@@ -31,7 +31,6 @@ def _required(cls: type[Spec]) -> dict[str, Any]:
 
 
 def _value(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """Return a value of a type."""
     if (by_kind := next((one for one in metadata if isinstance(one, ByKind)), None)) is not None:
         return example_of_kind(by_kind.kinds())
     origin, arguments = get_origin(annotation), get_args(annotation)

@@ -131,7 +131,7 @@ def _with_width(spec: S, text: str) -> S:
 
 
 class _Above(NamedTuple):
-    """What a part inherits from the parts that contain it."""
+    """Factors that a part inherits from the parts that contain it."""
 
     factor: Fraction  # new width of the model / old width
     d_model: int  # old width

@@ -15,7 +15,7 @@ Measure = Literal["width", "heads", "head", "vocab", "context"]
 
 @dataclass(frozen=True)
 class Follows:
-    """What a field is proportional to.
+    """The measure to which a field is proportional.
 
     Attributes:
         measure: width of the model, number of heads, size of a head, vocabulary or context.
