@@ -62,7 +62,7 @@ class Layout(NamedTuple):
 
     @property
     def shards(self) -> int:
-        """Number of shards of a replica's weights; context parallelism adds to them if weights are sharded at all."""
+        """Number of shards of a replica's weights; `context` multiplies them if `shard` or `tensor` exceeds 1."""
         return self.shard * self.context if max(self.shard, self.tensor) > 1 else 1
 
     def __str__(self) -> str:

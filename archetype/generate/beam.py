@@ -107,7 +107,7 @@ def translations(
             yield None
         for number, (index, finished) in enumerate(zip(places, search.finished, strict=True)):
             tokens = max(finished)[1]
-            is_cut = len(tokens) == search.limit(number)  # one that ends has room for its end
+            is_cut = len(tokens) == search.limit(number)  # no end token fits at the limit
             targets[index] = Translation(tokenizer.decode(tokens), len(tokens) + (not is_cut), is_cut)
     yield targets
 

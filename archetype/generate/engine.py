@@ -62,7 +62,8 @@ class Engine:
     fills the context continues with its newest three quarters, prefilled again from position 0, as in training. The
     prompt of an encoder-decoder is the source; equal sources are encoded once, and a target ends at the context length.
 
-    All methods are thread-safe. Whoever waits for an event runs the steps; with `async for` a background thread does.
+    Any thread may submit, cancel and read. Whoever waits for an event runs the steps; with `async for` a background
+    thread does.
 
     Args:
         lm: a model returned by `archetype.load`.
@@ -137,7 +138,7 @@ class Engine:
                 a chat message. Text constrained by a grammar never does.
             group: requests of a group leave one slot to others (if there are several); a free slot goes to the group
                 that holds the fewest.
-            special_in_text: special tokens that are part of the returned text; others are left out.
+            special_in_text: special tokens whose names are part of the returned text; others are left out.
             sampling: fields of `Sampling`; defaults are the model's.
 
         Raises:

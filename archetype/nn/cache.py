@@ -190,6 +190,7 @@ class RingKVCache(KVCache):
             else:
                 self._write(keys, values, starts, ends)
             return self.keys, self.values, self.positions(ends)
+        # join the window and all new tokens: late ones overwrite keys that early ones still attend to
         visible = (
             torch.cat((self.keys, keys.to(self.keys.dtype)), dim=2),
             torch.cat((self.values, values.to(self.values.dtype)), dim=2),

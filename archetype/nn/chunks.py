@@ -26,7 +26,7 @@ def read_chunks(
         y, memory = symbolic.scan(partial(_step, chunk), (memory,), *inputs)
         return y, memory
     outputs = []
-    with torch.autocast(memory.device.type, enabled=False):  # sums over thousands of positions stay in float32
+    with torch.autocast(memory.device.type, enabled=False):  # sums over thousands of positions keep full precision
         for parts in zip(*(x.split(size, dim=1) for x in inputs), strict=True):
             y, memory = chunk(memory, *(x.transpose(1, 2) for x in parts))
             outputs.append(y)
