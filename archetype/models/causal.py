@@ -42,7 +42,7 @@ class CausalModel(TokenModel):
         Args:
             tokens: new tokens (B, T), padded at the end.
             state: state after the previous tokens; it is updated in place and must be replaced by `output.state`.
-            num_tokens: number of tokens without padding in each row (absent: no padding).
+            num_tokens: number of tokens in each row, padding excluded (absent: no padding).
             last_only: compute only the logits after each row's last token, (B, 1, V).
             with_logits: whether to compute the head; otherwise only its input vectors.
         """

@@ -20,7 +20,7 @@ Lengths = Int[Tensor, "B"]  # or any other integer per sequence
 
 @dataclass
 class EncoderOutput:
-    """Output vectors of an encoder, and the number of tokens without padding in each sequence (None: no padding)."""
+    """Output vectors of an encoder, and the tokens in each sequence, padding excluded (None: no padding)."""
 
     vectors: Float[Tensor, "B S D"]
     num_tokens: Lengths | None
@@ -35,7 +35,7 @@ class ForwardContext:
 
     Attributes:
         positions: of the new tokens.
-        num_tokens: number of tokens without padding in each sequence (None: no padding).
+        num_tokens: number of tokens in each sequence, padding excluded (None: no padding).
         starts_at_zero: every sequence starts at position 0, and no cached tokens come before.
         tokens: ids of the new tokens (None: the inputs are vectors, not tokens).
         encoder_output: what cross-attention attends to if no cache holds its keys and values.

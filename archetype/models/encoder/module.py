@@ -53,7 +53,7 @@ class Encoder(Stack, TokenModel):
 
         Args:
             tokens: token ids (B, T), padded at the end.
-            num_tokens: number of tokens without padding in each row (absent: no padding).
+            num_tokens: number of tokens in each row, padding excluded (absent: no padding).
             token_types: segment of each token (absent: the first).
             with_logits: whether to compute the head; otherwise only its input vectors.
             shares: positions of this process under context parallelism (absent: all).

@@ -74,7 +74,7 @@ class EncoderDecoder(TokenModel):
 
         Args:
             source: token ids (B, S), padded at the end.
-            num_tokens: number of tokens without padding in each row (absent: no padding).
+            num_tokens: number of tokens in each row, padding excluded (absent: no padding).
             capacity: maximal length of a target (absent: the context length).
             dtype: data type of the cache (absent: the model's).
             num_beams: targets of each source, in consecutive rows that share its keys and values.
@@ -141,11 +141,11 @@ class EncoderDecoder(TokenModel):
         Args:
             target: new target tokens (B, T), padded at the end.
             state: from `new_state` or the previous pass; it is updated in place and must be replaced by `output.state`.
-            num_tokens: number of target tokens without padding in each row (absent: no padding).
+            num_tokens: number of target tokens in each row, padding excluded (absent: no padding).
             last_only: compute only the logits after each row's last token, (B, 1, V).
             with_logits: whether to compute the head; otherwise only its input vectors.
             source: source tokens (B, S), padded at the end.
-            source_num_tokens: number of source tokens without padding in each row (absent: no padding).
+            source_num_tokens: number of source tokens in each row, padding excluded (absent: no padding).
         """
         context = ForwardContext.of(target, state.lengths if state else None, num_tokens)
         layers = state

@@ -71,7 +71,7 @@ class AttentionCost(MixerCost):
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def tables(self) -> Counts:
-        """Return the rows of the value embedding table, for all heads."""
+        """Return the features of a row of the value embedding table: the values of all heads."""
         return {} if self.part.value_embedding is None else {"value_embedding": self.kv_features}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
