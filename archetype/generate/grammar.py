@@ -21,8 +21,8 @@ from archetype.tokenizers import Tokenizer
 
 KINDS = ("json_schema", "regex", "lark", "choices")
 MAX_SOURCE = 2**17  # characters of a grammar
-MAX_BYTES = 2**26  # of one compiled grammar
-MAX_KEPT = 2**28  # of all cached grammars
+MAX_BYTES = 2**26  # bytes of one compiled grammar
+MAX_KEPT = 2**28  # bytes of all cached grammars
 MAX_SECONDS = 2.0  # CPU time to compile a grammar and try it out
 TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.001  # CPU time for a whole sequence, and for each of its tokens
 SLOW = f"takes more than {TEXT_SECONDS:g} s and {1e3 * TOKEN_SECONDS:g} ms for each token of a text"
