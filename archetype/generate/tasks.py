@@ -135,7 +135,6 @@ def adapter(lm: Scored) -> Any:
     prefix, ends = eos if bos is None else bos, tuple(filter(None, [lm.special_names.get("eos_token")]))
 
     class Adapter(TemplateLM):  # type: ignore[misc]
-
         @property
         def eot_token_id(self) -> int | None:
             """The tokenizer's `eos_token`, even if other files of the model name further end tokens."""
