@@ -1,6 +1,6 @@
-"""How each part of an architecture counts itself: parameters, FLOPs, state and memory, without torch.
+"""How each part of an architecture counts its parameters, FLOPs, state and memory, without torch.
 
-`archetype.estimate` adds the parts up for a whole model; its report can be imported from here too.
+`archetype.estimate` adds the parts up for a whole model; its report can also be imported from here.
 """
 
 from importlib import import_module
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["CostReport", "Row", "cost_of", "cost_report", "set_fallback", "total_parameters"]
 REPORT = {"CostReport": "report", "Row": "rows", "cost_report": "report", "total_parameters": "report"}
 
-if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise
+if not TYPE_CHECKING:  # a type checker would otherwise accept any attribute
 
     def __getattr__(name: str) -> object:
         if name not in REPORT:

@@ -1,4 +1,4 @@
-"""The cost of mixers that are computed in chunks: products over the pairs of each chunk, and over the memory."""
+"""Costs of mixers computed in chunks: products over the pairs of each chunk, and with the state."""
 
 from typing import NamedTuple
 
@@ -7,15 +7,15 @@ from archetype.cost.work import FLOAT32, TrainingWork, Work
 
 
 class Chunks(NamedTuple):
-    """The chunks of a row: pairs of positions within them, and tokens that stand in one, or alone."""
+    """Chunks of a sequence: pairs of positions within them, tokens in chunks of several tokens, and single tokens."""
 
     pairs: Formula
     tokens: Formula
-    alone: int  # a chunk of one token takes a step of the recurrence
+    alone: int  # number of single-token chunks, which take one step of the recurrence
 
     @classmethod
     def of(cls, work: Work, size: int) -> "Chunks":
-        """The chunks of one pass."""
+        """Return the chunks of one pass."""
         length = work.queries.value
         lengths = [size] * (length // size) + [length % size] * (length % size > 0)
         alone, pairs = lengths.count(1), sum(n * n for n in lengths if n > 1)
@@ -25,24 +25,24 @@ class Chunks(NamedTuple):
         return cls(whole, work.length + -alone, alone)
 
     def memory_products(self, together: int, single: int) -> Formula:
-        """Products with the memory: so many of a token in a chunk, and of one alone."""
+        """Return the FLOPs of products with the state: `together` per token in a chunk, `single` per single token."""
         return self.tokens * together + single * self.alone
 
 
 def chunk_activations(work: TrainingWork, size: int, heads: int, memory: int) -> int:
-    """Bytes that a row's chunks save for the backward pass.
+    """Return the bytes saved for backward by the chunks of a batch.
 
     Args:
-        work: of the stack.
-        size: tokens of a chunk.
-        heads: whose pairs are computed.
-        memory: numbers of memories.
+        work: work of the stack.
+        size: tokens per chunk.
+        heads: number of heads.
+        memory: numbers in the state of a sequence.
     """
     chunks, size = -(-work.length // size), min(size, work.length)
-    pairs = heads * (3 * FLOAT32) + 1  # decays, products of keys and queries, both together; and a mask
+    pairs = heads * (3 * FLOAT32) + 1  # decays, products of keys and queries, and both combined; and a mask
     return work.rows * chunks * (size * size * pairs + memory * FLOAT32)
 
 
 def without_zero(counts: Counts) -> Counts:
-    """The counts of products that there are."""
+    """Remove products whose count is zero."""
     return {name: count for name, count in counts.items() if count}

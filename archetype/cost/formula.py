@@ -1,7 +1,7 @@
-"""Counts that know their formula: sums of products of named sizes, with whole coefficients.
+"""Counts with formulas: sums of products of named sizes, with integer coefficients.
 
-Every count is made of these, so a formula and its number come from one computation. A size is a symbol with a value,
-such as D = 768; what is counted is built from sizes with + and *, and gives both `12 D^2 + 13 D` and 7,087,872.
+Every count is such a formula, so that the formula and its value come from one computation. A size is a symbol with a
+value, such as D = 768. Expressions of sizes with + and * yield both `12 D^2 + 13 D` and 7,087,872.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _ORDER = {name: index for index, name in enumerate(LEGEND)}
 
 
 class Symbol(NamedTuple):
-    """A named size; the same letter and value with another meaning is another symbol."""
+    """A named size; the same letter and value with another meaning is a different symbol."""
 
     name: str
     value: int
@@ -31,7 +31,7 @@ Product = tuple[tuple[Symbol, int], ...]  # each symbol with its power, in the o
 
 
 class Formula:
-    """A sum of products of symbols. Symbols of one name may have several values: then they are written numbered."""
+    """A sum of products of symbols. If several symbols have the same name, they are written with numbers."""
 
     def __init__(self, terms: dict[Product, int]) -> None:
         self.terms = {product: coefficient for product, coefficient in terms.items() if coefficient}
@@ -52,7 +52,7 @@ class Formula:
     __radd__, __rmul__ = __add__, __mul__
 
     def __truediv__(self, divisor: "Formula") -> "Formula":
-        (((symbol, _),),) = divisor.terms  # one symbol, nothing else
+        (((symbol, _),),) = divisor.terms  # a single symbol
         return self * Formula({((symbol, -1),): 1})
 
     def __bool__(self) -> bool:
@@ -66,7 +66,7 @@ class Formula:
 
     @cached_property
     def value(self) -> int:
-        """The number; an average that is not whole is rounded up."""
+        """The value; a fraction is rounded up."""
         total: Fraction | int = 0
         for product, coefficient in self.terms.items():
             divisor = prod(symbol.value**-power for symbol, power in product if power < 0)
@@ -76,18 +76,18 @@ class Formula:
 
     @property
     def symbols(self) -> set[Symbol]:
-        """Every symbol in it."""
+        """All symbols of the formula."""
         return {symbol for product in self.terms for symbol, _ in product}
 
     def text(self, names: Mapping[Symbol, str]) -> str:
-        """Terms without layers, then those of each group of L layers: `V D + L (12 D^2 + 13 D)`.
+        """Write the formula, terms without layers first: `V D + L (12 D^2 + 13 D)`.
 
         Args:
-            names: how to write each symbol, as `symbol_names` says.
+            names: how to write each symbol, from `symbol_names`.
         """
         by_layers: dict[Product, dict[Product, int]] = {}
         for product, coefficient in self.terms.items():
-            rest = int(bool(product) and product[0][0].name == "L")  # L stands first
+            rest = int(bool(product) and product[0][0].name == "L")  # L comes first
             by_layers.setdefault(product[:rest], {})[product[rest:]] = coefficient
         parts = []
         for layers in sorted(by_layers, key=lambda factors: [_order(symbol) for symbol, _ in factors]):
@@ -104,15 +104,15 @@ class Formula:
     __repr__ = __str__
 
 
-Counts = dict[str, Formula]  # of each module
+Counts = dict[str, Formula]  # {module: count}
 
 
 def symbol_names(formulas: Iterable[Formula], further: Iterable[Symbol] = ()) -> dict[Symbol, str]:
-    """How to write each symbol of some formulas: by its name, numbered where several symbols have it.
+    """Return how to write each symbol: by its name, with a number if several symbols share it.
 
     Args:
-        formulas: to be written.
-        further: symbols that are written elsewhere.
+        formulas: formulas to be written.
+        further: symbols written elsewhere.
     """
     by_name: dict[str, list[Symbol]] = {}
     for symbol in sorted({symbol for formula in formulas for symbol in formula.symbols}.union(further), key=_order):
@@ -125,7 +125,7 @@ def symbol_names(formulas: Iterable[Formula], further: Iterable[Symbol] = ()) ->
 
 
 def constant(number: int) -> Formula:
-    """A number as a formula without symbols."""
+    """Return a number as a formula without symbols."""
     return Formula({(): number})
 
 
@@ -133,15 +133,15 @@ ZERO = constant(0)
 
 
 def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
-    """A named size.
+    """Return a named size as a formula.
 
     Args:
-        name: a letter of the legend, or of the part.
+        name: a letter of the legend, or of the part's `letters`.
         value: the size.
-        part: whose size it is; its `letters` come before the legend.
+        part: the part that has this size; its `letters` take precedence over the legend.
 
     Raises:
-        SpecError: neither has such a letter.
+        SpecError: the letter is in neither.
     """
     meaning = (part.letters if part else {}).get(name) or LEGEND.get(name)
     if meaning is None:
@@ -151,12 +151,12 @@ def symbol(name: str, value: int, part: "Spec | None" = None) -> Formula:
 
 
 def multiple(name: str, value: int, unit: Formula) -> Formula:
-    """A size as a multiple of another where it is one, such as 4 D; else as a symbol of its own."""
+    """Return a size as a multiple of another, such as 4 D, if it is one; else as a symbol of its own."""
     return unit * (value // unit.value) if value % unit.value == 0 else symbol(name, value)
 
 
 def total(formulas: Iterable[Formula]) -> Formula:
-    """The sum."""
+    """Return the sum of formulas."""
     terms: dict[Product, int] = {}
     for formula in formulas:
         for product, coefficient in formula.terms.items():
@@ -165,7 +165,7 @@ def total(formulas: Iterable[Formula]) -> Formula:
 
 
 def prefixed(prefix: str, counts: Counts) -> Counts:
-    """Counts of modules, under longer names."""
+    """Prefix the names of modules."""
     return {prefix + name: count for name, count in counts.items()}
 
 
@@ -174,11 +174,11 @@ def _order(symbol: Symbol) -> tuple[int, str, int, str]:
 
 
 def _place(symbol: Symbol) -> int:
-    """Return the place of a letter in a product; letters that only their part knows come last."""
+    """Return the sort key of a letter; letters that only a part defines come last."""
     return _ORDER.get(symbol.name, len(_ORDER))
 
 
-@lru_cache(maxsize=2**14)  # of thousands of layers most have equal sizes
+@lru_cache(maxsize=2**14)  # most of thousands of layers have equal sizes
 def _multiply(left: Product, right: Product) -> Product:
     powers = dict(left)
     for size, power in right:
@@ -187,7 +187,7 @@ def _multiply(left: Product, right: Product) -> Product:
 
 
 def _write_sum(terms: dict[Product, int], names: Mapping[Symbol, str]) -> str:
-    """Highest degree first, and among equal degrees the model's width first."""
+    """Write a sum by descending degree; among equal degrees, by the order of the legend."""
 
     def rank(product: Product) -> tuple[int, list[tuple[int, int, int]]]:
         factors = [(-_place(symbol), symbol.value, -power) for symbol, power in product[::-1]]

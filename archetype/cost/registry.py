@@ -1,16 +1,16 @@
-"""Costs of parts: what the cost of each role has to answer, and which class answers for which kind.
+"""Registry of costs: the interface of each role's cost, and the class registered for each kind.
 
-A part's folder has a file `cost.py` with a class for each kind, registered for the specification's class by `@cost_of`;
-an extension's file registers its classes when it is imported.
+A part's folder has a file `cost.py` with a class for each kind, registered for the specification class by `@cost_of`.
+An extension's file registers its classes on import.
 
-Parameters and FLOPs are formulas, by module. State and saved activations are plain numbers.
+Parameters and FLOPs are formulas by module; state and saved activations are plain numbers.
 
-Saved activations are the bytes that autograd keeps from the forward pass until the backward pass has used them. They
-are counted for this package's own modules, tensor by tensor: of every matrix product its input, once for all that read
-it; of every activation function its input, or its output where the derivative is a function of that; of every product
-both factors. In bfloat16 (autocast) products and activations take two bytes, norms and the residual stream four, and
-every projection has an input of its own, cast for it. Of recurrent cells and scans, which kernels compute, the least
-that a kernel must keep is counted.
+Saved activations are the bytes that autograd keeps from the forward pass until the backward pass. They are counted
+tensor by tensor for the modules of this package: the input of each matrix product, once for all products that share
+it; the input of each activation function, or its output if the derivative is a function of the output; both factors of
+each elementwise product. In bfloat16 (autocast) products and activations take two bytes, norms and the residual stream
+four, and each projection has its own cast input. For recurrent cells and scans, which kernels compute, the minimum that
+any kernel must save is counted.
 """
 
 from abc import ABC, abstractmethod
@@ -25,14 +25,14 @@ from archetype.spec.registry import provided, provides
 
 
 class PartCost:
-    """The cost of one part of a specification.
+    """Base class of the costs of parts.
 
     Attributes:
-        is_measured: whether it is counted by running the part's module, which takes as long as the text is.
+        is_measured: whether the cost is measured by running the module, which takes as long as the sequence.
 
     Args:
-        part: the specification.
-        d: features of the vectors that it reads and gives.
+        part: specification of the part.
+        d: features of its input and output vectors.
     """
 
     is_measured: ClassVar[bool] = False
@@ -42,15 +42,15 @@ class PartCost:
 
     @classmethod
     def of(cls, part: Spec, d: Formula, *sizes: Any) -> Self:
-        """The cost of a part, by the class that is registered for its kind.
+        """Return the cost of a part, by the class registered for its kind.
 
         Args:
-            part: the specification.
-            d: features of the vectors that it reads.
-            sizes: what the costs of its role are told beside these.
+            part: specification of the part.
+            d: features of its input vectors.
+            sizes: further arguments of the role's costs.
 
         Raises:
-            SpecError: nothing is registered for it, and no fallback counts it.
+            SpecError: no class is registered and no fallback counts it.
         """
         registered = cost_class(type(part))
         cost = registered(part, d, *sizes) if registered else _fallback and _fallback(part, d, *sizes)
@@ -61,20 +61,20 @@ class PartCost:
 
     @property
     def symbols(self) -> set[Symbol]:
-        """The sizes that the part names."""
+        """Symbols of all sizes stored in the cost."""
         return {one for size in vars(self).values() if isinstance(size, Formula) for one in size.symbols}
 
 
 class Complexity(NamedTuple):
-    """Orders of growth, without the projections, which take O(T D^2) for a text."""
+    """Orders of growth, without projections, which are O(T D^2) for a whole sequence."""
 
-    text: str  # of a whole text
+    text: str  # of a whole sequence
     token: str  # of one more token
-    state: str  # of the state of one row
+    state: str  # of the state of one sequence
 
 
 class Linear(NamedTuple):
-    """A projection: its sizes say its parameters and its FLOPs."""
+    """A projection, whose sizes determine its parameters and FLOPs."""
 
     inputs: Formula
     outputs: Formula
@@ -82,103 +82,103 @@ class Linear(NamedTuple):
 
     @property
     def parameters(self) -> Formula:
-        """Weight and bias."""
+        """Number of weights and biases."""
         return linear(*self)
 
     def flops(self, tokens: Formula) -> Formula:
-        """Two for each weight and token."""
+        """Return 2 FLOPs per weight and token."""
         return 2 * tokens * self.inputs * self.outputs
 
 
 class ContentCost(PartCost, ABC):
-    """The cost of a block's mixer or feed-forward part."""
+    """Base class of the costs of mixers and feed-forward parts."""
 
-    divides_state = False  # whether processes that share its heads share its state
+    divides_state = False  # whether tensor parallelism splits its state
 
     @abstractmethod
     def parameters(self) -> Counts:
-        """Parameters, by projection."""
+        """Return the parameters by projection."""
 
     def active_parameters(self) -> Counts:
-        """Parameters that one token meets, by projection."""
+        """Return the parameters used by one token, by projection."""
         return self.parameters()
 
     def tables(self) -> Counts:
-        """Features of each table that has a row for every token id of the vocabulary, by module."""
+        """Return the features of each table with a row per token id, by module."""
         return {}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of each projection, where they are to be shown; a convolution is none."""
+        """Return the input and output features of each projection to be shown; convolutions are left out."""
         return {}
 
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved for the backward pass."""
+        """Return the bytes saved for backward."""
 
     def state(self, length: int) -> int:
-        """Numbers in the state of one row with room for `length` tokens; none, where nothing is carried on."""
+        """Return the numbers in the state of one sequence with room for `length` tokens; 0 without a state."""
         return 0
 
     def each(self) -> Iterator["ContentCost"]:
-        """The costs of the parts that it is made of: its own, unless it joins others."""
+        """Yield the costs of its parts: itself, unless it combines several parts."""
         yield self
 
     @property
     def state_name(self) -> str:
-        """What its state is called."""
+        """Name of its state."""
         return f"{str(getattr(self.part, 'kind', type(self.part).__name__)).replace('_', ' ')} state"
 
 
 class MixerCost(ContentCost):
-    """The cost of a mixer."""
+    """Base class of the costs of mixers."""
 
     complexity: Complexity
-    differs_by_layer = False  # whether equal mixers of two layers compute other pairs
+    differs_by_layer = False  # whether equal mixers in two layers compute different pairs
 
     @abstractmethod
     def flops(self, work: Work) -> Counts:
-        """FLOPs of one pass, by product."""
+        """Return the FLOPs of one pass, by product."""
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes saved once for all layers of a stack, such as a table of angles, by what is shared."""
+        """Return the bytes saved once for all layers of a stack, such as rotary tables, by a key."""
         return {}
 
     def left_activations(self, work: TrainingWork) -> int:
-        """Bytes of what it leaves for later layers, which are held though its activations are computed again."""
+        """Return the bytes published for later layers, which activation checkpointing does not free."""
         return 0
 
 
 class FeedForwardCost(ContentCost):
-    """The cost of a feed-forward part."""
+    """Base class of the costs of feed-forward parts."""
 
     @abstractmethod
     def flops(self, tokens: Formula) -> Counts:
-        """FLOPs of some tokens, by projection."""
+        """Return the FLOPs for some tokens, by projection."""
 
     def hidden_gradient(self, work: TrainingWork) -> int:
-        """Bytes of the gradient of its hidden vectors, with which a block's backward pass begins."""
+        """Return the bytes of the gradient of its hidden vectors, allocated at the start of a block's backward pass."""
         return 0
 
 
 class NormCost(PartCost, ABC):
-    """The cost of a norm; its width is the number of features that are normalized."""
+    """Base class of the costs of norms; `d` is the number of normalized features."""
 
     @abstractmethod
     def parameters(self) -> Formula:
-        """Parameters; stored statistics are none."""
+        """Return the number of trained parameters, without stored statistics."""
 
     @abstractmethod
     def saved_activations(self, vectors: int) -> int:
-        """Bytes saved of some vectors: input, statistics, and what the weight multiplies where that is a step apart."""
+        """Return the bytes saved for some vectors: input, statistics, and the input of a separate weight product."""
 
 
 class RouterCost(PartCost, ABC):
-    """The cost of a router.
+    """Base class of the costs of routers.
 
     Args:
-        part: the specification.
-        d: features of the vectors that it reads.
-        num_experts: among which tokens choose.
+        part: specification of the router.
+        d: features of its input vectors.
+        num_experts: number of experts to choose from.
     """
 
     def __init__(self, part: Any, d: Formula, num_experts: Formula) -> None:
@@ -187,72 +187,72 @@ class RouterCost(PartCost, ABC):
 
     @property
     def projection(self) -> Linear | None:
-        """The projection to logits; None for a router without one."""
+        """The projection to logits; None if the router has none."""
         return None
 
     @property
     def learns(self) -> bool:
-        """Whether the weights of experts have a gradient."""
+        """Whether gradients flow to the weights of experts."""
         return True
 
     @abstractmethod
     def parameters(self) -> Formula:
-        """Parameters."""
+        """Return the number of parameters."""
 
     @abstractmethod
     def flops(self, tokens: Formula) -> Formula:
-        """FLOPs of the logits of some tokens."""
+        """Return the FLOPs of the logits for some tokens."""
 
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved for the backward pass of logits, affinities and weights."""
+        """Return the bytes saved for the backward pass of logits, affinities and weights."""
 
 
 class WiringCost(PartCost, ABC):
-    """The cost of the norms around a block's contents."""
+    """Base class of the costs of the norms around a block's contents."""
 
     @abstractmethod
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Parameters of the norm that is called after a content, such as `mixer`, and of its second one."""
+        """Return the parameters of the first and second norm of a content, such as `mixer`."""
 
     def own_parameters(self) -> Formula:
-        """Parameters of a block beside its contents and their norms."""
+        """Return the parameters of a block that belong neither to its contents nor to their norms."""
         return ZERO
 
     def flops(self, tokens: Formula) -> Formula:
-        """FLOPs beside those of the contents, where they are products."""
+        """Return the FLOPs of matrix products outside the contents."""
         return ZERO
 
     @abstractmethod
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        """Bytes saved by the norms around some contents, less what contents share of their inputs."""
+        """Return the bytes saved by the norms around some contents, minus inputs that contents share."""
 
 
 class ResidualCost(PartCost):
-    """The cost of a residual wiring for one content of a block; a sum costs nothing."""
+    """Cost of a residual wiring for one content of a block; a plain sum costs nothing."""
 
-    streams = 1  # vectors of each position that go from content to content
+    streams = 1  # number of residual vectors per position
 
     def parameters(self) -> Formula:
-        """Parameters of what a content reads and how its output is written."""
+        """Return the parameters for reading and writing the stream."""
         return ZERO
 
     def flops(self, tokens: Formula) -> Formula:
-        """FLOPs of reading and writing, where they are products."""
+        """Return the FLOPs of matrix products for reading and writing the stream."""
         return ZERO
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved for the backward pass of reading and writing."""
+        """Return the bytes saved for the backward pass of reading and writing the stream."""
         return 0
 
 
 class SelectionCost(PartCost, ABC):
-    """The cost of choosing the keys that each query of an attention sees.
+    """Base class of the costs of key selections.
 
     Args:
-        part: the specification.
-        d: features of the attention's vectors.
-        query: features of the vectors from which it makes its queries.
+        part: specification of the selection.
+        d: features of the attention's input vectors.
+        query: features of the vectors from which queries are computed.
     """
 
     def __init__(self, part: Any, d: Formula, query: Formula) -> None:
@@ -261,64 +261,64 @@ class SelectionCost(PartCost, ABC):
 
     @abstractmethod
     def parameters(self) -> Counts:
-        """Parameters, by projection."""
+        """Return the parameters by projection."""
 
     @abstractmethod
     def flops(self, work: Work) -> Counts:
-        """FLOPs of one pass, by product."""
+        """Return the FLOPs of one pass, by product."""
 
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved for the backward pass."""
+        """Return the bytes saved for backward."""
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of each projection."""
+        """Return the input and output features of each projection."""
         return {}
 
     def state(self, length: int) -> int:
-        """Numbers that are kept of one row with room for `length` tokens."""
+        """Return the numbers stored for one sequence with room for `length` tokens."""
         return 0
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes saved once for all layers of a stack, by what is shared."""
+        """Return the bytes saved once for all layers of a stack, by a key."""
         return {}
 
     def saved_mask(self, work: TrainingWork) -> int:
-        """Bytes that the attention saves of the pairs that are left, as numbers that are added to its scores."""
+        """Return the bytes of the mask of chosen pairs that attention saves, as numbers added to its scores."""
         leaves_out = self.most_keys(work.length) < work.length
         return leaves_out * work.tokens * work.length * work.itemsize
 
     def most_keys(self, length: int) -> int:
-        """The most keys that one query of a text of `length` tokens sees."""
+        """Return the maximal number of keys that a query of a sequence of `length` tokens sees."""
         return length
 
 
-Fallback = Callable[..., PartCost | None]  # as PartCost.of
+Fallback = Callable[..., PartCost | None]  # called like PartCost.of
 Cost = TypeVar("Cost", bound=type[Any])
-Block = TypeVar("Block")  # the cost of one
+Block = TypeVar("Block")  # the cost of a block
 
 _fallback: Fallback | None = None
 
 
 class AsBuilt(Protocol):
-    """Counts models with parts from outside as they are built."""
+    """Counts models with parts of extensions as they are built."""
 
     def layers(
         self, stack: Any, layers: Sequence[int], count: Callable[[], Any]
     ) -> Iterable[tuple[Sequence[int], Any]]:
-        """Layers of equal specifications, apart where what is built of them differs.
+        """Group layers of equal specifications by whether their built modules are equal.
 
         Args:
             stack: a `StackView`.
-            layers: their places in it.
-            count: makes the `BlockCost` of one.
+            layers: their indices in the stack.
+            count: returns the `BlockCost` of one layer.
 
         Returns:
-            Places, and the cost of one of the layers there.
+            Groups of layer indices, each with the cost of one of its layers.
         """
 
     def check(self, cost: Any) -> None:
-        """Refuse the cost of a model that its modules deny.
+        """Raise an error if the cost of a model contradicts its modules.
 
         Args:
             cost: a `ModelCost`.
@@ -332,28 +332,28 @@ _as_built: AsBuilt | None = None
 
 
 def cost_of(*parts: type[Spec]) -> Callable[[Cost], Cost]:
-    """Class decorator: register a cost for the specifications of some parts, and for classes derived from them."""
+    """Register a cost class for these specifications, and for classes derived from them."""
     return provides("cost", *parts)
 
 
 def cost_class(part: type[Spec]) -> Any | None:
-    """The class that is registered for a part, or for the nearest class that it is derived from."""
+    """Return the class registered for a part, or for its nearest base class."""
     return provided("cost", part)
 
 
 def set_fallback(fallback: Fallback | None) -> None:
-    """Let a function count the parts for which nothing is registered.
+    """Set a function that counts parts without a registered cost.
 
     Args:
-        fallback: from a part, its width and further sizes to the cost of its role, such as a `MixerCost`; None for no
-            fallback.
+        fallback: takes a part, its width and further sizes, and returns the cost of its role, such as a `MixerCost`
+            (None: no fallback).
     """
     global _fallback
     _fallback = fallback
 
 
 def count_as_built(counter: AsBuilt | None) -> None:
-    """Let models with parts from outside be counted as they are built."""
+    """Set how models with parts of extensions are counted."""
     global _as_built
     _as_built = counter
 
@@ -361,16 +361,16 @@ def count_as_built(counter: AsBuilt | None) -> None:
 def layers_as_built(
     stack: Any, layers: Sequence[int], count: Callable[[], Block]
 ) -> Iterable[tuple[Sequence[int], Block]]:
-    """As `AsBuilt.layers`; all together where nothing is from outside."""
+    """Group layers like `AsBuilt.layers`; a single group without extensions."""
     return [(layers, count())] if _as_built is None else _as_built.layers(stack, layers, count)
 
 
 def check_as_built(cost: Any) -> None:
-    """As `AsBuilt.check`; nothing where nothing is from outside."""
+    """Check a cost like `AsBuilt.check`; nothing to do without extensions."""
     if _as_built is not None:
         _as_built.check(cost)
 
 
 def linear(inputs: Formula, outputs: Formula, bias: bool = False) -> Formula:
-    """Parameters of a projection."""
+    """Return the number of parameters of a projection."""
     return inputs * outputs + outputs * bias

@@ -1,1 +1,1 @@
-"""What a whole model costs: its report, memory, times, layouts over devices, and models of equal cost. No torch."""
+"""The cost of a whole model: report, memory, times, layouts over devices, and models of equal cost. No torch."""

@@ -1,4 +1,4 @@
-"""The largest sizes that fit into a memory: the largest batch at a length, and the longest text at a batch."""
+"""The largest batch and the longest sequence that fit into a given memory."""
 
 import re
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from archetype.estimate.report import CostReport
 from archetype.table import Table
 
 UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-UNLIMITED = 2**31  # rows or tokens: more is as good as without a limit
+UNLIMITED = 2**31  # sequences or tokens: treated as no limit
 
 
 class Fit(NamedTuple):
-    """The largest sizes that fit. 0: not even one. None: there is no limit."""
+    """The largest sizes that fit; 0 if not even one fits, None if there is no limit."""
 
     use: str
     batch: int | None
@@ -21,10 +21,10 @@ class Fit(NamedTuple):
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as `24GiB`.
+    """Return the bytes of a size such as `24GiB`.
 
     Raises:
-        SpecError: it is not a size.
+        SpecError: the text is not a size.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
     units = {unit.lower(): size for unit, size in UNITS.items()}
@@ -35,10 +35,10 @@ def parse_size(text: str) -> int:
 
 
 def fits(report: CostReport, available: int) -> list[Fit]:
-    """The largest batch at the report's length, and the longest text at its batch, for inference and training.
+    """Return the largest batch at the report's length, and the longest sequences at its batch, for each use.
 
     Args:
-        report: of the model.
+        report: cost report of the model.
         available: bytes of memory.
     """
     cost, source = report.memory_cost, report.source_length
@@ -59,7 +59,7 @@ def fits(report: CostReport, available: int) -> list[Fit]:
 
 
 def fit_table(report: CostReport, fitting: list[Fit]) -> Table:
-    """The largest batch and the longest text for each use."""
+    """Return a table of the largest batch and longest sequence for each use."""
     rows = []
     for use, *sizes in fitting:
         rows.append([use, *("no limit" if size is None else f"{size:,}" for size in sizes)])
@@ -70,7 +70,7 @@ def fit_table(report: CostReport, fitting: list[Fit]) -> Table:
 
 
 def largest(holds: Callable[[int], bool], limit: int) -> int:
-    """The largest number up to `limit` for which something holds, if it holds for all smaller ones; 0 for none."""
+    """Return the largest number up to `limit` for which `holds` is true, if it is monotonic; 0 if there is none."""
     low, high = 0, 1
     while high < limit and holds(high):
         low, high = high, high * 2

@@ -1,4 +1,4 @@
-"""One size of a specification, solved so that it costs as much as another, or as a budget allows."""
+"""Solve for one size of a specification so that its cost equals that of another model or a budget."""
 
 import re
 from bisect import bisect_left
@@ -11,38 +11,38 @@ from archetype.models.spec import ModelSpec
 from archetype.spec.edit import assign, value_at
 
 MEASURES = ("parameters", "active", "flops", "state")
-FEW = 256  # values up to here are all tried: numbers of layers and heads have no common step
+FEW = 256  # up to here all values are tried: numbers of layers and heads need not be multiples of anything
 LARGEST = 2**24
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 BYTES = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-STATE_SIZES = ("num_kv_heads", "kv_lora_rank")  # fields of a mixer by which its state grows, and nothing of its form
-MISS = 0.01  # of the target: by how much a field that ends short of it may still be said to match
+STATE_SIZES = ("num_kv_heads", "kv_lora_rank")  # fields of a mixer that determine only the size of its state
+MISS = 0.01  # accepted relative deviation from the target
 
 
 class Match(NamedTuple):
-    """The nearest specification that one field can give."""
+    """The specification closest to the target."""
 
     spec: ModelSpec
     path: str
     before: int
     after: int
-    amount: int  # of the measure, now
+    amount: int  # amount of the measure after the change
     target: int
 
 
 def match(model: ModelSpec, other: ModelSpec | int, measure: str, path: str | None = None) -> Match:
-    """Change one whole number of `model` until it comes as near to `other` as that number can bring it.
+    """Change one integer field of `model` until its cost is as close to the target as possible.
 
     Args:
-        model: what is changed.
-        other: a model that it should cost as much as, or the amount itself.
-        measure: parameters; active ones for each token; FLOPs of a forward pass; bytes of the state, both of
-            one row as long as the context, of two models as long as the shorter one.
-        path: the field (absent: the width of the feed-forward parts, or of the model; of `state`, the key/value heads
-            or the rank of the latent).
+        model: the specification to be changed.
+        other: a model whose cost is the target, or the target itself.
+        measure: parameters; active parameters per token; FLOPs of a forward pass; bytes of the state. The last two are
+            for one sequence as long as the context (of two models, the shorter context).
+        path: the field (absent: the width of the feed-forward parts, or of the model; for `state`, the number of
+            key/value heads, or the rank of the latent).
 
     Raises:
-        SpecError: there is no such measure, the field is not a whole number, or none of its values comes near.
+        SpecError: the measure is unknown, the field is not an integer, or no value comes close.
     """
     if measure not in MEASURES:
         raise SpecError("match", f"there is no measure {measure!r}", f"use one of {', '.join(MEASURES)}")
@@ -71,10 +71,10 @@ def match(model: ModelSpec, other: ModelSpec | int, measure: str, path: str | No
 
 
 def read_amount(text: str, measure: str) -> int | None:
-    """Read an amount such as `3M`, or `64MiB` of the state; return None for a text that is not a number.
+    """Read an amount such as `3M`, or `64MiB` for the state; return None if the text is not a number.
 
     Raises:
-        SpecError: it is a number with a unit that the measure does not have, or zero.
+        SpecError: the unit does not belong to the measure, or the amount is zero.
     """
     number = re.fullmatch(r"(\d+(?:[_,]\d{3})*(?:\.\d+)?) ?([A-Za-z]*)", text)
     if number is None:
@@ -88,7 +88,7 @@ def read_amount(text: str, measure: str) -> int | None:
 
 
 def amount(model: ModelSpec, measure: str, length: int) -> int:
-    """How much of a measure a specification has, of one row of `length` tokens."""
+    """Return a specification's amount of a measure, for one sequence of `length` tokens."""
     if measure == "parameters":
         return total_parameters(model)
     report = cost_report(model, batch=1, length=length)
@@ -98,7 +98,7 @@ def amount(model: ModelSpec, measure: str, length: int) -> int:
 
 
 def _usual_path(model: ModelSpec, measure: str) -> str:
-    """The field that changes the measure and nothing of the model's form."""
+    """Return the field that is varied by default for a measure."""
     layers = getattr(model, "layers", ())
     for name in STATE_SIZES if measure == "state" and layers else ():
         if all(name in type(block.mixer).model_fields for block in layers):
@@ -110,12 +110,12 @@ def _usual_path(model: ModelSpec, measure: str) -> str:
 
 
 def _num_heads(model: ModelSpec, path: str) -> int:
-    """The number of key/value heads where none is given."""
+    """Return the number of key/value heads if the field is not set."""
     return int(value_at(model, path.replace("num_kv_heads", "num_heads")))
 
 
 def _possible_values(model: ModelSpec, path: str, value: int) -> Sequence[int]:
-    """The values to try: every one that is accepted where the field is small, else multiples of its smallest step."""
+    """Return the values to try: every accepted one if the field is small, else multiples of its smallest step."""
     if value <= FEW:
         return [number for number in range(1, max(2 * value, 64) + 1) if _is_accepted(model, path, number)]
     step = next((step for step in range(1, value + 1) if _is_accepted(model, path, value + step)), value)

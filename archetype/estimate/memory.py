@@ -1,9 +1,9 @@
-"""Bytes: the state that decoding keeps, and what training holds of weights, gradients, moments and activations.
+"""Memory in bytes: the state in decoding, and weights, gradients, optimizer moments and activations in training.
 
-Of the logits the loss saves their log-softmax, in float32. Backward begins with two more copies, the gradients behind
-and before the log-softmax; with them a training step holds the most, unless gradients and the optimizer's step take
-more. In bfloat16 every weight of a product has a cast copy, from forward to backward. With activation checkpointing
-only the blocks' inputs are saved, and one block's activations at a time.
+The loss saves the log-softmax of the logits in float32. At the start of the backward pass there are two more copies,
+the gradients after and before the log-softmax; a training step then reaches its peak, unless gradients and the
+optimizer step need more. In bfloat16 every weight of a matrix product has a cast copy throughout forward and backward.
+With activation checkpointing only the inputs of blocks are saved, and the activations of one block at a time.
 """
 
 from functools import cached_property
@@ -18,63 +18,63 @@ from archetype.models.spec import ModelSpec
 
 
 class SavedActivations(NamedTuple):
-    """Bytes for a whole batch."""
+    """Bytes saved for backward, for a whole batch."""
 
-    embedding_and_head: int  # with what layers share, final norms and the loss
+    embedding_and_head: int  # including tensors shared by layers, final norms and the loss
     blocks: int
-    block_inputs: int  # all that is saved of blocks whose activations are computed again
-    largest_block: int  # with the gradient that its backward pass begins with
-    logits: int  # one copy in float32; while the loss's gradient is computed there are two beside what is saved
-    logits_weight_gradient: int  # in float32, beside the logits' own
-    num_logits: int = 1  # how many copies are saved: of the next token, and of each further one
+    block_inputs: int  # all that is saved of recomputed blocks
+    largest_block: int  # including the gradient at the start of its backward pass
+    logits: int  # one copy in float32; the loss's gradient needs two more than are saved
+    logits_weight_gradient: int  # in float32, in addition to the logits' own
+    num_logits: int = 1  # saved copies: of the next token and each further token
 
     @property
     def saved(self) -> int:
-        """The bytes that autograd saves."""
+        """Bytes that autograd saves."""
         return self.embedding_and_head + self.blocks
 
     @property
     def peak(self) -> int:
-        """The bytes that are held when the gradient of the loss is computed."""
+        """Bytes allocated while the gradient of the loss is computed."""
         return self.saved + self.loss_gradient
 
     @property
     def peak_recomputed(self) -> int:
-        """The same with activation checkpointing: the logits and one block's activations never meet."""
+        """Peak with activation checkpointing: logits and a block's activations are never allocated at once."""
         return self.embedding_and_head + self.block_inputs + max(self.loss_gradient, self.largest_block)
 
     @property
     def loss_gradient(self) -> int:
-        """The bytes of the logits' gradient that are held, beside what is saved."""
+        """Bytes of the gradients of the logits, in addition to what is saved."""
         return 2 * self.logits + self.logits_weight_gradient
 
 
 class MemoryCost:
-    """The memory of a model, for any batch and length.
+    """Memory of a model for any batch and length.
 
     Args:
         model: the specification.
-        dtype: type of weights, or of each; training computes in bfloat16 where products have numbers of two bytes.
-        state_dtype: type of the state (absent: that of products).
+        dtype: data type of the weights, or one per tensor; training computes in bfloat16 for types of two bytes.
+        state_dtype: data type of the state (absent: that of matrix products).
 
     Raises:
-        SpecError: there is no such type.
+        SpecError: a data type is unknown.
     """
 
     def __init__(self, model: ModelSpec, dtype: str | WeightTypes, state_dtype: str | None = None) -> None:
         self.types = dtype if isinstance(dtype, WeightTypes) else WeightTypes.uniform(dtype)
         self.cost, self.state_dtype = model_cost(model), state_dtype or self.types.numbers
         self.itemsize, self.compute_dtype = bytes_of(self.types.numbers), compute_dtype(self.types.numbers)
-        state_bytes(1, self.state_dtype)  # refused before anything is counted
+        state_bytes(1, self.state_dtype)  # raises for an unknown type
 
     @cached_property
     def num_parameters(self) -> int:
-        """All parameters."""
+        """Number of parameters."""
         return num_parameters(self.cost).value
 
     @property
     def weights(self) -> int:
-        """Bytes of all parameters in their types."""
+        """Bytes of all parameters in their data types."""
         return self.types.weight_bytes(self.num_parameters)
 
     @cached_property
@@ -83,7 +83,7 @@ class MemoryCost:
 
     @cached_property
     def cast_weights(self) -> int:
-        """Bytes of the copies in bfloat16 of all weights of products."""
+        """Bytes of the bfloat16 copies of all weights of matrix products."""
         if self.compute_dtype == "float32":
             return 0
         rows = self._rows
@@ -95,7 +95,7 @@ class MemoryCost:
         return 2 * numbers
 
     def memory(self, batch: int, length: int, source: int | None = None) -> dict[str, int]:
-        """Weights in `dtype`, and what a training step holds: all but activations and copies in float32."""
+        """Return the bytes of weights, and of a training step (float32 except activations and weight copies)."""
         copy, saved = self.num_parameters * FLOAT32, self.saved_activations(batch, length, source)
         return {
             "weights": self.weights,
@@ -110,44 +110,44 @@ class MemoryCost:
         }
 
     def training_peak(self, activations: int) -> int:
-        """The most bytes that a training step holds.
+        """Return the peak memory of a training step.
 
-        Gradients come into being while activations go. So the peak is either where backward begins, with weights,
-        their copies, moments and all activations, or in the optimizer's step, with gradients and no activation.
+        Gradients are allocated while activations are freed. The peak is therefore either at the start of the backward
+        pass (weights, their copies, moments and all activations), or in the optimizer step (gradients, no activations).
 
         Args:
-            activations: held where backward begins, as `SavedActivations` says.
+            activations: bytes allocated at the start of the backward pass, from `SavedActivations`.
         """
         copy = self.num_parameters * FLOAT32
         return max(3 * copy + self.cast_weights + activations, 4 * copy)
 
     def state(self, batch: int, length: int, source: int | None = None) -> int:
-        """Bytes of the state of some rows.
+        """Return the bytes of the state of a batch.
 
         Args:
-            batch: rows.
-            length: tokens that each has room for.
-            source: tokens of each source, where there is one (absent: as many).
+            batch: number of sequences.
+            length: capacity of each sequence in tokens.
+            source: tokens per source, if there is one (absent: `length`).
         """
-        # a kind of model that reads no source need not know of one
+        # models without a source need not take the argument
         numbers, integers = self.cost.state(length) if source is None else self.cost.state(length, source)
         return batch * (state_bytes(numbers, self.state_dtype) + integers * INT64)
 
     def state_per_token(self, length: int, source: int | None = None) -> int:
-        """Bytes by which the state of one row grows per token: of target and source, unless the source has a length.
+        """Bytes by which the state of one sequence grows per token (averaged over a patch for MegaByte).
 
-        Where tokens are read in patches it is an average.
+        An encoder-decoder's source grows as well, unless its length is given.
         """
         patch_size = self.cost.patch_size
         return -(-(self.state(1, length + patch_size, source) - self.state(1, length, source)) // patch_size)
 
     def saved_activations(self, batch: int, length: int, source: int | None = None) -> SavedActivations:
-        """Bytes that autograd saves in a training step on `batch` rows of `length` tokens, save copies of weights."""
+        """Return the bytes that autograd saves in a training step, without copies of weights."""
         sources = None if source is None else constant(source)
         cost, forward = self.cost, Work(constant(batch), constant(length), "forward", source=sources)
         work, stack_work = forward.in_training(self.compute_dtype), cost.stack_work(forward)
         logits = cost.head.num_logits(batch, work.tokens) * FLOAT32
-        loss = logits + work.tokens * INT64 + FLOAT32  # log-softmax, targets, their number
+        loss = logits + work.tokens * INT64 + FLOAT32  # log-softmax, targets, number of targets
         shared, blocks, inputs, largest = cost.saved_activations(work) + loss, 0, 0, 0
         count = 0 if cost.further_tokens is None else cost.further_tokens.count
         if cost.further_tokens is not None:
@@ -161,5 +161,5 @@ class MemoryCost:
 
 
 def compute_dtype(dtype: str) -> ComputeType:
-    """The data type in which a training step computes products, for weights that are used in `dtype`."""
+    """Return the data type of matrix products in training, for weights used in `dtype`."""
     return "bfloat16" if bytes_of(dtype) == 2 else "float32"

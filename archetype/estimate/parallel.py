@@ -1,20 +1,20 @@
-"""Memory and time of training on many devices, with the communication between them.
+"""Memory and time of distributed training, including communication.
 
-Bytes that each device sends and receives in a step, for shards of N devices, T of which share each matrix, X the
-positions of each row, P pipeline stages and m micro-batches:
+Bytes that each device sends and receives in a step, with N shards, T-way tensor parallelism, X-way context
+parallelism, P pipeline stages and m micro-batches:
 
 * shards (FSDP; Rajbhandari 2019, section 7; Zhao 2023): weights are gathered for forward and again for backward, and
-  gradients are scattered: 3 (N - 1)/N times the weights of the device's stage, whatever the batch;
-* copies: an all-reduce of gradients, 2 (N - 1)/N times them;
-* matrices (Shoeybi 2019, section 3): two all-reduces of a block's vectors in forward and two in backward, of
-  2 (T - 1)/T times rows x tokens x D each; recomputed blocks repeat those of forward;
-* positions (Dubey 2024, section 3.3.2): the keys and values of whole rows are gathered in forward, and their gradients
-  scattered in backward, (X - 1)/X times them each; recomputed blocks gather once more;
-* stages (Huang 2018; Narayanan 2021, section 2.2): vectors go on and gradients return once for each micro-batch, and
+  gradients are reduce-scattered: 3 (N - 1)/N times the weights of the device's stage, whatever the batch;
+* replicas (data parallelism): an all-reduce of gradients, 2 (N - 1)/N times their size;
+* tensor parallelism (Shoeybi 2019, section 3): per block two all-reduces of vectors in forward and two in backward, of
+  2 (T - 1)/T times sequences x tokens x D each; recomputed blocks repeat those of forward;
+* context parallelism (Dubey 2024, section 3.3.2): keys and values of whole sequences are gathered in forward, and
+  their gradients scattered in backward, (X - 1)/X times their size each; recomputed blocks gather once more;
+* pipeline stages (Huang 2018; Narayanan 2021, section 2.2): vectors and gradients are sent once per micro-batch, and
   (P - 1)/m of the time of all micro-batches is idle.
 
-Gathering and scattering weights go on while blocks compute, and count where they take longer; of all else, products
-wait.
+Gathering and scattering weights overlaps with computation and counts only if it takes longer; computation waits for
+all other communication.
 """
 
 import math
@@ -30,19 +30,19 @@ from archetype.machine.hardware import Device
 from archetype.models.spec import ModelSpec
 from archetype.table import Table, size
 
-NODE = 8  # devices of a machine that are joined by links of their own
+NODE = 8  # devices of a machine with direct links
 NVLINK = {"A100": 300e9, "H100": 450e9, "H200": 450e9, "B200": 900e9, "MI300X": 448e9, "MI325X": 448e9}
-# bytes a second in one direction (NVIDIA's and AMD's data sheets); others share the bus of PCIe 4.0 x16
+# bytes per second in one direction (NVIDIA's and AMD's data sheets); other devices share a PCIe 4.0 x16 bus
 PCIE = 32e9
-NETWORK = 50e9  # bytes a second and device between machines: 400 Gb/s
-UTILIZATION = {"A100": 0.65}  # share of the peak that a large model's products reach on one device; others:
-DEFAULT_UTILIZATION = 0.5  # both as torchtitan's published steps show, whose H100 had less power than most
-USABLE = 0.94  # of a device's memory, beside what its driver and its allocator keep
+NETWORK = 50e9  # bytes per second and device between machines: 400 Gb/s
+UTILIZATION = {"A100": 0.65}  # fraction of the peak that matrix products of a large model reach; others:
+DEFAULT_UTILIZATION = 0.5  # both from torchtitan's published steps, whose H100 had less power than most
+USABLE = 0.94  # of a device's memory; the rest is for driver and allocator
 MAX_DEVICES = 1024
 
 
 class Layout(NamedTuple):
-    """How devices share a training step."""
+    """Degrees of parallelism of a training step."""
 
     data_parallel: int = 1
     shard: int = 1
@@ -52,17 +52,17 @@ class Layout(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """Number of devices."""
         return math.prod(self)
 
     @property
     def rows_shared(self) -> int:
-        """Among how many the rows of a batch are shared out."""
+        """Number of ways in which the batch is split."""
         return self.data_parallel * self.shard
 
     @property
     def shards(self) -> int:
-        """In how many a copy's weights are cut: processes that share positions have some each, where any are cut."""
+        """Number of shards of a replica's weights; `context` multiplies them if `shard` or `tensor` exceeds 1."""
         return self.shard * self.context if max(self.shard, self.tensor) > 1 else 1
 
     def __str__(self) -> str:
@@ -73,20 +73,20 @@ class Step(NamedTuple):
     """A training step of one layout."""
 
     layout: Layout
-    rows: int  # of a device, at once
+    rows: int  # per device, at once
     micro_batches: int
     recomputes: bool
-    memory: int  # bytes of the device that holds most
+    memory: int  # bytes of the device with the highest memory
     compute: float  # seconds
-    gathering: float  # of weights and gradients, beside computing
-    reducing: float  # of vectors, while products wait
-    bubble: float  # share of the time that stages wait
+    gathering: float  # seconds for weights and gradients, overlapping with computation
+    reducing: float  # seconds for vectors, during which computation waits
+    bubble: float  # fraction of the time that stages are idle
     seconds: float
     tokens: int  # of the whole batch
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens a second of one device."""
+        """Tokens per second and device."""
         return self.tokens / self.seconds / self.layout.devices
 
 
@@ -99,10 +99,10 @@ class Cluster(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, device: Device) -> "Cluster":
-        """NODESxGPUS, such as 16x8.
+        """Parse NODESxGPUS, such as 16x8.
 
         Raises:
-            SpecError: it is not that, or more than 1,024 devices.
+            SpecError: the text has another form, or means more than 1,024 devices.
         """
         nodes, _, devices = text.lower().partition("x")
         if not nodes.isdecimal() or not devices.isdecimal() or not 0 < int(nodes) * int(devices) <= MAX_DEVICES:
@@ -112,11 +112,11 @@ class Cluster(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """The number of all devices."""
+        """Number of devices."""
         return self.nodes * self.devices_per_node
 
     def bandwidth(self, span: int) -> float:
-        """Bytes a second of each device among `span` neighbouring ones."""
+        """Return the bytes per second of each device in a group of `span` neighbours."""
         link = next((link for name, link in NVLINK.items() if self.device.name.startswith(name)), PCIE)
         return link if span <= self.devices_per_node else min(link, NETWORK)
 
@@ -127,11 +127,11 @@ class Planner:
     Args:
         model: the specification.
         cluster: of devices.
-        batch_size: rows of the whole batch.
-        length: tokens of a row.
-        dtype: that products are computed in.
-        cuts_vectors: whether processes that share matrices share the vectors between them and the logits too
-            (sequence parallelism; Korthikanti 2022), which `archetype train` does not.
+        batch_size: sequences in the whole batch.
+        length: tokens per sequence.
+        dtype: data type of matrix products.
+        cuts_vectors: whether tensor parallelism also splits vectors and logits (sequence parallelism; Korthikanti
+            2022), which `archetype train` does not do.
     """
 
     def __init__(
@@ -142,17 +142,17 @@ class Planner:
         self.model, self.cluster, self.batch_size, self.length, self.dtype = model, cluster, batch_size, length, dtype
         name = cluster.device.name
         shares = (share for start, share in UTILIZATION.items() if name.startswith(start))
-        self.speed = cluster.device.peak(dtype) * next(shares, DEFAULT_UTILIZATION)  # FLOPs a second
+        self.speed = cluster.device.peak(dtype) * next(shares, DEFAULT_UTILIZATION)  # FLOPs per second
         self.report = cost_report(model, 1, length, dtype)
         self.itemsize = 2 if compute_dtype(dtype) == "bfloat16" else 4
         rows = [row for row in self.report.rows if row.in_block]
         self.in_blocks = sum(row.parameters for row in rows)
-        self.in_passes = sum(row.parameters * row.layers // max(1, row.owners) for row in rows)  # shared ones each time
+        self.in_passes = sum(row.parameters * row.layers // max(1, row.owners) for row in rows)  # shared: per pass
         self.beside_blocks = self.report.parameters["total"] - self.in_blocks
         self.width = int(getattr(model, "d_model", 0) or model.stacks[0].d_model)
 
     def steps(self) -> Iterator[Step]:
-        """The fastest step of each layout that the model and the batch allow, whether it fits or not."""
+        """Yield the fastest step of each layout that model and batch allow, or the smallest one if none fits."""
         for layout in self.layouts():
             steps = [
                 step for rows in self._rows(layout) for step in (self.step(layout, rows, r) for r in (False, True))
@@ -160,7 +160,7 @@ class Planner:
             yield min(steps, key=lambda step: (not self.fits(step), step.seconds if self.fits(step) else step.memory))
 
     def layouts(self) -> Iterator[Layout]:
-        """Every way to share the work among all devices of the cluster."""
+        """Yield every way to distribute the work over all devices."""
         devices, layers = self.cluster.devices, self.model.num_layers
         for tensor in _divisors(min(self.cluster.devices_per_node, NODE)):
             if any(heads % tensor for heads in _heads(self.model)):
@@ -178,12 +178,12 @@ class Planner:
                             yield Layout(rows_shared // shard, shard, tensor, pipeline, context)
 
     def step(self, layout: Layout, rows: int, recomputes: bool) -> Step:
-        """Memory and time of one step.
+        """Return memory and time of one step.
 
         Args:
-            layout: of the devices.
-            rows: that a device computes at once.
-            recomputes: whether backward computes the blocks' activations again.
+            layout: layout of the devices.
+            rows: sequences that a device processes at once.
+            recomputes: whether activation checkpointing recomputes the blocks.
         """
         own_rows = self.batch_size // layout.rows_shared
         micro_batches = -(-own_rows // rows)
@@ -207,11 +207,11 @@ class Planner:
         )
 
     def volumes(self, layout: Layout, rows: int, micro_batches: int, recomputes: bool) -> Mapping[str, float]:
-        """Bytes that a device sends in a step, by the dimension of the mesh."""
+        """Return the bytes that a device sends per step, by mesh dimension."""
         parameters, copies = self._parameters(layout), layout.rows_shared * layout.context // layout.shards
         vectors = rows * self.length / layout.context * self.width * self.itemsize
         again = (self.in_passes - self.in_blocks) * self._blocks(layout) / self.model.num_layers / layout.tensor
-        gathers = (2 * self.itemsize + FLOAT32) * (parameters + again) * micro_batches  # gradients meet after each
+        gathers = (2 * self.itemsize + FLOAT32) * (parameters + again) * micro_batches  # gradients in each
         reduces = (6 if recomputes else 4) * self._blocks(layout) * micro_batches
         return {
             "shard": gathers * _ring(layout.shards),
@@ -222,7 +222,7 @@ class Planner:
         }
 
     def memory(self, layout: Layout, rows: int, micro_batches: int, recomputes: bool) -> int:
-        """Bytes of the device that holds most: the first stage, whose micro-batches are all on their way."""
+        """Return the bytes of the device that needs most: the first stage, which holds the most micro-batches."""
         parameters = self._parameters(layout)
         shards = layout.shards
         state = 4 * FLOAT32 * parameters / shards  # weights, gradients, two moments
@@ -230,32 +230,32 @@ class Planner:
         gathered = (2 * self.itemsize + FLOAT32) * one_block * (shards > 1)  # two blocks, and the gradients of one
         gathered += self.itemsize * self.beside_blocks / layout.tensor * (shards > 1)
         if shards == 1 and self.itemsize == 2:
-            gathered = 2 * parameters  # the copies in bfloat16
+            gathered = 2 * parameters  # the bfloat16 copies
         held = min(layout.pipeline, micro_batches)
         return int(
             state
             + gathered
             + self._activations(layout, rows, recomputes) * held
             + self._logits(rows) / self._cut(layout) / layout.context
-            + self.length**2 / 2 / layout.context * (layout.context > 1)  # the mask, which layers share
+            + self.length**2 / 2 / layout.context * (layout.context > 1)  # the mask, shared by layers
         )
 
     def fits(self, step: Step) -> bool:
-        """Whether a device has room for it."""
+        """Whether the step fits into a device's memory."""
         memory = self.cluster.device.memory
         return memory is None or step.memory <= USABLE * memory
 
     def _parameters(self, layout: Layout) -> float:
-        """Parameters of the largest stage, which has the embedding or the head too."""
+        """Return the parameters of the largest stage, including those outside the blocks."""
         in_stage = self.in_blocks * self._blocks(layout) / self.model.num_layers
         return (in_stage + self.beside_blocks) / layout.tensor
 
     def _blocks(self, layout: Layout) -> int:
-        """Blocks of the longest stage."""
+        """Return the number of blocks in the longest stage."""
         return -(-self.model.num_layers // layout.pipeline)
 
     def _activations(self, layout: Layout, rows: int, recomputes: bool) -> float:
-        """Activations of the blocks of one stage: norms and inputs of products are whole in every device."""
+        """Return the activation bytes of one stage's blocks; tensor parallelism replicates norms and product inputs."""
         cost, forward = self.report.memory_cost.cost, Work(constant(rows), constant(self.length), "forward")
         work = forward.in_training(compute_dtype(self.dtype))
         inputs = rows * self.length * self.width
@@ -274,7 +274,7 @@ class Planner:
         return total * self._blocks(layout) / self.model.num_layers / layout.context + keys
 
     def _keys(self, layout: Layout) -> float:
-        """Bytes of the keys and values, or latents, of one whole row, in the blocks of a stage."""
+        """Return the bytes of keys and values (or latents) of one whole sequence, in the blocks of one stage."""
         if layout.context == 1:
             return 0.0
         numbers = 0.0
@@ -286,7 +286,7 @@ class Planner:
         return numbers * self.length * self.itemsize
 
     def _contexts(self, devices: int) -> list[int]:
-        """How many devices may share the positions of a row."""
+        """Return the possible degrees of context parallelism."""
         blocks = [block for stack in self.model.stacks for block in stack.layers]
         parts = [part for block in blocks for content in block.contents.values() for part in content.each()]
         if not self.model.shares_positions or any(part.needs_whole_rows is not None for part in parts):
@@ -294,7 +294,7 @@ class Planner:
         return [number for number in _divisors(devices) if number == 1 or self.length % (2 * number) == 0]
 
     def _divides(self, num_stages: int) -> bool:
-        """Whether no stage needs of another what does not go from one to the next."""
+        """Whether stages are independent except for the vectors passed between neighbours."""
         stacks = self.model.stacks
         return num_stages == 1 or all(
             stack.divides and stack.used_of_other_stage(num_stages) is None for stack in stacks
@@ -314,14 +314,14 @@ class Planner:
 
 
 def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list[Step]:
-    """The layouts that fit, the fastest first.
+    """Return the layouts that fit, fastest first.
 
     Args:
-        planner: of a model on a cluster.
-        sizes: by the name of a size of the layout, what it must be (absent: any).
+        planner: planner of a model on a cluster.
+        sizes: required sizes of the layout, by name (absent: any).
 
     Raises:
-        SpecError: none fits, or none has these sizes.
+        SpecError: no layout fits, or none has these sizes.
     """
     steps = [*planner.steps()]
     if sizes:
@@ -340,7 +340,7 @@ def best_steps(planner: Planner, sizes: Mapping[str, int] | None = None) -> list
 
 
 def plan_table(planner: Planner, steps: list[Step]) -> Table:
-    """Memory and throughput of each step."""
+    """Return a table of memory and throughput of each step."""
     headings = ["layout", "rows at once", "recompute", "memory", "tokens/s a device", "seconds", "waits", "MFU"]
     return Table(headings, [_cells(planner, step) for step in steps])
 
@@ -356,7 +356,7 @@ def _cells(planner: Planner, step: Step) -> list[str]:
 
 
 def _heads(model: ModelSpec) -> set[int]:
-    """Every number of heads of a model's attention."""
+    """Return the numbers of query and key/value heads of all attention layers."""
     return {
         heads
         for stack in model.stacks
@@ -372,5 +372,5 @@ def _divisors(number: int) -> list[int]:
 
 
 def _ring(devices: int) -> float:
-    """The share of a tensor that a device sends when all gather or scatter it in a ring."""
+    """Return the fraction of a tensor that a device sends in a ring all-gather or reduce-scatter."""
     return (devices - 1) / devices

@@ -1,4 +1,4 @@
-"""The whole cost of a specification: as a value, as JSON, and as tables."""
+"""The cost report of a specification, as a value, as JSON, and as tables."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ ATTENTION: dict[AttentionPairs, str] = {
 
 @dataclass(frozen=True, repr=False)
 class CostReport:
-    """The cost of a specification, for a batch of rows of a length, in a data type."""
+    """Cost of a specification for a batch of sequences of one length, in a data type."""
 
     spec: ModelSpec
     batch: int
@@ -48,7 +48,7 @@ class CostReport:
     attention: AttentionPairs
     rows: tuple[Row, ...]
     memory_cost: MemoryCost  # for any batch and length
-    source_length: int | None = None  # tokens of each source; None: there is none, or it is as long as its target
+    source_length: int | None = None  # tokens per source (None: no source, or as long as the target)
 
     @cached_property
     def formulas(self) -> Mapping[Column, Formula]:
@@ -57,18 +57,18 @@ class CostReport:
 
     @cached_property
     def symbols(self) -> Mapping[Symbol, str]:
-        """How the report writes each symbol: those of its formulas, and of the orders of growth."""
+        """Name of each symbol in the formulas and complexities of the report."""
         formulas = (formula for row in self.rows for formula in row.formulas.values())
         return symbol_names(formulas, {one for mixing in self._mixing for one in mixing.sizes.values()})
 
     @property
     def legend(self) -> dict[str, tuple[int, str]]:
-        """The value and the meaning of each symbol."""
+        """Value and meaning of each symbol."""
         return {name: (symbol.value, symbol.meaning) for symbol, name in self.symbols.items()}
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Total, those in embedding tables, those active for one token, and both without the tables."""
+        """Parameter counts: all, embedding tables, active per token, and all and active without the tables."""
         whole, active = self.formulas["parameters"].value, self.formulas["active"].value
         embedding = sum(row.parameters for row in self.rows if row.is_table)
         return {
@@ -81,9 +81,9 @@ class CostReport:
 
     @property
     def flops(self) -> dict[str, int]:
-        """FLOPs of a forward pass over whole rows, of their prefill, of one more token each, and of a training step.
+        """FLOPs of a forward pass, of prefill, of decoding one token per sequence, and of a training step.
 
-        Backward takes twice the forward pass: the gradients of input and weight of every product.
+        The backward pass takes twice the FLOPs of the forward pass: gradients of input and weight of every product.
         """
         phases = {phase: self.formulas[phase].value for phase in PHASES}
         train = 3 * (self.formulas["forward"] + self._further_flops)
@@ -91,7 +91,7 @@ class CostReport:
 
     @cached_property
     def allowed_flops(self) -> dict[str, int]:
-        """The same with the pairs of positions that are allowed, fewer than what a program need not skip."""
+        """FLOPs that count only the allowed pairs of positions, and not masked pairs that a program may compute."""
         if self.attention == "allowed":
             return self.flops
         types = self.memory_cost.types
@@ -99,25 +99,24 @@ class CostReport:
 
     @property
     def flops_of_blocks(self) -> int:
-        """FLOPs of a forward pass through all blocks, which activation checkpointing computes once more."""
+        """FLOPs of a forward pass through all blocks, which activation checkpointing repeats."""
         return total(row.formulas["forward"] for row in self.rows if row.in_block).value
 
     @property
     def _further_flops(self) -> Formula:
-        """FLOPs of a forward pass in training that other passes do without."""
+        """FLOPs of the forward pass that only training computes (further tokens)."""
         further = self.memory_cost.cost.further_tokens
         return ZERO if further is None else further.flops(self._forward)
 
     @property
     def _forward(self) -> Work:
-        """The work of a forward pass."""
         source = None if self.source_length is None else constant(self.source_length)
         length = symbol("T", self.length, self.spec)
         return Work(symbol("B", self.batch), length, "forward", self.attention, source=source)
 
     @property
     def state(self) -> dict[str, int]:
-        """Bytes that decoding keeps: for each further token of a row, and for all rows at full length."""
+        """Bytes of the state in decoding: per further token of a sequence, and of the batch at full length."""
         return {
             "bytes_per_token": self.memory_cost.state_per_token(self.length, self.source_length),
             "bytes": self.memory_cost.state(self.batch, self.length, self.source_length),
@@ -125,12 +124,12 @@ class CostReport:
 
     @property
     def state_name(self) -> str:
-        """What decoding keeps: of hybrids the state of each kind of mixer."""
+        """Name of the state; for hybrids, the state of each kind of mixer."""
         return ", ".join(self.memory_cost.cost.state_names)
 
     @property
     def workload(self) -> str:
-        """What is read at once."""
+        """Input of a pass in words, such as `8 x 1,024 tokens`."""
         if self.memory_cost.cost.reads == "images":
             return f"{self.batch:,} image{'s' * (self.batch > 1)} of {self.length:,} positions"
         source = "" if self.source_length is None else f" and sources of {self.source_length:,}"
@@ -138,12 +137,12 @@ class CostReport:
 
     @cached_property
     def memory(self) -> dict[str, int]:
-        """Bytes of the weights in `dtype`, and what training holds."""
+        """Bytes of the weights in `dtype`, and of a training step."""
         return self.memory_cost.memory(self.batch, self.length, self.source_length)
 
     @property
     def complexity(self) -> dict[str, Complexity]:
-        """How the work of each mixer grows."""
+        """Complexity of each mixer."""
         return {f"{mixing.blocks}.mixer": mixing.written(self.symbols) for mixing in self._mixing}
 
     @cached_property
@@ -161,7 +160,7 @@ class CostReport:
         return mixing
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows as plain data, one for each module: its counts, and their formulas as text."""
+        """Return one dictionary per module with its counts and formulas."""
         return [
             {name: getattr(row, name) for name in ("module", "layers", *COLUMNS)}
             | {"formulas": {column: self._text(row, column) for column in COLUMNS}}
@@ -169,7 +168,7 @@ class CostReport:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, for `--json`."""
+        """Return the report as plain data, for `--json`."""
         return {
             "name": self.spec.name,
             **{name: getattr(self, name) for name in ("batch", "length", "source_length", "dtype", "attention")},
@@ -183,12 +182,12 @@ class CostReport:
         }
 
     def tables(self) -> list[Table]:
-        """Parameters by module, FLOPs by module, formulas, and sums."""
+        """Return the tables of parameters, FLOPs, formulas and sums."""
         tables = [self._parameters_table(), self._flops_table(), self._formulas_table(), self._sums_table()]
         return [table for table in tables if table.rows]
 
     def table(self) -> str:
-        """All tables as text, as `archetype cost` prints them."""
+        """Return all tables as text, as `archetype cost` prints them."""
         return "\n\n".join(map(str, self.tables()))
 
     __str__ = __repr__ = table
@@ -217,7 +216,7 @@ class CostReport:
         return Table(headings[:columns], [row[:columns] for row in rows], text_columns=2)
 
     def _formulas_table(self) -> Table:
-        """The formulas of the totals, what their symbols stand for, and how mixers grow."""
+        """Return the formulas of the totals, the meaning of their symbols, and the complexity of mixers."""
         formulas = {column: self.formulas[column].text(self.symbols) for column in ("parameters", "forward", "decode")}
         rows = [[column, text] for column, text in formulas.items() if text != "0"]
         symbols = (f"{name} = {value:,} {meaning}" for name, (value, meaning) in self.legend.items())
@@ -225,7 +224,7 @@ class CostReport:
         blocks: dict[str, list[str]] = {}
         for mixing in self._mixing:
             text, token, state = mixing.written(self.symbols)
-            length = mixing.sizes["T"].name  # MegaByte's global model reads patches, its local one the bytes of one
+            length = mixing.sizes["T"].name  # MegaByte's global model reads patches, its local one bytes
             whole = "an image" if mixing.reads == "images" else "a patch" if length == "J" else "a sequence"
             orders = f"{text} for {whole}"
             if mixing.decodes:
@@ -260,12 +259,12 @@ class CostReport:
 
 
 class _Mixing(NamedTuple):
-    """How the work of equal mixers grows.
+    """Complexity of equal mixers.
 
     Attributes:
-        blocks: that have them.
+        blocks: the blocks that contain them.
         complexity: in the letters of the mixer.
-        sizes: what its letters stand for in this model.
+        sizes: symbols of these letters in this model.
         reads: what the model reads.
         decodes: whether they keep a state from token to token.
     """
@@ -277,7 +276,7 @@ class _Mixing(NamedTuple):
     decodes: bool
 
     def written(self, names: Mapping[Symbol, str]) -> Complexity:
-        """The orders in the letters of the report."""
+        """Write the complexity in the letters of the report."""
 
         def letter(match: re.Match[str]) -> str:
             size = self.sizes.get(match[0])
@@ -299,16 +298,16 @@ def cost_report(
 
     Args:
         model: the specification.
-        batch: rows at once.
-        length: tokens of each row (absent: the context length); an image has its positions.
-        dtype: type of the weights, such as bfloat16 or int4, or the types of each.
+        batch: number of sequences.
+        length: tokens per sequence (absent: the context length); for an image, its positions.
+        dtype: data type of the weights, such as bfloat16 or int4, or one per tensor.
         attention: count every pair of positions that is `computed`, masked or not, or only those that are `allowed`.
-        source_length: tokens of each source, of an encoder-decoder (absent: as many as of each row).
-        state_dtype: type of the state, such as fp8 (absent: that of the weights, of fewer than 16 bits bfloat16).
+        source_length: tokens per source of an encoder-decoder (absent: `length`).
+        state_dtype: data type of the state, such as fp8 (absent: that of the weights, or bfloat16 below 16 bits).
 
     Raises:
-        SpecError: a dtype or the way to count attention is unknown, a size is not positive, there are no positions
-            for a length, it is another than an image has, or the model reads no source.
+        SpecError: a data type or `attention` is unknown, a size is not positive, a length exceeds the model's positions
+            or differs from those of an image, or the model reads no source.
     """
     if attention not in ATTENTION:
         raise SpecError(
@@ -335,17 +334,17 @@ def cost_report(
 
 
 def common_length(models: Sequence[ModelSpec]) -> int | None:
-    """The length at which several models are compared: the shortest of their contexts; None where one reads images."""
+    """Return the length at which models are compared: the shortest context; None if one of them reads images."""
     return None if any(model.reads_images for model in models) else min(model.context_length for model in models)
 
 
 def total_parameters(model: ModelSpec) -> int:
-    """All parameters of a model, shared ones once."""
+    """Return the number of parameters of a model; shared ones count once."""
     return num_parameters(model_cost(model)).value
 
 
 def comparison_table(names: Sequence[str], reports: Sequence[CostReport]) -> Table:
-    """One column for each specification."""
+    """Return a table with one column per specification."""
     lines: dict[str, Callable[[CostReport], str]] = {
         "input": lambda report: report.workload,
         "parameters": lambda report: f"{report.parameters['total']:,}",
@@ -364,7 +363,7 @@ def comparison_table(names: Sequence[str], reports: Sequence[CostReport]) -> Tab
 
 
 def _of_text(report: CostReport, flops: int) -> str:
-    """FLOPs of one row; an image has no tokens."""
+    """Return the FLOPs per sequence as text; empty for images, which have no tokens."""
     return "" if report.memory_cost.cost.reads == "images" else _flops(flops // report.batch)
 
 

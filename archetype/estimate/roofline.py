@@ -1,12 +1,12 @@
-"""How long a phase takes at least: its FLOPs at the device's peak, or its memory traffic, whichever is longer.
+"""Roofline: the least time of a phase, by its FLOPs at the device's peak or by its memory traffic.
 
-Of attention the pairs that pattern and direction allow are counted, whatever the report counts: a kernel may skip the
-others. The shares that published programs reached are of all pairs, as those count.
+Attention counts only allowed pairs of positions, whatever the report counts, as a kernel may skip the others. The
+utilization reached by published programs, however, refers to all pairs, as their authors count.
 
-Traffic counted: weights once for each pass (of experts, as many as the tokens reach where they choose evenly), the
-state, and in training weights twice, gradients once, activations and copies of weights out and back, and the
-optimizer's seven passes over parameters. Everything else is assumed to stay near the processor; a real program comes no
-closer than its kernels do (Williams 2009). What published programs reach of the peaks stands beside.
+Memory traffic: weights once per pass (of experts, as many as the tokens reach if they choose evenly) and the state; in
+training, weights twice, gradients once, activations and copies of weights written and read, and seven passes of the
+optimizer over the parameters. Everything else is assumed to stay in caches; a real program is slower (Williams 2009).
+The utilization that published programs reach is given separately.
 """
 
 from collections.abc import Sequence
@@ -29,31 +29,31 @@ class PhaseTime(NamedTuple):
     phase: str
     flops: int
     traffic: int  # bytes
-    compute_seconds: float  # 0 where no peak is published
+    compute_seconds: float  # 0 if no peak is published
     memory_seconds: float
-    tokens: int  # that the phase reads or writes
+    tokens: int  # read or written by the phase
     seconds: float  # the longer of both
-    bound: str  # compute or memory, whichever takes so long
-    tokens_per_second: float  # of all rows together
-    unit: str  # what is counted: tokens; sequences of a model that reads them whole, or images
+    bound: str  # compute or memory, whichever is slower
+    tokens_per_second: float  # of the whole batch
+    unit: str  # tokens; sequences for a model that reads them whole; or images
     units_per_second: float
-    memory: int  # bytes that the device holds
-    usual_seconds: float | None = None  # at the share of the peak that a published program reached, where one did
+    memory: int  # required bytes on the device
+    usual_seconds: float | None = None  # at the utilization of a published program, if there is one
 
 
 class TooLarge(NamedTuple):
     """A phase for which a device has too little memory."""
 
     phase: str
-    memory: int  # bytes that it needs
+    memory: int  # required bytes
     available: int
 
 
 def predict(report: CostReport, device: Device) -> list[PhaseTime]:
-    """The phases of a model that fit on a device: prefill and decoding, or a forward pass, and a training step.
+    """Return the times of the phases that fit on a device: prefill and decode, or forward, and a training step.
 
-    The step computes activations again where they do not fit otherwise. Of a device without a published peak of FLOPs,
-    decoding alone, which memory limits.
+    The training step uses activation checkpointing if it does not fit otherwise. For a device without a published peak
+    only decode is returned, which is limited by memory.
     """
     times = [time for time in phase_times(report, device) if device.memory is None or time.memory <= device.memory]
     times = [time for time in times if device.flops or time.phase == "decode"]
@@ -62,7 +62,7 @@ def predict(report: CostReport, device: Device) -> list[PhaseTime]:
 
 
 def too_large(report: CostReport, device: Device) -> list[TooLarge]:
-    """The phases of a model for which a device has too little memory."""
+    """Return the phases of a model for which a device has too little memory."""
     times, available = phase_times(report, device), device.memory
     if available is None:
         return []
@@ -70,7 +70,7 @@ def too_large(report: CostReport, device: Device) -> list[TooLarge]:
 
 
 def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
-    """The phases of a model, as if the device had memory enough."""
+    """Return the times of all phases of a model, assuming enough memory."""
     flops, tokens, state = report.allowed_flops, report.batch * report.length, report.state["bytes"]
     memory, model, numbers = report.memory, report.memory_cost.cost, report.memory_cost.types.numbers
     optimizer = (2 + 1 + ADAMW_PASSES) * FLOAT32 * report.parameters["total"]
@@ -102,17 +102,17 @@ def phase_times(report: CostReport, device: Device) -> list[PhaseTime]:
 
 
 def chooses_experts(report: CostReport) -> bool:
-    """Whether the tokens decide how many weights a pass reads."""
+    """Whether the number of weights that a pass reads depends on the tokens (mixture of experts)."""
     return any(0 < row.active < row.parameters for row in report.rows)
 
 
 def launches(report: CostReport) -> int:
-    """Products of matrices that a forward pass starts at least, which no roofline has."""
+    """Return the minimal number of matrix products launched in a forward pass, whose overhead a roofline ignores."""
     return sum(row.layers for row in report.rows if row.forward)
 
 
 def time_table(times: list[PhaseTime], missing: Sequence[TooLarge] = ()) -> Table:
-    """How long each phase takes, what limits it, and what does not fit."""
+    """Return a table of the time of each phase, its bound, and the phases that do not fit."""
     rows = []
     for time in times:
         seconds = (f"{number:.3g}" if number else "" for number in (time.compute_seconds, time.memory_seconds))
@@ -127,14 +127,14 @@ def time_table(times: list[PhaseTime], missing: Sequence[TooLarge] = ()) -> Tabl
 
 
 def weights_read(report: CostReport, tokens: int, phase: Phase = "forward") -> int:
-    """Bytes of the weights that a pass over some tokens reads: no whole table where rows of it are looked up.
+    """Return the bytes of the weights that a pass over some tokens reads, without tables that are only looked up.
 
-    Of E experts that B tokens choose evenly, k each, a pass is expected to read E (1 - (1 - k/E)^B).
+    If B tokens choose k of E experts evenly, a pass is expected to read E (1 - (1 - k/E)^B) of them.
 
     Args:
-        report: of the model, with the types of its weights.
-        tokens: of all rows together.
-        phase: of the pass; products that rest in it, as an encoder's in decoding, read nothing.
+        report: cost report of the model, with the data types of its weights.
+        tokens: of the whole batch.
+        phase: of the pass; modules that do not run in it, such as an encoder in decoding, read nothing.
     """
     types, bits = report.memory_cost.types, Fraction(0)
     for row in report.rows:

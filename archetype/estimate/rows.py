@@ -1,4 +1,4 @@
-"""The cost of every module: one row for each, or for each module of several equal layers together."""
+"""Costs by module: one row per module, or per module of several equal layers together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,27 +18,27 @@ TABLES = (
     "embedding.token_type",
     "embedding.per_layer.token",
     "value_embedding",
-)  # ends of the names of looked-up tables
+)  # suffixes of the names of looked-up tables
 
 
 @dataclass(frozen=True)
 class Row:
-    """One module, or one module of several equal layers together: its counts, and the formula of each."""
+    """Counts and formulas of one module, or of one module of several equal layers."""
 
     module: str
     layers: int
-    owners: int  # how many of these layers have weights of their own
+    owners: int  # number of these layers with weights of their own
     in_block: bool
     formulas: Mapping[Column, Formula]
     parameters: int  # trained numbers
-    active: int  # parameters that one token meets
-    forward: int  # FLOPs of whole rows
-    prefill: int  # FLOPs of whole rows, with logits of the last token only
-    decode: int  # FLOPs of one more token of each row
+    active: int  # parameters used by one token
+    forward: int  # FLOPs of whole sequences
+    prefill: int  # FLOPs of whole sequences, with logits of the last token only
+    decode: int  # FLOPs of one more token per sequence
 
     @classmethod
     def of(cls, module: str, counts: Mapping[str, Counts], name: str, group: LayerGroup | None = None) -> "Row":
-        """The row of a module, from what is counted under its name; of all layers of a group together."""
+        """Return the row of a module from the counts under its name, summed over the layers of a group."""
         formulas, layers = {column: counts.get(column, {}).get(name, ZERO) for column in COLUMNS}, 1
         owners = 1 if group is None else group.owners
         if group is not None and (len(group.layers) > 1 or not group.owners):
@@ -63,15 +63,15 @@ def module_rows(
     phases: Sequence[Phase] = PHASES,
     source: int | None = None,
 ) -> list[Row]:
-    """Every module that has parameters or multiplies anything.
+    """Return a row for every module with parameters or FLOPs.
 
     Args:
-        cost: of the model.
-        batch: rows.
-        length: tokens of each.
+        cost: cost of the model.
+        batch: number of sequences.
+        length: tokens per sequence.
         attention: which pairs of positions count.
-        phases: FLOPs of other phases are 0.
-        source: tokens of each source, where there is one (absent: as many).
+        phases: phases to count; FLOPs of other phases are 0.
+        source: tokens per source, if there is one (absent: `length`).
     """
     B, T = symbol("B", batch), symbol("T", length, cost.spec)
     sources = None if source is None else constant(source)
@@ -94,7 +94,7 @@ def module_rows(
 
 
 def num_parameters(cost: ModelCost) -> Formula:
-    """All parameters, without the work of counting anything else."""
+    """Return the number of parameters, without counting anything else."""
     counts = [*cost.embedding_parameters().values(), *cost.head_parameters().values()]
     for stack in cost.stacks:
         counts += stack.parameters().values()
@@ -111,11 +111,11 @@ def _module_rows(parameters: Counts, flops: Mapping[str, Counts]) -> list[Row]:
 
 
 def _further_rows(cost: FurtherTokensCost) -> list[Row]:
-    """Parameters that no token meets outside training, and no FLOPs."""
+    """Return rows with parameters that are used only in training, without FLOPs."""
     rows = [Row.of(name, {"parameters": {name: one}}, name) for name, one in cost.parameters().items()]
     for group in cost.stack.groups:
         blocks = _block_rows(cost.stack.prefix, group, {"parameters": group.cost.parameters()})
-        rows += [replace(row, in_block=False) for row in blocks]  # of no layer
+        rows += [replace(row, in_block=False) for row in blocks]  # not part of any layer
     return rows
 
 
@@ -126,7 +126,7 @@ def _block_rows(prefix: str, group: LayerGroup, counts: Mapping[str, Counts]) ->
 
 
 def _in_order(parameters: Counts, flops: Counts) -> list[str]:
-    """A layer's modules; products without weights stand behind the projections of their content."""
+    """Return the modules of a layer in order; products without weights follow the projections of their content."""
     names = list(parameters)
     for product in flops:
         if product not in parameters:

@@ -1,4 +1,4 @@
-"""The state of a row by the layers that hold it: how decoding's memory grows, part by part."""
+"""The state of a sequence by layer, which shows how memory grows in decoding."""
 
 from archetype.models.cost import model_cost
 from archetype.models.spec import ModelSpec
@@ -6,11 +6,11 @@ from archetype.models.stack.cost import StatePart
 
 
 def state_parts(model: ModelSpec, length: int, source: int | None = None) -> list[StatePart]:
-    """The state of one row with room for `length` tokens, which sums to `MemoryCost.state`.
+    """Return the parts of the state of one sequence with room for `length` tokens; they sum to `MemoryCost.state`.
 
     Args:
-        model: the specification; of one that does not generate there is none.
+        model: the specification; empty for a model that does not generate.
         length: tokens.
-        source: tokens of a source, where there is one (absent: as many).
+        source: tokens per source, if there is one (absent: `length`).
     """
     return model_cost(model).state_parts(length, length if source is None else source)

@@ -1,4 +1,4 @@
-"""A model made wider so that the learning rate of a narrow one holds (muP)."""
+"""Widening a model so that the learning rate of a narrow one transfers (muP)."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ __all__ = ["widen"]
 
 
 def widen(model: Decoder, factor: int, std: float = 0.02) -> Decoder:
-    """A decoder that is `factor` times as wide, in maximal update parametrization (Yang 2021).
+    """Return a decoder `factor` times as wide in maximal update parametrization (Yang 2021).
 
-    The learning rate that is best with a factor of 1 is about the best with any other. Logits are scaled by 1 / factor;
-    there are more heads of the same width, whose scores keep their scale.
+    The best learning rate is nearly independent of the factor. Logits are scaled by 1 / factor; there are more heads of
+    the same size, whose scores keep their scale.
 
     Args:
-        model: of attention and MLPs, at the base width.
-        factor: of d_model, d_ff and the numbers of heads.
-        std: standard deviation of hidden matrices at the base width, and of all others at any.
+        model: a decoder with attention and MLPs, at the base width.
+        factor: factor of d_model, d_ff and the numbers of heads.
+        std: standard deviation of hidden matrices at the base width, and of all other matrices at any width.
 
     Raises:
         SpecError: a layer has other parts.

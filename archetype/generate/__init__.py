@@ -1,4 +1,4 @@
-"""From a model to text: settings, sampling, the engine, beam search, and what encoders answer."""
+"""Text generation: settings, sampling, the engine, beam search, scoring, and the outputs of encoders."""
 
 from archetype.generate.beam import Translation, beam_search, translate, translations
 from archetype.generate.class_report import ClassReport, ValueReport

@@ -1,4 +1,4 @@
-"""Beam search: the likeliest target of each source, found among the best few at every length; and translation by it."""
+"""Beam search over the targets of an encoder-decoder, and translation with it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ from archetype.native.products import max_rows
 from archetype.nn.cache import State
 from archetype.tokenizers import Tokenizer
 
-BATCH_SIZE = 64  # sources that are read together, and searched together where no native kernels limit the rows
+BATCH_SIZE = 64  # sources encoded in one batch; also searched in one batch if no native kernels limit the rows
 
 
 def beam_search(
     model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam
 ) -> list[list[int]]:
-    """The best target found for each source, without the tokens that start and end it.
+    """Return the best target found for each source, without start and end tokens.
 
     Args:
         model: in evaluation mode.
-        sources: tokens of each, as the model was trained to read them.
+        sources: token ids of each source, as the model was trained to read them.
         start: the token that every target starts with.
-        end: the token that ends one.
-        settings: of the search.
+        end: the token that ends a target.
+        settings: of the beam search.
     """
     return [max(finished)[1] for finished in finished_targets(model, sources, start, end, settings)]
 
@@ -44,14 +44,14 @@ def beam_search(
 def finished_targets(
     model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam
 ) -> list[list[tuple[float, list[int]]]]:
-    """The scores and tokens of all targets that a search has finished, for each source; arguments as there."""
+    """Return (score, tokens) of all finished hypotheses of each source; arguments as for `beam_search`."""
     return Search(model, sources, start, end, settings).run() if sources else []
 
 
 def translate(
     model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str], settings: Beam, start: int | None = None
 ) -> list[str]:
-    """The target of each source text; of an empty one, nothing. Arguments as of `translations`.
+    """Translate each source text; an empty text gives an empty target. Arguments as for `translations`.
 
     Raises:
         DataError: a text is longer than the model's context.
@@ -62,12 +62,12 @@ def translate(
 
 @dataclass(frozen=True)
 class Translation:
-    """The target of one source.
+    """Target of one source text.
 
     Attributes:
         text: of the target.
-        num_tokens: of it, its end included.
-        is_cut: whether it reached its limit before its end.
+        num_tokens: number of tokens, including the end token.
+        is_cut: whether the target reached its length limit before its end token.
     """
 
     text: str = ""
@@ -78,14 +78,14 @@ class Translation:
 def translations(
     model: EncoderDecoder, tokenizer: Tokenizer, texts: list[str], settings: Beam, start: int | None = None
 ) -> Iterator[list[Translation] | None]:
-    """The target of each source text, in the last item; those before it stand for the steps of the search.
+    """Translate source texts, yielding None after each search step and the targets as the last item.
 
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
         texts: the sources; the target of an empty one is empty.
-        settings: of the search.
-        start: the token that every target starts with (absent: the one that ends it).
+        settings: of the beam search.
+        start: the token that every target starts with (absent: the end token).
 
     Raises:
         DataError: a text is longer than the model's context.
@@ -107,23 +107,23 @@ def translations(
             yield None
         for number, (index, finished) in enumerate(zip(places, search.finished, strict=True)):
             tokens = max(finished)[1]
-            is_cut = len(tokens) == search.limit(number)  # one that ends has room for its end
+            is_cut = len(tokens) == search.limit(number)  # no end token fits at the limit
             targets[index] = Translation(tokenizer.decode(tokens), len(tokens) + (not is_cut), is_cut)
     yield targets
 
 
 class Search:
-    """Sources in slots of one state, each with `num_beams` rows that share the source's keys and values.
+    """Beam search of many sources in the slots of one state; a slot has `num_beams` rows, which share a source.
 
-    A source whose search ends leaves its slot to the next, so that steps stay full; those with the longest sources
-    come first. At the end the slots in use stand in front, and steps become smaller.
+    When the search of a source ends, its slot goes to the next source, so that steps stay full; the longest sources
+    come first. When no source is left, the slots in use move to the front and steps get smaller.
 
     Args:
         model: in evaluation mode.
         sources: at least one.
         start: the token that every target starts with.
-        end: the token that ends one.
-        settings: of the search.
+        end: the token that ends a target.
+        settings: of the beam search.
     """
 
     def __init__(self, model: EncoderDecoder, sources: list[list[int]], start: int, end: int, settings: Beam) -> None:
@@ -131,13 +131,13 @@ class Search:
             cause = "a search with beams reads sources together, whose bits depend on each other"
             raise SpecError("deterministic", cause, "load the model without it, or write without beams")
         self.model, self.sources, self.settings = model, sources, settings
-        self.waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # from the end
+        self.waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))  # the longest is taken first
         rows = max_rows(model.dtype) if is_native(model) else BATCH_SIZE * settings.num_beams
         limit = min(max(1, rows // settings.num_beams), len(sources))
         self.slots: Slots[int] = Slots(model, limit, settings.num_beams, self._make_step)
         self.hypotheses = Hypotheses(limit, self.limit(self.waiting[-1]), start, end, settings)
         self.finished: list[list[tuple[float, list[int]]]] = [[] for _ in sources]
-        self._rules = settings.replace(suppress_tokens=())  # which the steps themselves suppress
+        self._rules = settings.replace(suppress_tokens=())  # the step itself applies `suppress_tokens`
         self._rules.check_ids(model.spec.vocab_size)
         self._changes = self._rules.change_every_token
         self._suppressed: Tensor | None = None
@@ -145,17 +145,17 @@ class Search:
             self._suppressed = torch.zeros(model.spec.vocab_size, device=model.device)
             self._suppressed[tokens] = -torch.inf
         self._read_ahead: list[int] = []
-        self._next: State | None = None  # of these, in the same order
+        self._next: State | None = None  # state of the sources in `_read_ahead`, in the same order
 
     def run(self) -> list[list[tuple[float, list[int]]]]:
-        """Score and tokens of the targets that each source's search has finished."""
+        """Run the search to its end. Return (score, tokens) of the finished hypotheses of each source."""
         for _ in self.steps():
             pass
         return self.finished
 
     @torch.inference_mode()
     def steps(self) -> Iterator[None]:
-        """Give every target one more token, until all searches have ended."""
+        """Extend all hypotheses by one token per iteration, until all searches have ended."""
         longest = self.waiting[-1]
         self.slots.reserve(self.slots.limit, self.limit(longest), len(self.sources[longest]))
         self._fill([*range(self.slots.limit)])
@@ -164,7 +164,7 @@ class Search:
             yield
 
     def limit(self, source: int) -> int:
-        """Tokens of a source's target at most, its end included."""
+        """Return the maximal number of target tokens for a source, including the end token."""
         most = self.model.spec.context_length - 1, len(self.sources[source]) + self.settings.max_extra_tokens
         return min(*most, self.settings.max_new_tokens or most[0])
 
@@ -173,25 +173,25 @@ class Search:
         return BeamStep(model, state, self.settings.num_beams, self._suppressed, self.settings.renormalize_logits)
 
     def _extend(self) -> list[int]:
-        """One token more of every target; the slots of sources whose search has ended."""
+        """Extend all hypotheses by one token. Return the slots whose search has ended."""
         step, targets, count = self.slots.current_step(), self.hypotheses, len(self.slots.texts)
         assert isinstance(step, BeamStep)
         adjust = self._adjust if self._is_ruled() else None
         best = step.extend(targets.newest, targets.scores, targets.parents, targets.starts, adjust)[:count]
         logs, places, tokens = best.cpu().numpy().transpose(1, 0, 2)
-        if np.isnan(logs[:, 0]).any():  # where the settings leave no token, the best is -inf
+        if np.isnan(logs[:, 0]).any():  # -inf is allowed: the settings may leave no token
             check_finite(best[:, 0, 0], self.model, self._read_targets)
         parents = places.astype(np.int64) // step.num_candidates
         return targets.extend(Candidates(logs, parents, tokens.astype(np.int64)))
 
     def _is_ruled(self) -> bool:
-        """Whether the settings change what the model says of the next tokens."""
+        """Whether logits processors change the next tokens of any hypothesis."""
         lengths, limits = self.hypotheses.lengths, self.hypotheses.limits
         is_last = bool((lengths == limits - 1)[: len(self.slots.texts)].any())
         return self._changes or (is_last and bool(self._rules.forced_eos_token_id))
 
     def _adjust(self, logs: Tensor) -> None:
-        """Let the settings change the log-probabilities of each target's next token, (B, V), in place."""
+        """Apply the logits processors of each hypothesis to its log-probabilities (B, V), in place."""
         targets, rows = self.hypotheses, iter(logs)
         for slot, source in enumerate(self.slots.texts):
             for tokens in targets.tokens[slot, :, : targets.lengths[slot]].tolist():
@@ -202,7 +202,7 @@ class Search:
                 processors(next(rows))
 
     def _leave(self, ended: list[int]) -> None:
-        """Give the slots of sources whose search has ended to the next, and where none is left, to the last in use."""
+        """Store the hypotheses of ended searches. Give their slots to waiting sources, or to the last ones in use."""
         over = [self.slots.texts[slot] for slot in ended]
         for slot, source in zip(ended, over, strict=True):
             self.finished[source] = self.hypotheses.finished[slot]
@@ -213,7 +213,7 @@ class Search:
             self.slots.leave(source)
 
     def _fill(self, slots: list[int]) -> None:
-        """Let the next sources begin in some slots; many are read together, before their turn."""
+        """Start the search of the next sources in these slots; sources are encoded in larger batches ahead of time."""
         while slots:
             if not self._read_ahead:
                 self._read_next()
@@ -228,19 +228,19 @@ class Search:
             slots = slots[count:]
 
     def _read_next(self) -> None:
-        """Read the next sources."""
+        """Encode the next batch of sources."""
         self._read_ahead = [self.waiting.pop() for _ in range(min(BATCH_SIZE, len(self.waiting)))][::-1]
         texts = [self._tensor(self.sources[source]) for source in self._read_ahead]
         padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
         num_tokens = self._tensor([len(text) for text in texts])
         state = self.model.new_state(padded, num_tokens, capacity=1, num_beams=self.settings.num_beams)
-        self._next = state.narrow(0)  # no target has a token yet
+        self._next = state.narrow(0)  # no target has any token yet
 
     def _tensor(self, numbers: list[int]) -> Tensor:
         return torch.tensor(numbers, device=self.slots.device)
 
     def _read_targets(self) -> None:
-        """Pass over each source's likeliest target without a state."""
+        """Run the model on the best hypothesis of each source without a cache (to locate NaN values)."""
         for slot, source in enumerate(self.slots.texts):
             length = self.hypotheses.lengths[slot]
             target = [self.hypotheses.start, *self.hypotheses.tokens[slot, 0, :length].tolist()]

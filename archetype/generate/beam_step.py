@@ -1,4 +1,4 @@
-"""One step of a beam search: beams go on from others, and the likeliest continuations of each text's beams come out."""
+"""One step of beam search: reorder the cache rows by parent beam, run the model, select the best continuations."""
 
 from collections.abc import Callable
 
@@ -15,14 +15,14 @@ from archetype.nn.cache import State
 
 
 class BeamStep(DecodeStep):
-    """One token more of every beam.
+    """Decode step that extends every beam by one token.
 
     Args:
         model: in evaluation mode.
-        state: of the rows, as many neighbours for each text as it has beams.
-        num_beams: of each text.
-        suppressed: added to log-probabilities, (V,); None: nothing.
-        renormalize: whether the probabilities of what is left are made to sum to 1 again.
+        state: of the rows; each source has `num_beams` consecutive rows.
+        num_beams: beams of each source.
+        suppressed: (V,) values added to the log-probabilities (None: nothing).
+        renormalize: whether the probabilities of the tokens left are renormalized to sum to 1.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class BeamStep(DecodeStep):
         starts: Int[ndarray, "slots beams"],
         adjust: Callable[[Float[Tensor, "B V"]], None] | None = None,
     ) -> Float[Tensor, "texts 3 N"]:
-        """The likeliest continuations of each text: log-probabilities, places among candidates, and tokens, best first.
+        """Return the best continuations of each source: total log-probability, candidate index and token, best first.
 
-        A candidate's beam is its place divided by the number of candidates of a beam, `num_candidates`.
+        The beam of a candidate is its index divided by `num_candidates`, the number of candidates of each beam.
 
         Args:
-            newest: the last token of each beam; further slots are left out.
-            scores: its log-probability.
-            parents: the beam of its text that it goes on from.
-            starts: the first place in which the two differ.
-            adjust: changes the log-probabilities of each row's next token in place, which is not recorded.
+            newest: last token of each beam; slots beyond those in use are ignored.
+            scores: log-probability of each beam.
+            parents: the beam of the same source that each beam extends.
+            starts: first cache slot in which a beam differs from its parent.
+            adjust: changes the log-probabilities (B, V) in place; it is not part of the recorded step.
         """
         texts, width = self._scores.shape
         sources = parents[:texts] + width * np.arange(texts)[:, None]
@@ -74,7 +74,7 @@ class BeamStep(DecodeStep):
 
     @property
     def num_candidates(self) -> int:
-        """Continuations of a beam that are kept: of twice as many as there are beams, enough do not end."""
+        """Candidates kept for each beam: 2 * num_beams, so that enough remain if num_beams of them end."""
         return min(2 * self._scores.shape[1], self.model.spec.vocab_size)
 
     def _compute(self, tokens: Int[Tensor, "B 1"], state: State) -> Tensor:
@@ -84,9 +84,9 @@ class BeamStep(DecodeStep):
         return self._best(self._logits, self._logits.logsumexp(-1, keepdim=True))
 
     def _best(self, scores: Float[Tensor, "B V"], total: Float[Tensor, "B 1"]) -> Float[Tensor, "texts 3 N"]:
-        """The likeliest continuations of each text, where `scores - total` are log-probabilities."""
+        """Select the best continuations of each source; `scores - total` are log-probabilities of the next token."""
         allowed = scores if self._suppressed is None else scores + self._suppressed
-        if self._renormalize:  # where nothing is left, nothing becomes likely
+        if self._renormalize:  # clamped so that rows with no token left stay at -inf
             total = allowed.logsumexp(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
         best, ids = allowed.topk(self.num_candidates)
         logs = best - total

@@ -1,4 +1,4 @@
-"""How well classes are told apart, as in scikit-learn's report, and how far values are from the right ones."""
+"""Classification reports as in scikit-learn, and error and correlation of regression outputs."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ import numpy.typing as npt
 
 from archetype.table import Table
 
-MAX_COLUMNS = 12  # of classes that are counted against each other in a terminal
+MAX_COLUMNS = 12  # of the confusion matrix printed in a terminal
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """The scores of one class, or of an average over all.
+    """Scores of one class, or their average over classes.
 
     Attributes:
-        precision: share of the examples said to be of the class that are; 0 where there is none.
-        recall: share of the examples of the class that are said to be; 0 where there is none.
-        f1: their harmonic mean.
-        support: examples of the class.
+        precision: fraction of the examples predicted as this class that belong to it; 0 if there are none.
+        recall: fraction of the examples of this class that are predicted as it; 0 if there are none.
+        f1: harmonic mean of precision and recall.
+        support: number of examples of this class.
     """
 
     precision: float
@@ -32,15 +32,15 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class ClassReport:
-    """The scores of every class by name.
+    """Classification report.
 
     Attributes:
-        accuracy: share of all examples whose class is said rightly.
-        classes: the score of each class.
-        macro: the mean over the classes.
-        weighted: the mean over the classes, by their support.
-        confusion: of the examples of each class, how many are said to be of which.
-        loss: mean cross-entropy of an example's class, in nats; None where no probabilities are known.
+        accuracy: fraction of all examples whose class is predicted correctly.
+        classes: scores of each class, by name.
+        macro: unweighted mean over classes.
+        weighted: mean over classes weighted by support.
+        confusion: number of examples by true class and predicted class; zeros are left out.
+        loss: mean cross-entropy of an example, in nats; None without probabilities.
     """
 
     accuracy: float
@@ -51,7 +51,7 @@ class ClassReport:
     loss: float | None = None
 
     def record(self) -> dict[str, Any]:
-        """All figures by name."""
+        """Return all values by name."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -68,13 +68,13 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class ValueReport:
-    """How far the values that a model says are from the right ones.
+    """Regression report.
 
     Attributes:
-        mean_squared_error: of a value.
-        pearson: their correlation; None where one side does not vary.
-        spearman: the correlation of their ranks, equal values sharing theirs.
-        num_values: how many there are.
+        mean_squared_error: mean over all values.
+        pearson: Pearson correlation; None if either side is constant.
+        spearman: rank correlation with mean ranks for ties; None if either side is constant.
+        num_values: number of values.
     """
 
     mean_squared_error: float
@@ -83,7 +83,7 @@ class ValueReport:
     num_values: int
 
     def record(self) -> dict[str, Any]:
-        """All figures by name."""
+        """Return all values by name."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -93,12 +93,12 @@ class ValueReport:
 
 
 def class_report(expected: Sequence[str], predicted: Sequence[str], loss: float | None = None) -> ClassReport:
-    """Compare the classes of examples with those that a model says.
+    """Compare predicted with true classes.
 
     Args:
-        expected: the class of each example.
-        predicted: what is said of it.
-        loss: of the report.
+        expected: true class of each example.
+        predicted: predicted class of each example.
+        loss: mean cross-entropy, passed on to the report.
     """
     counts = Counter(zip(expected, predicted, strict=True))
     support, said = Counter(expected), Counter(predicted)
@@ -117,11 +117,11 @@ def class_report(expected: Sequence[str], predicted: Sequence[str], loss: float 
 
 
 def value_report(expected: Sequence[float], predicted: Sequence[float]) -> ValueReport:
-    """Compare the values of examples with those that a model says.
+    """Compare predicted with true values.
 
     Args:
-        expected: the value of each example.
-        predicted: what is said of it.
+        expected: true value of each example.
+        predicted: predicted value of each example.
     """
     error = float(((np.asarray(expected) - np.asarray(predicted)) ** 2).mean())
     correlations = correlation(expected, predicted), rank_correlation(expected, predicted)
@@ -129,18 +129,18 @@ def value_report(expected: Sequence[float], predicted: Sequence[float]) -> Value
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Pearson's correlation of two rows of values; None where one does not vary."""
+    """Return the Pearson correlation of two sequences; None if either is constant."""
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) and np.ptp(b) else None
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Spearman's: the correlation of ranks, equal values sharing theirs; None where one row does not vary."""
+    """Return the Spearman rank correlation of two sequences, with mean ranks for ties; None if either is constant."""
     return correlation(_ranks(np.asarray(x, dtype=np.float64)), _ranks(np.asarray(y, dtype=np.float64)))
 
 
 def _ranks(values: npt.NDArray[np.float64]) -> list[float]:
-    """The mean rank of all values that are equal."""
+    """Return the rank of each value, with mean ranks for ties."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: list[float] = (np.cumsum(counts) - (counts - 1) / 2)[places].tolist()
     return ranks

@@ -1,4 +1,4 @@
-"""Answers of encoders: the masked tokens of a text, a vector for each text, and the class of a text or picture."""
+"""Outputs of encoders: predictions for masked tokens, embeddings of texts, and classes of texts and images."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -24,15 +24,15 @@ from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
 
 log = logging.getLogger(__name__)
-BATCH_SIZE = 256  # pictures that go through the model together
-TOKENS_AT_ONCE = 4096  # of texts that go through the model together, padding included; more are no faster
+BATCH_SIZE = 256  # images in one batch
+TOKENS_AT_ONCE = 4096  # tokens of a batch of texts, padding included; larger batches are no faster
 MASK = "[MASK]"
 Pooling = Literal["mean", "max", "first", "last"]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A token for one masked place, and its probability."""
+    """A predicted token for a masked position, and its probability."""
 
     token: str
     probability: float
@@ -40,7 +40,7 @@ class Prediction:
 
 @torch.inference_mode()
 def fill(model: Encoder, tokenizer: Tokenizer, text: str, top: int = 5) -> list[list[Prediction]]:
-    """The likeliest tokens for every [MASK] of a text, in order.
+    """Predict the most likely tokens for every [MASK] of a text, in order.
 
     Raises:
         DataError: the text has no [MASK], or is longer than the model's context; or `top` is below 1.
@@ -76,14 +76,14 @@ def embedding_tokens(
     settings: SentenceSettings | None = None,
     prompt: str | None = None,
 ) -> list[list[int]]:
-    """Whole texts as the tokens that become a vector.
+    """Tokenize whole texts for an embedding.
 
     Args:
-        model: that reads them.
+        model: the model that reads them.
         tokenizer: the model's own.
-        texts: one, or several; or whole texts as token ids, which stay as they are.
-        settings: of sentence-transformers, which say what stands before a text, and where it is cut.
-        prompt: the name of what stands before each text (absent: that of the default one).
+        texts: one text, or several; token ids are returned unchanged.
+        settings: sentence-transformers settings: prompts and the maximal length.
+        prompt: name of the prompt put before each text (absent: the default prompt).
     """
     if settings is None:
         return _encoded(tokenizer, texts)
@@ -101,19 +101,19 @@ def embed(
     normalized: bool | None = None,
     head: SentenceEmbeddingHead | None = None,
 ) -> Float[Tensor, "B D"]:
-    """A vector for each text: of its tokens' vectors the mean or the largest numbers, or one token's vector.
+    """Embed texts: pool the output vectors of each text's tokens into one vector.
 
     Args:
         model: in evaluation mode.
-        rows: the texts as `embedding_tokens` gives them, none of them empty.
-        pooling: mean, max, first (through the pooler) or last; absent, as `head` says, else mean for an encoder, and
-            last for a decoder, whose last token alone has seen the whole text.
-        normalized: whether every vector has length 1, so that a product of two is the cosine of their angle (absent:
-            as `head` says, else true).
-        head: that gives the vectors of texts.
+        rows: token ids of each text, from `embedding_tokens`; none may be empty.
+        pooling: mean, max, first (through the pooler) or last; absent: as `head` says, else mean for an encoder, last
+            for a decoder, whose last token is the only one that sees the whole text.
+        normalized: whether to scale vectors to length 1, so that dot products are cosines (absent: as `head` says, else
+            true).
+        head: sentence embedding head, if the model has one.
 
     Raises:
-        SpecError: there is no such pooling, or it is first for a decoder.
+        SpecError: `pooling` is unknown, or is first for a decoder.
         DataError: a text is empty, or longer than the model's context.
     """
     if pooling is None and head is not None:
@@ -143,10 +143,10 @@ def embed(
 
 @torch.inference_mode()
 def classify_pictures(model: VisionEncoder, images: Float[Tensor, "B channels height width"]) -> Float[Tensor, "B Y"]:
-    """The probability of each class, for each picture; of one class, the value that it stands for.
+    """Return the probability of each class for each image; of a head with one class, its value.
 
     Raises:
-        SpecError: the model has no classes, or takes pictures of another size.
+        SpecError: the model has no classes, or reads images of another size.
     """
     _check_has_classes(model)
     logits = [model(part.to(model.device)).logits.float() for part in images.split(BATCH_SIZE)]
@@ -161,14 +161,14 @@ def classify_texts(
     cut: bool = False,
     start: int | None = None,
 ) -> Float[Tensor, "B Y"]:
-    """The probability of each class, for each text; of one class, the value that it stands for.
+    """Return the probability of each class for each text; of a head with one class, its value.
 
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
-        texts: none of them empty.
-        cut: whether a text that is longer than the model's context is cut, as in training, with a warning.
-        start: the token that an encoder-decoder's targets start with (absent: the one that ends texts).
+        texts: one text or several; none may be empty.
+        cut: whether to truncate texts longer than the model's context, as in training, with a warning.
+        start: the token that an encoder-decoder's targets start with (absent: the end token).
 
     Raises:
         SpecError: the model has no classes.
@@ -187,7 +187,7 @@ def classify_texts(
 
 
 def target_of_classes(source: Tokens, start: int) -> Tokens:
-    """The target by which an encoder-decoder names the class of its source: the source itself, one token later."""
+    """Return the decoder input with which an encoder-decoder classifies its source: the source shifted right."""
     return torch.cat((torch.full_like(source[:, :1], start), source[:, :-1]), dim=1)
 
 
@@ -204,7 +204,7 @@ def _check_has_classes(model: Encoder | Decoder | EncoderDecoder | VisionEncoder
 def _encoded(
     tokenizer: Tokenizer, texts: str | Sequence[str | list[int]], longest: int | None = None
 ) -> list[list[int]]:
-    """Whole texts as tokens, a string being one text; where there is a longest, texts are cut to it, ids never."""
+    """Tokenize texts and truncate them to `longest` tokens, if given; token ids are never truncated."""
     texts = [texts] if isinstance(texts, str) else texts
     rows = [text if isinstance(text, list) else tokenizer.encode(text) for text in texts]
     around = len(tokenizer.add_special_tokens([]))
@@ -220,7 +220,7 @@ def _encoded(
 def _by_length(
     model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]], read: Callable[[Tokens, Lengths], Tensor]
 ) -> Float[Tensor, "B numbers"]:
-    """The results of `read` for all rows, in the given order."""
+    """Apply `read` to all rows in batches of similar lengths. Return the results in the order of the rows."""
     places, results = list[int](), list[Tensor]()
     for some, tokens, lengths in batches_by_length(model, rows):
         places += some
@@ -231,7 +231,7 @@ def _by_length(
 def batches_by_length(
     model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]
 ) -> Iterator[tuple[list[int], Tokens, Lengths]]:
-    """Rows of like lengths that are read together: their places, their tokens, and how many each has.
+    """Yield batches of similar lengths: indices of the rows, padded tokens, and lengths.
 
     Raises:
         DataError: a row is empty, or longer than the model's context.
@@ -242,7 +242,7 @@ def batches_by_length(
 
 
 def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:
-    """Places of rows that are read together, by the lengths of all rows: `TOKENS_AT_ONCE` with their padding."""
+    """Yield the indices of each batch of similar lengths: at most `TOKENS_AT_ONCE` tokens with padding, or one row."""
     order, start, count = sorted(range(len(lengths)), key=lengths.__getitem__), 0, counter(len(lengths))
     while start < len(order):
         count(start)
@@ -254,16 +254,16 @@ def of_like_lengths(lengths: list[int]) -> Iterator[list[int]]:
 
 
 def _padded(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> tuple[Tokens, Lengths]:
-    """Rows padded at the end, and how many tokens each has."""
+    """Pad rows at the end. Return the tokens (B, T) and the lengths."""
     padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
     return padded.to(model.device), torch.tensor([len(ids) for ids in rows], device=model.device)
 
 
 def check_lengths(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int]]) -> None:
-    """Refuse a row that no pass can read.
+    """Raise an error unless every row fits the model's context.
 
     Raises:
-        DataError: there are none, or one is empty or longer than the model's context.
+        DataError: there are no rows, or one is empty or longer than the context.
     """
     if not rows:
         raise DataError("texts", "there are none", "give at least one")
@@ -274,7 +274,7 @@ def check_lengths(model: Encoder | Decoder | EncoderDecoder, rows: list[list[int
 
 
 def _with_masks(tokenizer: Tokenizer, text: str, mask: int) -> list[int]:
-    """The ids of a text with masks, read by the tokenizer itself where it knows a mask."""
+    """Tokenize a text with masks; a tokenizer that knows the mask token tokenizes the text as a whole."""
     name = next((name for name, id in tokenizer.special_tokens.items() if id == mask), None)
     if name is not None and tokenizer.encodes_special_tokens:
         return tokenizer.encode(text.replace(MASK, name))

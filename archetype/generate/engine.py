@@ -1,4 +1,4 @@
-"""The engine: many requests at once, each in a slot of one state, and each as if it were alone."""
+"""Inference engine with continuous batching: each request has a slot in one shared state."""
 
 import threading
 import time
@@ -27,11 +27,11 @@ from archetype.models.build import GenerativeModel
 from archetype.models.causal import CausalModel
 from archetype.tokenizers import Tokenizer
 
-MAX_LOGPROBS = 100  # alternatives of each token
+MAX_LOGPROBS = 100  # maximal number of alternatives per token
 
 
 class Loaded(Protocol):
-    """The parts of a language model that an engine needs."""
+    """Protocol of a language model that an engine can run."""
 
     @property
     def model(self) -> nn.Module:
@@ -39,43 +39,44 @@ class Loaded(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """None where prompts are token ids."""
+        """Tokenizer; None if prompts are token ids."""
 
     @property
     def sampling(self) -> Sampling:
-        """The defaults of a request's settings."""
+        """Default sampling settings of a request."""
 
     @property
     def special(self) -> dict[str, Any]:
-        """Ids of special tokens, as the model's files give them."""
+        """Special token ids, from the model's files."""
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Ids that end a text."""
+        """Ids of tokens that end a sequence."""
 
 
 class Engine:
-    """Continue many prompts at once, or write the targets of many sources. None depends on the others.
+    """Generate for many requests in one batch; each result is independent of the other requests.
 
-    A request waits until a slot is free. Its prompt is read by itself, a piece at a time between decoding steps, and
-    not again where an earlier text began alike; then it is decoded together with the others. A text that fills
-    the model's context goes on with its newest three quarters, read anew from position 0, as the model was trained.
-    The prompt of an encoder-decoder is the source; equal sources are read once, and a target ends with the context.
+    A request waits until a slot is free. Its prompt is prefilled alone, in chunks between decode steps; a prefix found
+    in the prefix cache is not computed again. Then it is decoded together with the other requests. A sequence that
+    fills the context continues with its newest three quarters, prefilled again from position 0, as in training. The
+    prompt of an encoder-decoder is the source; equal sources are encoded once, and a target ends at the context length.
 
-    Any thread may submit, cancel and read. Who waits for an event takes the steps; `async for` has a thread take them.
+    Any thread may submit, cancel and read. Whoever waits for an event runs the steps; with `async for` a background
+    thread does.
 
     Args:
-        lm: what `archetype.load` returned.
-        slots: requests that are decoded together, at most.
-        prefix_bytes: memory for the states of texts that later prompts may begin with, or of sources; 0 remembers none.
-        prefill_tokens: of prompts, so many are read between two decoding steps; more let running requests wait longer.
-        draft: a smaller model with the same tokens, which guesses the next ones, or `self` for the model's own further
-            tokens; the model checks several in one pass.
-        lookup: guess instead that what followed the newest tokens before follows them again.
-        speculative_tokens: guesses in a step, at most. No guess changes what is chosen.
+        lm: a model returned by `archetype.load`.
+        slots: maximal number of requests decoded together.
+        prefix_bytes: memory of the prefix cache (for an encoder-decoder: of the cached sources); 0 disables it.
+        prefill_tokens: prompt tokens read between two decode steps; more of them delay running requests.
+        draft: a smaller model with the same vocabulary, used as draft model, or `self` for the model's own multi-token
+            prediction; the model verifies several draft tokens in one pass.
+        lookup: use prompt lookup instead: propose what followed the newest tokens at their last occurrence.
+        speculative_tokens: maximal number of draft tokens in a step. Draft tokens never change the result.
 
     Raises:
-        SpecError: the model does not continue texts, cannot be used with guesses, or a size is out of range.
+        SpecError: the model is not generative, does not support speculation, or a size is out of range.
     """
 
     def __init__(
@@ -105,8 +106,8 @@ class Engine:
         self._unfinished: dict[object, Request] = {}
         self._ids = count()
         self._grammars: GrammarCompiler | None = None
-        self._compiler = threading.Lock()  # of two threads one makes it
-        self._changed = threading.Condition()  # guards what several threads use: events and the three names below
+        self._compiler = threading.Lock()  # only one thread builds the compiler
+        self._changed = threading.Condition()  # guards what threads share: events and the three names below
         self._stepping = False
         self._worker: threading.Thread | None = None
         self._finished = self._generated_tokens = self._steps = 0
@@ -125,23 +126,23 @@ class Engine:
         special_in_text: frozenset[int] = frozenset(),
         **sampling: Any,
     ) -> Request:
-        """Let a prompt wait for its turn.
+        """Queue a request.
 
         Args:
-            prompt: a text, or the ids of one; for an encoder-decoder the source.
-            target: for an encoder-decoder, what the target begins with, which its text goes on from.
-            logprobs: give each token's log-probability, and those of so many likeliest tokens.
-            stop_ids: tokens that end the text, beside the model's own.
-            id: of the request (default: a number).
-            continues: whether the text goes on from the prompt's, with the space between them; the answer to a message
-                begins anew, as what a grammar describes does.
-            group: of requests that belong together; it leaves a slot to others, and a free slot is theirs first who
-                have the fewest.
-            special_in_text: special tokens whose names are part of the text; the others stand for none.
-            sampling: fields of `Sampling`; what is left out is the model's default.
+            prompt: a text or token ids; for an encoder-decoder the source.
+            target: for an encoder-decoder, the beginning of the target.
+            logprobs: return the log-probability of each token and of this many most likely tokens.
+            stop_ids: tokens that end the sequence, in addition to the model's own.
+            id: of the request (default: a counter).
+            continues: whether the text continues the prompt, including the space between them; False for the answer to
+                a chat message. Text constrained by a grammar never does.
+            group: requests of a group leave one slot to others (if there are several); a free slot goes to the group
+                that holds the fewest.
+            special_in_text: special tokens whose names are part of the returned text; others are left out.
+            sampling: fields of `Sampling`; defaults are the model's.
 
         Raises:
-            ArchetypeError: the prompt is empty or longer than the context, or a setting is out of range.
+            ArchetypeError: the prompt is empty or too long for the context, or a setting is out of range.
         """
         ids = self.prompts.encode(prompt, "prompt" if id is None else f"prompt {id}")
         window = self.prompts.target(target)
@@ -177,25 +178,25 @@ class Engine:
         return request
 
     def _limit(self, settings: Sampling, num_prompt: int, is_asked: bool) -> int:
-        """Tokens of a text after its prompt, at most.
+        """Return the maximal number of generated tokens.
 
         Args:
             settings: of the request.
-            num_prompt: tokens before the first that is chosen.
-            is_asked: whether the request itself says how many there are; else `max_length` counts, too.
+            num_prompt: number of tokens before the first generated one.
+            is_asked: whether the request itself sets `max_new_tokens`; otherwise `max_length` applies, too.
         """
         limit = settings.max_new_tokens
-        if self.model.spec.reads_source:  # a target has a place in the context for its end as well
+        if self.model.spec.reads_source:  # the end token of a target needs a position as well
             limit = min(limit, self.model.spec.context_length - num_prompt)
         if is_asked or settings.max_length is None:
             return limit
         return min(limit, settings.length_left(settings.max_length, num_prompt))
 
     def grammar(self, settings: Sampling) -> Grammar | None:
-        """The grammar of the settings' constraint, at the start of a text.
+        """Return the grammar of the settings' constraint in its initial state; None without a constraint.
 
         Raises:
-            ArchetypeError: the grammar is wrong, or llguidance is not installed.
+            ArchetypeError: the grammar is invalid, or llguidance is not installed.
         """
         if not (kinds := [kind for kind in KINDS if getattr(settings, kind) is not None]):
             return None
@@ -207,16 +208,16 @@ class Engine:
         return self._grammars.compile(settings)
 
     def cancel(self, id: object) -> None:
-        """Let a request leave before the next step; nothing happens where it has finished."""
+        """Remove a request before the next step; finished requests are ignored."""
         if (request := self._unfinished.get(id)) is not None:
             request.cancel()
 
     def step(self) -> list[Event]:
-        """Give every running request one more token, and read a piece of the next prompts; the events of all."""
+        """Run one decode step and prefill a chunk of the waiting prompts. Return all events."""
         return self._take_step()
 
     def events(self) -> Iterator[Event]:
-        """Take steps until no request is left.
+        """Run steps until no request is left, yielding all events.
 
         Raises:
             ArchetypeError: a request failed.
@@ -228,10 +229,10 @@ class Engine:
                     raise event.request.error
 
     def events_of(self, request: Request) -> Iterator[Event]:
-        """The events of one request as they come; whoever waits for them takes the steps.
+        """Yield the events of one request as they arrive, running steps while waiting.
 
         Raises:
-            ArchetypeError: it failed.
+            ArchetypeError: the request failed.
         """
         while not request.is_read:
             if request.unread:
@@ -242,17 +243,17 @@ class Engine:
 
     @torch.inference_mode()
     def score(self, texts: list[str | list[int]], logprobs: int = 0) -> list[list[Logprobs | None]]:
-        """How likely each token of some texts is after those before it, by one pass over each.
+        """Return the log-probability of each token given those before it, in one pass per text.
 
         Args:
-            texts: texts, or the ids of texts, as `submit` takes them.
-            logprobs: so many likeliest tokens of each place as well.
+            texts: texts or token ids, as for `submit`.
+            logprobs: also return this many most likely tokens at each position.
 
         Returns:
-            For each text one entry a token; None for the first, which nothing stands before.
+            For each text one entry per token; None for the first, which has no context.
 
         Raises:
-            SpecError: the model is an encoder-decoder, in which a text has no probability without a source.
+            SpecError: the model is an encoder-decoder, whose texts have no probability without a source.
         """
         if not isinstance(self.model, CausalModel):
             cause = "an encoder-decoder gives no text a probability without its source"
@@ -271,7 +272,7 @@ class Engine:
         return scores
 
     def stats(self) -> Stats:
-        """The counts of what the engine has done, and of what is in it now."""
+        """Return counters of the work done and of the requests at present."""
         with self._changed:
             scheduler, state = self._scheduler, self._scheduler.slots.state
             return Stats(
@@ -292,23 +293,23 @@ class Engine:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of states and of grammars."""
+        """Bytes of states, prefix cache and compiled grammars."""
         grammars = 0 if self._grammars is None else self._grammars.nbytes
         return self.state_nbytes + self._scheduler.prefixes.nbytes + grammars
 
     @property
     def state_nbytes(self) -> int:
-        """Bytes of the slots' state."""
+        """Bytes of the state of all slots."""
         return self._scheduler.slots.state.nbytes
 
     def occupancy(self) -> Occupancy:
-        """The bytes of the slots' state now, and the requests that hold slots."""
+        """Return the memory of the slots' state and the requests that hold slots."""
         with self._changed:
             return occupancy(self._scheduler.slots)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One thread at a time passes tokens to the model."""
+        """Ensure that a single thread at a time runs the model."""
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping)
             self._stepping = True
@@ -321,7 +322,7 @@ class Engine:
 
     @torch.inference_mode()
     def _take_step(self, reader: Request | None = None) -> list[Event]:
-        """Take one step; or wait while another thread does, where that brings something to `reader`."""
+        """Run one step, or wait while another thread runs one that may bring events to `reader`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._stepping or (reader is not None and reader.has_news))
             if reader is not None and reader.has_news:
@@ -361,7 +362,7 @@ class Engine:
                 events.append(request.finish("cancelled"))
 
     def _fail_all(self, error: BaseException, finished: set[Request]) -> list[Event]:
-        """After a fault of ours nothing is known of the state: every request fails with it, and the slots are empty."""
+        """Fail all unfinished requests and empty the slots: after an unexpected error the state cannot be trusted."""
         with self._changed:
             self._scheduler.clear()
             failed = [request for request in self._unfinished.values() if request not in finished]
@@ -370,7 +371,7 @@ class Engine:
         return [request.finish("error") for request in failed]
 
     def _step_in_background(self) -> None:
-        """Have a thread take steps until no request is left."""
+        """Start a background thread that runs steps until no request is left."""
         with self._changed:
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="archetype-engine", daemon=True)

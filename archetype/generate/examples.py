@@ -1,4 +1,4 @@
-"""How good a model's classes and values are, beside those of labelled texts and images."""
+"""Evaluation of classifiers and regressors on labelled texts, tokens and images."""
 
 import logging
 import math
@@ -32,18 +32,18 @@ def evaluate_texts(
     labels: Sequence[str] = (),
     start: int | None = None,
 ) -> ClassReport | ValueReport:
-    """The report of a model's classes on labelled texts, which are cut to its context; of values, their errors.
+    """Evaluate a model's classes on labelled texts, truncated to its context; a head with one class is a regressor.
 
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
-        file: JSON lines or CSV of text and label.
-        labels: names of the model's classes (absent: their numbers).
+        file: JSON lines or CSV with text and label.
+        labels: names of the model's classes (absent: their indices).
         start: as for `classify_texts`.
 
     Raises:
         SpecError: the model has no classes.
-        DataError: a line is wrong, or a label is none of the model's classes.
+        DataError: a line is invalid, or a label is not one of the model's classes.
     """
     records = read_records(file, TEXT_AND_LABEL)
     expected = [str(record["label"]) for record in records]
@@ -57,17 +57,17 @@ def evaluate_texts(
 def evaluate_tokens(
     model: Encoder | Decoder, tokenizer: Tokenizer, file: Path, labels: Sequence[str] = ()
 ) -> ClassReport:
-    """The report of a model's classes of words, each said at its first token; texts are cut to the model's context.
+    """Evaluate a token classifier on words, each classified at its first token; texts are truncated to the context.
 
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
         file: JSON lines of {"tokens": [...], "labels": [...]}, as `train --labelled-tokens` reads them.
-        labels: names of the model's classes (absent: their numbers).
+        labels: names of the model's classes (absent: their indices).
 
     Raises:
-        SpecError: the model has no classes of tokens.
-        DataError: a record is wrong, or a label is none of the model's classes.
+        SpecError: the model is not a token classifier.
+        DataError: a record is invalid, or a label is not one of the model's classes.
     """
     names, records = names_of_classes(model, labels), read_records(file, FIELDS, fault=wrong_words)
     numbers = _numbers(names, {str(label) for record in records for label in record["labels"]}, file)
@@ -87,17 +87,17 @@ def evaluate_tokens(
 def evaluate_images(
     model: VisionEncoder, path: Path, labels: Sequence[str] = (), processor: ImageProcessor | None = None
 ) -> ClassReport:
-    """The report of a model's classes on the images of a .npz file, or of a folder with a subfolder for each class.
+    """Evaluate a model's classes on the images of an .npz file, or of a folder with a subfolder per class.
 
     Args:
         model: in evaluation mode.
-        path: of the file or the folder.
-        labels: names of the model's classes, by which subfolders are known too (absent: their numbers).
-        processor: how pictures become numbers.
+        path: the file or the folder.
+        labels: names of the model's classes, and of the subfolders (absent: their indices).
+        processor: image preprocessing.
 
     Raises:
         SpecError: the model has no classes.
-        DataError: the images cannot be read, are of another size, or have more classes than the model.
+        DataError: the images cannot be read, have another size, or have more classes than the model.
     """
     images = open_images(path, *model.spec.image_shape, processor)
     numbers = images.labels.tolist()
@@ -110,7 +110,7 @@ def evaluate_images(
 
 
 def _report(answers: Tensor, expected: list[str], labels: Sequence[str], place: Path) -> ClassReport:
-    """The report of probabilities, (B, Y), beside the names of the right classes."""
+    """Return the report of class probabilities (B, Y) against the names of the true classes."""
     names = tuple(labels) or tuple(map(str, range(answers.shape[1])))
     numbers = _numbers(names, {*expected}, place)
     targets = torch.tensor([numbers[name] for name in expected], device=answers.device)
@@ -119,10 +119,10 @@ def _report(answers: Tensor, expected: list[str], labels: Sequence[str], place: 
 
 
 def _numbers(names: Sequence[str], expected: set[str], place: Path) -> dict[str, int]:
-    """The number of each class by its name.
+    """Return {class name: index}.
 
     Raises:
-        DataError: one of those that are expected is not among them.
+        DataError: an expected class is not among the names.
     """
     if unknown := sorted(expected - {*names}):
         cause = f"{unknown[0]!r:.40} is none of the model's classes, {', '.join(names):.100}"

@@ -1,16 +1,16 @@
-"""Which tokens sampling may choose: temperature, and the filters that rule out the unlikely ones."""
+"""Temperature and the sampling filters: top-k, top-p, min-p, typical, top-H, epsilon and eta."""
 
 import torch
 from torch import Tensor
 
 from archetype.generate.settings import Sampling
 
-MOST_OF_TOP_H = 100  # tokens that top-H looks at
+MOST_OF_TOP_H = 100  # most likely tokens that top-H considers
 
 
 def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits (B, V) over temperature, with -inf where a token is ruled out."""
-    # the largest becomes 0, so that no temperature is small enough to make infinities of them
+    """Return logits (B, V) divided by the temperature, with -inf for tokens that are filtered out."""
+    # subtract the maximum first, so that no small temperature overflows to infinity
     logits = (logits - logits.amax(-1, keepdim=True)) / max(sampling.temperature, torch.finfo(logits.dtype).tiny)
     if sampling.top_h is not None:
         logits = _top_h(logits, sampling.top_h)
@@ -34,16 +34,16 @@ def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Rule out all but the fewest tokens whose probabilities reach `top_p` (Holtzman 2019, section 3.1)."""
+    """Keep the fewest most likely tokens whose probabilities sum to `top_p` (Holtzman 2019, section 3.1)."""
     descending, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = descending.softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # the mass of all likelier tokens
+    before = probabilities.cumsum(-1) - probabilities  # probability of all more likely tokens
     unneeded = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
     return logits.masked_fill(unneeded, -torch.inf)
 
 
 def _top_h(logits: Tensor, share: float) -> Tensor:
-    """Keep the likeliest tokens whose part of the entropy is at most a share of it (Baghaei Potraghloo 2025)."""
+    """Keep the most likely tokens that hold at most this share of the entropy (Baghaei Potraghloo 2025)."""
     top, order = logits.topk(min(MOST_OF_TOP_H, logits.shape[-1]))
     logs = top.log_softmax(-1)
     parts = (-logs.exp() * logs).nan_to_num(0.0)
@@ -53,7 +53,7 @@ def _top_h(logits: Tensor, share: float) -> Tensor:
 
 
 def _typical(logits: Tensor, mass: float) -> Tensor:
-    """Keep the tokens whose information is nearest to the entropy, until they reach a mass (Meister 2022)."""
+    """Keep the tokens with information closest to the entropy, up to a total probability (Meister 2022)."""
     distance, order = (-logits.log_softmax(-1) - _entropy(logits)).abs().sort(dim=-1)
     reached = logits.gather(-1, order).softmax(-1).cumsum(-1)
     last = (reached < mass).sum(-1, keepdim=True).clamp(max=logits.shape[-1] - 1)
@@ -63,12 +63,12 @@ def _typical(logits: Tensor, mass: float) -> Tensor:
 
 
 def _above(logits: Tensor, least: Tensor) -> Tensor:
-    """Keep tokens of at least a probability, and the likeliest (Hewitt 2022)."""
+    """Keep tokens with at least this probability, and always the most likely one (Hewitt 2022)."""
     unlikely = logits.softmax(-1) < least.to(logits.device)
     return logits.masked_fill(unlikely & (logits < logits.amax(-1, keepdim=True)), -torch.inf)
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    """The entropy of each row, (B, 1), in nats."""
+    """Return the entropy of each row, (B, 1), in nats."""
     logs = logits.log_softmax(-1)
     return -(logs.exp() * logs).nansum(-1, keepdim=True)

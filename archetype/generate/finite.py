@@ -1,4 +1,4 @@
-"""Logits that are not finite: generation stops, and says in which layer the first such number appears."""
+"""Check for NaN and infinite logits; the error names the first layer that produced one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,17 +9,17 @@ from archetype.errors import CheckpointError
 
 
 def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> None:
-    """Refuse logits of which no token can be chosen.
+    """Raise an error if logits contain NaN or infinity.
 
     Args:
-        logits: what a pass of the model gave, (rows, V).
-        model: it.
-        rerun: the same pass without a state; called only where the logits are not finite.
+        logits: output of a forward pass, (rows, V).
+        model: the model that computed them.
+        rerun: runs the same pass without a cache; called only if the logits are not finite.
 
     Raises:
         CheckpointError: a logit is NaN or infinite.
     """
-    if bool(logits.sum().isfinite()) or bool(logits.isfinite().all()):  # a sum of finite numbers may overflow
+    if bool(logits.sum().isfinite()) or bool(logits.isfinite().all()):  # the sum of finite numbers may overflow
         return
     where = first_not_finite(model, rerun)
     cause = f"the first NaN or infinite number comes out of {where}" if where else "some are NaN or infinite"
@@ -27,9 +27,9 @@ def check_finite(logits: Tensor, model: nn.Module, rerun: Callable[[], Any]) -> 
 
 
 def first_not_finite(model: nn.Module, run: Callable[[], Any]) -> str:
-    """The path of the first module in a pass whose output is not finite, or that hands such numbers to one within it.
+    """Return the path of the first module with a NaN or infinite output, or that passes such an input to a submodule.
 
-    Empty where all are finite.
+    Empty if all values are finite.
     """
     bad: list[str] = []
     paths = {module: path for path, module in model.named_modules()}
@@ -53,7 +53,7 @@ def first_not_finite(model: nn.Module, run: Callable[[], Any]) -> str:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether a tensor, or every tensor of a tuple, is finite; what is neither counts as finite."""
+    """Whether a tensor, or every tensor of a tuple, is finite; other values count as finite."""
     if isinstance(value, tuple):
         return all(map(_is_finite, value))
     return not isinstance(value, Tensor) or not value.is_floating_point() or bool(value.isfinite().all())

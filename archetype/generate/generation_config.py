@@ -1,4 +1,4 @@
-"""generation_config.json: every key is a setting, known to change no text, or named in a warning."""
+"""generation_config.json: each key is a setting, is known to have no effect on the text, or is named in a warning."""
 
 import warnings
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from archetype.generate.settings import Sampling
 from archetype.io.files import read_json
 
 GENERATION_CONFIG = "generation_config.json"
-NEVER = "bad_words_ids"  # in the files of translators, a list of the sequences of tokens that are never written
+NEVER = "bad_words_ids"  # token sequences that are never generated
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-# keys that are fields of the same name, and those of another
+# keys and the names of their fields in `Sampling`
 READ = {name: name for name in (
     "max_new_tokens", "max_length", "min_new_tokens", "min_length", "sequence_bias", "encoder_repetition_penalty",
     "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "forced_bos_token_id",
@@ -21,7 +21,7 @@ READ = {name: name for name in (
     "renormalize_logits", "temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff",
     "eta_cutoff",
 )} | {"stop_strings": "stop"}  # fmt: skip
-# keys that change how fast a text comes, what is given beside it, or nothing; logits that are not finite are an error
+# keys that affect only speed or additional outputs; logits that are not finite are an error
 WITHOUT_EFFECT = {
     "_from_model_config", "transformers_version", "trust_remote_code", "use_cache", "cache_implementation",
     "cache_config", "max_cache_len", "low_memory", "prefill_chunk_size", "compile_config", "disable_compile",
@@ -31,15 +31,15 @@ WITHOUT_EFFECT = {
     "assistant_early_exit", "assistant_lookbehind", "assistant_ensemble_weight", "target_lookbehind",
     "speculation_type", "prompt_lookup_num_tokens", "max_matching_ngram_size",
 }  # fmt: skip
-OF_BEAMS = ("early_stopping", "length_penalty", "diversity_penalty", "num_beam_groups")  # nothing without beams
-NEUTRAL: dict[str, tuple[Any, ...]] = {  # values of keys that are not obeyed with which they ask for nothing
+OF_BEAMS = ("early_stopping", "length_penalty", "diversity_penalty", "num_beam_groups")  # need num_beams > 1
+NEUTRAL: dict[str, tuple[Any, ...]] = {  # values of unsupported keys that turn their feature off
     "num_beams": (1,), "num_return_sequences": (1,), "guidance_scale": (1,), "token_healing": (False,),
     "penalty_alpha": (0,),
 }  # fmt: skip
 
 
 def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
-    """The defaults that a model folder's generation_config.json sets, and all its contents.
+    """Return the sampling defaults in a model folder's generation_config.json, and its whole contents.
 
     Without the file, or without `do_sample`, decoding is greedy, as in transformers.
 
@@ -47,7 +47,7 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
         ArchetypeError: names the file and the key whose value is wrong.
 
     Warns:
-        NotObeyed: names the keys that may change a text, and do not here.
+        NotObeyed: names the keys that may change the text and are not supported.
     """
     file = folder / GENERATION_CONFIG
     if not file.is_file():
@@ -61,14 +61,14 @@ def read_generation_config(folder: Path) -> tuple[Sampling, dict[str, Any]]:
 
 
 def _sampling(data: Mapping[str, Any], file: Path) -> Sampling:
-    """The settings that the contents of a file say; errors as for `read_generation_config`."""
+    """Return the settings in the contents of a file; errors as for `read_generation_config`."""
     values = {READ[key]: value for key, value in data.items() if key in READ and value is not None}
     for name, off in (("top_k", 0), ("max_length", 0)):
         if values.get(name) == off:
-            del values[name]  # the library's way to say that it is off
+            del values[name]  # transformers writes 0 to turn these off
     if "max_new_tokens" in values:
         values.pop("max_length", None)
-    special = special_ids(data, file)  # refused before a notice of the rest
+    special = special_ids(data, file)  # checked before the warning about other keys
     values["bad_words_ids"] = [ids for ids in special.get(NEVER, ()) if len(ids) > 1]
     if not isinstance(data.get("do_sample") or False, bool):
         raise CheckpointError(f"{file}: do_sample", f"{data['do_sample']!r} is neither true nor false", "fix the file")
@@ -80,7 +80,7 @@ def _sampling(data: Mapping[str, Any], file: Path) -> Sampling:
 
 
 def is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
-    """Whether a key asks for what is not done here."""
+    """Whether a key requests a feature that is not supported."""
     if value is None or key in READ or key in WITHOUT_EFFECT or key in (*SPECIAL, NEVER, "do_sample"):
         return False
     if key in OF_BEAMS and data.get("num_beams") in (None, 1):
@@ -89,11 +89,11 @@ def is_unobeyed(key: str, value: Any, data: Mapping[str, Any]) -> bool:
 
 
 def generation_config(sampling: Sampling, said: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """These settings as the contents of generation_config.json, but for ids of special tokens.
+    """Return these settings as the contents of generation_config.json, without special token ids.
 
     Args:
         sampling: the settings.
-        said: by the file that the model came with, whose other keys are kept; all are where the settings are its own.
+        said: contents of the original file; its other keys are kept, and all of it if the settings are unchanged.
     """
     said = {key: value for key, value in said.items() if key not in (*SPECIAL, NEVER)}
     if said and _said_fields(_sampling(said, Path())) == _said_fields(sampling):
@@ -102,16 +102,16 @@ def generation_config(sampling: Sampling, said: Mapping[str, Any] = MappingProxy
 
 
 def _said_fields(sampling: Sampling) -> tuple[dict[str, Any], bool]:
-    """All settings but sequences that are never written, which stand beside them; and whether a limit is said."""
+    """Return the settings without `bad_words_ids`, and whether `max_new_tokens` is set explicitly."""
     return sampling.model_dump(exclude={NEVER}), "max_new_tokens" in sampling.model_fields_set
 
 
 def _written(sampling: Sampling) -> dict[str, Any]:
-    """The keys of settings that are not their defaults."""
+    """Return the keys of settings that differ from their defaults."""
     values: dict[str, Any] = {"do_sample": not sampling.greedy}
     for key, name in READ.items():
         value = getattr(sampling, name)
-        if name == "max_new_tokens":  # which everyone has, and not every file says
+        if name == "max_new_tokens":  # always has a value, but not every file sets it
             is_said = name in sampling.model_fields_set
         else:
             is_said = value != Sampling.model_fields[name].default
@@ -121,7 +121,7 @@ def _written(sampling: Sampling) -> dict[str, Any]:
 
 
 def special_ids(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """The ids of special tokens in one of a model's files: a text may end with one of several."""
+    """Return the special token ids in one of a model's files; `eos_token_id` may be a list."""
     special = {name: config[name] for name in SPECIAL if name in config}
     for name, value in special.items():
         values = value if isinstance(value, list) and name == "eos_token_id" else [value]
@@ -131,7 +131,7 @@ def special_ids(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
 
 
 def _never(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
-    """Sequences of tokens that are never written, where the file names some."""
+    """Return the validated `bad_words_ids` of a file, if any."""
     if (value := config.get(NEVER)) is None:
         return {}
     listed = isinstance(value, list) and all(isinstance(one, list) for one in value)
@@ -141,7 +141,7 @@ def _never(config: Mapping[str, Any], place: Path) -> dict[str, Any]:
 
 
 def never_written(special: Mapping[str, Any]) -> tuple[int, ...]:
-    """The single tokens that are never written; what ends a text is, whatever the file says."""
+    """Return the single tokens that are never generated; end tokens are excluded from these."""
     eos = special.get("eos_token_id")
     ends = eos if isinstance(eos, list) else [eos]
     return tuple(ids[0] for ids in special.get(NEVER) or () if len(ids) == 1 and ids[0] not in ends)

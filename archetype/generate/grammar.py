@@ -1,4 +1,4 @@
-"""Constrained output: only tokens that a schema, an expression, a grammar or a list allows, by llguidance."""
+"""Constrained decoding: only tokens allowed by a JSON schema, regular expression, grammar or list, with llguidance."""
 
 import threading
 import time
@@ -21,21 +21,21 @@ from archetype.tokenizers import Tokenizer
 
 KINDS = ("json_schema", "regex", "lark", "choices")
 MAX_SOURCE = 2**17  # characters of a grammar
-MAX_BYTES = 2**26  # of one that is compiled
-MAX_KEPT = 2**28  # bytes of those that are kept together, for texts that begin later
-MAX_SECONDS = 2.0  # of the processor's time, to compile one and follow it a little
-TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.001  # of the processor's time, to follow one for a whole text, and each token
+MAX_BYTES = 2**26  # bytes of one compiled grammar
+MAX_KEPT = 2**28  # bytes of all cached grammars
+MAX_SECONDS = 2.0  # CPU time to compile a grammar and try it out
+TEXT_SECONDS, TOKEN_SECONDS = 0.25, 0.001  # CPU time for a whole sequence, and for each of its tokens
 SLOW = f"takes more than {TEXT_SECONDS:g} s and {1e3 * TOKEN_SECONDS:g} ms for each token of a text"
 FEWER_WAYS = "give one with fewer ways to read the same text"
-TRIED = 32  # tokens of a text that are followed when a grammar is compiled
-LANES = 2  # grammars that are compiled at once: a large one does not hold up the next
-_free = LifoQueue[Confined]()  # the process that worked last runs already
+TRIED = 32  # tokens generated to try out a compiled grammar
+LANES = 2  # grammars compiled concurrently, so that a large one does not block the next
+_free = LifoQueue[Confined]()  # last in, first out: the process used last is already running
 for _ in range(LANES):
     _free.put(Confined("archetype.confined.grammars", 2**29))
 
 
 def _try_out(*args: Any, seconds: float, max_bytes: int) -> Any:
-    """Follow a grammar in a process that is free; arguments and errors as for `Confined`."""
+    """Compile and try out a grammar in a free subprocess; arguments and errors as for `Confined`."""
     lane = _free.get()
     try:
         return lane(*args, seconds=seconds, max_bytes=max_bytes)
@@ -45,13 +45,13 @@ def _try_out(*args: Any, seconds: float, max_bytes: int) -> Any:
 
 @dataclass(eq=False)
 class Compiled:
-    """A grammar that texts share.
+    """A compiled grammar, shared by sequences.
 
     Attributes:
         kind: the setting that it comes from.
-        matcher: llguidance's, at the start; what it learns of a text's words, all copies share.
-        nbytes: that it takes.
-        is_spent: whether there is no room for more of that: no text can follow it any more.
+        matcher: an llguidance matcher in its initial state; its copies share one lexer cache.
+        nbytes: memory that it uses.
+        is_spent: whether it has reached its memory limit, so that no sequence can use it any more.
     """
 
     kind: str
@@ -62,11 +62,11 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Refused:
-    """What is wrong with a grammar, so that no process looks at it again.
+    """A rejected grammar, cached so that it is not compiled again.
 
     Attributes:
-        error: the parts of the error.
-        nbytes: that they take.
+        error: place, cause and remedy of the error.
+        nbytes: memory that they use.
     """
 
     error: tuple[str, str, str]
@@ -78,13 +78,13 @@ class Refused:
 
 
 class Grammar:
-    """Where one text stands in its grammar.
+    """State of one sequence in its grammar.
 
     Args:
         compiled: the grammar.
-        matcher: llguidance's, after the text so far.
-        num_tokens: of the tokenizer; ids beyond them are never allowed.
-        seconds: of the processor's time that the text has left.
+        matcher: llguidance matcher after the sequence so far.
+        num_tokens: vocabulary size of the tokenizer; higher ids are never allowed.
+        seconds: CPU time left for this sequence.
     """
 
     def __init__(self, compiled: Compiled, matcher: Any, num_tokens: int, seconds: float = TEXT_SECONDS) -> None:
@@ -92,14 +92,14 @@ class Grammar:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the text can only end here."""
+        """Whether the sequence is complete and cannot continue."""
         return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
     def forbidden(self, vocab_size: int) -> Tensor:
-        """True for each of the vocabulary's tokens that cannot follow, (V,).
+        """Return a mask (V,) that is True for tokens that cannot follow.
 
         Raises:
-            SpecError: the grammar has grown beyond what a text may take, or no token can follow.
+            SpecError: the grammar exceeds its limits for this sequence, or no token can follow.
         """
         started = time.thread_time()
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
@@ -114,13 +114,13 @@ class Grammar:
         return forbidden
 
     def consume(self, token: int) -> None:
-        """Go on after a token that was allowed."""
+        """Advance by a token that was allowed."""
         started = time.thread_time()
         self._matcher.consume_token(token)
         self._seconds -= time.thread_time() - started
 
     def fork(self) -> "Grammar":
-        """Another one at the same place."""
+        """Return an independent copy of this state."""
         return Grammar(self._compiled, self._matcher.deep_copy(), self._num_tokens, self._seconds)
 
     def _check(self) -> None:
@@ -135,14 +135,14 @@ class Grammar:
 
 
 class GrammarCompiler:
-    """Makes grammars for the tokens of one tokenizer.
+    """Compiles grammars for the vocabulary of one tokenizer.
 
     Args:
         tokenizer: of the model.
-        ends: tokens that end a text.
+        ends: tokens that end a sequence.
 
     Raises:
-        DataError: llguidance is not installed, or a token's text depends on the tokens beside it.
+        DataError: llguidance is not installed, or the text of a token depends on its neighbours.
     """
 
     def __init__(self, tokenizer: Tokenizer, ends: tuple[int, ...]) -> None:
@@ -157,14 +157,14 @@ class GrammarCompiler:
         self._vocabulary = Vocabulary(tokenizer, ends)
         wrapped = llguidance.TokenizerWrapper(self._vocabulary)
         self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=list(self._vocabulary.ends))
-        self._kept: OrderedDict[bytes, Compiled | Refused] = OrderedDict()  # the newest last
+        self._kept: OrderedDict[bytes, Compiled | Refused] = OrderedDict()  # most recently used last
         self._lock = threading.Lock()
 
     def compile(self, sampling: Sampling) -> Grammar:
-        """The grammar that the settings name, at its start.
+        """Return the grammar of the settings in its initial state.
 
         Raises:
-            SpecError: it is wrong.
+            SpecError: the grammar is invalid.
         """
         (kind, value), *others = [(kind, value) for kind in KINDS if (value := getattr(sampling, kind)) is not None]
         if others:
@@ -175,13 +175,13 @@ class GrammarCompiler:
         whitespace = BOUNDED_WHITESPACE if sampling.json_whitespace == "bounded" else None
         key = sha256(f"{kind} {whitespace} {source}".encode(errors="surrogatepass")).digest()
         compiled = self._kept.get(key)
-        if compiled is None or compiled.is_spent:  # without the lock: texts of other grammars need not wait
+        if compiled is None or compiled.is_spent:  # outside the lock: requests with other grammars need not wait
             if kind == "choices":
                 self._vocabulary.check_choices(value)
             compiled = self._compiled(kind, source, whitespace)
         with self._lock:
             self._kept[key] = compiled
-            self._kept.move_to_end(key)  # as the newest
+            self._kept.move_to_end(key)  # most recently used
             while self.nbytes > MAX_KEPT:
                 self._kept.popitem(last=False)
         if isinstance(compiled, Refused):
@@ -190,20 +190,20 @@ class GrammarCompiler:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the grammars that are kept."""
-        return sum(one.nbytes for one in [*self._kept.values()])  # others may ask while one is added
+        """Bytes of the cached grammars."""
+        return sum(one.nbytes for one in [*self._kept.values()])  # a copy, as other threads may add to it
 
     def _compiled(self, kind: str, source: str, whitespace: str | None) -> Compiled | Refused:
-        """Compile what another process has followed without harm: a compiler that fails here would end all requests.
+        """Compile a grammar after a subprocess has tried it out: a crash of the compiler here would end all requests.
 
         Raises:
-            SpecError: the other process was late, which another time it may not be.
+            SpecError: the subprocess timed out, which may not happen the next time.
         """
         from archetype.confined.grammars import fault_of, limits, text_of
 
         language = "regex" if kind == "choices" else kind
         try:
-            num_tokens = self._num_tokens if "<[" in source else 0  # which are named by their ids
+            num_tokens = self._num_tokens if "<[" in source else 0  # "<[" refers to tokens by id
             fault, nbytes = _try_out(
                 language, source, whitespace, num_tokens, seconds=MAX_SECONDS, max_bytes=MAX_SOURCE
             )
@@ -224,9 +224,9 @@ class GrammarCompiler:
 
 
 def _is_slow(matcher: Any) -> bool:
-    """Whether a text has no time left after a few tokens.
+    """Whether a sequence would run out of CPU time after a few tokens.
 
-    The first mask is the dearest by far, and what it finds out all copies share: so no step of a model waits for it.
+    The first mask is by far the slowest and fills a cache that all copies share, so that no decode step waits for it.
     """
     matcher.compute_bitmask()
     started, seconds = time.thread_time(), TEXT_SECONDS

@@ -1,4 +1,4 @@
-"""The targets of a beam search: of each source that is searched, as many as there are beams."""
+"""Hypotheses of beam search: `num_beams` partial targets for each source."""
 
 import math
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from archetype.generate.settings import Beam
 
 
 class Candidates(NamedTuple):
-    """Continuations of the targets in some slots, the likeliest first."""
+    """Candidate continuations of the hypotheses in some slots, best first."""
 
     log_probabilities: Float[ndarray, "slots N"]
     beams: Int[ndarray, "slots N"]
@@ -19,22 +19,22 @@ class Candidates(NamedTuple):
 
 
 class Hypotheses:
-    """Targets while they are searched, each in a row of the model's state: slot by slot, beam by beam.
+    """Running hypotheses of beam search, each in one row of the model's state, ordered by slot and then beam.
 
     Args:
-        slots: sources that are searched at once.
-        longest: tokens of any target, at most.
+        slots: sources searched concurrently.
+        longest: maximal length of any target, in tokens.
         start: the token that every target starts with.
-        end: the token that ends one.
-        settings: of the search.
+        end: the token that ends a target.
+        settings: of the beam search.
 
     Attributes:
-        tokens: of each target, behind its start.
-        newest: the last token of each.
-        scores: the log-probability of each.
-        parents: the beam of its source that each has gone on from.
-        starts: the first place of the state in which both differ.
-        finished: of each slot, score and tokens of the targets that have ended.
+        tokens: of each hypothesis, without the start token.
+        newest: last token of each hypothesis.
+        scores: log-probability of each hypothesis.
+        parents: the beam of the same source that each hypothesis extends.
+        starts: first cache slot in which a hypothesis differs from its parent.
+        finished: (score, tokens) of the finished hypotheses of each slot.
     """
 
     def __init__(self, slots: int, longest: int, start: int, end: int, settings: Beam) -> None:
@@ -52,19 +52,19 @@ class Hypotheses:
         self._earlier = self._beams[:, None] > self._beams
 
     def begin(self, slot: int, limit: int) -> None:
-        """Let the search of another source begin, whose targets have at most `limit` tokens."""
+        """Start the search of a new source in a slot, with targets of at most `limit` tokens."""
         self.lengths[slot], self.limits[slot], self.finished[slot] = 0, limit, []
         self.newest[slot], self.parents[slot], self.starts[slot] = self.start, np.arange(self.settings.num_beams), 0
-        self.scores[slot], self.scores[slot, 0] = -math.inf, 0.0  # all beams are alike: one of them counts
+        self.scores[slot], self.scores[slot, 0] = -math.inf, 0.0  # all beams are equal at first: only one counts
 
     def move(self, slot: int, to: int) -> None:
-        """Let a search go on in another slot."""
+        """Move a search to another slot."""
         for values in (self.tokens, self.newest, self.scores, self.parents, self.starts, self.lengths, self.limits):
             values[to] = values[slot]
         self.finished[to] = self.finished[slot]
 
     def extend(self, candidates: Candidates) -> list[int]:
-        """Go on with the best candidates of the first slots; the slots whose search has ended."""
+        """Extend the hypotheses of the first slots by the best candidates. Return the slots whose search has ended."""
         self.lengths[: len(candidates.tokens)] += 1
         self._finish(candidates)
         going = self._going(candidates)
@@ -73,7 +73,7 @@ class Hypotheses:
         return over
 
     def _finish(self, candidates: Candidates) -> None:
-        """Keep those that end, if they are among the best."""
+        """Store the hypotheses that end, if they are among the best `num_beams` candidates."""
         logs, beams, tokens = (values[:, : self.settings.num_beams] for values in candidates)
         for slot, rank in np.argwhere((tokens == self.end) & (logs > -math.inf)).tolist():
             length = int(self.lengths[slot])
@@ -81,7 +81,7 @@ class Hypotheses:
             self.finished[slot].append((self.settings.score(float(logs[slot, rank]), length), target))
 
     def _going(self, candidates: Candidates) -> Candidates:
-        """The best that do not end; where a vocabulary is smaller than the beam, others without any probability."""
+        """Return the best candidates that do not end; padded with probability 0 if the vocabulary is too small."""
         order = np.argsort(candidates.tokens == self.end, axis=1, kind="stable")[:, : self.settings.num_beams]
         slots = self._slots[: len(order)]
         logs, beams, tokens = (values[slots, order] for values in candidates)
@@ -89,10 +89,10 @@ class Hypotheses:
         return Candidates(logs, beams, tokens)
 
     def _is_over(self, slot: int, going: Candidates) -> bool:
-        """Whether there are enough targets and none that goes on looks better, or the length is reached."""
+        """Whether the search is over: at the length limit, or once no running hypothesis beats the finished ones."""
         finished, length = self.finished[slot], int(self.lengths[slot])
         if length >= self.limits[slot]:
-            if not finished:  # cut off
+            if not finished:  # cut off at the length limit
                 target = [*self.tokens[slot, going.beams[slot, 0], : length - 1].tolist(), int(going.tokens[slot, 0])]
                 finished.append((float(going.log_probabilities[slot, 0]), target))
             return True
@@ -108,15 +108,15 @@ class Hypotheses:
             values[slots, rows] = chosen
         targets = self.tokens[:count, :, : lengths.max()]
         continued = targets[slots, self.parents[:count]]
-        self.starts[:count] = 1 + (targets != continued).argmax(-1)  # after the start
+        self.starts[:count] = 1 + (targets != continued).argmax(-1)  # slot 0 holds the start token
         targets[:] = continued
         self.tokens[slots, self._beams, lengths[:, None] - 1] = self.newest[:count]
 
     def _rows(self, beams: Int[ndarray, "slots beams"]) -> Int[ndarray, "slots beams"]:
-        """The row of each candidate: the first that continues a beam stays in its row, others take what is free."""
+        """Return the row of each candidate: the first child of a beam keeps its row, others take free rows."""
         repeats = ((beams[:, :, None] == beams[:, None, :]) & self._earlier).any(-1)
         is_taken: Bool[ndarray, "slots beams"] = np.zeros(beams.shape, bool)
         is_taken[self._slots[: len(beams)], beams] = True
         rows = beams.copy()
-        rows[repeats] = np.nonzero(~is_taken)[1]  # as many of each slot, slot by slot
+        rows[repeats] = np.nonzero(~is_taken)[1]  # equally many in each slot, in the same order
         return rows

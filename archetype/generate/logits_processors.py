@@ -1,4 +1,4 @@
-"""What one text's settings do to its logits before they become probabilities, in the order of transformers."""
+"""Logits processors of one sequence, applied before sampling in the order of transformers."""
 
 from collections.abc import Collection, Sequence
 from copy import copy
@@ -10,15 +10,15 @@ from archetype.generate.settings import LogitsRules
 
 
 class LogitsProcessors:
-    """The logits processors of one text; those that its settings leave alone do nothing.
+    """The logits processors of one sequence; a processor whose setting is neutral does nothing.
 
     Args:
         sampling: the settings.
-        prompt: the tokens before the first that is chosen.
-        source: the prompt itself; those of the source, where the model is an encoder-decoder.
-        ends: tokens that end a text.
-        limit: tokens that are chosen at most.
-        may_end: whether the text may end, or be forced to, wherever the settings say: no grammar says it.
+        prompt: token ids before the first generated one.
+        source: the prompt again; for an encoder-decoder, the token ids of the source.
+        ends: tokens that end a sequence.
+        limit: maximal number of generated tokens.
+        may_end: whether the settings may suppress or force the end; False if a grammar decides it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class LogitsProcessors:
 
     @property
     def is_active(self) -> bool:
-        """Whether the logits of the next token are changed."""
+        """Whether any processor changes the logits of the next token."""
         return self._changes or self._forces_end
 
     @property
@@ -51,18 +51,18 @@ class LogitsProcessors:
 
     @property
     def num_chosen(self) -> int:
-        """Tokens after the prompt."""
+        """Number of generated tokens."""
         return len(self.text) - self.num_prompt
 
     def fork(self) -> "LogitsProcessors":
-        """Those of a text that goes on from this one."""
+        """Return independent processors in the same state."""
         twin = copy(self)
         twin.text, twin.seen = list(self.text), dict(self.seen)
         twin.ngrams = {before: list(tokens) for before, tokens in self.ngrams.items()}
         return twin
 
     def consume(self, token: int) -> None:
-        """Go on after a token that was chosen."""
+        """Update the state by a generated token."""
         self.text.append(token)
         if self.sampling.repetition_penalty != 1:
             self.seen[token] = None
@@ -71,7 +71,7 @@ class LogitsProcessors:
             self.ngrams.setdefault(tuple(before), []).append(last)
 
     def __call__(self, logits: Tensor) -> None:
-        """Change the logits of the next token, (V,), in place."""
+        """Modify the logits of the next token, (V,), in place."""
         if not self.is_active:
             return
         sampling = self.sampling
@@ -91,14 +91,14 @@ class LogitsProcessors:
             _suppress(logits, sampling.begin_suppress_tokens)
 
     def _add_biases(self, logits: Tensor, biases: Sequence[tuple[tuple[int, ...], float]]) -> None:
-        """Add the bias of each sequence to its last token, where the text ends with those before it."""
+        """Add the bias of each sequence to the logit of its last token if the text ends with the tokens before it."""
         for ids, bias in biases:
             before = len(ids) - 1
             if before <= len(self.text) and tuple(self.text[len(self.text) - before :]) == ids[:-1]:
                 logits[ids[-1]] += bias
 
     def _end(self, logits: Tensor) -> None:
-        """Hold back what ends a text, force it, or make it likelier with every token."""
+        """Suppress the end tokens, force them, or raise their logits with the length."""
         sampling = self.sampling
         if self.num_chosen < sampling.min_new_tokens or len(self.text) < sampling.min_length:
             _suppress(logits, self.ends)
@@ -117,7 +117,7 @@ class LogitsProcessors:
 
 
 def _ngrams(tokens: Sequence[int], size: int) -> dict[tuple[int, ...], list[int]]:
-    """The tokens that follow each size - 1 others in a text."""
+    """Return {the size - 1 tokens before: the tokens that followed them} for all n-grams of a sequence."""
     following: dict[tuple[int, ...], list[int]] = {}
     for start in range(len(tokens) + 1 - size if size else 0):
         *before, last = tokens[start : start + size]
@@ -126,7 +126,7 @@ def _ngrams(tokens: Sequence[int], size: int) -> dict[tuple[int, ...], list[int]
 
 
 def penalise(logits: Tensor, ids: list[int], penalty: float) -> None:
-    """Make the logits of some tokens smaller, in place (Keskar 2019, section 4.1)."""
+    """Apply a repetition penalty to the logits of some tokens, in place (Keskar 2019, section 4.1)."""
     if penalty != 1 and ids:
         scores = logits[ids]
         logits[ids] = torch.where(scores > 0, scores / penalty, scores * penalty)
@@ -138,6 +138,6 @@ def _suppress(logits: Tensor, ids: Sequence[int]) -> None:
 
 
 def _force(logits: Tensor, ids: Sequence[int]) -> None:
-    """Leave no choice but among some tokens."""
+    """Allow only these tokens."""
     logits.fill_(-torch.inf)
     logits[list(ids)] = 0.0

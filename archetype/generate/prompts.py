@@ -1,4 +1,4 @@
-"""Prompts as token ids, with the tokens that begin and end a text."""
+"""Tokenization of prompts, with the special tokens at their start and end."""
 
 from archetype.data.pairs import end_of_text
 from archetype.errors import DataError, SpecError
@@ -8,12 +8,12 @@ from archetype.tokenizers.tokenizer import check_utf8
 
 
 class PromptEncoder:
-    """Prompts, or sources and the beginnings of targets, as ids that a model can read.
+    """Tokenizes prompts, or sources and the beginnings of targets, and checks that the model can read them.
 
     Args:
-        model: whose context and vocabulary hold them.
-        tokenizer: None where prompts are token ids.
-        start: the token that a target starts with (None: the one that ends a text).
+        model: determines context length and vocabulary.
+        tokenizer: None if prompts are token ids.
+        start: the token that a target starts with (None: the end token).
     """
 
     def __init__(self, model: GenerativeModel, tokenizer: Tokenizer | None, start: int | None) -> None:
@@ -24,7 +24,7 @@ class PromptEncoder:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer, which texts need.
+        """The tokenizer, required for prompts in text.
 
         Raises:
             DataError: there is none.
@@ -34,16 +34,16 @@ class PromptEncoder:
         return self._tokenizer
 
     def encode(self, prompt: str | list[int], place: str = "prompt") -> list[int]:
-        """A prompt as ids, between the special tokens that the tokenizer's files put around one; an empty one is bos.
+        """Tokenize a prompt, with the special tokens that the tokenizer's files add; an empty prompt becomes bos.
 
-        A source ends with the token that ends a text.
+        A source ends with the end token.
 
         Args:
-            prompt: a text, or ids, which are checked only.
-            place: what errors call it.
+            prompt: text, or token ids, which are only checked.
+            place: name of the prompt in error messages.
 
         Raises:
-            ArchetypeError: it is empty or longer than the context, or holds what is no token.
+            ArchetypeError: the prompt is empty or longer than the context, or contains ids outside the vocabulary.
         """
         if isinstance(prompt, list):
             ids = prompt
@@ -55,10 +55,10 @@ class PromptEncoder:
         return list(ids)
 
     def target(self, target: str | list[int]) -> list[int]:
-        """The tokens of a target before the first that is generated; none for models without a source.
+        """Return the tokens of a target before the first generated one; empty for models without a source.
 
         Raises:
-            ArchetypeError: they are longer than the context, or hold what is no token.
+            ArchetypeError: they are longer than the context, or contain ids outside the vocabulary.
         """
         if not self._has_source:
             if target:
@@ -66,11 +66,11 @@ class PromptEncoder:
             return []
         ids = target if isinstance(target, list) else self.tokenizer.encode_target(target) if target else []
         start = end_of_text(self.tokenizer) if self._start is None else self._start
-        self._check([start, *ids, start], self._vocab_size, "target")  # and a token that follows
+        self._check([start, *ids, start], self._vocab_size, "target")  # leave room for the end token
         return [start, *ids]
 
     def _check(self, ids: list[int], vocab_size: int, place: str) -> None:
-        """Refuse ids that the model cannot read."""
+        """Raise an error for ids that the model cannot read."""
         if len(ids) > self._context_length:
             cause = f"has {len(ids)} tokens and the model's context holds {self._context_length}"
             raise SpecError(place, cause, "shorten it")

@@ -1,9 +1,9 @@
-"""Reading the tokens of one text: in passes of any size, or by recorded steps, which give the same bits however cut.
+"""Prefill of one sequence: in chunks of any size, or, for deterministic models, by recorded steps.
 
-A deterministic model computes nothing but recorded steps. Their native operations compute each row by itself, in one
-order, so that its bits depend neither on the other rows nor on how many there are. Of several tokens of one text each
-is a row of a step: all write to places of their own in one cache, and none sees a later one. A state that cannot share
-its memory like this, that of a recurrence or of a window that is full, is read token by token.
+A deterministic model computes only recorded steps. Their native operations compute each row separately and in a fixed
+order, so that its bits depend neither on the other rows nor on their number. Several tokens of one sequence are read as
+rows of one step: all write to different slots of one cache, and none sees a later one. A state that cannot be shared
+in this way, such as that of a recurrence or of a full sliding window, is read token by token.
 """
 
 import torch
@@ -17,16 +17,16 @@ from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.native.products import max_rows
 from archetype.nn.cache import State
 
-LANES = 16  # of the largest vectors that any kernel has
+LANES = 16  # of the widest vector registers of any kernel
 
 
 class TextReader:
-    """Reads one text, piece by piece.
+    """Prefills one sequence, chunk by chunk.
 
     Args:
         model: in evaluation mode.
-        state: of the text, one row; the attribute is the state after what was read.
-        num_read: tokens that it has read.
+        state: of the sequence, with one row; updated after each chunk.
+        num_read: number of tokens it has read.
     """
 
     def __init__(self, model: GenerativeModel, state: State, num_read: int = 0) -> None:
@@ -34,9 +34,9 @@ class TextReader:
 
     @torch.inference_mode()
     def __call__(self, tokens: list[int], last_only: bool = False) -> Float[Tensor, "t V"]:
-        """Logits after each of the next tokens, or after the last."""
+        """Read the next tokens. Return the logits after each of them, or only after the last."""
         self.num_read += len(tokens)
-        state = self.state.narrow(self.num_read)  # nothing is written beyond, nor looked at
+        state = self.state.narrow(self.num_read)  # slots beyond are neither written nor read
         output = self.model(torch.tensor([tokens], device=self.model.device), state, last_only=last_only)
         self.state = output.state
         logits: Tensor = output.logits[0]
@@ -44,7 +44,7 @@ class TextReader:
 
 
 class StepReader(TextReader):
-    """Reads texts by steps of 1, 2, 4, 8, ... tokens in one row's memory, each of which is recorded once."""
+    """Prefills sequences by recorded steps of 1, 2, 4, 8, ... tokens, as rows that share one row's memory."""
 
     def __init__(self, model: GenerativeModel, state: State, num_read: int = 0) -> None:
         super().__init__(model, state, num_read)
@@ -52,7 +52,7 @@ class StepReader(TextReader):
 
     @torch.inference_mode()
     def begin(self, state: State, num_read: int) -> None:
-        """Go on from what another state has read."""
+        """Start from the state of another sequence that has read `num_read` tokens."""
         self.state.insert(torch.tensor([0]), state)
         self.num_read = num_read
 
@@ -70,7 +70,7 @@ class StepReader(TextReader):
         return torch.cat(logits)
 
     def _step(self, piece: list[int], with_logits: bool) -> Tensor:
-        """Read a piece; where the step has more rows, they are its last token once more."""
+        """Read a chunk; the step may have more rows, which repeat the last token."""
         count = len(piece)
         rows = 1 << (count - 1).bit_length()
         if (step := self._steps.get((rows, with_logits))) is None:
@@ -82,28 +82,28 @@ class StepReader(TextReader):
 
 
 def reads_by_steps(model: GenerativeModel) -> bool:
-    """Whether texts are read by steps; one whose rotation follows its length is always read whole and alone."""
+    """Whether sequences are prefilled by steps; not if rotary positions depend on the sequence length."""
     return model.is_deterministic and not model.spec.follows_length
 
 
 def num_places(model: GenerativeModel, length: int) -> int:
-    """Places of a state for a text of that length, at least.
+    """Return the number of cache slots needed for a sequence of this length.
 
-    Where a kernel reads all places, also those that hold nothing, the order of its sums follows the number of whole
-    vectors: so a deterministic model's states have no others.
+    A kernel may read all slots, including empty ones, and the order of its sums then depends on the number of vectors.
+    States of deterministic models are therefore rounded up to whole vectors.
     """
     return -(-length // LANES) * LANES if model.is_deterministic else length
 
 
 @torch.inference_mode()
 def make_deterministic(model: GenerativeModel) -> None:
-    """Have an engine's logits after each token of a text depend on that text alone, to the bit.
+    """Make the logits of each sequence independent of all other sequences, to the bit.
 
-    So they are the same in company of others, after a beginning that another text has left, in whatever pieces a prompt
+    They do not depend on the batch, on a cached prefix, on how a prompt is cut into chunks, or on speculation.
     is read, with a draft or without.
 
     Raises:
-        SpecError: a step of the model, which is tried here, has an operation whose bits may depend on other rows.
+        SpecError: a trial step of the model contains an operation whose bits may depend on other rows.
     """
     if not is_native(model):
         cause = f"there are no native kernels for {str(model.dtype).removeprefix('torch.')} on {model.device.type} here"

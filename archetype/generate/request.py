@@ -1,4 +1,4 @@
-"""A request to an engine, and what comes of it: an event for every token, and one text in the end."""
+"""Requests to an engine, their events (one per token) and the final text."""
 
 import asyncio
 from collections import deque
@@ -20,11 +20,11 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """How likely a token was, by the model's own distribution: before temperature, filters and penalties.
+    """Log-probability of a token under the model's own distribution, before temperature, filters and penalties.
 
     Attributes:
         logprob: natural logarithm of the token's probability.
-        top: (token, logprob) of the likeliest tokens, the likeliest first.
+        top: (token, logprob) of the most likely tokens, in descending order.
     """
 
     logprob: float
@@ -33,14 +33,14 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The result of one step for one request.
+    """Result of one step for one request.
 
     Attributes:
-        request: whose event it is.
-        token: the id that was chosen, also where it ends the text; None where a request was cancelled or failed.
-        text: what became certain with it: no piece ends inside a character, or holds the beginning of a stop string.
-        logprobs: where the request asked for them.
-        finish_reason: in the last event: "stop" (a token or string that ends a text), "length" (`max_new_tokens`),
+        request: the request.
+        token: the generated token id, including the one that ends the text; None if cancelled or failed.
+        text: text completed by it: it never ends inside a character or holds the beginning of a stop string.
+        logprobs: if requested.
+        finish_reason: set in the last event: "stop" (an end token or stop string), "length" (`max_new_tokens`),
             "cancelled" or "error".
     """
 
@@ -52,20 +52,20 @@ class Event:
 
 
 class Request:
-    """One prompt and its continuation. Iterating gives its events, with `for` or with `async for`.
+    """A prompt and its continuation. Iterate over it with `for` or `async for` to receive its events.
 
     Attributes:
-        id: its number in the engine, or what the caller named it.
-        prompt: token ids; those of the source, where the model is an encoder-decoder.
-        sampling: its settings.
-        tokens: the ids chosen so far, of which events were given; the one that ended the text included.
-        text: what they say.
-        finish_reason: None until it has finished.
-        error: why it failed.
-        unread: its events so far that nobody has read.
-        num_cached: tokens of the prompt that were copied from an earlier text with the same beginning, or source.
-        group: of requests that belong together; None for one that belongs to none.
-        is_paused: whether it gives up its slot, and waits.
+        id: set by the caller, or a number from the engine.
+        prompt: token ids; for an encoder-decoder, those of the source.
+        sampling: the settings.
+        tokens: ids generated so far in delivered events, including the one that ended the text.
+        text: the text of these events.
+        finish_reason: None until the request has finished.
+        error: the error that made it fail, if any.
+        unread: delivered events that nobody has read.
+        num_cached: prompt tokens copied from a sequence with the same prefix, or source tokens with a cached state.
+        group: group of requests it belongs to (None: no group).
+        is_paused: whether it gives up its slot and waits.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Request:
         self.error: BaseException | None = None
         self.num_cached = 0
         self.sampler = sampler
-        self.window = window  # what the decoder sees, the newest token last
-        self.left = limit  # tokens that may follow
+        self.window = window  # input of the decoder, newest token last
+        self.left = limit  # number of tokens that may follow
         self.is_started = self.is_paused = False
         self.group: object = None
         self._engine, self._stop_ids = engine, stop_ids
         self._stream, self._filter = stream, StopStringFilter(sampling.stop)
-        self.special_in_text: frozenset[int] = frozenset()  # of these
-        self._spelled = spelled  # special tokens that a stop string spells, or that are part of the text
+        self.special_in_text: frozenset[int] = frozenset()  # shown in the text
+        self._spelled = spelled  # special tokens that occur in a stop string or are part of the text
         self.unread: deque[Event] = deque()
         self._arrived: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
@@ -125,40 +125,40 @@ class Request:
 
     @property
     def has_news(self) -> bool:
-        """Whether a reader has something to read, or nothing to wait for."""
+        """Whether an event is unread, or the request has finished."""
         return bool(self.unread) or self.finish_reason is not None
 
     @property
     def is_read(self) -> bool:
-        """Whether it has finished and all its events were read."""
+        """Whether the request has finished and all its events were read."""
         return self.finish_reason is not None and not self.unread
 
     def raise_error(self) -> None:
-        """Raise why it failed, where it did."""
+        """Raise the error that made the request fail, if any."""
         if self.finish_reason == "error" and self.error is not None:
             raise self.error
 
     def pieces(self) -> Iterator[str]:
-        """The text, piece by piece."""
+        """Yield the text in pieces."""
         return filter(None, map(attrgetter("text"), self))
 
     def result(self) -> str:
-        """The whole text, once it has finished.
+        """Wait until the request has finished. Return the whole text.
 
         Raises:
-            CheckpointError: logits were NaN or infinite.
+            CheckpointError: logits are NaN or infinite.
         """
         for _ in self:
             pass
         return self.text
 
     def cancel(self) -> None:
-        """Let it leave before the next step; what has finished stays as it is."""
+        """Remove the request before the next step; has no effect once it has finished."""
         self.is_paused = False
         self._engine._cancelled.append(self)
 
     def choose(self, token: int, logprobs: Logprobs | None) -> Event:
-        """Go on with a token; the event says whether it is the last."""
+        """Append a generated token. Return its event, which is the last if the request ends with it."""
         if token in self._stop_ids:
             return self.finish("stop", token, "", logprobs)
         self.window.append(token)
@@ -174,7 +174,7 @@ class Request:
     def finish(
         self, reason: FinishReason, token: int | None = None, piece: str = "", logprobs: Logprobs | None = None
     ) -> Event:
-        """The last event, with the text that was held back."""
+        """Return the last event, with the text held back so far."""
         self.left = 0
         if self._stream is not None and reason in ("stop", "length"):
             piece += self._filter.push(self._stream.finish()) + self._filter.finish()
@@ -182,7 +182,7 @@ class Request:
         return Event(self, token, piece, logprobs, reason)
 
     def deliver(self, event: Event) -> None:
-        """Let readers have an event."""
+        """Publish an event to readers."""
         if event.token is not None:
             self.tokens.append(event.token)
         self.text += event.text
@@ -194,20 +194,20 @@ class Request:
 
 
 class StopStringFilter:
-    """Lets text through until a stop string appears, holding back what may be the beginning of one.
+    """Passes text through up to a stop string, holding back what may be the beginning of one.
 
-    The stop string that is complete first ends the text, where it begins; of several that end together, the longest.
-    So it does not matter into which pieces the text is cut. What is not shown counts, and is never let through.
+    The stop string that completes first ends the text at its start; of several that complete together, the longest. The
+    result does not depend on how the text is cut into pieces. Text with `shown=False` is matched but not returned.
     """
 
     def __init__(self, stop: tuple[str, ...]) -> None:
         self.stop = stop
         self.held = ""
-        self.shown: list[bool] = []  # of each character that is held
+        self.shown: list[bool] = []  # for each held character, whether it is returned
         self.stopped = False
 
     def push(self, piece: str, shown: bool = True) -> str:
-        """The text that no stop string can claim any more."""
+        """Append a piece. Return the text that can no longer be part of a stop string."""
         if self.stopped:
             return ""
         self.held += piece
@@ -220,7 +220,7 @@ class StopStringFilter:
         return self._release(len(self.held) - longest)
 
     def finish(self) -> str:
-        """The text that was held back, at the end."""
+        """Return the text still held back."""
         return "" if self.stopped else self._release(len(self.held))
 
     def _release(self, count: int) -> str:
@@ -229,5 +229,5 @@ class StopStringFilter:
         return released
 
     def _overlap(self, string: str) -> int:
-        """How many characters at the end of what is held begin the stop string."""
+        """Return the length of the longest prefix of the stop string with which the held text ends."""
         return next((n for n in range(min(len(string), len(self.held)), 0, -1) if self.held.endswith(string[:n])), 0)

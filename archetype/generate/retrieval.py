@@ -1,4 +1,4 @@
-"""How well vectors find texts, and how well their cosines follow scores that people gave."""
+"""Evaluation of embeddings: retrieval metrics, and correlation of cosine similarities with human scores."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,21 @@ from torch import Tensor
 from archetype.generate.class_report import correlation, rank_correlation
 from archetype.table import Table
 
-DEPTH = 10  # of the ranking that MRR@10 and nDCG@10 read
+DEPTH = 10  # cutoff of MRR@10 and nDCG@10
 RECALL_AT = (1, 10, 100)
 QUERIES_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class RetrievalScore:
-    """How well the texts that answer questions are found among all texts; every figure is a mean over the questions.
+    """Retrieval metrics, averaged over the queries.
 
     Attributes:
-        recall: share of a question's answers among the k texts nearest to it, by k.
-        mrr: 1 / rank of its first answer, 0 where that is beyond 10.
-        ndcg: discounted gain of the 10 nearest texts, over that of the best order (Järvelin 2002).
-        num_queries: questions.
-        num_documents: texts that are searched.
+        recall: recall@k by k: fraction of the relevant documents among the k nearest.
+        mrr: reciprocal rank of the first relevant document, 0 beyond rank 10.
+        ndcg: discounted cumulative gain of the 10 nearest documents over that of the ideal order (Järvelin 2002).
+        num_queries: number of queries.
+        num_documents: number of documents searched.
     """
 
     recall: dict[int, float]
@@ -36,7 +36,7 @@ class RetrievalScore:
     num_documents: int
 
     def record(self) -> dict[str, Any]:
-        """All figures by name."""
+        """Return all values by name."""
         recall = {f"recall@{k}": share for k, share in self.recall.items()}
         counts = {"num_queries": self.num_queries, "num_documents": self.num_documents}
         return recall | {f"mrr@{DEPTH}": self.mrr, f"ndcg@{DEPTH}": self.ndcg} | counts
@@ -50,12 +50,12 @@ class RetrievalScore:
 
 @dataclass(frozen=True)
 class SimilarityScore:
-    """How well the similarities of pairs of texts follow the scores that people gave them.
+    """Correlation of the similarities of pairs of texts with human scores.
 
     Attributes:
-        spearman: the correlation of ranks, equal values sharing theirs; None where one side does not vary.
-        pearson: the correlation of values; likewise.
-        num_pairs: pairs.
+        spearman: rank correlation, with mean ranks for ties; None if either side is constant.
+        pearson: linear correlation; None if either side is constant.
+        num_pairs: number of pairs.
     """
 
     spearman: float | None
@@ -63,7 +63,7 @@ class SimilarityScore:
     num_pairs: int
 
     def record(self) -> dict[str, Any]:
-        """All figures by name."""
+        """Return all values by name."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -77,12 +77,12 @@ def retrieval_score(
     relevant: Sequence[Mapping[int, float]],
     recall_at: Sequence[int] = RECALL_AT,
 ) -> RetrievalScore:
-    """Rank all documents for each query by the products of their vectors; of equal ones the first comes first.
+    """Rank all documents for each query by dot product; ties keep the order of the documents.
 
     Args:
-        queries: vectors of the questions.
-        documents: vectors of the texts that are searched.
-        relevant: for each question the places of its answers, and how well each answers it.
+        queries: query vectors.
+        documents: document vectors.
+        relevant: for each query, {document index: relevance}.
         recall_at: the k of recall@k.
     """
     depth = min(max(DEPTH, *recall_at), len(documents))
@@ -105,21 +105,21 @@ def retrieval_score(
 def nearest(
     queries: Float[Tensor, "queries D_s"], documents: Float[Tensor, "documents D_s"], depth: int
 ) -> Int[Tensor, "queries depth"]:
-    """The places of the documents whose products with each query are the largest, in their order."""
+    """Return the indices of the documents with the largest dot products for each query, in descending order."""
     return (queries @ documents.T).sort(dim=1, descending=True, stable=True).indices[:, :depth]
 
 
 def similarity_score(similarities: Sequence[float], scores: Sequence[float]) -> SimilarityScore:
-    """Correlate similarities of pairs with their scores."""
+    """Correlate the similarities of pairs with their scores."""
     return SimilarityScore(rank_correlation(scores, similarities), correlation(scores, similarities), len(scores))
 
 
 def cosines_of_pairs(a: Float[Tensor, "pairs D_s"], b: Float[Tensor, "pairs D_s"]) -> list[float]:
-    """The cosine of each vector with its partner."""
+    """Return the cosine similarity of each pair of vectors."""
     values: list[float] = torch.nn.functional.cosine_similarity(a, b).tolist()
     return values
 
 
 def _gain(relevances: Sequence[float]) -> float:
-    """The discounted gain of the first texts of a ranking."""
+    """Return the discounted cumulative gain of the first `DEPTH` documents."""
     return sum(value / math.log2(rank + 1) for rank, value in enumerate(relevances[:DEPTH], start=1))

@@ -1,4 +1,4 @@
-"""From logits to the next token of each row."""
+"""Sampling: the next token of each row from its logits."""
 
 from collections.abc import Collection
 from copy import copy
@@ -12,27 +12,27 @@ from archetype.generate.grammar import Grammar
 from archetype.generate.logits_processors import LogitsProcessors
 from archetype.generate.settings import Sampling
 
-# settings that rows share, whose logits are then one batch
+# rows that agree in these settings are filtered as one batch
 FILTERS = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 
 
 class Sampler:
-    """How one text's tokens are chosen: its settings, its random numbers, the tokens that it has seen, its grammar.
+    """Sampling state of one sequence: settings, random generator, tokens seen so far, grammar.
 
-    It draws from a generator of its own: what a text gets does not depend on who shares its batch.
+    Each sequence has its own random generator: its tokens do not depend on the other sequences of the batch.
 
     Args:
         sampling: the settings.
         prompt: token ids.
         vocab_size: of the model.
-        device: of its logits.
-        grammar: at its start, where the text has one.
-        ends: tokens that end a text.
-        source: tokens of the source, where the model is an encoder-decoder (absent: the prompt).
-        limit: tokens that are chosen at most (absent: `max_new_tokens`).
+        device: device of the logits.
+        grammar: constraint in its initial state, if any.
+        ends: tokens that end a sequence.
+        source: token ids of the source of an encoder-decoder (absent: the prompt).
+        limit: maximal number of generated tokens (absent: `max_new_tokens`).
 
     Raises:
-        SpecError: a setting names what is no token.
+        SpecError: a setting refers to an id outside the vocabulary.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Sampler:
         limit: int | None = None,
     ) -> None:
         self.sampling, self.grammar = sampling, grammar
-        self.error: ArchetypeError | None = None  # why no token can be chosen
+        self.error: ArchetypeError | None = None  # set if no token can be chosen
         sampling.check_ids(vocab_size)
         self.processors = LogitsProcessors(
             sampling, prompt, prompt if source is None else source, [id for id in ends if 0 <= id < vocab_size],
             sampling.max_new_tokens if limit is None else limit, may_end=grammar is None,
         )  # fmt: skip
-        self.counts: Tensor | None = None  # (V,), of the tokens chosen
+        self.counts: Tensor | None = None  # (V,) number of times each token was generated
         if sampling.presence_penalty or sampling.frequency_penalty:
             self.counts = torch.zeros(vocab_size, device=device)
         self.generator = torch.Generator().manual_seed(sampling.seed)
@@ -61,12 +61,12 @@ class Sampler:
 
     @property
     def adjusts_logits(self) -> bool:
-        """Whether this text's logits are changed before the settings that rows share."""
+        """Whether the logits of this sequence are modified before the filters."""
         penalised = self.counts is not None or self.processors.is_active
         return penalised or self.grammar is not None or bool(self.sampling.logit_bias)
 
     def adjust(self, logits: Tensor) -> None:
-        """Apply what concerns this text alone to its logits (V,), in place."""
+        """Apply biases, penalties, processors and the grammar to the logits (V,) of this sequence, in place."""
         sampling = self.sampling
         if sampling.logit_bias:
             logits[list(sampling.logit_bias)] += logits.new_tensor(list(sampling.logit_bias.values()))
@@ -80,7 +80,7 @@ class Sampler:
                 self.error = error
 
     def consume(self, token: int) -> None:
-        """Go on after a token that was chosen."""
+        """Update the state by a generated token."""
         self.processors.consume(token)
         if self.counts is not None:
             self.counts[token] += 1
@@ -88,7 +88,7 @@ class Sampler:
             self.grammar.consume(token)
 
     def fork(self) -> "Sampler":
-        """One that will choose as this one, from the same logits."""
+        """Return an independent copy that makes the same choices from the same logits."""
         twin = copy(self)
         twin.generator = torch.Generator()
         twin.generator.set_state(self.generator.get_state())
@@ -99,7 +99,7 @@ class Sampler:
 
 
 def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
-    """The next token of each row of logits (B, V), by that row's sampler; rows with equal settings are one batch."""
+    """Return the next token of each row of logits (B, V); rows with equal settings are filtered as one batch."""
     adjusted = [row for row, sampler in enumerate(samplers) if sampler.adjusts_logits]
     if adjusted:
         logits = logits.to(torch.float32, copy=True)
@@ -119,7 +119,7 @@ def sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 
 
 def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
-    """The same for rows with equal settings."""
+    """Return the next tokens of rows with equal settings."""
     sampling = samplers[0].sampling
     chosen = logits.argmax(-1) if sampling.greedy else _draw(filtered(logits, sampling), samplers)
     tokens: list[int] = chosen.tolist()
@@ -127,7 +127,7 @@ def _sample(logits: Tensor, samplers: list[Sampler]) -> list[int]:
 
 
 def _draw(logits: Tensor, samplers: list[Sampler]) -> Tensor:
-    """Invert the cumulative distribution at one uniform number of each row's own generator."""
+    """Sample by inverting the cumulative distribution at one uniform number from each row's generator."""
     draws = [torch.rand((), dtype=torch.float64, generator=sampler.generator) for sampler in samplers]
     mass = logits.double().softmax(-1).cumsum(-1)
     target = torch.stack(draws).to(mass.device)[:, None] * mass[:, -1:]

@@ -1,4 +1,4 @@
-"""Which requests run, and what a step brings to each: slots, prompts in chunks, shared beginnings, guesses."""
+"""Scheduling of requests: slots, chunked prefill, prefix cache, speculative decoding."""
 
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -20,27 +20,27 @@ from archetype.models.build import GenerativeModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.cache import State
 
-AHEAD = 512  # tokens for which a request's row has room at first
+AHEAD = 512  # tokens reserved in a request's row at first
 
 
 @dataclass
 class Prefill:
-    """The request whose prompt is being read, and what reads it; nothing does before its source was read."""
+    """The request being prefilled, and its reader (None until its source has been encoded)."""
 
     request: Request
     reader: TextReader | None
 
 
 class Scheduler:
-    """The requests of an engine and their states; one thread at a time uses it.
+    """Requests of an engine and their states; not thread-safe.
 
     Args:
         model: in evaluation mode.
-        slots: requests that are decoded together, at most.
-        prefix_bytes: memory for the states of texts that later prompts may begin with, or of sources.
-        suppressed: tokens that are never chosen.
-        speculator: what guesses, if anything does.
-        speculative_tokens: guesses in a step, at most.
+        slots: maximal number of requests decoded together.
+        prefix_bytes: memory of the prefix cache, or of the cached sources.
+        suppressed: tokens that are never generated.
+        speculator: proposes draft tokens (None: no speculation).
+        speculative_tokens: maximal number of draft tokens in a step.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.prompt_tokens = self.cached_tokens = self.guessed_tokens = self.accepted_tokens = 0
         self._reading: Prefill | None = None
-        self._row: tuple[StepReader, tuple[int, int]] | None = None  # of a deterministic model, and its row's sizes
+        self._row: tuple[StepReader, tuple[int, int]] | None = None  # of deterministic models
         self._has_source = model.spec.reads_source
         self._rereads_past = model.spec.rereads_past
         self._suppressed = torch.tensor(suppressed, dtype=torch.long, device=model.device)
@@ -69,11 +69,11 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Requests that are read or decoded."""
+        """Number of requests being prefilled or decoded."""
         return len(self.slots.texts) + (self._reading is not None)
 
     def remove(self, request: Request) -> None:
-        """Let a request go, wherever it is."""
+        """Remove a request, whether it waits, is prefilled or is decoded."""
         if request in self.slots.texts:
             self._leave(request)
         elif self._reading is not None and self._reading.request is request:
@@ -82,14 +82,14 @@ class Scheduler:
             self.waiting.remove(request)
 
     def clear(self) -> None:
-        """Let all go, without a look at a state of which nothing is known."""
+        """Remove all requests and replace the state, which may be inconsistent after an error."""
         self.slots, self._reading = self._new_slots(self.slots.limit), None
         self.waiting.clear()
         if self._speculator is not None:
             self._speculator.clear()
 
     def decode(self, events: list[Event]) -> None:
-        """One token more of every request in a slot, and further ones where they were guessed."""
+        """Decode one token for every request in a slot, and more where draft tokens are accepted."""
         for request in [request for request in self.slots.texts if request.is_paused]:
             self._leave(request)
             self.waiting.append(request)
@@ -111,16 +111,18 @@ class Scheduler:
                 self._forget(event.request)
 
     def _verify(self, requests: list[Request], guesses: list[list[int]], events: list[Event]) -> list[Event]:
-        """Choose a token after each guess that was right; the last event of each request."""
+        """Accept draft tokens while they match. Return the last event of each request."""
+        # (rows, 1 + longest draft, V): logits[:, n] follow the newest token and n draft tokens
         logits = self.slots.verify([[one.window[-1], *more] for one, more in zip(requests, guesses, strict=True)])
         started = [len(request.window) for request in requests]
-        lengths = list(started)  # what each row has read that stays
+        lengths = list(started)  # cache length of each row after the step: up to the last accepted token
         last: dict[int, Event] = {}
-        going = list(range(len(requests)))
+        going = list(range(len(requests)))  # rows whose draft tokens have all matched so far
         for place in range(logits.shape[1]):
             for row, event in zip(going, self._choose(logits[going, place], [requests[n] for n in going]), strict=True):
                 events.append(event)
                 last[row] = event
+            # a row goes on only if the token just sampled equals the draft token that the model read next
             going = [
                 row for row in going
                 if last[row].finish_reason is None and guesses[row][place : place + 1] == [last[row].token]
@@ -129,17 +131,18 @@ class Scheduler:
                 lengths[row] += 1
             if not going:
                 break
+        # forget the cache entries of rejected draft tokens; later steps overwrite them
         self.slots.shorten(lengths)
         self.guessed_tokens += sum(map(len, guesses))
         self.accepted_tokens += sum(lengths) - sum(started)
         return [last[row] for row in range(len(requests))]
 
     def read(self, limit: int, events: list[Event]) -> None:
-        """Read pieces of the prompts that wait.
+        """Prefill chunks of the waiting prompts.
 
         Args:
-            limit: tokens of all pieces, sources included; but there is one piece at least.
-            events: what the step has brought so far; the first token of each prompt that is read to its end is added.
+            limit: number of tokens in all chunks, sources included; at least one chunk is read.
+            events: events of this step; the first token of each completed prompt is appended.
         """
         num_read = 0
         while (reading := self._next()) is not None:
@@ -156,16 +159,16 @@ class Scheduler:
                 self._start(request, logits, reading.reader.state, events)
 
     def _next(self) -> Prefill | None:
-        """The prompt that is being read, or the first that waits where a slot is free."""
+        """Return the prefill in progress, or start that of the first waiting request if a slot is free."""
         if self._reading is None and (request := self._first()) is not None:
             self.waiting.remove(request)
             self._reading = self._begin(request)
         return self._reading
 
     def _first(self) -> Request | None:
-        """The request that may have the free slot: of those whose groups have the fewest slots, the first to come.
+        """Return the request that gets the free slot: the earliest one of the group with the fewest slots.
 
-        A group leaves one slot to others, so that a short request need not wait for a long answer to many.
+        A group never holds all of several slots, so that a short request need not wait for a group of long ones.
         """
         if not self.waiting or len(self.slots.texts) >= self.slots.limit:
             return None
@@ -175,7 +178,7 @@ class Scheduler:
         return min(able, key=lambda one: held[one.group], default=None)
 
     def _begin(self, request: Request) -> Prefill:
-        """Make room for a request, and copy what is known of its text, or of its source."""
+        """Reserve room for a request and start from its cached prefix or source."""
         upcoming = [request, *islice(self.waiting, self.slots.limit - len(self.slots.texts) - 1)]
         context = self.model.spec.context_length
         capacity = max(min(context, len(one.window) + min(one.left, AHEAD)) for one in upcoming)
@@ -191,7 +194,7 @@ class Scheduler:
         return Prefill(request, None if is_unread else self._reader(request, prefix, num_read))
 
     def _reader(self, request: Request, prefix: State | None, num_read: int = 0) -> TextReader:
-        """What reads a request's text in a row with room for it, after what is known of it."""
+        """Return a reader in a row with room for the request's sequence, starting from a cached prefix."""
         if reads_by_steps(self.model):
             if self._row is None or self._row[1] != self.slots.sizes:
                 row = self.slots.empty_state(1, self.slots.state.capacity)
@@ -205,14 +208,14 @@ class Scheduler:
         return TextReader(self.model, state, num_read)
 
     def _read_source(self, request: Request) -> TextReader:
-        """What reads a request's target, whose source was read."""
+        """Encode a request's source. Return the reader of its target."""
         assert isinstance(self.model, EncoderDecoder)
         source = self.model.new_state(torch.tensor([request.prompt], device=self.model.device), capacity=1)
         self.prefixes.put(request.prompt, source)
         return self._reader(request, source)
 
     def _prefix(self, tokens: list[int]) -> tuple[int, State | None]:
-        """How many tokens of a text are known, in a slot or among the states that are remembered, and their state."""
+        """Return the length of the longest cached prefix, in the prefix cache or in a slot, and its state."""
         if self.model.spec.follows_length:
             return 0, None
         length, state = self.prefixes.longest(tokens)
@@ -223,13 +226,13 @@ class Scheduler:
         return length, state if state is None or not state.can_shorten else state.shorten(length)
 
     def _start(self, request: Request, logits: Tensor, state: State, events: list[Event]) -> None:
-        """Choose the first token of a prompt that was read to its end, and give the request a slot.
+        """Sample the first token after a completed prefill and give the request a slot.
 
         Args:
-            request: whose prompt it is.
+            request: the request.
             logits: after the prompt, (1, V).
-            state: likewise.
-            events: what the step has brought so far; that of the first token is added.
+            state: after the prompt.
+            events: events of this step; that of the first token is appended.
         """
         if not request.tokens and self._remembers_texts:
             is_own = self._row is None or state is not self._row[0].state
@@ -237,18 +240,18 @@ class Scheduler:
             self.prefixes.put(request.window, state if is_own else copy_rows(state, first, len(request.window)))
         [event] = self._choose(logits, [request])
         if request.error is not None:
-            self._row = None  # what is masked is multiplied by zero, which leaves what is no number
+            self._row = None  # NaN values in masked slots would remain: 0 * NaN = NaN
         events.append(event)
         if event.finish_reason is None and not self._waits_to_be_reread(request):
             self.slots.join(request, state)
 
     @property
     def _remembers_texts(self) -> bool:
-        """Whether the state after a text can serve another; an encoder-decoder remembers sources instead."""
+        """Whether states of sequences are cached as prefixes; an encoder-decoder caches sources instead."""
         return not self._has_source and not self.model.spec.follows_length
 
     def _leave(self, request: Request) -> None:
-        """Let a request go from its slot; the state of its text is remembered."""
+        """Free the slot of a request and put its state into the prefix cache."""
         if request.error is not None:
             self.slots.clear(request)
         elif self.prefixes.max_bytes and self._remembers_texts:
@@ -262,7 +265,7 @@ class Scheduler:
             self._speculator.leave(request)
 
     def _waits_to_be_reread(self, request: Request) -> bool:
-        """Queue a sequence to be read again: without its oldest quarter if too long, whole if its positions ask."""
+        """Queue a sequence for a new prefill if it exceeds the context or just passed a `rereads_past`."""
         context, length = self.model.spec.context_length, len(request.window)
         if length > context:
             request.window = request.window[-min(max(2, context * 3 // 4), context) :]
@@ -272,7 +275,7 @@ class Scheduler:
         return True
 
     def _choose(self, logits: Tensor, requests: list[Request]) -> list[Event]:
-        """The next token of each request, from logits (requests, V)."""
+        """Sample the next token of each request from logits (requests, V). Return the events."""
         errors = {} if bool(logits.sum().isfinite()) else self._not_finite(logits, requests)
         allowed = logits.index_fill(1, self._suppressed, -torch.inf) if len(self._suppressed) else logits
         tokens = sample(allowed, [request.sampler for request in requests])
@@ -296,12 +299,12 @@ class Scheduler:
 
 
 def chunk_size(model: GenerativeModel, tokens: list[int]) -> int:
-    """Tokens of a text that are read at once."""
+    """Return the number of tokens that are prefilled at once."""
     return len(tokens) if model.spec.follows_length else PREFILL_CHUNK
 
 
 def logprobs_of(logits: Tensor, tokens: list[int], numbers: list[int | None]) -> list[Logprobs | None]:
-    """The log-probability of one token of each row, and of so many likeliest; None where no number is given."""
+    """Return the log-probability of each row's token and its most likely alternatives; None if not requested."""
     results: list[Logprobs | None] = [None] * len(tokens)
     for row, (token, number) in enumerate(zip(tokens, numbers, strict=True)):
         if number is not None:

@@ -1,4 +1,4 @@
-"""How well a model predicts a text: loss per token, perplexity, bits per byte, accuracy."""
+"""Language modelling metrics of a text: loss per token, perplexity, bits per byte, accuracy."""
 
 import math
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ from archetype.errors import DataError
 from archetype.models.causal import CausalModel
 from archetype.tokenizers import Tokenizer
 
-TOKENS_AT_ONCE = 4096  # of rows that go through the model together, padding included
-MAX_LOGITS = 2**26  # computed at once: a window is no longer than this over the vocabulary, unless the caller says so
+TOKENS_AT_ONCE = 4096  # of a batch, padding included
+MAX_LOGITS = 2**26  # of one pass: limits the default window length for large vocabularies
 
 
 @dataclass(frozen=True)
 class Score:
-    """The cross-entropy of a text under a model.
+    """Cross-entropy of a text under a model.
 
     Attributes:
         loss: mean cross-entropy of a token, in nats.
-        num_tokens: that were predicted.
-        num_bytes: of the text in UTF-8.
-        accuracy: share of the tokens that are the likeliest after those before them.
-        losses: of each of these tokens, (num_tokens,) in float64.
-        is_right: whether each is the likeliest, (num_tokens,).
+        num_tokens: number of predicted tokens.
+        num_bytes: bytes of the text in UTF-8.
+        accuracy: fraction of the tokens that are the model's most likely ones.
+        losses: cross-entropy of each token, (num_tokens,) in float64.
+        is_right: whether each token is the most likely one, (num_tokens,).
     """
 
     loss: float
@@ -43,17 +43,17 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """The whole loss in bits over the bytes: it does not depend on the tokenizer."""
+        """Total cross-entropy in bits, divided by the number of bytes; comparable between tokenizers."""
         return self.loss * self.num_tokens / self.num_bytes / math.log(2)
 
     def record(self) -> dict[str, float]:
-        """All figures by name."""
+        """Return all values by name."""
         names = ("loss", "num_tokens", "num_bytes", "accuracy", "perplexity", "bits_per_byte")
         return {name: getattr(self, name) for name in names}
 
 
 def together(scores: Sequence[Score]) -> Score:
-    """The score of several texts, each predicted by itself: means over all their tokens."""
+    """Combine the scores of several texts, each predicted separately: means over all their tokens."""
     if len(scores) == 1:
         return scores[0]
     losses, is_right = (torch.cat([getattr(one, name) for one in scores]) for name in ("losses", "is_right"))
@@ -65,18 +65,18 @@ def together(scores: Sequence[Score]) -> Score:
 def score(
     model: CausalModel, tokenizer: Tokenizer, text: str, stride: int | None = None, length: int | None = None
 ) -> Score:
-    """Predict every token of a text once, each from at least `length - stride` tokens before it where there are any.
+    """Score every token of a text once, each with at least `length - stride` tokens of context if there are as many.
 
-    A window of `length` tokens moves on by `stride`, and what it adds is scored. The first token of a text is predicted
-    only where the tokenizer has one that starts a text.
+    A window of `length` tokens moves by `stride`, and its new tokens are scored. The first token of a text is scored
+    only if the tokenizer has a token that starts a text.
 
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
         text: of any length.
-        stride: tokens by which a window moves on (default: half of it); 1 gives each token the most context, `length`
-            reads each but once.
-        length: tokens of a window (default: the model's context, or less for a large vocabulary).
+        stride: step of the window, in tokens (default: half of `length`); 1 gives each token the most context, `length`
+            reads each token once.
+        length: window length in tokens (default: the model's context, less for a large vocabulary).
 
     Raises:
         DataError: the text has no token to predict, or a size is out of range.
@@ -91,7 +91,7 @@ def score(
     ids = ids if tokenizer.bos is None else [tokenizer.bos, *ids]
     if len(ids) < 2:
         raise DataError("text", f"has {len(ids)} tokens and nothing to predict", "give more text")
-    losses, is_right, scored = list[Tensor](), list[Tensor](), 0  # target n is predicted from ids up to n
+    losses, is_right, scored = list[Tensor](), list[Tensor](), 0  # targets before `scored` are done
     for start in prepared(range(0, len(ids) - 1, stride)):
         tokens = torch.tensor([ids[start : start + length]], device=model.device)
         targets = torch.tensor(ids[start + 1 : start + length + 1], device=model.device)
@@ -107,16 +107,16 @@ def score(
 
 @torch.inference_mode()
 def score_continuations(model: CausalModel, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
-    """The log-probability of each continuation, and whether each of its tokens is the likeliest.
+    """Return the log-probability of each continuation, and whether all its tokens are the most likely ones.
 
-    Rows of like lengths go through the model together; rows that differ in their last token alone, or not at all, once.
+    Batches hold rows of similar lengths; rows that are equal or differ only in their last token are computed once.
 
     Args:
         model: in evaluation mode.
-        pairs: the tokens before, of which as many count as fit into the context, and the continuation's.
+        pairs: (context tokens, continuation tokens); the context is truncated on the left to fit.
 
     Raises:
-        DataError: there is nothing before a continuation, or one is empty or longer than the context.
+        DataError: a context or continuation is empty, or a continuation is longer than the model's context.
     """
     context, numbers = model.spec.context_length, dict[tuple[int, ...], list[int]]()
     for number, (before, continuation) in enumerate(pairs):

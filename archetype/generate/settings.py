@@ -1,4 +1,4 @@
-"""Settings of generation and of beam search."""
+"""Settings of sampling and beam search."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from archetype.errors import SpecError
 from archetype.spec.base import Finite, Flag, Positive, Probability, Size, Spec
 
-# at one place of JSON: a space, or the end of a line and an indentation
+# whitespace at one place of JSON: a space, or a line break with indentation
 BOUNDED_WHITESPACE = r" |\n( {0,16}|\t{0,8})"
 Bias = Annotated[float, Field(strict=True, ge=-100, le=100)]
 Penalty = Annotated[float, Field(strict=True, ge=-2, le=2)]
@@ -28,24 +28,24 @@ def _as_json(value: Any) -> Any:
 
 
 class LogitsRules(Spec):
-    """What a text may say, whatever the model finds likely; obeyed in sampling and by every beam of a search.
+    """Rules on the tokens that a sequence may contain, for sampling and for every beam of beam search.
 
     Attributes:
-        min_new_tokens: tokens before which no token of `eos` ends a text.
-        min_length: the same with the tokens of the prompt.
-        sequence_bias: numbers that are added to the logits of sequences' last tokens, where the others stand before.
-        encoder_repetition_penalty: above 1 encourages tokens of the prompt, or of the source.
+        min_new_tokens: number of generated tokens before an end token is allowed.
+        min_length: the same, counting the prompt.
+        sequence_bias: added to the logit of a sequence's last token when the tokens before it have just been generated.
+        encoder_repetition_penalty: above 1 favours tokens of the prompt or source.
         repetition_penalty: above 1 discourages tokens seen: it divides positive logits and multiplies negative ones
             (Keskar 2019).
-        no_repeat_ngram_size: so many tokens in a row are written only once (0: any number of times).
-        encoder_no_repeat_ngram_size: so many tokens in a row of the prompt, or of the source, are never written.
-        bad_words_ids: sequences of tokens that are never written.
-        forced_bos_token_id: the first token of a target.
-        forced_eos_token_id: one of which is the last token, where a text ends with its length.
-        exponential_decay_length_penalty: tokens, and the factor by which the end grows likelier with each further one.
-        suppress_tokens: tokens that are never written.
-        begin_suppress_tokens: tokens that are not written first.
-        renormalize_logits: whether the tokens that are left share all probability, which matters between beams.
+        no_repeat_ngram_size: n-grams of this size occur at most once (0: no limit).
+        encoder_no_repeat_ngram_size: n-grams of this size from the prompt or source are never generated.
+        bad_words_ids: token sequences that are never generated.
+        forced_bos_token_id: first token of a target.
+        forced_eos_token_id: one of these tokens comes last when the length limit is reached.
+        exponential_decay_length_penalty: (start, factor): raises the end's logits by `factor` per token after `start`.
+        suppress_tokens: tokens that are never generated.
+        begin_suppress_tokens: tokens that are never generated first.
+        renormalize_logits: whether probabilities are renormalized over the allowed tokens, which matters between beams.
     """
 
     min_new_tokens: Count = 0
@@ -65,13 +65,13 @@ class LogitsRules(Spec):
 
     @property
     def change_every_token(self) -> bool:
-        """Whether the logits of other tokens than the last may change."""
+        """Whether the logits of tokens before the last one may change."""
         fields = LogitsRules.model_fields
         names = fields.keys() - {"forced_eos_token_id", "renormalize_logits"}
         return any(getattr(self, name) != fields[name].default for name in names)
 
     def check_ids(self, vocab_size: int) -> None:
-        """Refuse ids that are no tokens of a model.
+        """Raise an error for ids outside the vocabulary.
 
         Raises:
             SpecError: names the field.
@@ -82,7 +82,7 @@ class LogitsRules(Spec):
                 raise SpecError(name, cause, "is it the model's own tokenizer?")
 
     def named_ids(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """The tokens that the settings name, by field."""
+        """Yield the token ids in the settings, by field."""
         for name in ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
             yield name, getattr(self, name)
         yield "forced_bos_token_id", () if self.forced_bos_token_id is None else (self.forced_bos_token_id,)
@@ -91,34 +91,34 @@ class LogitsRules(Spec):
 
 
 class Sampling(LogitsRules):
-    """Settings of one generation; temperature 0 is greedy.
+    """Sampling settings of one request; temperature 0 is greedy.
 
-    Biases and penalties are applied first, then the rules, then temperature and the filters in the order of the fields.
-    With `json_schema`, `regex`, `lark` or `choices` only tokens of texts that match it as a whole are allowed.
+    Biases and penalties are applied first, then the rules, the temperature, and the filters in the order of the fields.
+    `json_schema`, `regex`, `lark` and `choices` allow only tokens with which the whole text can still match.
 
     Attributes:
-        max_new_tokens: tokens at most.
-        max_length: tokens at most with those of the prompt, where a request gives no `max_new_tokens`.
-        logit_bias: numbers that are added to the logits of tokens, by their ids.
-        presence_penalty: taken from the logits of tokens that the text has, its prompt not counted.
-        frequency_penalty: the same, as often as the text has the token; both are those of OpenAI's API.
-        temperature: what logits are divided by; 0 is greedy.
-        top_h: keep the likeliest tokens up to this share of the entropy (Baghaei Potraghloo 2025).
-        top_k: keep the k likeliest tokens.
-        top_p: keep the fewest tokens whose probabilities reach p (Holtzman 2019).
-        min_p: keep tokens at least min_p times as likely as the likeliest (Nguyen 2024).
-        typical_p: keep the tokens of most typical information whose probabilities reach p (Meister 2022).
-        epsilon_cutoff: keep tokens of at least this probability (Hewitt 2022).
-        eta_cutoff: the same, and less where the entropy is large (Hewitt 2022).
-        seed: of the random choices.
-        stop: end before this string, which is left out.
-        ignore_eos: go on past the token that ends a text.
+        max_new_tokens: maximal number of generated tokens.
+        max_length: maximal number of tokens including the prompt, if a request gives no `max_new_tokens`.
+        logit_bias: {token id: number added to its logit}.
+        presence_penalty: subtracted from the logits of tokens generated before, as in the OpenAI API.
+        frequency_penalty: subtracted once per earlier occurrence of the token, as in the OpenAI API.
+        temperature: divides the logits; 0 is greedy.
+        top_h: keep the most likely tokens up to this share of the entropy (Baghaei Potraghloo 2025).
+        top_k: keep the k most likely tokens.
+        top_p: keep the fewest tokens whose probabilities sum to p (Holtzman 2019).
+        min_p: keep tokens at least min_p times as likely as the most likely one (Nguyen 2024).
+        typical_p: keep the tokens of most typical information whose probabilities sum to p (Meister 2022).
+        epsilon_cutoff: keep tokens with at least this probability (Hewitt 2022).
+        eta_cutoff: keep tokens with at least this probability, or less if the entropy is large (Hewitt 2022).
+        seed: seed of the random generator.
+        stop: stop strings; the text ends before the first that occurs.
+        ignore_eos: continue past end tokens.
         json_schema: a JSON schema, as a dict or as JSON.
-        json_whitespace: of that JSON: bounded to a space or an indented line between two of its signs, or free, with
-            which some models write spaces to the last token.
-        regex: write what matches a regular expression as a whole.
-        lark: a grammar of Lark.
-        choices: write one of these texts, as it is.
+        json_whitespace: whitespace in that JSON: `bounded` to a space or an indented line break between two tokens of
+            JSON, or `free`, with which some models write spaces up to the length limit.
+        regex: regular expression that the whole text matches.
+        lark: a Lark grammar.
+        choices: the text is one of these.
     """
 
     max_new_tokens: Annotated[int, Field(strict=True, ge=1, le=2**20)] = 256
@@ -145,14 +145,14 @@ class Sampling(LogitsRules):
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
+        """Whether decoding is greedy."""
         return self.temperature == 0
 
     def said_limit(self, num_prompt: int) -> int | None:
-        """Tokens that may follow a prompt by a model's own files; None where they say nothing of it.
+        """Return the limit on generated tokens that the model's own files set; None if they set none.
 
         Raises:
-            SpecError: `max_length` leaves none.
+            SpecError: `max_length` leaves no token.
         """
         if "max_new_tokens" in self.model_fields_set:
             return self.max_new_tokens
@@ -160,10 +160,10 @@ class Sampling(LogitsRules):
 
     @staticmethod
     def length_left(max_length: int, num_prompt: int) -> int:
-        """What a `max_length` leaves after the tokens of a prompt.
+        """Return the number of tokens that `max_length` leaves after a prompt.
 
         Raises:
-            SpecError: nothing.
+            SpecError: none is left.
         """
         if max_length <= num_prompt:
             cause = f"{max_length} leaves no token after the {num_prompt} of the prompt"
@@ -216,16 +216,16 @@ class SamplingFields(TypedDict, total=False):
 
 
 class Beam(LogitsRules):
-    """Settings of a search, and the rules that every target obeys.
+    """Settings of beam search, and the rules that every target obeys.
 
-    A finished target of n tokens is judged by its log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016,
+    A finished target of n tokens is ranked by its log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016,
     equation 14).
 
     Attributes:
-        num_beams: continuations of each source that are followed; 1 is greedy.
-        length_penalty: 0 favours short targets.
+        num_beams: hypotheses kept for each source; 1 is greedy.
+        length_penalty: exponent of the length normalization; 0 favours short targets.
         max_extra_tokens: how many tokens longer than its source a target may be (Vaswani 2017, section 6.1).
-        max_new_tokens: tokens of a target at most, its end included (absent: as many as the context holds).
+        max_new_tokens: maximal number of target tokens including the end token (absent: limited by the context).
     """
 
     num_beams: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
@@ -234,5 +234,5 @@ class Beam(LogitsRules):
     max_new_tokens: Size | None = None
 
     def score(self, log_probability: float, length: int) -> float:
-        """The score of a target of `length` tokens, its end included."""
+        """Return the length-normalized score of a target of `length` tokens, including the end token."""
         return log_probability / float(((5 + length) / 6) ** self.length_penalty)

@@ -1,4 +1,4 @@
-"""Slots: the rows of one state, of which those in use stand in front; and states of texts that others begin with."""
+"""Slots for sequences that are decoded together, and the prefix cache."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
@@ -14,24 +14,24 @@ from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.cache import State
 
 T = TypeVar("T")
-MIN_SHARED = 16  # tokens: a shorter beginning is read again
+MIN_SHARED = 16  # tokens: a shorter common prefix is computed again
 
 
 class Slots(Generic[T]):
-    """The texts that are written together, each in a row of one state, or in as many rows as it has beams.
+    """Sequences decoded together, each in one row of a shared state, or in `num_beams` rows for beam search.
 
-    A step has the rows of 1, 2, 4, 8, ... texts, the fewest that hold all of them, so that few shapes are in use. The
-    state grows with what is asked for, and never shrinks.
+    A step has rows for 1, 2, 4, 8, ... sequences, the fewest that hold all of them, so that few shapes occur. Slots
+    in use come first. The state grows on demand and never shrinks.
 
     Args:
         model: in evaluation mode.
-        limit: the most texts.
-        num_beams: rows of a text, which share its source.
-        make_step: the step of some rows of the state, which `current_step` gives.
-        new_state: makes the state of so many texts for so many tokens (absent: the model does).
+        limit: maximal number of sequences.
+        num_beams: rows of a sequence, which share its source.
+        make_step: creates the decode step for some rows of the state (absent: `DecodeStep`).
+        new_state: creates a state from the number of sequences and a capacity in tokens (absent: the model does).
 
     Attributes:
-        texts: what stands in each slot, for the caller: requests, or the numbers of sources.
+        texts: the sequence in each slot, as the caller names it: requests, or indices of sources.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Slots(Generic[T]):
         self._readers: dict[int, StepReader] = {}
 
     def empty_state(self, texts: int, capacity: int) -> State:
-        """Rows for some texts that are yet to be read."""
+        """Return empty rows for this many sequences."""
         capacity = num_places(self.model, capacity)
         if isinstance(self.model, EncoderDecoder):
             return self.model.empty_state(texts, capacity, self._source_length, self.num_beams)
@@ -59,12 +59,12 @@ class Slots(Generic[T]):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The tokens of a row, and of its source, for which there is room."""
+        """Capacity of a row, and of its source, in tokens."""
         return self.state.capacity, self._source_length
 
     @torch.inference_mode()
     def reserve(self, texts: int, capacity: int, source_length: int = 1) -> None:
-        """Make the state large enough for so many texts, for so many tokens of each, and of each one's source."""
+        """Grow the state, if needed, for this many sequences of this many tokens, and for sources of this length."""
         context, state, known = self.model.spec.context_length, self.state, self._source_length
         texts = max(self._bucket(texts), len(state.lengths) // self.num_beams)
         if texts * self.num_beams == len(state.lengths) and capacity <= state.capacity and source_length <= known:
@@ -79,18 +79,18 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def put(self, slots: list[int], texts: list[T], state: State) -> None:
-        """Let texts that were read have these slots, or the first free ones; `reserve` has made room for them."""
+        """Insert prefilled sequences into these slots, or the first free ones; call `reserve` before."""
         self.state.insert(self._rows(slots), state)
         for slot, text in zip(slots, texts, strict=True):
             self.texts[slot : slot + 1] = [text]
 
     def join(self, text: T, state: State) -> None:
-        """Give a text that was read the first free slot."""
+        """Insert a prefilled sequence into the first free slot."""
         self.put([len(self.texts)], [text], state)
 
     @torch.inference_mode()
     def leave(self, text: T) -> None:
-        """Let a text go; the last one takes its slot."""
+        """Remove a sequence; the one in the last slot moves into its place."""
         slot, last = self.texts.index(text), self.texts.pop()
         if slot < len(self.texts):
             self.state.insert(self._rows([slot]), self.copy(len(self.texts)))
@@ -99,18 +99,18 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def clear(self, text: T) -> None:
-        """Remove numbers that are not finite: what is masked is multiplied by zero, which leaves them as they are."""
+        """Zero the rows of a sequence, to remove NaN values: masking multiplies by zero, and 0 * NaN = NaN."""
         self.state.insert(self._rows([self.texts.index(text)]), self.empty_state(1, self.state.capacity))
 
     @torch.inference_mode()
     def copy(self, slot: int, length: int | None = None) -> State:
-        """The state of a slot's rows, or of its first tokens, as a state of its own."""
+        """Return a copy of the state of a slot, or of its first `length` tokens."""
         length = int(self.state.lengths[slot * self.num_beams]) if length is None else length
         return copy_rows(self.state, self._rows([slot]), length)
 
     @torch.inference_mode()
     def current_step(self) -> DecodeStep:
-        """The step of the rows in use; those of it without a text stay at their start."""
+        """Return the decode step for the rows in use; its further rows stay at length 0."""
         slots, used = self._bucket(len(self.texts)), len(self.texts) * self.num_beams
         if slots not in self._steps:
             self._steps[slots] = self.make_step(self.model, self.state.rows(0, slots * self.num_beams))
@@ -119,14 +119,14 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def step(self, newest: list[int]) -> Tensor:
-        """Logits of each row's next token after its newest, (rows in use, V)."""
+        """Decode one token of each sequence. Return the logits of the next tokens, (rows in use, V)."""
         step = self.current_step()
         tokens = torch.tensor(newest + [0] * (len(step.state.lengths) - len(newest)), device=self.device)
         return step(tokens[:, None])[: len(newest)]
 
     @torch.inference_mode()
     def verify(self, tokens: list[list[int]]) -> Tensor:
-        """Logits after each text's newest token and after each of the tokens guessed to follow, (rows in use, T, V)."""
+        """Return logits after each sequence's newest token and each of its draft tokens, (rows in use, T, V)."""
         assert isinstance(self.model, CausalModel)
         if not self.model.is_deterministic:
             return verify(self.model, tokens, self.state.rows(0, len(tokens)))
@@ -140,33 +140,33 @@ class Slots(Generic[T]):
 
     @torch.inference_mode()
     def shorten(self, lengths: list[int]) -> None:
-        """Go back to where each text's row had read so many tokens."""
+        """Cut each sequence's state back to this many tokens."""
         self.state.lengths[: len(lengths)] = torch.tensor(lengths, device=self.device)
 
     def _rows(self, slots: Iterable[int]) -> Tensor:
-        """All rows of some slots."""
+        """Return the indices of all rows of some slots."""
         rows = [slot * self.num_beams + row for slot in slots for row in range(self.num_beams)]
         return torch.tensor(rows, device=self.device)
 
     def _bucket(self, count: int) -> int:
-        """The number of slots of a step for so many texts."""
+        """Round a number of sequences up to a power of two, at most `limit`."""
         return min(self.limit, 1 << max(count - 1, 0).bit_length())
 
 
 def copy_rows(state: State, rows: Tensor, length: int) -> State:
-    """Some rows, or the first tokens of them, as a state of its own."""
+    """Return a copy of some rows, or of their first `length` tokens."""
     copied = state.narrow(length).select(rows)
     if not copied.can_shorten:
-        copied.capacity = state.capacity  # which decides what kind of buffer a window has
+        copied.capacity = state.capacity  # determines whether a sliding window needs a ring buffer
     return copied
 
 
 class PrefixCache:
-    """States of texts that were read, for texts that begin with them; the least recently used leave first.
+    """Prefix cache: states of earlier sequences, evicted least recently used first.
 
     Args:
-        max_bytes: of all states together.
-        min_tokens: of a text that is worth remembering.
+        max_bytes: total size of all states.
+        min_tokens: shortest sequence worth caching.
     """
 
     def __init__(self, max_bytes: int, min_tokens: int = MIN_SHARED) -> None:
@@ -176,14 +176,14 @@ class PrefixCache:
     @property
     def nbytes(self) -> int:
         """Bytes of all states."""
-        return sum(state.nbytes for state in [*self._states.values()])  # others may ask while a step adds one
+        return sum(state.nbytes for state in [*self._states.values()])  # a copy, as a step may add one meanwhile
 
     def put(self, tokens: list[int], state: State) -> None:
-        """Remember the state after a text; from then on nobody writes to it."""
+        """Cache the state after a sequence; it must not be modified any more."""
         key = tuple(tokens)
         if len(key) < self.min_tokens or state.nbytes > self.max_bytes:
             return
-        if state.can_shorten:  # it serves for its beginnings too
+        if state.can_shorten:  # it also serves all prefixes of the sequence
             self._states = {other: known for other, known in self._states.items() if key[: len(other)] != other}
         self._states.pop(key, None)
         self._states[key] = state
@@ -191,14 +191,14 @@ class PrefixCache:
             del self._states[next(iter(self._states))]
 
     def get(self, tokens: list[int]) -> State | None:
-        """The state after exactly this text."""
+        """Return the state after exactly this sequence."""
         key = tuple(tokens)
         if (state := self._states.pop(key, None)) is not None:
             self._states[key] = state  # now the most recently used
         return state
 
     def longest(self, tokens: list[int]) -> tuple[int, State | None]:
-        """How many tokens of a text, less than all, a remembered state can give, and this state."""
+        """Return the length of the longest cached proper prefix of a sequence, and the state that contains it."""
         shared = [(shared_length(tokens, read, state.can_shorten), read) for read, state in self._states.items()]
         count, read = max(shared, default=(0, ()))
         if not count:
@@ -207,13 +207,13 @@ class PrefixCache:
 
 
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """The number of equal tokens with which two texts begin."""
+    """Return the length of the common prefix of two sequences."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def shared_length(tokens: list[int], read: tuple[int, ...] | list[int], can_shorten: bool) -> int:
-    """How many tokens of a text, at least its last one left to read, the state after `read` can give."""
+    """Return how many tokens of a sequence the state after `read` covers, leaving at least the last one to compute."""
     count = common_prefix_length(tokens, read)
     if can_shorten:
         count = min(count, len(tokens) - 1)

@@ -1,4 +1,4 @@
-"""The answer to a question as a span of a text (extractive question answering)."""
+"""Extractive question answering: the answer to a question as a span of a text."""
 
 from typing import NamedTuple
 
@@ -10,17 +10,17 @@ from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.tokenizers import Tokenizer
 
-MAX_TOKENS = 15  # of an answer, as in transformers' pipeline
+MAX_TOKENS = 15  # of an answer, as in the pipeline of transformers
 
 
 class Answer(NamedTuple):
     """A span of a text.
 
     Attributes:
-        text: the characters of the span.
-        start: the first of them in the text.
-        end: the next after the last.
-        probability: that the answer begins and ends there, of all places in the text.
+        text: characters of the span.
+        start: index of the first character.
+        end: index after the last character.
+        probability: probability of this start and end among all positions of the text.
     """
 
     text: str
@@ -33,18 +33,18 @@ class Answer(NamedTuple):
 def answer(
     model: Encoder | Decoder, tokenizer: Tokenizer, question: str, text: str, max_tokens: int = MAX_TOKENS
 ) -> Answer:
-    """The likeliest span of a text that answers a question.
+    """Return the most likely span of a text that answers a question.
 
     Args:
         model: in evaluation mode.
-        tokenizer: the model's own, which reads a question and a text as a pair.
+        tokenizer: the model's own, which must encode pairs of texts.
         question: a text.
-        text: that has the answer.
-        max_tokens: of the answer.
+        text: the text to search.
+        max_tokens: maximal length of the answer.
 
     Raises:
-        SpecError: the model's head marks no spans.
-        DataError: both together are longer than the model's context, or the tokenizer reads no pairs.
+        SpecError: the model has no span head.
+        DataError: question and text exceed the model's context, or the tokenizer does not encode pairs.
     """
     if not model.spec.head.marks_spans:
         cause = f"a head of kind {model.spec.head.kind} marks no answer"
@@ -64,5 +64,5 @@ def answer(
     first, last = divmod(int(products.argmax()), len(ends))
     spans = list(pair.places.values())
     start, end = spans[first][0], spans[last][1]
-    start += len(text[start:end]) - len(text[start:end].lstrip())  # which byte-level tokenizers count to a word
+    start += len(text[start:end]) - len(text[start:end].lstrip())  # byte-level tokens include the space before a word
     return Answer(text[start:end], start, end, float(products[first, last]))

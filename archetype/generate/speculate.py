@@ -1,7 +1,7 @@
-"""Speculation: guesses of the next tokens, which the model checks all in one pass (Leviathan 2022).
+"""Speculative decoding: draft tokens that the model verifies in a single pass (Leviathan 2022).
 
-A guess stands where the model, by its own settings and random numbers, chooses the same token. So the text is the one
-without speculation, greedy or sampled, and a wrong guess costs only the pass over it.
+A draft token is accepted if the model, with its own settings and random numbers, samples the same token. The result is
+therefore the same as without speculation, greedy or sampled; a wrong draft token only wastes computation.
 """
 
 from typing import Literal
@@ -26,28 +26,28 @@ MAX_NGRAM = 3
 
 
 class Speculator:
-    """Guesses tokens: prompt lookup, a draft model, or the model itself."""
+    """Proposes draft tokens: prompt lookup, a draft model, or the model itself."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """At most `limit` tokens that may follow each request's text, or none; requests are in the order of slots."""
+        """Return up to `limit` draft tokens for each request, possibly none; requests are in slot order."""
         raise NotImplementedError
 
     def new_slots(self, model: GenerativeModel, limit: int) -> Slots[Request]:
-        """The slots of the model whose tokens are guessed."""
+        """Return the slots of the verifying model."""
         return Slots(model, limit)
 
     def leave(self, request: Request) -> None:
-        """A request has left its slot."""
+        """Forget a request that has left its slot."""
 
     def clear(self) -> None:
-        """All requests have left their slots."""
+        """Forget all requests."""
 
 
 class PromptLookup(Speculator):
-    """Prompt lookup: the tokens that followed the newest ones where they stood before (Saxena 2023)."""
+    """Prompt lookup: proposes what followed the newest tokens at their last occurrence (Saxena 2023)."""
 
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """The tokens that followed the newest three the last time, or the newest two."""
+        """Return the tokens that followed the last occurrence of the newest three tokens, or else of the newest two."""
         return [self._continuation(np.array(request.window), limit) for request in requests]
 
     def _continuation(self, window: "np.ndarray[tuple[int], np.dtype[np.int64]]", limit: int) -> list[int]:
@@ -61,24 +61,24 @@ class PromptLookup(Speculator):
 
 
 class DraftModel(Speculator):
-    """A draft model: a smaller one guesses, by the request's own settings and random numbers.
+    """Draft model: a smaller model proposes tokens with the request's own settings and random numbers.
 
     Args:
-        model: has the same tokens.
-        slots: requests at once, at most.
+        model: has the same vocabulary.
+        slots: maximal number of requests.
 
     Raises:
-        SpecError: the model's state cannot go back to where a guess was wrong.
+        SpecError: the model's state cannot be cut back after a rejected draft token.
     """
 
     def __init__(self, model: CausalModel, slots: int) -> None:
         self.model, self._slots = model, Slots[Request](model, slots)
         check_can_shorten(model, "draft")
-        self._drafts: dict[Request, tuple[int, list[int]]] = {}  # length of the window then, and what was guessed
+        self._drafts: dict[Request, tuple[int, list[int]]] = {}  # window length, draft tokens
 
     @torch.inference_mode()
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """`limit` tokens for every request that fits into the draft's context."""
+        """Return `limit` draft tokens for every request that fits the draft model's context."""
         fitting = {r for r in requests if len(r.window) + limit <= self.model.spec.context_length and limit > 0}
         for request in [request for request in self._slots.texts if request not in fitting]:
             self.leave(request)
@@ -107,17 +107,17 @@ class DraftModel(Speculator):
         return [self._drafts[request][1] if request in fitting else [] for request in requests]
 
     def leave(self, request: Request) -> None:
-        """Give its row to another."""
+        """Free the row of a request."""
         self._drafts.pop(request, None)
         if request in self._slots.texts:
             self._slots.leave(request)
 
     def clear(self) -> None:
-        """Start with new rows."""
+        """Replace all rows."""
         self._slots, self._drafts = Slots[Request](self.model, self._slots.limit), {}
 
     def _num_right(self, request: Request) -> int:
-        """How many tokens of a request's text its row has read: up to the first guess that was wrong."""
+        """Return how many tokens of a request its row has read correctly: up to the first rejected draft token."""
         length, draft = self._drafts.get(request, (0, []))
         for token, guess in zip(request.window[length:-1], draft[:-1], strict=False):
             if token != guess:
@@ -127,13 +127,13 @@ class DraftModel(Speculator):
 
 
 class OwnDraft(Speculator):
-    """The model's own further tokens, predicted from the vectors that it has computed of each text.
+    """Multi-token prediction: further blocks of the model predict draft tokens from its last hidden vectors.
 
     Args:
-        model: predicts further tokens.
+        model: has blocks for further tokens.
 
     Raises:
-        SpecError: the state of its further blocks cannot go back to where a guess was wrong.
+        SpecError: the state of these blocks cannot be cut back after a rejected draft token.
     """
 
     def __init__(self, model: Decoder) -> None:
@@ -142,18 +142,18 @@ class OwnDraft(Speculator):
         follow_length = any(block.mixer.keys_follow_length for block in model.spec.further_stack.layers)
         state = self.further.new_layers(1, model.spec.context_length, model.dtype, torch.device("meta"))
         _check_can_shorten([] if follow_length else state, "further_tokens.block")
-        self._num_read: dict[Request, int] = {}  # positions of the text that every block has read as they are
+        self._num_read: dict[Request, int] = {}  # positions that every block has read with their final tokens
 
     def new_slots(self, model: GenerativeModel, limit: int) -> Slots[Request]:
-        """Slots whose state keeps what further tokens are predicted from."""
+        """Return slots whose state also stores hidden vectors, which the further blocks read."""
         self._slots = Slots[Request](model, limit, new_state=self.model.new_draft_state)
         return self._slots
 
     @torch.inference_mode()
     def propose(self, requests: list[Request], limit: int) -> list[list[int]]:
-        """One token by each block, from the vectors of the block before it and the token that they have given."""
+        """Let each block predict one token from the vectors of the block before it and the newest token."""
         starts = [self._num_read.get(request, 0) for request in requests]
-        ends = [len(request.window) - 1 for request in requests]  # the model itself is yet to read the newest token
+        ends = [len(request.window) - 1 for request in requests]  # the model has not read the newest token yet
         first, count = (torch.tensor(numbers, device=self.model.device) for numbers in (starts, ends))
         state = self._slots.state.rows(0, len(requests)).narrow(max(ends))
         cache, *states = state.layers[len(self.model.blocks) :]
@@ -170,21 +170,21 @@ class OwnDraft(Speculator):
             logits = self.model.lm_head(last_tokens(hidden, context), self.model.token_table)[:, 0]
             for text, token in zip(texts, sample(logits, samplers), strict=True):
                 text.append(token)
-        # at its last positions a block has read guesses of those before it, and reads again what becomes of them
+        # the last positions of a block were computed from draft tokens and are computed again in the next step
         self._num_read = {one: max(0, len(one.window) - len(states)) for one in requests}
         return [text[len(one.window) :][:limit] for text, one in zip(texts, requests, strict=True)]
 
     def leave(self, request: Request) -> None:
-        """Its next text is another."""
+        """Forget a request that has left its slot."""
         self._num_read.pop(request, None)
 
     def clear(self) -> None:
-        """All texts are others."""
+        """Forget all requests."""
         self._num_read = {}
 
 
 def check_can_shorten(model: GenerativeModel, place: str) -> None:
-    """Refuse a model whose state cannot go back to where a guess was wrong."""
+    """Raise an error if the model's state cannot be cut back after a rejected draft token."""
     spec, meta = model.spec, torch.device("meta")
     layers = model.new_layers(1, spec.context_length, model.dtype, meta) if isinstance(model, Decoder) else []
     _check_can_shorten([] if spec.follows_length else layers, place)
@@ -199,7 +199,7 @@ def _check_can_shorten(layers: list[LayerState], place: str) -> None:
 def speculator(
     model: GenerativeModel, draft: nn.Module | Literal["self"] | None, lookup: bool, slots: int
 ) -> Speculator | None:
-    """The speculator of a model, whose draft may be `self`; None where nothing guesses."""
+    """Return the speculator for a model and draft (possibly `self`); None without speculation."""
     if draft is None and not lookup:
         return None
     check_can_shorten(model, "model")

@@ -1,4 +1,4 @@
-"""The counts of an engine's work, and the memory that its requests hold."""
+"""Counters of an engine, and the memory used by its requests."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,22 +10,22 @@ from archetype.nn.cache import BlockState
 
 @dataclass(frozen=True)
 class Stats:
-    """An engine's work so far.
+    """Counters of an engine since its start.
 
     Attributes:
-        waiting: requests of which nothing was read yet.
-        running: requests that are read or decoded.
-        finished: requests that ended, whatever the reason.
-        prompt_tokens: tokens of all prompts that were begun.
-        cached_tokens: of these, how many were copied from a text with the same beginning, or from the same source.
-        generated_tokens: tokens chosen.
-        steps: taken.
-        tokens_per_second: tokens chosen, over the time of all steps.
-        state_bytes: of the slots' state, as allocated.
-        prefix_bytes: of the states that are remembered for prompts to come.
-        cache_use: tokens in the slots, as a share of those for which there is room.
-        guessed_tokens: guesses of a draft model or of prompt lookup.
-        accepted_tokens: of these, how many were right.
+        waiting: requests whose prefill has not started.
+        running: requests being prefilled or decoded.
+        finished: requests that have ended for any reason.
+        prompt_tokens: prompt tokens of all requests started.
+        cached_tokens: of these, tokens copied from a cached prefix or source.
+        generated_tokens: number of generated tokens.
+        steps: number of steps.
+        tokens_per_second: generated tokens divided by the time of all steps.
+        state_bytes: allocated bytes of the slots' state.
+        prefix_bytes: bytes of the prefix cache.
+        cache_use: tokens in the slots divided by their capacity.
+        guessed_tokens: number of draft tokens.
+        accepted_tokens: number of draft tokens accepted.
     """
 
     waiting: int
@@ -44,7 +44,7 @@ class Stats:
 
 
 class SlotInUse(NamedTuple):
-    """A request in a slot: its id, the tokens of its prompt, those chosen so far, and those that its state has read."""
+    """A request in a slot: its id, and the numbers of its prompt tokens, generated tokens and cached tokens."""
 
     request: object
     prompt_tokens: int
@@ -53,14 +53,14 @@ class SlotInUse(NamedTuple):
 
 
 class Occupancy(NamedTuple):
-    """The bytes of the slots' state, and the requests that hold slots.
+    """Memory of the slots' state, and the requests that hold slots.
 
     Attributes:
-        rows: for which there is room.
-        capacity: tokens for which each row has room.
-        source_length: tokens of a source for which each row has room; 0 without sources.
-        layer_bytes: of each layer's state, as allocated.
-        slots: those in use, in their order.
+        rows: allocated rows.
+        capacity: tokens allocated per row.
+        source_length: source tokens allocated per row; 0 without sources.
+        layer_bytes: allocated bytes of each layer's state.
+        slots: requests in slot order.
     """
 
     rows: int
@@ -71,7 +71,7 @@ class Occupancy(NamedTuple):
 
 
 def occupancy(slots: Slots[Request]) -> Occupancy:
-    """The bytes of the slots' state now, and the requests that hold slots."""
+    """Return the memory of the slots' state and the requests that hold slots."""
     state, lengths = slots.state, slots.state.lengths.tolist()
     in_use = [
         SlotInUse(request.id, len(request.prompt), len(request.tokens), length)

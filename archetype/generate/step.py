@@ -1,4 +1,4 @@
-"""Steps of a model that generates: prompts in chunks, and then one token of every row at a time."""
+"""Prefill in chunks, decode steps, and verification of draft tokens."""
 
 import logging
 from collections.abc import Sequence
@@ -23,20 +23,20 @@ PREFILL_CHUNK = 1024
 
 
 class DecodeStep:
-    """One decoding step of a fixed number of rows: their newest tokens in, logits of the next out.
+    """Decode step of a fixed number of rows: newest tokens in, logits of the next tokens out.
 
-    The state goes on in place: its buffers and `lengths` stay the same tensors. On CPU the first step is recorded as a
-    list of native operations, which later steps replay; one that cannot be recorded or is observed, or of many rows,
-    stays with torch; of a deterministic model each is recorded, and has native operations alone.
+    The state is updated in place: its buffers and `lengths` stay the same tensors. On a CPU the first step is recorded
+    as a list of native operations, which later steps replay. Steps that cannot be recorded, are observed or have many
+    rows run in torch. Steps of a deterministic model are always recorded and consist of native operations only.
 
     Args:
         model: in evaluation mode.
-        state: of the rows; `state.insert` puts another text in the place of one.
-        inputs: further tensors that change between steps, of one that computes more than logits.
-        with_logits: whether logits are computed, and not only the state.
+        state: of the rows; `state.insert` replaces the sequence of a row.
+        inputs: further tensors that change between steps, for subclasses that compute more than logits.
+        with_logits: whether to compute logits; otherwise only the state is updated.
 
     Attributes:
-        replay: the recorded step; None before the first, and where it is not recorded.
+        replay: the recorded step; None before the first call, or if it is not recorded.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class DecodeStep:
 
     @torch.inference_mode()
     def __call__(self, tokens: Int[Tensor, "B 1"]) -> Float[Tensor, "B V"]:
-        """Logits of each row's next token, after its newest; the next step may overwrite them."""
+        """Return the logits after each row's newest token; the next call may overwrite them."""
         if self.replay is not None and self._result is not None:
             self._tokens.copy_(tokens)
             self.replay(torch.get_num_threads())
@@ -81,7 +81,7 @@ class DecodeStep:
         try:
             with Recorder(kernels, inputs, torch.get_num_threads(), self.model.is_deterministic) as recorder:
                 result = self._compute(self._tokens, self.state)
-        except NotRecordable:  # what was written stands where this step writes again
+        except NotRecordable:  # this step computes and writes the same slots again
             for layer, name, buffer in self._buffers:
                 setattr(layer, name, buffer)
             raise
@@ -91,8 +91,8 @@ class DecodeStep:
         return result
 
     def _commit(self, output: Output) -> None:
-        """Let the state's own tensors hold what came out."""
-        for layer, name, buffer in self._buffers:  # a recurrent layer puts new tensors in the place of its own
+        """Copy updated states back into the recorded buffers."""
+        for layer, name, buffer in self._buffers:  # recurrent layers replace their tensors
             if (updated := getattr(layer, name)) is not buffer:
                 buffer.copy_(updated)
                 setattr(layer, name, buffer)
@@ -106,17 +106,17 @@ def _not_deterministic(operation: str) -> SpecError:
 
 
 def is_native(model: GenerativeModel) -> bool:
-    """Whether there are native kernels for a model's steps."""
+    """Whether native kernels support the model's decode steps."""
     return model.device.type == "cpu" and model.dtype in FLOATS and library() is not None
 
 
 @torch.inference_mode()
 def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[Tensor, "B T V"]:
-    """Logits after each of several tokens of every row, which may have different numbers; the state goes on in place.
+    """Return the logits after several tokens of each row, and update the state in place.
 
     Args:
-        model: its layers' states are full caches, which alone can be shortened afterwards.
-        tokens: of each row, its newest first and then guesses of what follows.
+        model: its layer states are full caches, which can be cut back afterwards.
+        tokens: for each row, its newest token followed by draft tokens; rows may differ in length.
         state: of the rows.
     """
     rows, lengths = (tensor.to(state.lengths.device) for tensor in padded(tokens))
@@ -129,10 +129,10 @@ def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[T
 
 @torch.inference_mode()
 def prefill(model: GenerativeModel, texts: list[list[int]], state: State) -> tuple[Tensor, State]:
-    """Read texts of any lengths, in chunks, after what each row has read.
+    """Prefill sequences of any lengths, in chunks, after the tokens that each row has already read.
 
     Returns:
-        The logits after each text, (rows, V), and the state.
+        The logits after each sequence, (rows, V), and the state.
     """
     rows, lengths = padded(texts)
     longest = rows.shape[1]
@@ -144,7 +144,7 @@ def prefill(model: GenerativeModel, texts: list[list[int]], state: State) -> tup
         num_tokens = (lengths - start).clamp(0, chunk.shape[1])
         whole = bool((num_tokens == chunk.shape[1]).all())
         num_tokens = num_tokens.to(chunk.device)
-        # a row that has ended is padding from its end on, so even then nothing is written past this chunk
+        # rows that have ended are padded from there on, so nothing is written beyond this chunk
         view = state.narrow(filled + start + chunk.shape[1])
         output = model(chunk, view, None if whole else num_tokens, last_only=True)
         state, last = output.state, output.logits[:, 0]
@@ -154,6 +154,6 @@ def prefill(model: GenerativeModel, texts: list[list[int]], state: State) -> tup
 
 
 def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Tokens of several rows, (B, T), padded at the end where rows differ, and how many each row has."""
+    """Pad rows of tokens at the end. Return tokens (B, T) and lengths (B,)."""
     longest = max(map(len, rows))
     return torch.tensor([row + [0] * (longest - len(row)) for row in rows]), torch.tensor([*map(len, rows)])

@@ -1,4 +1,4 @@
-"""The class of each token of a text, such as whether it begins a name."""
+"""Token classification, such as named-entity recognition."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from archetype.tokenizers.special_tokens import start_of_text
 
 
 class TokenClass(NamedTuple):
-    """A token of a text, the likeliest of its classes, and that class' probability."""
+    """A token, its most likely class, and the probability of that class."""
 
     token: str
     label: str
@@ -22,10 +22,10 @@ class TokenClass(NamedTuple):
 
 
 def names_of_classes(model: Encoder | Decoder, labels: Sequence[str]) -> tuple[str, ...]:
-    """The names of the classes of a model's tokens: `labels`, or where there are none their numbers.
+    """Return the names of the token classes: `labels`, or else their indices.
 
     Raises:
-        SpecError: the model has no classes of tokens.
+        SpecError: the model is not a token classifier.
     """
     head: Any = model.spec.head
     if not head.labels_tokens or head.marks_spans:
@@ -38,16 +38,16 @@ def names_of_classes(model: Encoder | Decoder, labels: Sequence[str]) -> tuple[s
 def classify_tokens(
     model: Encoder | Decoder, tokenizer: Tokenizer, texts: str | list[str], labels: Sequence[str] = ()
 ) -> list[list[TokenClass]]:
-    """The class of each token of each text, without the special tokens around it.
+    """Return the class of each token of each text, without special tokens.
 
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
         texts: none of them empty.
-        labels: names of the classes (absent: their numbers).
+        labels: names of the classes (absent: their indices).
 
     Raises:
-        SpecError: the model has no classes of tokens.
+        SpecError: the model is not a token classifier.
         DataError: a text is empty, or longer than the model's context.
     """
     names = names_of_classes(model, labels)

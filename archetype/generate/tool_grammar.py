@@ -1,4 +1,4 @@
-"""The grammar of an answer that has to call a tool: the form of the model's template around arguments of a schema."""
+"""Grammars for required tool calls: the model's call format around arguments that match a JSON schema."""
 
 import json
 import re
@@ -11,21 +11,21 @@ from archetype.tokenizers.argument_schema import allows, resolved
 from archetype.tokenizers.tool_form import ID, JSON_QUOTES, ToolForm
 
 Schema = Mapping[str, Any]
-UNWRITTEN = ("pattern", "format", "minLength", "maxLength")  # of texts that stand without quotes
+UNWRITTEN = ("pattern", "format", "minLength", "maxLength")  # of strings written without quotes
 NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def tool_grammar(form: ToolForm, functions: Mapping[str, Schema], special: Mapping[str, int], has_one: bool) -> str:
-    """A grammar of Lark for one call, or for several.
+    """Return a Lark grammar for one tool call, or for several.
 
     Args:
-        form: of the model's template, until the token that ends a text.
-        functions: the schema of the arguments of each function, by name; an empty one allows none.
-        special: ids of special tokens by their names, as which they are written in the form.
-        has_one: whether there is one call and no more.
+        form: call format of the model's chat template, up to the end token.
+        functions: {function name: JSON schema of its arguments}; an empty schema allows no arguments.
+        special: ids of special tokens by name, which the format contains.
+        has_one: whether exactly one call is allowed.
 
     Raises:
-        SpecError: the template's own notation, or a schema, is beyond a grammar.
+        SpecError: the template's notation or a schema cannot be expressed as a grammar.
     """
     if form.quotes != JSON_QUOTES:
         cause = "cannot be asked for: this model's template writes arguments in a notation of its own"
@@ -35,16 +35,16 @@ def tool_grammar(form: ToolForm, functions: Mapping[str, Schema], special: Mappi
 
 
 class _Rules:
-    """The lines of a grammar; arguments as for `tool_grammar`."""
+    """Generates the rules of the grammar; arguments as for `tool_grammar`."""
 
     def __init__(self, form: ToolForm, special: Mapping[str, int], has_one: bool) -> None:
         self._form, self._special, self._has_one = form, special, has_one
         pairs = form.pairs
         shared = [one for one in (pairs.next_pair, form.after, form.next_name) if one is not None] if pairs else []
-        self._shared = re.split(self._names, _common_start(shared))[0]  # what ends every value
+        self._shared = re.split(self._names, _common_start(shared))[0]  # common start of what may follow a value
 
     def all(self, functions: Mapping[str, Schema]) -> Iterator[str]:
-        """Every line."""
+        """Yield all rules."""
         form = self._form
         yield f"start: {self._literal(form.opening)} call"
         yield "call: " + " | ".join(f"call_{number}" for number in range(len(functions)))
@@ -62,7 +62,7 @@ class _Rules:
             yield f"last: {self._end(form.after, form.next_name)}"
 
     def _values(self, call: str, schema: Schema) -> Iterator[str]:
-        """The arguments of a function, one by one, in the order of its schema."""
+        """Yield the rules for a function's arguments, in the order of its schema."""
         form, pairs = self._form, self._form.pairs
         assert pairs is not None
         if not self._shared:
@@ -81,7 +81,7 @@ class _Rules:
         yield f"rest_{call}_{last}: {self._end(form.after[cut:], next_name)}"
 
     def _value(self, rule: str, key: str, about: Any, schema: Schema) -> Iterator[str]:
-        """A value, and what ends it: a text as it is, all else as JSON."""
+        """Yield the rules for one value and its end: a string as plain text, anything else as JSON."""
         about, shared = resolved(about, schema), self._literal(self._shared)
         texts = about.get("enum", [about["const"]] if "const" in about else None)
         if not isinstance(texts, list | None):
@@ -101,18 +101,18 @@ class _Rules:
         yield f"{rule}[suffix={shared}]: /(.|\\n)*/"
 
     def _end(self, after: str, next_name: str | None) -> str:
-        """What follows the arguments of a call: the end, or another call."""
+        """Return what follows the arguments of a call: the end, or the next call."""
         end = self._literal(after)
         return end if next_name is None or self._has_one else f"{end} | {self._literal(next_name)} call"
 
     @property
     def _names(self) -> str:
-        """An expression of the special tokens, and of the mark of an id."""
+        """Regular expression of the special tokens and the placeholder of a call id."""
         names = sorted((name for name in self._special if name), key=len, reverse=True)
         return f"({'|'.join([*map(re.escape, names), ID])})"
 
     def _literal(self, text: str) -> str:
-        """A text as Lark has it: special tokens by their ids, all else in quotes."""
+        """Return a text in Lark syntax: special tokens by id, anything else in quotes."""
         parts = []
         for part in filter(None, re.split(self._names, text)):
             id = self._special.get(part)
@@ -121,7 +121,6 @@ class _Rules:
 
 
 def _common_start(texts: Sequence[str]) -> str:
-    """What some texts begin with."""
     first, last = min(texts, default=""), max(texts, default="")
     length = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     return first[:length]

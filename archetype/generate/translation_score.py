@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF of what is written, and the loss of the right targets."""
+"""Translation metrics: BLEU and chrF of translations, and the loss on reference targets."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -20,16 +20,16 @@ from archetype.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class TranslationScore:
-    """The scores of all pairs together.
+    """Metrics of all pairs.
 
     Attributes:
-        bleu: of the translations (Papineni 2002), 0 to 100, by sacrebleu.
-        chrf: of the translations (Popović 2015), 0 to 100, by sacrebleu.
-        loss: mean cross-entropy of a token of the right targets, their ends included, in nats.
-        accuracy: share of these tokens that are the likeliest after those before them.
-        num_pairs: of source and target.
-        num_tokens: of all targets.
-        signature: how sacrebleu computes BLEU, to be given beside it.
+        bleu: BLEU of the translations (Papineni 2002), 0 to 100, by sacrebleu.
+        chrf: chrF of the translations (Popović 2015), 0 to 100, by sacrebleu.
+        loss: mean cross-entropy of a reference token, end tokens included, in nats.
+        accuracy: fraction of these tokens that are the model's most likely ones.
+        num_pairs: number of source and target pairs.
+        num_tokens: number of tokens in all targets.
+        signature: sacrebleu's signature of the BLEU computation, to be reported with it.
     """
 
     bleu: float
@@ -46,7 +46,7 @@ class TranslationScore:
         return math.exp(min(self.loss, 700.0))
 
     def record(self) -> dict[str, Any]:
-        """All figures by name."""
+        """Return all values by name."""
         return asdict(self) | {"perplexity": self.perplexity}
 
     def __str__(self) -> str:
@@ -64,18 +64,18 @@ def translation_score(
     settings: Beam,
     start: int | None = None,
 ) -> TranslationScore:
-    """Translate sources, and compare with their targets.
+    """Translate sources and compare the results with reference targets.
 
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
-        sources: a text each.
-        targets: what each should become.
-        settings: of the search.
-        start: the token that every target starts with (absent: the one that ends it).
+        sources: source texts.
+        targets: reference target of each source.
+        settings: of the beam search.
+        start: the token that every target starts with (absent: the end token).
 
     Raises:
-        DataError: there is no pair, a text is longer than the model's context, or sacrebleu is not installed.
+        DataError: there are no pairs, a text exceeds the model's context, or sacrebleu is not installed.
     """
     try:
         from sacrebleu.metrics.bleu import BLEU
@@ -95,7 +95,7 @@ def translation_score(
 def target_loss(
     model: EncoderDecoder, tokenizer: Tokenizer, sources: list[str], targets: list[str], start: int | None = None
 ) -> tuple[float, float, int]:
-    """The mean cross-entropy and the accuracy of the tokens of targets, and how many there are; arguments as above."""
+    """Return mean cross-entropy, accuracy and number of target tokens; arguments as for `translation_score`."""
     end, context = end_of_text(tokenizer), model.spec.context_length
     pairs = [
         ([*tokenizer.encode(source), end], [end if start is None else start, *tokenizer.encode_target(target), end])
@@ -126,6 +126,6 @@ def target_loss(
 
 
 def _padded(rows: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows padded at the end, and how many tokens each has."""
+    """Pad rows at the end. Return the tokens (B, T) and the lengths."""
     padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
     return padded.to(device), torch.tensor([len(ids) for ids in rows], device=device)

@@ -1,4 +1,4 @@
-"""A tokenizer as llguidance asks for it, and which texts its tokens can write."""
+"""The vocabulary of a tokenizer in the form that llguidance requires."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,18 @@ from archetype.errors import ArchetypeError, SpecError
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.token_bytes import TokenBytes
 
-META = frozenset(r"\.+*?()|[]{}^$#&-~")  # characters that a regular expression does not take as they are
+META = frozenset(r"\.+*?()|[]{}^$#&-~")  # characters that are escaped in a regular expression
 
 
 class Vocabulary:
-    """The bytes of every token, and the tokens of a text.
+    """Bytes of every token, and tokenization of bytes.
 
     Args:
-        tokenizer: any, but one whose tokens are words.
-        ends: tokens that end a text.
+        tokenizer: any tokenizer except one of whole words.
+        ends: tokens that end a sequence.
 
     Attributes:
-        ends: these; where there are none, one that is never chosen.
+        ends: these tokens; if there are none, an id beyond the vocabulary, which is never generated.
     """
 
     bos_token_id = None
@@ -34,11 +34,11 @@ class Vocabulary:
         self._longest = max(map(len, self._ids), default=0)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Tokens of exactly these bytes: the tokenizer's own, unless it puts a space before a text, or the longest."""
+        """Tokenize bytes exactly: as the tokenizer does, or greedily if it cannot or would add a space."""
         data = text.encode() if isinstance(text, str) else text
         try:
             ids = self.tokenizer.encode(data.decode(errors="ignore"))
-        except ArchetypeError:  # a character that it does not have
+        except ArchetypeError:  # a character outside its vocabulary
             ids = []
         if b"".join(self.tokens[id] for id in ids) == data:
             return ids
@@ -52,10 +52,10 @@ class Vocabulary:
         return ids
 
     def check_choices(self, choices: Sequence[str]) -> None:
-        """Refuse a text that no answer could be, whatever the model says.
+        """Raise an error for a choice that can never be generated.
 
         Raises:
-            SpecError: names the first.
+            SpecError: names the first such choice.
         """
         known = set(choices)
         for text in choices:
@@ -72,11 +72,11 @@ class Vocabulary:
             raise SpecError("choices", f"{text!r:.80} {cause}", "leave it out, or write it otherwise")
 
     def _spelled(self, data: bytes) -> list[int] | None:
-        """Tokens of exactly these bytes; None where there are none."""
+        """Return tokens of exactly these bytes, found by dynamic programming if needed; None if there are none."""
         ids = self(data)
         if b"".join(self.tokens[id] for id in ids) == data:
             return ids
-        last: list[int | None] = [-1, *[None] * len(data)]  # by place: the token that ends there
+        last: list[int | None] = [-1, *[None] * len(data)]  # at each end index, the last token up to there
         for end in range(1, len(data) + 1):
             pieces = (data[start:end] for start in range(max(0, end - self._longest), end) if last[start] is not None)
             last[end] = next((self._ids[piece] for piece in pieces if piece in self._ids), None)
@@ -88,6 +88,6 @@ class Vocabulary:
 
 
 def alternatives(choices: Sequence[str]) -> str:
-    """A regular expression of some texts, each as it is."""
+    """Return a regular expression that matches exactly these texts."""
     texts = ("".join(f"\\{sign}" if sign in META else sign for sign in text) for text in choices)
     return f"(?:{'|'.join(texts)})"

@@ -1,1 +1,1 @@
-"""Kinds of models, a folder each, and what all of them share."""
+"""Kinds of models, one folder each, and what they share."""

@@ -1,4 +1,4 @@
-"""Specification to model, on any device."""
+"""Building a model from its specification, on any device."""
 
 import os
 from collections.abc import Callable
@@ -25,7 +25,7 @@ GenerativeModel = CausalModel | EncoderDecoder
 
 
 def build_on_meta(model: ModelSpec) -> Model:
-    """The model without storage: every tensor on the meta device."""
+    """Build the model on the meta device, without allocating weights."""
     with torch.device("meta"):
         return cast(Model, module_class(model)(model))
 
@@ -33,10 +33,10 @@ def build_on_meta(model: ModelSpec) -> Model:
 def build(
     model: ModelSpec, seed: int = 0, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
 ) -> Model:
-    """A randomly initialised model, the same for the same seed, device and type.
+    """Build a randomly initialized model, equal for equal seed, device and data type.
 
     Raises:
-        SpecError: the weights are larger than this machine's memory.
+        SpecError: the weights exceed this machine's memory.
     """
     device = torch.device(device)
     model_on_meta = build_on_meta(model).to(dtype)
@@ -44,7 +44,7 @@ def build(
         return model_on_meta
     if device.type == "cpu":
         check_fits_memory(model_on_meta, model.name or "the specification")
-        library()  # opened, or even compiled, before anybody times a step
+        library()  # load or compile the kernels before any step is timed
     replaced: Callable[[Callable[[Tensor], Tensor]], Model] = model_on_meta._apply
     built = replaced(lambda tensor: _empty_like(tensor, device))
     initialize(built, model.initialization, model.num_layers, seed)
@@ -52,18 +52,18 @@ def build(
 
 
 def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
-    """Storage for a tensor of the meta device. Its `empty_like` loads sympy, a third of a second of every start."""
+    """Allocate a tensor like a meta tensor; `torch.empty_like` would import sympy, 0.3 s at every start."""
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def check_fits_memory(model: nn.Module, name: str) -> None:
-    """Raise before anything is allocated if the weights exceed this machine's memory.
+    """Raise an error before allocation if the weights exceed this machine's memory.
 
     Args:
-        model: on the meta device.
-        name: what to call it in the message.
+        model: model on the meta device.
+        name: name of the model in the message.
     """
-    if not hasattr(os, "sysconf"):  # Windows does not say so simply
+    if not hasattr(os, "sysconf"):  # Windows does not provide it
         return
     needed = sum(parameter.nbytes for parameter in model.parameters())
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,4 +1,4 @@
-"""The base of all models that predict the next token."""
+"""Base class of models that predict the next token."""
 
 import torch
 
@@ -9,21 +9,21 @@ from archetype.nn.context import Lengths, Tokens
 
 
 class CausalModel(TokenModel):
-    """Base of models that give logits of the next token, with or without a state of what came before."""
+    """Base class of models that compute logits of the next token, with or without a cached state."""
 
     spec: spec.CausalSpec
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """The state of each layer before a text."""
+        """Return the state of each layer before the first token."""
         raise NotImplementedError
 
     def new_state(self, batch: int, capacity: int | None = None, dtype: torch.dtype | None = None) -> State:
-        """The state of rows that are about to begin.
+        """Return the state of sequences before their first token.
 
         Args:
-            batch: number of rows.
-            capacity: tokens of the longest row (absent: the context length).
-            dtype: of the cache (absent: the model's).
+            batch: number of sequences.
+            capacity: maximal length of a sequence in tokens (absent: the context length).
+            dtype: data type of the cache (absent: the model's).
         """
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
         layers = self.new_layers(batch, capacity, dtype or self.dtype, self.device)
@@ -37,13 +37,13 @@ class CausalModel(TokenModel):
         last_only: bool = False,
         with_logits: bool = True,
     ) -> Output:
-        """Logits of the token after each position, (B, T, V), and the state after these tokens.
+        """Return logits of the token after each position, (B, T, V), and the state after these tokens.
 
         Args:
-            tokens: the new tokens of each row, padded at the end where rows differ.
-            state: what came before; it is spent, and `output.state` replaces it.
-            num_tokens: how many of each row's tokens are not padding (absent: all).
-            last_only: only the logits after each row's last token, (B, 1, V).
-            with_logits: whether the head is computed, and not only the vectors that it reads.
+            tokens: new tokens (B, T), padded at the end.
+            state: state after the previous tokens; it is updated in place and must be replaced by `output.state`.
+            num_tokens: number of tokens in each row, padding excluded (absent: no padding).
+            last_only: compute only the logits after each row's last token, (B, 1, V).
+            with_logits: whether to compute the head; otherwise only its input vectors.
         """
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""The cost of whole models: embedding, head, and which work goes through which stack in each phase.
+"""The cost of whole models: embedding, head, and the work of each stack in each phase.
 
-A source is as long as its target unless `Work.source` says otherwise.
-What does not generate (encoders) has only the phase `forward`.
+A source is as long as its target unless `Work.source` is set.
+Models that do not generate (encoders) have only the phase `forward`.
 """
 
 from abc import ABC, abstractmethod
@@ -20,62 +20,62 @@ from archetype.roles.embedding import TokenEmbedding
 
 
 class ModelCost(ABC):
-    """The cost of a model beside its stacks, and how it uses them."""
+    """Base class of the costs of models: everything outside the stacks, and the work of the stacks."""
 
-    generates = True  # whether it writes token by token
-    reads = "sequences"  # what it reads: texts of any length, or images
-    patch_size = 1  # tokens by which the state grows at once
-    max_length: int | None = None  # the longest row that there are positions for, where that is limited
+    generates = True  # whether it generates token by token
+    reads = "sequences"  # input: sequences of any length, or images
+    patch_size = 1  # tokens per growth of the state
+    max_length: int | None = None  # maximal length, if positions are limited
     head: HeadCost
-    further_tokens: FurtherTokensCost | None = None  # what training alone computes
+    further_tokens: FurtherTokensCost | None = None  # computed in training only
 
     def __init__(self, model: ModelSpec) -> None:
         self.spec, self.stacks = model, [StackCost(stack) for stack in model.stacks]
 
     @property
     def decoding_stacks(self) -> list[StackCost]:
-        """The stacks that keep a state from token to token."""
+        """The stacks that keep a state during decoding."""
         return self.stacks if self.generates else []
 
     @property
     def state_names(self) -> list[str]:
-        """What the state is called, of each kind of content once."""
+        """Names of the states, one per kind of content."""
         blocks = [group.cost for stack in self.decoding_stacks for group in stack.groups]
         contents = [content for block in blocks for content in block.contents.values() if content.state(1)]
         return list(dict.fromkeys(content.state_name for content in contents))
 
     @abstractmethod
     def embedding_parameters(self) -> Counts:
-        """Parameters of the modules before the stacks."""
+        """Return the parameters of the modules before the stacks."""
 
     def head_parameters(self) -> Counts:
-        """Parameters of the modules after the stacks."""
+        """Return the parameters of the modules after the stacks."""
         return self.head.parameters()
 
     def stack_work(self, work: Work) -> dict[str, Work]:
-        """The workload of each stack, by the stack's prefix; a stack that rests has none."""
+        """Return the work of each stack by prefix; stacks that do not run in the phase are left out."""
         return {stack.prefix: work._replace(causal=stack.stack.causal) for stack in self.stacks}
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of the modules before and after the stacks."""
+        """Return the FLOPs of the modules outside the stacks."""
         return self.head.flops(work)
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
-        """Numbers and integers in the state of one row.
+        """Return the numbers and the integers in the state of one sequence.
 
         Args:
-            length: tokens that it has room for.
-            source: tokens of its source, where there is one (absent: as many).
+            length: capacity in tokens.
+            source: tokens per source, if there is one (absent: `length`).
         """
         return 0, 0
 
     def state_parts(self, length: int, source: int) -> list[StatePart]:
-        """The state of one row by what holds it; arguments as of `archetype.estimate.state.state_parts`."""
+        """Return the parts of the state of one sequence; arguments as for `archetype.estimate.state.state_parts`."""
         return [part for stack in self.decoding_stacks for part in stack.state_parts(length, source)]
 
     @abstractmethod
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved before and after the stacks, without the loss."""
+        """Return the bytes saved by the modules outside the stacks, without the loss."""
 
 
 class EmbeddedModel(Protocol):
@@ -86,11 +86,11 @@ class EmbeddedModel(Protocol):
 
 
 class EmbeddedModelCost(ModelCost):
-    """A model whose stacks read vectors of tokens or patches and their positions.
+    """Cost of a model whose stacks read embeddings of tokens or patches.
 
     Args:
-        model: the specification, an `EmbeddedModel`.
-        vocab_size: rows of the embedding's table; zero where it reads patches.
+        model: specification, an `EmbeddedModel`.
+        vocab_size: rows of the embedding table; zero for patches.
     """
 
     def __init__(self, model: ModelSpec, vocab_size: int) -> None:
@@ -104,23 +104,23 @@ class EmbeddedModelCost(ModelCost):
         self.max_length = self.embedding.max_length
 
     def embedding_parameters(self) -> Counts:
-        """Parameters of the tables of tokens, their types and positions."""
+        """Return the parameters of token, type and position tables."""
         return prefixed("embedding.", self.embedding.parameters())
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of embedding and head."""
+        """Return the FLOPs of embedding and head."""
         return prefixed("embedding.", self.embedding.flops(work)) | super().flops(work)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes that autograd saves of embedding and head."""
+        """Return the bytes saved by embedding and head."""
         return self.embedding.saved_activations(work) + self.head.saved_activations(work)
 
 
 def model_cost(model: ModelSpec) -> ModelCost:
-    """The cost of a model beside its stacks, and how it uses them.
+    """Return the cost of a model.
 
     Raises:
-        SpecError: nothing is registered for its kind, or a part from outside is not built as its cost counts it.
+        SpecError: its kind has no cost, or a part of an extension is not built as its cost counts it.
     """
     if (cost := cost_class(type(model))) is None:
         name = type(model).__name__

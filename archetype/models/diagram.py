@@ -1,4 +1,4 @@
-"""How a kind of model is drawn that has no drawing of its own."""
+"""Default diagram of kinds of models without their own."""
 
 from collections.abc import Callable
 
@@ -10,5 +10,5 @@ from archetype.roles.drawing import Blocks, Stream, Streams, streams_of
 
 @streams_of(ModelSpec)
 def unknown(model: ModelSpec, cost: ModelCost, text: Callable[[Formula], str]) -> Streams:
-    """Its stacks, each alone; what lies between them, and its further modules, have no known place."""
+    """Draw each stack separately; the connections between them are unknown."""
     return Streams(tuple(Stream((Blocks(stack.prefix),)) for stack in cost.stacks))

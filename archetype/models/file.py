@@ -1,4 +1,4 @@
-"""Specification files: a whole model as YAML or JSON."""
+"""Specification files in YAML or JSON."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +16,7 @@ __all__ = ["edited", "json_schema", "parse", "read"]
 
 
 def read(file: Path) -> ModelSpec:
-    """The specification in a .yaml, .yml or .json file."""
+    """Read the specification in a .yaml, .yml or .json file."""
     try:
         return parse(read_mapping(file))
     except SpecError as error:
@@ -43,12 +43,12 @@ def edited(text: str, before: ModelSpec, after: ModelSpec) -> str | None:
 
 
 def parse(data: Any) -> ModelSpec:
-    """The specification that plain data describes."""
+    """Validate plain data and return the specification."""
     if not isinstance(data, dict):
         raise SpecError("", f"a specification is a mapping, not {type(data).__name__}", "write it as key: value lines")
     return cast(ModelSpec, ModelSpec.parse_kind(data, default="decoder"))
 
 
 def json_schema() -> dict[str, Any]:
-    """A JSON Schema of specification files, for editors."""
+    """Return the JSON Schema of specification files, for editors."""
     return document_schema("specification", TypeAdapter(AnyModel).json_schema(mode="validation"))

@@ -1,8 +1,8 @@
-"""All initial distributions, each with its source.
+"""Initial distributions of weights, with their sources.
 
-Every tensor is drawn from its own generator, seeded by the model's seed and the tensor's name: adding a part to an
-architecture leaves the numbers of all others as they were. A module whose tensors have distributions of their own (a
-recurrence, a state space) draws them itself in `init_tensor(name, tensor, generator)`, and returns True where it did.
+Each tensor is drawn from a generator seeded by the model's seed and the tensor's name: adding a part to an architecture
+does not change the numbers of the others. A module with distributions of its own (a recurrence, a state space model)
+draws them in `init_tensor(name, tensor, generator)` and returns True for tensors that it has drawn.
 """
 
 import math
@@ -21,7 +21,7 @@ from archetype.models.initialization_spec import (
 )
 from archetype.nn.random import generator_for
 
-# Weights whose product is added to the residual stream.
+# Weights whose products are added to the residual stream.
 RESIDUAL_OUTPUTS = (
     "mixer.o.weight",
     "mixer.out_proj.weight",
@@ -33,7 +33,7 @@ RESIDUAL_OUTPUTS = (
 
 
 class OwnTensor(NamedTuple):
-    """A parameter or a buffer, the module that has it, and its name there and in the model."""
+    """A parameter or buffer with its module and names."""
 
     module: nn.Module
     own_name: str
@@ -42,7 +42,7 @@ class OwnTensor(NamedTuple):
 
 
 def own_tensors(model: nn.Module) -> Iterator[OwnTensor]:
-    """All parameters and buffers."""
+    """Yield all parameters and buffers."""
     for path, module in model.named_modules():
         tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
         for own_name, tensor in tensors.items():
@@ -51,13 +51,13 @@ def own_tensors(model: nn.Module) -> Iterator[OwnTensor]:
 
 @torch.no_grad()
 def initialize(model: nn.Module, scheme: Initialization, num_layers: int, seed: int) -> None:
-    """Draw every tensor of `model` in place: norms 1, biases 0, matrices as the scheme says."""
+    """Draw every tensor of `model` in place: norms 1, biases 0, matrices by the scheme."""
     for own in own_tensors(model):
         initialize_tensor(own, scheme, num_layers, seed)
 
 
 def initialize_tensor(own: OwnTensor, scheme: Initialization, num_layers: int, seed: int) -> None:
-    """Draw one tensor in place; others are not looked at."""
+    """Draw one tensor in place."""
     module, own_name, name, tensor = own
     generator, own_way = generator_for(seed, name, tensor.device), getattr(module, "init_tensor", None)
     if callable(own_way) and own_way(own_name, tensor, generator):
@@ -73,7 +73,7 @@ def initialize_tensor(own: OwnTensor, scheme: Initialization, num_layers: int, s
 def init_weight(
     weight: Tensor, name: str, scheme: Initialization, num_layers: int, generator: torch.Generator | None
 ) -> None:
-    """Draw one matrix, or a stack of them, in place."""
+    """Draw one matrix, or a stack of matrices, in place."""
     match scheme:
         case NormalInitialization(std=std):
             weight.normal_(0.0, std, generator=generator)

@@ -1,4 +1,4 @@
-"""Named schemes of random initial weights; `models/initialization.py` draws them."""
+"""Specification of initialization schemes, implemented in `models/initialization.py`."""
 
 from typing import Annotated, Literal
 
@@ -22,7 +22,7 @@ class NormalInitialization(Spec):
 
 
 class GPT2Initialization(Spec):
-    """As normal, but what is added to the residual stream has std / sqrt(2 L) (Radford 2019, section 2.3).
+    """Like normal, but weights that write to the residual stream have std / sqrt(2 L) (Radford 2019, section 2.3).
 
     Attributes:
         std: standard deviation of all other weights.
@@ -39,15 +39,15 @@ class XavierInitialization(Spec):
 
 
 class MuPInitialization(Spec):
-    """Maximal update parametrization, by which a rate found with a narrow model holds for a wide one (Yang 2021).
+    """Maximal update parametrization: the learning rate of a narrow model transfers to a wide one (Yang 2021).
 
-    Hidden matrices have std sqrt(base_width / fan in), embedding and head std whatever the width (table 8). The
-    optimizer takes the rate of hidden matrices times base_width / d_model. Logits are to be scaled by
-    base_width / d_model (`head.scale`), and scores by 1 / head_dim where heads grow wider; `spec.widen` adds heads.
+    Hidden matrices have std sqrt(base_width / fan in) times `std`; embedding and head have `std` at any width (table
+    8). The optimizer multiplies the learning rate of hidden matrices by base_width / d_model. Logits must be scaled by
+    base_width / d_model (`head.scale`), and scores by 1 / head_dim if heads get wider; `spec.widen` adds heads instead.
 
     Attributes:
-        std: standard deviation, of hidden matrices at the base width.
-        base_width: d_model at which the learning rate was found.
+        std: standard deviation, for hidden matrices at the base width.
+        base_width: d_model for which the learning rate was chosen.
     """
 
     kind: Literal["mup"] = "mup"

@@ -1,4 +1,4 @@
-"""The base of all models, which knows where their weights are, and the output of a forward pass."""
+"""Base classes of models, and the output of a forward pass."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from archetype.nn.registry import build_head
 from archetype.roles.head import Head
 from archetype.weights.packed import PackedMatrix, Weight
 
-Classifier = Callable[[Tensor], Tensor]  # of vectors, (..., D), the logits of their classes, (..., Y)
+Classifier = Callable[[Tensor], Tensor]  # from vectors (..., D) to logits of classes (..., Y)
 
 
 @dataclass
 class Output:
-    """The result of a forward pass.
+    """Output of a forward pass.
 
     Attributes:
-        logits: of tokens (B, t, V), of classes (B, Y), or of classes of tokens (B, T, Y); None for a model without such
-            a head, and where they were left out.
-        state: what the next tokens go on from, where the pass was given a state.
-        aux_loss: what parts add to the training loss, such as a balance of experts; None where none does.
-        hidden: the vectors that the head reads, (B, t, D).
-        further: likewise for each token after the next, (B, T, D) each; empty but while training a model that predicts
-            further tokens.
-        text_vectors: of whole texts, (B, D_s); None for a model whose head gives none, and where they were left out.
+        logits: of tokens (B, t, V), of classes (B, Y), or of classes of tokens (B, T, Y); None without such a head, or
+            if not requested.
+        state: state after the new tokens, if the pass was given a state.
+        aux_loss: sum of losses that parts add in training, such as load balancing of experts; None if there are none.
+        hidden: input vectors of the head, (B, t, D).
+        further: input vectors of the head for each further token, (B, T, D) each; only in training with multi-token
+            prediction.
+        text_vectors: vectors of whole texts, (B, D_s); None without a sentence embedding head, or if not requested.
     """
 
     logits: Tensor | None
@@ -41,23 +41,23 @@ class Output:
 
 
 class BaseModel(nn.Module):
-    """Base of all models.
+    """Base class of models.
 
-    `lm_head` of those that predict tokens gives their logits, `classifier` those of classes, `sentence_head` vectors of
-    texts.
+    `lm_head` computes logits of tokens, `classifier` logits of classes, `sentence_head` vectors of texts; at most one
+    is set.
     """
 
-    lm_head: Any  # a module, or None
+    lm_head: Any  # a module or None
     classifier: Any
     sentence_head: Any
 
     def add_head(self, head: Head, vocab_size: int, features: int) -> None:
-        """Build the head under the name that says what it answers.
+        """Build the head and store it by its type of output.
 
         Args:
-            head: the specification.
-            vocab_size: tokens of the vocabulary.
-            features: of the vectors that it reads.
+            head: specification of the head.
+            vocab_size: vocabulary size.
+            features: size of its input vectors.
         """
         module = build_head(head, vocab_size, features)
         self.classifier = module if head.has_classes else None
@@ -66,30 +66,30 @@ class BaseModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """The device of its weights."""
+        """Device of the weights."""
         return next(tensor for tensors in (self.parameters(), self.buffers()) for tensor in tensors).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of its weights; of the vectors, where all weights are packed."""
+        """Data type of the weights; if all weights are packed, of the vectors."""
         for parameter in self.parameters():
             return parameter.dtype
         return next(module.dtype for module in self.modules() if isinstance(module, PackedMatrix))
 
 
 class TokenModel(BaseModel):
-    """Base of models that read tokens.
+    """Base class of models that read tokens.
 
     Attributes:
-        is_deterministic: whether the logits after a token have the same bits alone and in company, while texts are
-            continued: `generate.make_deterministic` says so.
+        is_deterministic: whether logits in generation do not depend on the other sequences of the batch, to the bit;
+            set by `generate.make_deterministic`.
     """
 
-    embedding: Any  # a module, whose `token` is a table
+    embedding: Any  # a module whose `token` is a table
     is_deterministic = False
 
     @property
     def token_table(self) -> Weight:
-        """The table of the embedding, (V, D), which a tied head multiplies by."""
+        """The embedding table, (V, D), by which a tied head multiplies."""
         table: Weight = self.embedding.token.weight
         return table

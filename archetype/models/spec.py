@@ -1,4 +1,4 @@
-"""The root of a specification file: what all kinds of models share."""
+"""Base classes of model specifications."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -17,24 +17,24 @@ SCHEMA_VERSION = 1
 
 
 class ModelSpec(Part):
-    """Base of all kinds of models.
+    """Base class of model specifications.
 
     Attributes:
-        version: of the file format.
-        name: what the model is called; it changes no number.
+        version: version of the file format.
+        name: name of the model; without effect on its numbers.
     """
 
     needs: ClassVar[str] = "module"
-    is_causal: ClassVar[bool] = False  # whether it writes text token by token, each from those before alone
-    reads_source: ClassVar[bool] = False  # whether it reads a text beside the one that it writes
-    reads_images: ClassVar[bool] = False  # and no tokens
-    embeds_tokens: ClassVar[bool] = False  # whether it gives a vector for each token of a text
-    can_classify: ClassVar[bool] = False  # whether it may have a head for classes
-    shares_positions: ClassVar[bool] = False  # whether processes may share the positions of its rows
+    is_causal: ClassVar[bool] = False  # whether it generates text from left to right
+    reads_source: ClassVar[bool] = False  # whether it reads a source text in addition
+    reads_images: ClassVar[bool] = False  # instead of tokens
+    embeds_tokens: ClassVar[bool] = False  # whether it computes a vector for each token of a text
+    can_classify: ClassVar[bool] = False  # whether it may have a classification head
+    shares_positions: ClassVar[bool] = False  # whether it supports context parallelism
     version: Literal[1] = 1
     name: str = ""
 
-    if TYPE_CHECKING:  # what every kind has, as a field or as a property
+    if TYPE_CHECKING:  # a field or property of every kind
 
         @property
         def context_length(self) -> int: ...
@@ -74,80 +74,80 @@ class ModelSpec(Part):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """Every stack of blocks, as it stands in the model."""
+        """All stacks of blocks."""
         return ()
 
     @property
     def further_stack(self) -> StackView | None:
-        """The blocks that predict tokens after the next; a pass without training has no use for them."""
+        """The blocks for multi-token prediction, used in training and speculation only."""
         return None
 
     @property
     def input_vocab_size(self) -> int:
-        """Ids that it can read; 0 for a model of images."""
+        """Vocabulary size of its input; 0 for images."""
         return getattr(self, "vocab_size", 0)
 
     @property
     def num_layers(self) -> int:
-        """L, of all stacks together."""
+        """Number of layers L in all stacks."""
         return sum(len(stack.layers) for stack in self.stacks)
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
-        """Channels and pixels of a side of the images that it reads; None where it reads text."""
+        """Channels and side length in pixels of its input images; None for text."""
         return None
 
     @property
     def continues_text(self) -> bool:
-        """Whether it gives logits of the next token after a text."""
+        """Whether it computes logits of the next token of a text."""
         return False
 
     @property
     def writes_target(self) -> bool:
-        """Whether it gives logits of the next token of a target, whose source it has read."""
+        """Whether it computes logits of the next token of a target, given a source."""
         return False
 
     @property
     def fills_masks(self) -> bool:
-        """Whether it gives logits of tokens that are masked."""
+        """Whether it computes logits of masked tokens."""
         return False
 
     @property
     def divides_into_stages(self) -> bool:
-        """Whether processes may have some of its layers each, for which nothing may belong to several of them."""
+        """Whether it supports pipeline parallelism, for which stages must not share modules."""
         return False
 
     def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
-        """The same model with a new head for classes, as those of transformers: an encoder's behind a pooler.
+        """Return the model with a new classification head as in transformers (with a pooler for encoders).
 
         Args:
-            num_classes: classes, Y.
-            of_tokens: whether each token has one.
+            num_classes: number of classes, Y.
+            of_tokens: whether to classify tokens instead of texts.
         """
         raise NotImplementedError
 
     def with_sentence_head(self) -> Self:
-        """The same model with a head that gives the vector of each text."""
+        """Return the model with a sentence embedding head."""
         raise NotImplementedError
 
     def without_sentence_head(self) -> Self:
-        """The same model without such a head, which no published config.json describes."""
+        """Return the model without a sentence embedding head, which config.json cannot express."""
         return self.replace(head=NoHead()) if self.head.embeds else self
 
     @property
     def follows_length(self) -> bool:
-        """Whether rotations depend on the length of the text, so that a text must be read whole."""
+        """Whether rotary angles depend on the sequence length, so that a sequence must be read as a whole."""
         return any(block.mixer.keys_follow_length for stack in self.stacks for block in stack.layers)
 
     @property
     def rereads_past(self) -> frozenset[int]:
-        """Each length beyond which a text that grows is read anew, for some layer's state no longer serves."""
+        """Lengths beyond which a growing sequence must be prefilled again, as a layer's state no longer applies."""
         lengths = (block.mixer.rereads_past for stack in self.stacks for block in stack.layers)
         return frozenset(length for length in lengths if length is not None)
 
 
 class CausalSpec(ModelSpec):
-    """Base of models that write text, token by token."""
+    """Base class of specifications of models that generate text from left to right."""
 
     is_causal: ClassVar[bool] = True
 
@@ -158,7 +158,7 @@ class CausalSpec(ModelSpec):
 
     @property
     def continues_text(self) -> bool:
-        """Where its head predicts the next token."""
+        """Whether the head predicts the next token."""
         return bool(self.head.predicts_next)
 
 
@@ -166,7 +166,7 @@ AnyModel = Annotated[ModelSpec, ByKind(ModelSpec, default="decoder")]
 
 
 def leaves_vocabulary_open(source: Any) -> bool:
-    """Whether a specification as plain data leaves the size of its vocabulary to the tokenizer."""
+    """Whether a specification in plain data leaves its vocabulary size to the tokenizer."""
     if not isinstance(source, Mapping) or "vocab_size" in source:
         return False
     load_all_kinds()

@@ -1,10 +1,10 @@
-"""One decoding step recorded as a list of native operations, and replayed without torch.
+"""A decode step recorded as a list of native operations, which is replayed without torch.
 
-While a step runs under a `Recorder`, every operation that torch dispatches is seen: views cost nothing, operations that
-the kernels know become entries of the list, all others are called again at each replay. All tensors of the step stay
-where they are, so a replay reads what changes (token ids, lengths, caches) through the same addresses. What depends on
-weights and constants alone is computed once. A step that asks for a number on the host, or whose shapes depend on
-numbers, cannot be recorded.
+A `Recorder` sees every operation that torch dispatches during a step. Views cost nothing, operations with a native
+kernel become entries of the list, and all others are called again at each replay. The tensors of the step keep their
+addresses, through which a replay reads what changes: token ids, lengths, caches. Results that depend only on weights
+and constants are computed once. A step that reads values on the host, or whose shapes depend on values, cannot be
+recorded.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ UNREPEATABLE = {
     torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 }  # fmt: skip
 IGNORED = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.detach_.default}
-# Operations of torch that move numbers and compute none, so that the shape of their inputs changes no bit.
+# Torch operations that only move numbers: the shape of their inputs does not affect the bits of a result.
 MOVING = {
     aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_zeros.default,
     aten.gather.default, aten.scatter.value,
@@ -39,12 +39,12 @@ COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class NotRecordable(Exception):
-    """A step that cannot be replayed, with the operation that is the cause."""
+    """Raised for a step that cannot be replayed; names the operation that prevents it."""
 
 
 @dataclass
 class NativeCall:
-    """An entry of the list, with the tensors that it works on, and those of them that it writes."""
+    """A native operation, with the tensors that it reads and those that it writes."""
 
     entry: Entry
     reads: tuple[Tensor, ...]
@@ -53,9 +53,9 @@ class NativeCall:
 
 @dataclass
 class TorchCall:
-    """An operation of torch, called again at each replay; results go where those of the recording stand.
+    """A torch operation that each replay calls again, copying its results to the tensors of the recording.
 
-    One that works in place has no outputs.
+    In-place operations have no outputs.
     """
 
     module: str
@@ -79,15 +79,15 @@ Call = NativeCall | TorchCall
 
 @dataclass
 class Replay:
-    """A recorded step: calling it computes the step anew, in place."""
+    """A recorded step; calling it recomputes the step in place."""
 
     library: Library
     segments: list["ctypes.Array[Entry] | TorchCall"]
-    memory: list[Any] = field(repr=False)  # tensors and arguments, which must stay where they are
+    memory: list[Any] = field(repr=False)  # keeps tensors and arguments at their addresses
 
     @property
     def foreign(self) -> list[str]:
-        """Operations of torch that compute numbers: their bits may depend on how many rows the step has."""
+        """Torch operations that compute numbers, whose bits may depend on the number of rows in the step."""
         calls = [segment for segment in self.segments if isinstance(segment, TorchCall)]
         return [f"{call.function} in {call.module}" for call in calls if call.function not in MOVING]
 
@@ -96,7 +96,7 @@ class Replay:
         """Compute the step.
 
         Args:
-            threads: by which.
+            threads: number of threads.
         """
         for segment in self.segments:
             if isinstance(segment, TorchCall):
@@ -106,7 +106,7 @@ class Replay:
 
 
 class _HostReads(TorchFunctionMode):
-    """Refuses to give numbers to the host, some of which torch reads without dispatching anything."""
+    """Refuses to return values to the host, some of which torch reads without dispatching an operation."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in HOST_READS:
@@ -115,13 +115,13 @@ class _HostReads(TorchFunctionMode):
 
 
 class Recorder(TorchDispatchMode):
-    """Records the operations of the code that runs within it.
+    """Records the operations of the code in its `with` block.
 
     Args:
         library: the compiled kernels.
         inputs: the tensors whose contents change between replays.
-        threads: by which the recorded step itself is computed.
-        any_rows: record products of many rows, too, of which torch's own may be faster.
+        threads: number of threads for the recorded step itself.
+        any_rows: also record matrix products of many rows, for which torch may be faster.
     """
 
     def __init__(self, library: Library, inputs: Sequence[Tensor], threads: int = 1, any_rows: bool = False) -> None:
@@ -130,12 +130,12 @@ class Recorder(TorchDispatchMode):
         self.calls: list[Call] = []
         self.memory: list[Any] = [*inputs]
         self._inputs = {_memory(tensor) for tensor in inputs}
-        self._own = set(self._inputs)  # memory that the step may change: its inputs, and what it made itself
+        self._own = set(self._inputs)  # memory that the step may write: inputs and its own results
         self._host_reads = _HostReads()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch would load its compiler, for seconds, only to keep it away from here."""
+        """Return False: to skip this mode, torch would first import its compiler, which takes seconds."""
         return False
 
     def __enter__(self) -> "Recorder":
@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):
         if function._can_decompose():
             super().__enter__()  # type: ignore[no-untyped-call]
             try:
-                if function is aten.matmul.default:  # whose lines in Python load sympy, for seconds
+                if function is aten.matmul.default:  # its Python decomposition imports sympy, in seconds
                     return function._op_dk(COMPOSITE, *args, **kwargs)
                 return function.decompose(*args, **kwargs)
             finally:
@@ -184,11 +184,11 @@ class Recorder(TorchDispatchMode):
         return result
 
     def emit(self, arguments: Arguments, serial: bool = False) -> None:
-        """Compute a native operation, and add it to the list.
+        """Compute a native operation and add it to the list.
 
         Args:
-            arguments: what it is given.
-            serial: whether one thread computes it.
+            arguments: its arguments.
+            serial: whether a single thread computes it.
         """
         if arguments.is_empty:
             return
@@ -199,7 +199,7 @@ class Recorder(TorchDispatchMode):
         self.library.run(entry, 1, self.threads)
 
     def finish(self, outputs: Sequence[Tensor]) -> Replay:
-        """The recorded step, without calls that no output or input needs, or whose results never change."""
+        """Return the recorded step, without calls that outputs and inputs do not need or whose results never change."""
         calls = self._needed(self._changing_calls(), outputs)
         segments: list[ctypes.Array[Entry] | TorchCall] = []
         native: list[NativeCall] = []
@@ -216,7 +216,7 @@ class Recorder(TorchDispatchMode):
         return Replay(self.library, segments, self.memory)
 
     def _changing_calls(self) -> list[Call]:
-        """The calls that read what changes, or write to it: a constant that is changed in place is made anew before."""
+        """Return the calls that read or write what changes; constants changed in place are thus recreated before."""
         changing, count = self._inputs, 0
         while len(changing) != count:
             count = len(changing)
@@ -235,7 +235,7 @@ class Recorder(TorchDispatchMode):
 
 
 class Immediate:
-    """Computes native operations at once and keeps nothing: for what is no decoding step."""
+    """Computes native operations immediately without recording, outside of decode steps."""
 
     any_rows = False
 
@@ -243,13 +243,13 @@ class Immediate:
         self.library = library
 
     def emit(self, arguments: Arguments, serial: bool = False) -> None:
-        """Compute a native operation; as `Recorder.emit`."""
+        """Compute a native operation; arguments as for `Recorder.emit`."""
         if not arguments.is_empty:
             self.library.run(arguments.entry(serial), 1, 1 if serial else torch.get_num_threads())
 
 
 def _computing_module() -> str:
-    """The class of the innermost module whose lines run."""
+    """Return the class name of the innermost module on the call stack."""
     frame = inspect.currentframe()
     while frame is not None:
         module = frame.f_locals.get("self")
@@ -268,12 +268,14 @@ def _touched(call: Call) -> set[int]:
 
 
 def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
-    """The entries as one list, with a barrier before what would meet the work of threads that may not have finished.
+    """Return the entries as one list, with a barrier before each that conflicts with unfinished work of other threads.
 
-    Serial entries follow each other in one thread; among themselves they need no barrier.
+    Threads wait for each other only at barriers. An entry conflicts with an earlier one since the last barrier if one
+    of them writes memory that the other reads or writes. Serial entries run in order in one thread: among themselves
+    they do not conflict.
     """
     entries = (Entry * len(calls))()
-    # since the last barrier, by entries of all threads (False) and by serial ones (True)
+    # memory used since the last barrier, by parallel entries (False) and by serial ones (True)
     read: dict[bool, set[int]] = {False: set(), True: set()}
     written: dict[bool, set[int]] = {False: set(), True: set()}
     for place, call in enumerate(calls):

@@ -1,1 +1,1 @@
-"""What every module of a part is given and uses: the context of a pass, states, dropout, convolutions and chunks."""
+"""Building blocks shared by the modules of all parts: forward context, states, dropout, convolutions, chunks."""

@@ -1,9 +1,9 @@
-"""Linear recurrences over matrices, a chunk of a text at a time: state space duality and the gated delta rule.
+"""Chunkwise linear recurrences with matrix states: state space duality (Mamba-2) and the gated delta rule.
 
-Both remember, for each head, a matrix S that fades by exp(a_t) and is written to by an outer product. Within a chunk of
-l positions all pairs are computed at once, as attention does it without its softmax; between chunks only S is passed
-on. Decays are differences of logarithms and never positive, so that none overflows. H heads of values share the keys
-and queries of K heads. A single position takes one step of the recurrence as it is written.
+Both keep a matrix state S per head, which decays by exp(a_t) and adds an outer product at each position. Within a
+chunk of l positions all pairs are computed at once, as in attention without softmax; only S is passed from chunk to
+chunk. Decays are differences of logarithms and never positive, so none overflows. The H value heads share the keys
+and queries of K heads. A single position takes one step of the recurrence.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ Outputs = tuple[Float[Tensor, "B T H Q"], Float[Tensor, "B H P Q"]]
 def read_chunks(
     chunk: Callable[..., tuple[Tensor, Tensor]], size: int, memory: Float[Tensor, "B H P Q"], *inputs: Tensor
 ) -> Outputs:
-    """Read a text's (B, T, ...) inputs `size` positions at a time: the outputs, and the memory after the last."""
-    if symbolic.is_symbolic(inputs[0].shape[1]):  # no number of chunks: each position is one
+    """Read (B, T, ...) inputs in chunks of `size` positions. Return all outputs and the last state."""
+    if symbolic.is_symbolic(inputs[0].shape[1]):  # unknown number of chunks: scan one position at a time
         y, memory = symbolic.scan(partial(_step, chunk), (memory,), *inputs)
         return y, memory
     outputs = []
-    with torch.autocast(memory.device.type, enabled=False):  # sums over thousands of positions keep all their bits
+    with torch.autocast(memory.device.type, enabled=False):  # sums over thousands of positions keep full precision
         for parts in zip(*(x.split(size, dim=1) for x in inputs), strict=True):
             y, memory = chunk(memory, *(x.transpose(1, 2) for x in parts))
             outputs.append(y)
@@ -34,7 +34,7 @@ def read_chunks(
 
 
 def _step(chunk: Callable[..., tuple[Tensor, Tensor]], memory: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs (B, H, Q) of one position's (B, ...) inputs, and the memory after it."""
+    """Return the output (B, H, Q) at one position from its (B, ...) inputs, and the state after it."""
     y, memory = chunk(memory, *(x.unsqueeze(2) for x in parts))
     return y.squeeze(2), memory
 
@@ -68,8 +68,8 @@ def delta_rule_chunk(
 ) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H P Q"]]:
     """S_t = exp(a_t) S_{t-1} + b_t k_t (v_t - exp(a_t) S_{t-1}^T k_t)^T, y_t = S_t^T q_t (Yang 2024b, section 3.3).
 
-    What position t writes is b_t times its value less what the positions before it in the chunk, and the memory before
-    the chunk, already say at its key: a triangular system for all corrections of the chunk.
+    Position t writes b_t times the difference between its value and what the state before the chunk and the earlier
+    positions of the chunk already return for its key: one triangular system solves for all differences of the chunk.
     """
     shared, rate = v.shape[1] // k.shape[1], b[..., None]
     q, k = _repeated(q, shared), _repeated(k, shared)
@@ -78,7 +78,7 @@ def delta_rule_chunk(
         memory = memory + k.transpose(2, 3) * (rate * (v - k @ memory))
         return q @ memory, memory
     decays, since = _decays(a)
-    system = rate * (k @ k.transpose(2, 3)) * decays  # unit lower triangular but for its diagonal, which is not read
+    system = rate * (k @ k.transpose(2, 3)) * decays  # unit lower triangular (the diagonal is not read)
     values = rate * (v - since * (k @ memory))
     writes = torch.linalg.solve_triangular(system, values, upper=False, unitriangular=True)
     y = since * (q @ memory) + (q @ k.transpose(2, 3) * decays) @ writes
@@ -86,7 +86,7 @@ def delta_rule_chunk(
 
 
 def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B H T 1"]]:
-    """exp(a_{j+1} + ... + a_i) from each position j to each later i, zero where i < j; and exp(a_1 + ... + a_i)."""
+    """Return exp(a_{j+1} + ... + a_i) for i >= j, else 0, and exp(a_1 + ... + a_i)."""
     length = a.shape[2]
     later = torch.ones(length, length, dtype=torch.bool, device=a.device).tril(-1)
     sums = torch.where(later, a[..., None], 0.0).cumsum(-2)
@@ -95,12 +95,12 @@ def _decays(a: Float[Tensor, "B H T"]) -> tuple[Float[Tensor, "B H T S"], Float[
 
 
 def _repeated(x: Float[Tensor, "B K *dims"], shared: int) -> Float[Tensor, "B H *dims"]:
-    """Each head once for every one that shares it."""
+    """Repeat each of K heads for the H / K heads that share it."""
     return x if shared == 1 else x.repeat_interleave(shared, dim=1)
 
 
 def _join_heads(x: Float[Tensor, "B H T Q"], shared: int) -> Float[Tensor, "B K T GQ"]:
-    """Heads that share keys side by side, so that one product serves them."""
+    """Concatenate the features of heads that share a key head, so that one matrix product serves them all."""
     return x if shared == 1 else x.unflatten(1, (-1, shared)).transpose(2, 3).flatten(3)
 
 

@@ -1,4 +1,4 @@
-"""The inputs that all layers of one forward pass share: positions, padding, and tensors that are computed once."""
+"""Inputs shared by all layers of one forward pass: positions, padding, and tensors computed once."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,15 +12,15 @@ from archetype.nn.shared_rows import PositionShares, SharedRows
 
 T = TypeVar("T")
 S = TypeVar("S")
-Vectors = Float[Tensor, "B T D"]  # of each position
+Vectors = Float[Tensor, "B T D"]  # one vector per position
 Tokens = Int[Tensor, "B T"]
-LayerVectors = Float[Tensor, "B T D_p"]  # of each position, for one layer alone
-Lengths = Int[Tensor, "B"]  # or any number of each row
+LayerVectors = Float[Tensor, "B T D_p"]  # one vector per position, for a single layer
+Lengths = Int[Tensor, "B"]  # or any other integer per sequence
 
 
 @dataclass
 class EncoderOutput:
-    """An encoder's vectors, and how many of each row are not padding (None: all)."""
+    """Output vectors of an encoder, and the tokens in each sequence, padding excluded (None: no padding)."""
 
     vectors: Float[Tensor, "B S D"]
     num_tokens: Lengths | None
@@ -28,28 +28,28 @@ class EncoderOutput:
 
 @dataclass
 class ForwardContext:
-    """The positions of one pass, and what all of its layers share.
+    """Positions of one forward pass, and the values that its layers share.
 
-    `positions` counts from 0 at a row's first token ever; padding, always at a row's end, goes on counting, so that
-    what it leaves in a cache lies beyond the row's length, where no mask looks and the next tokens overwrite it.
+    `positions` counts from 0 at the first token of a sequence. Padding is always at the end and continues the count, so
+    that its cache entries lie beyond the sequence's length, where the mask hides them and later tokens overwrite them.
 
     Attributes:
         positions: of the new tokens.
-        num_tokens: how many of each row's tokens are not padding (None: all T of every row).
-        starts_at_zero: every row starts at position 0 and sees nothing but these tokens.
-        tokens: ids of the new tokens (None: the model reads vectors that stand for no token).
-        encoder_output: what cross-attention attends to, where no cache has its keys and values.
-        position_bias: the table of relative positions that the stack's layers share.
-        document_ids: the document of each token, where several stand in a row and none is to see another; positions
-            then count from the first token of each.
-        rows: where all tokens stand, if several processes share the positions of each row; this context is then of
-            those that this process has.
+        num_tokens: number of tokens in each sequence, padding excluded (None: no padding).
+        starts_at_zero: every sequence starts at position 0, and no cached tokens come before.
+        tokens: ids of the new tokens (None: the inputs are vectors, not tokens).
+        encoder_output: what cross-attention attends to if no cache holds its keys and values.
+        position_bias: the relative position table shared by the layers of the stack.
+        document_ids: the document of each token, if several are packed into one row and must not attend to each other;
+            positions then start at 0 in each document.
+        rows: positions of whole sequences, if several processes split each sequence (context parallelism); the other
+            fields then hold only the positions of this process.
         aux_losses: scalars that parts add to the training loss.
-        shared: results that layers share, by key.
-        layer: index in its stack of the layer that runs, which may use an earlier one's weights.
-        sources: indices of the layers of which later ones read what they leave (None: it may be every one).
-        left: what these layers have left, by their index.
-        layer_inputs: what the embedding gives single layers beside the stream, by their index.
+        shared: results shared between layers, by key.
+        layer: index in its stack of the running layer, which may reuse the weights of an earlier one.
+        sources: indices of layers whose values (`leave`) later layers read (None: possibly all).
+        left: the values that these layers left, by layer index.
+        layer_inputs: vectors that the token embedding computes for single layers, by layer index.
     """
 
     positions: Int[Tensor, "B T"]
@@ -75,19 +75,19 @@ class ForwardContext:
         num_tokens: Lengths | None = None,
         document_ids: Tokens | None = None,
     ) -> "ForwardContext":
-        """The context of `tokens`, (B, T) or (B, T, D), after `lengths` earlier ones (None: they are the first)."""
+        """Return the context of `tokens`, (B, T) or (B, T, D), after `lengths` cached ones (None: there are none)."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         ids = None if tokens.is_floating_point() else tokens
         if document_ids is not None:
             is_first = nn.functional.pad(document_ids[:, 1:] != document_ids[:, :-1], (1, 0))
-            first = (steps * is_first).cummax(1).values  # the place of each token's document
+            first = (steps * is_first).cummax(1).values  # index of the first token of each token's document
             return cls(steps - first, num_tokens, starts_at_zero=True, tokens=ids, document_ids=document_ids)
         if lengths is None:
             return cls(steps.expand(tokens.shape[:2]), num_tokens, starts_at_zero=True, tokens=ids)
         return cls(lengths[:, None] + steps, num_tokens, starts_at_zero=False, tokens=ids)
 
     def shared_by(self, shares: PositionShares | None) -> "ForwardContext":
-        """The context of the positions that this process has; the same where processes share none."""
+        """Return the context of this process's positions; the same context without context parallelism."""
         if shares is None:
             return self
         ids = self.document_ids
@@ -97,20 +97,20 @@ class ForwardContext:
         return replace(self, positions=own, tokens=own_tokens, document_ids=own_ids, rows=rows)
 
     def own(self, x: Tensor) -> Tensor:
-        """Cut whole rows to the positions of this process, the second dimension; all where processes share none."""
+        """Cut sequences (B, S, ...) to the positions of this process; return all without context parallelism."""
         return x if self.rows is None else self.rows.shares.own(x)
 
     @property
     def ends(self) -> Lengths:
-        """Each row's length after these tokens."""
+        """Length of each sequence after these tokens."""
         first = self.positions[:, 0]
         return first + (self.positions.shape[1] if self.num_tokens is None else self.num_tokens)
 
     def is_last_of(self, num_places: int) -> bool:
-        """Whether every row's tokens, none of which is padding, are the last of so many places of a cache.
+        """Whether the new tokens of every sequence, without padding, fill the last of `num_places` cache slots.
 
-        Of fewer tokens than places it is asked on a CPU alone, for a GPU would have to be waited for, and of several,
-        for a step of one is recorded and goes on at another place.
+        With fewer tokens than slots the answer depends on the positions. It is then False on a GPU, where reading them
+        would synchronize, and for a single token, whose recorded decode step is replayed at other positions.
         """
         length = self.positions.shape[1]
         if self.num_tokens is not None or length == num_places:
@@ -122,63 +122,63 @@ class ForwardContext:
 
     @property
     def valid(self) -> Bool[Tensor, "B T"] | None:
-        """False where a token is padding; None where none is."""
+        """False at padding; None if there is no padding."""
         if self.num_tokens is None:
             return None
         return torch.arange(self.positions.shape[1], device=self.positions.device) < self.num_tokens[:, None]
 
     @property
     def shared_positions(self) -> Int[Tensor, "b T"]:
-        """The positions, as one row where all rows are alike."""
+        """The positions, as a single row if they are the same for every sequence."""
         return self.positions[:1] if self.starts_at_zero and self.document_ids is None else self.positions
 
     def within_documents(self, allowed: Bool[Tensor, "b 1 T S"]) -> Bool[Tensor, "b2 1 T S"]:
-        """The pairs of new tokens that are allowed, without those of different documents."""
+        """Remove pairs of tokens in different documents from the allowed pairs."""
         if self.document_ids is None:
             return allowed
         return allowed & (self.document_ids[:, None, :, None] == self.document_ids[:, None, None, :])
 
     @property
     def aux_loss(self) -> Float[Tensor, ""] | None:
-        """The sum of what parts add to the training loss; None where none adds anything."""
+        """Sum of the losses that parts add to the training loss; None if there are none."""
         return torch.stack(self.aux_losses).sum() if self.aux_losses else None
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """The result of `compute`, shared by all who ask under the same key during this pass."""
+        """Return the result of `compute`, computed once per pass for each key."""
         if key not in self.shared:
             self.shared[key] = compute()
         result: T = self.shared[key]
         return result
 
     def leave(self, value: Any) -> None:
-        """Leave a value of this pass, such as keys or values of its positions, for later layers of the stack.
+        """Publish a value of this pass, such as keys and values, for later layers of the stack.
 
-        A layer leaves one value, which is kept where the `source` of a later layer's mixer is this layer. It is a
-        result like the layer's vectors: gradients come back through it, and it is gone after the pass; what later
+        A layer publishes one value. It is kept only if the `source` of a later mixer names this layer. Gradients
+        flow back through it, and it is discarded after the pass; what later tokens need belongs in the layer's state.
         tokens need belongs in a state.
         """
         if self.sources is None or self.layer in self.sources:
             self.left[self.layer] = value
 
     def left_by(self, layer: int) -> Any:
-        """What an earlier layer of the stack has left."""
+        """Return the value that an earlier layer of the stack published with `leave`."""
         cause = "it has left nothing, or no later layer's `source` names it"
         assert layer in self.left, f"layer {layer} has left nothing for layer {self.layer}: {cause}"
         return self.left[layer]
 
     def before(self, state: S) -> S:
-        """What a state held before this pass.
+        """Return the contents of a state before this pass.
 
-        Activation checkpointing computes a block a second time, which must not start from what the first left there.
+        Activation checkpointing runs a block a second time, which must not start from the state after the first run.
         """
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return state
         _, before = self.cached(("before", id(state)), lambda: (state, replace(state)))  # type: ignore[type-var]
-        return before  # the state itself is held beside it, or another one might be made at its address
+        return before  # the key's id() stays unique only while the state is held
 
 
 def mean_over_tokens(x: Vectors, num_tokens: Lengths | None) -> Float[Tensor, "B D"]:
-    """The mean of each row's vectors at tokens that are not padding."""
+    """Return the mean vector of each sequence, padding excluded."""
     if num_tokens is None:
         return x.mean(1)
     is_token = torch.arange(x.shape[1], device=x.device) < num_tokens[:, None]
@@ -186,7 +186,7 @@ def mean_over_tokens(x: Vectors, num_tokens: Lengths | None) -> Float[Tensor, "B
 
 
 def last_tokens(x: Vectors, context: ForwardContext) -> Float[Tensor, "B 1 D"]:
-    """The vector of each row's last token that is not padding."""
+    """Return the vector of each sequence's last token that is not padding."""
     if context.num_tokens is None:
         return x[:, -1:]
     rows = torch.arange(x.shape[0], device=x.device)

@@ -6,12 +6,12 @@ from archetype.native import fused
 
 
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
-    """Numbers x / (1 - p), where each number is 0 with probability p; x itself outside training.
+    """Set each number to 0 with probability p and divide the others by 1 - p; return x itself outside training.
 
     Args:
-        x: numbers of any shape.
+        x: tensor of any shape.
         p: probability.
-        training: whether anything is dropped.
+        training: whether to drop anything.
     """
     if not training or p == 0:
         return x

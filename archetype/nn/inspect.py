@@ -1,7 +1,7 @@
-"""What a part shows of its inside in a recorded pass, beside inputs, outputs, probes and states, which every part has.
+"""What each kind of part shows of a recorded pass, in addition to inputs, outputs, probes and states.
 
-A part's folder has a file `inspect.py`, which is given the part's own activations, answers in one of the forms below,
-and is registered by `provides("inspect", KIND)(Shown(...))`. Views draw these forms, and know no kind of part.
+The `inspect.py` of a part's folder receives the part's own activations, returns one of the forms below, and is
+registered by `provides("inspect", KIND)(Shown(...))`. Views draw these forms and know no kind of part.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,11 +23,11 @@ class PartTrace:
     """One part of a model in a recorded pass.
 
     Attributes:
-        path: of its module; empty for the whole model.
-        module: that computed it.
+        path: path of its module; empty for the whole model.
+        module: the module.
         activations: by name below the part: "in", "out", and its probes.
-        context: with which it was called; None where it takes none.
-        state: with which it was called, as it was before; None without one.
+        context: the forward context it was called with (None: it takes none).
+        state: the state it was called with, as it was before the pass (None: it has none).
     """
 
     path: str
@@ -39,14 +39,14 @@ class PartTrace:
 
 @dataclass
 class AttentionSteps:
-    """The tensors of attention between queries and values, for all heads.
+    """Intermediate tensors of attention, for all heads.
 
     Attributes:
-        scores: of queries and keys, scaled and perhaps capped.
-        masked: with position biases, and minus infinity where a pair is not allowed.
-        weights: after the softmax; with sinks a query's sum is below 1.
+        scores: scaled and possibly capped products of queries and keys.
+        masked: scores with position biases, minus infinity where masked.
+        weights: after the softmax; with attention sinks a row sums to less than 1.
         values: of each head.
-        global_values: of queries that see all by projections of their own, and how many these are.
+        global_values: values of global queries with their own projections, and the number of such queries.
     """
 
     scores: Float[Tensor, "B H T S"]
@@ -57,7 +57,7 @@ class AttentionSteps:
 
     @property
     def mixed(self) -> Float[Tensor, "B H T Q"]:
-        """The weights times the values."""
+        """Weighted sums of the values."""
         y = _mixed(self.weights, self.values)
         if self.global_values is not None:
             values, count = self.global_values
@@ -73,14 +73,14 @@ def _mixed(weights: Tensor, values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Routing:
-    """Where a mixture of experts sends its tokens.
+    """Expert choices of a mixture-of-experts layer.
 
     Attributes:
-        path: of the mixture.
-        chosen: the experts of each token.
-        weights: of these.
-        load: the share of all choices that fell on each expert.
-        entropy: of the router's softmax or normalized sigmoids, by token, in nats.
+        path: path of the layer.
+        chosen: indices of the k experts of each token.
+        weights: of the chosen experts.
+        load: fraction of all choices that fell on each expert.
+        entropy: of the router's distribution for each token, in nats.
     """
 
     path: str
@@ -91,12 +91,12 @@ class Routing:
 
     @property
     def gates(self) -> Float[Tensor, "N E"]:
-        """The weight of every expert, zero where it is not chosen."""
+        """The weight of every expert; zero for experts that were not chosen."""
         return torch.zeros(len(self.chosen), len(self.load)).scatter(1, self.chosen.cpu(), self.weights.float().cpu())
 
 
 class Series(NamedTuple):
-    """Numbers of a part along the text: of each position (T,)."""
+    """A quantity of a part at each position of a sequence, (T,)."""
 
     path: str
     name: str
@@ -104,7 +104,7 @@ class Series(NamedTuple):
 
 
 class FrozenNorm(NamedTuple):
-    """A norm whose statistics stay as they are: a linear map, and what is added to its result. In float64."""
+    """A norm with its statistics held fixed: a linear map plus a constant, in float64."""
 
     linear: Callable[[Tensor], Tensor]
     constant: Float[Tensor, "D"]
@@ -112,14 +112,14 @@ class FrozenNorm(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """What a kind of part shows of a recorded pass; None for what it has not.
+    """Functions by which a kind of part explains a recorded pass; None if it has nothing of the sort.
 
     Attributes:
-        attention: of its heads.
-        routing: of its tokens to experts.
-        series: of the first row: gates, steps, contexts.
-        inside: values that no probe has, by the names that the diagram gives them: (B, T, ...).
-        frozen: a norm's module, with its statistics at a vector (D,).
+        attention: attention tensors of its heads.
+        routing: expert choices of its tokens.
+        series: quantities along the first sequence, such as gates or step sizes.
+        inside: values without a probe, (B, T, ...), by their names in the diagram.
+        frozen: of a norm's module, the norm with its statistics fixed at a vector (D,).
     """
 
     attention: Callable[[PartTrace], AttentionSteps] | None = None
@@ -130,11 +130,11 @@ class Shown:
 
 
 def shown_by(part: Part) -> Shown:
-    """Return what a part shows."""
+    """Return the functions registered for the kind of a part; all None if there are none."""
     shown: Shown = provided("inspect", type(part)) or Shown()
     return shown
 
 
 def mean_series(part: PartTrace, *probes: str) -> list[Series]:
-    """The mean of some probes over their features, at each position of the first row."""
+    """Return the mean of each probe over its features, at each position of the first sequence."""
     return [Series(part.path, f"mean {name}", part.activations[name][0].float().flatten(1).mean(-1)) for name in probes]

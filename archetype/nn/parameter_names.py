@@ -1,4 +1,4 @@
-"""Patterns of parameters' names, as recipes write them: blocks.[20-23].*, *.norm, embedding, blocks.0.mixer.{q,v}."""
+"""Patterns of parameter names, as recipes write them: blocks.[20-23].*, *.norm, embedding, blocks.0.mixer.{q,v}."""
 
 import difflib
 import re
@@ -10,14 +10,14 @@ from archetype.errors import SpecError
 
 SYNTAX = re.compile(r"\[(?P<first>\d+)-(?P<last>\d+)\]|\{(?P<names>[^{}]*)\}|(?P<star>\*)")
 NUMBER = re.compile(r"0|[1-9]\d*")
-LONGEST = 200  # characters of a pattern whose nearest names are looked for
+LONGEST = 200  # characters of a pattern used to look for similar names
 
 
 class NamePattern:
-    """A pattern of whole names, matched in a time that grows with it and with the name, whoever wrote it.
+    """Pattern of whole parameter names; matching takes polynomial time for any pattern.
 
-    `*` stands for any characters, `[20-23]` for any of these numbers, `{q,v}` for any of these words. The name of a
-    module stands for all its parameters.
+    `*` matches any characters, `[20-23]` any of these numbers, `{q,v}` any of these words. The name of a module matches
+    all its parameters.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -29,7 +29,7 @@ class NamePattern:
         self.parts.append(pattern[end:])
 
     def matches(self, name: str) -> bool:
-        """Whether the pattern means a parameter or a module of this name, or a module that it belongs to."""
+        """Whether the pattern matches this parameter or module, or a module that contains it."""
         ends = {0}
         for part in self.parts:
             ends = {end for begin in ends for end in _ends(part, name, begin)}
@@ -37,7 +37,7 @@ class NamePattern:
 
 
 def _ends(part: re.Match[str] | str, name: str, begin: int) -> Iterable[int]:
-    """Where one part of a pattern may end that begins at a place of a name."""
+    """Return every index at which one part of a pattern may end if it starts at `begin`."""
     if isinstance(part, str) or part["names"] is not None:
         words = [part] if isinstance(part, str) else part["names"].split(",")
         return [begin + len(word) for word in words if name.startswith(word, begin)]
@@ -49,21 +49,21 @@ def _ends(part: re.Match[str] | str, name: str, begin: int) -> Iterable[int]:
 
 
 def _size(digits: str) -> tuple[int, str]:
-    """By which numbers are compared, of however many digits."""
+    """Return a sort key that compares decimal numbers of any length."""
     digits = digits.lstrip("0")
     return len(digits), digits
 
 
 def names_matching(model: nn.Module, patterns: Sequence[str], place: str) -> set[str]:
-    """The names of all parameters that one of the patterns means.
+    """Return the names of all parameters that match at least one pattern.
 
     Args:
-        model: has the parameters.
+        model: the model whose parameters are matched.
         patterns: as `NamePattern` reads them.
-        place: the recipe's field, for errors.
+        place: the recipe's field, for error messages.
 
     Raises:
-        SpecError: a pattern means no parameter; says which names are nearest to it.
+        SpecError: a pattern matches no parameter; the message names the nearest ones.
     """
     names = [name for name, _ in model.named_parameters()]
     matching: set[str] = set()
@@ -78,6 +78,6 @@ def names_matching(model: nn.Module, patterns: Sequence[str], place: str) -> set
 
 
 def train_only(model: nn.Module, names: set[str]) -> None:
-    """Let these parameters learn and no others: what is frozen gets no gradient and no optimizer state."""
+    """Freeze all parameters except these; frozen parameters have no gradient and no optimizer state."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in names)

@@ -1,4 +1,4 @@
-"""What each parameter is to an optimizer: the module that makes it says so, or its class and its name do."""
+"""The role of each parameter for the optimizer, declared by its module or inferred from its class and name."""
 
 from collections.abc import Iterator
 from typing import Literal, get_args
@@ -11,20 +11,20 @@ HEADS, EMBEDDINGS = ("lm_head", "classifier", "pooler", "sentence_head"), ("embe
 
 
 def roles_of(model: nn.Module) -> dict[str, Role]:
-    """The role of each parameter, by its name.
+    """Return the role of each parameter, by name.
 
-    A module with `parameter_roles` says it of the parameters named there. Of the others, hidden matrices are those of
-    linear maps, of experts and of recurrences, outside embedding and head; what is none of all this, such as a
+    A module can declare roles in `parameter_roles`. Otherwise the matrices of linear layers, experts and recurrences
+    outside embedding and head are `hidden`; parameters of no other role, such as convolution kernels, are `vector`.
     convolution's kernel, has the role `vector`.
     """
     return {name: _declared(module, own) or _by_name(name, module, tensor) for name, module, own, tensor in _own(model)}
 
 
 def decayed_parameters(model: nn.Module) -> set[str]:
-    """The names of the parameters on which weight decay falls: matrices and kernels.
+    """Return the names of the parameters subject to weight decay: matrices and kernels.
 
-    It falls on no bias and no gain of a norm, nor on what a module declares to be a vector, however many dimensions
-    these have: of a rate such as Mamba's A_log it would not make less, but another one.
+    Biases, norm gains and everything that a module declares as `vector` are exempt, whatever their number of
+    dimensions: decay would not shrink a rate such as Mamba's A_log, but change it to another one.
     """
     return {
         name
@@ -36,7 +36,7 @@ def decayed_parameters(model: nn.Module) -> set[str]:
 
 
 def _own(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
-    """Each parameter once: its name, the module that has it, its name there, and itself."""
+    """Yield each parameter once: its full name, its module, its name in that module, and the tensor."""
     ids: set[int] = set()
     for path, module in model.named_modules():
         for own, parameter in module.named_parameters(recurse=False):

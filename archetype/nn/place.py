@@ -1,4 +1,4 @@
-"""Where a module stands: what its constructor is told beside its specification."""
+"""Position of a module in its model, passed to its constructor together with its specification."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from archetype.roles.residual import Residual
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a block's content, or of a block itself, in its model.
+    """Position of a block, or of one of its contents, in the model.
 
     Attributes:
-        d_model: features of the vectors that it reads and gives, D.
+        d_model: features of its input and output vectors, D.
         layer: index of its layer in the stack.
-        num_layers: layers of the stack, L.
+        num_layers: number of layers in the stack, L.
         causal: whether no position may depend on a later one.
-        content: index among all contents of the stack, of a residual wiring.
-        residual: how the stack carries what its contents give (None: it adds them up).
-        vocab_size: ids of the tokens that the stack reads, V (0: it reads vectors that stand for no token).
-        experts_per_token: experts that a token chooses, k, of a router.
+        content: index among all contents of the stack, for a residual wiring.
+        residual: residual wiring of the stack (None: plain addition).
+        vocab_size: vocabulary size of the stack's tokens, V (0: it reads vectors, not tokens).
+        experts_per_token: experts chosen for each token, k, for a router.
     """
 
     d_model: int

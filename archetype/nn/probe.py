@@ -1,4 +1,4 @@
-"""Values inside a part that a forward pass offers by name to an observer; without one they pass unchanged."""
+"""Probes: named intermediate values of a part that an observer may read or replace during a forward pass."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ _threads = threading.local()
 
 
 def probe(module: nn.Module, name: str, x: Tensor) -> Tensor:
-    """The value itself; while this thread is observed, what its observer returns.
+    """Return the value unchanged, or what this thread's observer returns for it.
 
     Args:
-        module: the part, whose class attribute `probes` has the shape of each of its names, in letters of the legend.
+        module: the part; its class attribute `probes` gives the shape of each name.
         name: of the value within the part.
         x: the value.
     """
@@ -25,14 +25,14 @@ def probe(module: nn.Module, name: str, x: Tensor) -> Tensor:
 
 
 def observer() -> Observer | None:
-    """The observer of this thread."""
+    """Return the observer of this thread, if any."""
     by: Observer | None = getattr(_threads, "observer", None)
     return by
 
 
 @contextmanager
 def observed(by: Observer | None) -> Iterator[None]:
-    """Within the block, `by` sees every probe of this thread and may replace its value; None: nobody does."""
+    """Call `by` for every probe of this thread within the block; it may replace the value. None observes nothing."""
     before = observer()
     _threads.observer = by
     try:

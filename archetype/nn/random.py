@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed and a tensor's name alone."""
+"""Random generators that depend only on a seed and a tensor's name."""
 
 import hashlib
 

@@ -1,6 +1,6 @@
-"""Which module computes a part. Each file of this folder registers its own; an extension adds others.
+"""Registry of the modules that compute parts. Each file here registers its own; an extension adds others.
 
-How a module is made, and called, follows from its role:
+The role of a part determines how its module is constructed and called:
 
 | role               | made as                                     | called as                     |
 |--------------------|---------------------------------------------|-------------------------------|
@@ -19,9 +19,9 @@ How a module is made, and called, follows from its role:
 | head               | `Module(spec, vocab_size, features)`        | `(x, table) -> logits`, or `(x) -> logits` |
 | model              | `Module(spec)`                              | `(tokens, ...) -> output`     |
 
-A content that carries something from token to token, a mixer or a feed-forward part, has
-`new_state(batch, capacity, dtype, device)`, which gives a `LayerState`; its `forward` reads the state and leaves in it
-what the next tokens need. Without a state it reads whole texts.
+A mixer or feed-forward part that carries information from token to token has
+`new_state(batch, capacity, dtype, device)`, which returns a `LayerState`; its `forward` reads the state and updates it
+for the next tokens. Without a state, `forward` reads whole sequences.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,12 +44,12 @@ M = TypeVar("M", bound=type[nn.Module])
 
 
 def module_for(*parts: type[Spec]) -> Callable[[M], M]:
-    """Class decorator: this module computes these parts."""
+    """Register the decorated module class for these kinds of parts."""
     return provides("module", *parts)
 
 
 def module_class(part: Spec) -> type[nn.Module]:
-    """The module that computes a part.
+    """Return the module class registered for a part.
 
     Raises:
         SpecError: none is registered.
@@ -61,33 +61,33 @@ def module_class(part: Spec) -> type[nn.Module]:
 
 
 def build_mixer(mixer: Mixer, place: Place) -> nn.Module:
-    """The module of a mixer."""
+    """Build the module of a mixer."""
     return module_class(mixer)(mixer, place)
 
 
 def build_feedforward(feedforward: FeedForward, place: Place) -> nn.Module | None:
-    """The module of a feed-forward part; None for a block of its mixer alone."""
+    """Build the module of a feed-forward part; return None if the block has none."""
     return None if feedforward.is_absent else module_class(feedforward)(feedforward, place)
 
 
 def build_norm(norm: Norm, features: int) -> nn.Module:
-    """The module of a norm over `features`."""
+    """Build the module of a norm over `features` features."""
     return module_class(norm)(norm, features)
 
 
 def build_position(position: EmbeddingPosition, context_length: int, d_model: int) -> nn.Module:
-    """The module of positions that are added to embeddings."""
+    """Build the module of positions that are added to embeddings."""
     return module_class(position)(position, context_length, d_model)
 
 
 def build_embedding(
     embedding: TokenEmbedding, vocab_size: int, context_length: int, d_model: int, readers: Sequence[int] = ()
 ) -> nn.Module:
-    """The module that makes vectors of tokens, and of `readers`, where it gives layers vectors of their own."""
+    """Build the token embedding; `readers` are the layers for which it may compute vectors of their own."""
     further = (readers,) if embedding.layer_features else ()
     return module_class(embedding)(embedding, vocab_size, context_length, d_model, *further)
 
 
 def build_head(head: Head, vocab_size: int, features: int) -> nn.Module | None:
-    """The module of a head; None for a model that ends in its vectors."""
+    """Build the module of a head; return None if the model ends with its vectors."""
     return None if head.is_absent else module_class(head)(head, vocab_size, features)

@@ -1,4 +1,4 @@
-"""The residual stream of a stack, where it is more than one vector for each position."""
+"""Residual streams that hold more than one vector per position."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from archetype.roles.residual import Residual
 
 
 class ResidualStream(nn.Module):
-    """Base of residual wirings: one module for each content of each block.
+    """Base class of residual wirings: one module for each content of each block.
 
-    The stream is any tensor that begins with batch and positions, (B, T, ..., D).
+    The stream is any tensor whose first dimensions are batch and positions, (B, T, ..., D).
 
     Args:
         residual: the specification.
-        place: of the content; `place.content` counts the contents of the stack.
+        place: position of the content; `place.content` counts the contents of the stack.
     """
 
     def __init__(self, residual: Any, place: Place) -> None:
@@ -26,30 +26,30 @@ class ResidualStream(nn.Module):
 
     @staticmethod
     def enter(residual: Any, x: Vectors) -> Tensor:
-        """The stream before the first block, of the embedded tokens."""
+        """Return the stream before the first block, computed from the embedded tokens."""
         raise NotImplementedError
 
     @staticmethod
     def leave(residual: Any, stream: Tensor) -> Vectors:
-        """The vectors after the last block, of the stream."""
+        """Return the output vectors of the stack, computed from the stream after the last block."""
         raise NotImplementedError
 
     def read(self, stream: Tensor, context: ForwardContext) -> Vectors:
-        """The vectors that the content's norm, and then the content, reads."""
+        """Return the input vectors of the content (before its norm)."""
         raise NotImplementedError
 
     def write(self, stream: Tensor, y: Vectors, context: ForwardContext) -> Tensor:
-        """The stream after the content has given `y`."""
+        """Return the stream after adding the content's output `y`."""
         raise NotImplementedError
 
 
 def enter(residual: Residual, x: Vectors) -> Tensor:
-    """The stream before the first block: the embedded tokens, or what a residual wiring makes of them."""
+    """Return the stream before the first block: the embedded tokens, or what the residual wiring makes of them."""
     return x if residual.is_sum else _stream_class(residual).enter(residual, x)
 
 
 def leave(residual: Residual, stream: Tensor) -> Vectors:
-    """The vectors after the last block."""
+    """Return the output vectors of the stack."""
     return stream if residual.is_sum else _stream_class(residual).leave(residual, stream)
 
 

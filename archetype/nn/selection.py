@@ -1,4 +1,4 @@
-"""Modules that choose the keys that each query of an attention sees, and the state of such an attention."""
+"""Modules that select the keys that each attention query sees, and the state of attention with a selection."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from archetype.roles.selection import KeySelection
 
 
 class Choice(NamedTuple):
-    """The keys that a selection chooses.
+    """Keys chosen by a selection.
 
     Attributes:
-        keys: True where a query sees a key, a part of the pairs that were allowed; None: it sees all of these.
-        most: the most keys that one query sees; 0 where that is not known before.
-        scores: of each query and key, of a selection that is to learn in this pass.
+        keys: True where a query sees a key, a subset of the allowed pairs (None: all of these).
+        most: upper bound on the keys that one query sees; 0 if not known in advance.
+        scores: score of each query and key, if the selection is trained in this pass.
     """
 
     keys: Bool[Tensor, "b 1 T S"] | None = None
@@ -29,7 +29,7 @@ class Choice(NamedTuple):
     scores: Float[Tensor, "B T S"] | None = None
 
     def can_be_gathered(self, num_queries: int) -> bool:
-        """Whether the chosen keys can be looked at alone: those of one query, of which there are not too many."""
+        """Whether the chosen keys can be gathered: there is a single query and a known bound on its keys."""
         return self.keys is not None and self.most > 0 and num_queries == 1
 
 
@@ -37,15 +37,15 @@ EVERY_KEY = Choice()
 
 
 class KeySelector(nn.Module):
-    """Base of key selections, made as `Module(spec, place, query_features)`.
+    """Base class of key selections, constructed as `Module(spec, place, query_features)`.
 
-    Queries are made from vectors with `query_features` features: the model's own, or those of a low-rank query.
+    `query_features` is the size of the vectors from which attention computes its queries: d_model, or the query rank.
     """
 
     probes: ClassVar = {"chosen": "b 1 T S"}
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState | None:
-        """What it keeps of each position, before a text; None where it keeps nothing."""
+        """Return the state before the first token; None if the selection keeps none."""
         return None
 
     def forward(
@@ -56,10 +56,10 @@ class KeySelector(nn.Module):
 
         Args:
             x: vectors of the new positions.
-            queries: vectors from which the attention makes its queries.
-            allowed: pairs of new positions and keys that the attention allows.
-            context: of the pass.
-            state: its own, which then holds the new positions too; key s is that of position s. None: the keys are
+            queries: vectors from which attention computes its queries.
+            allowed: pairs of new positions and keys that attention allows.
+            context: forward context.
+            state: the selection's own state, updated with the new positions; key s is position s. None: the keys are
                 those of the new positions.
         """
         raise NotImplementedError
@@ -67,18 +67,18 @@ class KeySelector(nn.Module):
     def loss(
         self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext
     ) -> Float[Tensor, ""]:  # fmt: skip
-        """Return the loss by which it learns; asked for a choice with scores alone.
+        """Return the training loss of the selection; called only for a choice with scores.
 
         Args:
-            choice: what it has chosen in this pass.
-            attended: the attention's weights of each query, their mean over heads, without a gradient.
-            context: of the pass.
+            choice: what it chose in this pass.
+            attended: attention weights of each query, averaged over heads, without gradient.
+            context: forward context.
         """
         raise NotImplementedError
 
 
 def build_selection(index: KeySelection | None, place: Place, query_features: int) -> KeySelector | None:
-    """The module of a key selection; None for attention without one."""
+    """Build the module of a key selection; return None for attention without one."""
     if index is None:
         return None
     module = module_class(index)(index, place, query_features)
@@ -87,29 +87,29 @@ def build_selection(index: KeySelection | None, place: Place, query_features: in
 
 
 def learn(index: KeySelector, choice: Choice, weights: Callable[[], Tensor], context: ForwardContext) -> None:
-    """Add the loss of a selection that learns where attention looks.
+    """Add the loss by which a selection learns to imitate the attention weights.
 
     Args:
         index: the selection.
-        choice: what it has chosen.
-        weights: gives the attention's weights, (B, H, T, S).
+        choice: what it chose.
+        weights: computes the attention weights, (B, H, T, S); called only if needed.
         context: of the pass.
     """
     if choice.scores is None:
         return
     with torch.no_grad():
         attended = weights().sum(1)
-        attended = attended / attended.sum(-1, keepdim=True).clamp(min=1e-20)  # sinks take a share
+        attended = attended / attended.sum(-1, keepdim=True).clamp(min=1e-20)  # attention sinks take a share: normalize
     context.aux_losses.append(index.loss(choice, attended, context))
 
 
 class Gathered(NamedTuple):
-    """The chosen keys of one query of each row.
+    """The chosen keys of a single query per sequence.
 
     Attributes:
-        keys: True where a query sees a key; a row with fewer keys than others has further ones, which it does not see.
-        places: of the keys among all.
-        buffers: what there is of these keys alone.
+        keys: True where the query sees a key; sequences with fewer keys than S are padded with keys it does not see.
+        places: indices of the gathered keys among all keys.
+        buffers: keys, values and the like, gathered.
     """
 
     keys: Bool[Tensor, "B 1 1 S"]
@@ -118,11 +118,11 @@ class Gathered(NamedTuple):
 
 
 def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:
-    """Gather the chosen keys of one query of each row, so that all others are not looked at.
+    """Gather the chosen keys of a single query per sequence, so that attention reads nothing else.
 
     Args:
-        choice: which keys.
-        buffers: what there is of all of them, (B, K, S, P) each.
+        choice: the chosen keys.
+        buffers: tensors of all keys, (B, K, S, P) each.
     """
     assert choice.keys is not None
     keys = choice.keys[:, 0, 0].expand(len(buffers[0]), -1)
@@ -134,14 +134,14 @@ def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:
 
 @dataclass
 class IndexedKVCache(LayerState):
-    """Keys and values of attention, and what its key selection keeps of each position."""
+    """Key-value cache of attention together with the state of its key selection."""
 
     cache: KVCache
     index: LayerState
 
     @property
     def can_shorten(self) -> bool:
-        """Where both can be."""
+        """Whether both states can be shortened."""
         return self.cache.can_shorten and self.index.can_shorten
 
     def copy_rows(self, sources: Int[Tensor, "B"], starts: Int[Tensor, "B"], ends: Int[Tensor, "B"]) -> None:
@@ -154,12 +154,12 @@ class IndexedKVCache(LayerState):
 
 
 def indexed(cache: KVCache, index: LayerState | None) -> LayerState:
-    """The state of attention whose selection keeps something, or nothing."""
+    """Return the state of attention, with the state of its key selection if it has one."""
     return cache if index is None else IndexedKVCache(cache, index)
 
 
 def without_index(state: LayerState) -> tuple[KVCache, LayerState | None]:
-    """The keys and values of attention, and what its selection keeps."""
+    """Split the state of attention into its key-value cache and the state of its key selection."""
     cache, index = (state.cache, state.index) if isinstance(state, IndexedKVCache) else (state, None)
     assert isinstance(cache, KVCache)
     return cache, index

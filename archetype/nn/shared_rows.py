@@ -1,7 +1,7 @@
-"""Rows whose positions several processes share, as the layers of one process see them.
+"""Context parallelism as the layers of one process see it: several processes split the positions of each sequence.
 
-Of the 2 N pieces of a row, process n of N has pieces n and 2 N - 1 - n, so that under a causal mask all compute as many
-pairs. All parts but attention compute each position by itself; attention gathers keys and values of all positions.
+Sequences are cut into 2 N pieces; process n of N has pieces n and 2 N - 1 - n, so that all processes compute equally
+many pairs under a causal mask. Only attention needs other positions: it gathers the keys and values of all of them.
 """
 
 from abc import ABC, abstractmethod
@@ -14,44 +14,44 @@ from torch import Tensor
 
 
 class PositionShares(ABC):
-    """The positions that this process has of every row.
+    """The positions of every sequence that this process computes.
 
     Args:
-        number: of this process.
-        size: how many processes there are.
+        number: rank of this process.
+        size: number of processes.
     """
 
     def __init__(self, number: int, size: int) -> None:
         self.size, self.pieces = size, (number, 2 * size - 1 - number)
 
     def own(self, x: Tensor) -> Tensor:
-        """Cut whole rows to the positions of this process: the second dimension."""
+        """Cut whole sequences, (B, S, ...), to the positions of this process."""
         pieces = x.chunk(2 * self.size, dim=1)
         return torch.cat([pieces[number] for number in self.pieces], dim=1)
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
-        """All positions, the third dimension, in their order, of what each process has of them."""
+        """Return all positions of a tensor whose third dimension holds this process's positions, in order."""
 
     def in_order(self, x: Tensor) -> Tensor:
-        """Positions, the third dimension, of which one process's two pieces follow another's, in their order."""
+        """Sort the third dimension, which holds the two pieces of each process in turn, into sequence order."""
         pieces = x.chunk(2 * self.size, dim=2)  # 0, 2 N - 1, 1, 2 N - 2, ...
         return torch.cat((*pieces[0::2], *reversed(pieces[1::2])), dim=2)
 
     def places(self, length: int) -> Iterator[slice]:
-        """Where each piece of this process stands in rows of so many positions."""
+        """Yield the slice of each piece of this process in a sequence of `length` positions."""
         size = length // (2 * self.size)
         yield from (slice(piece * size, (piece + 1) * size) for piece in self.pieces)
 
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Where all tokens of the rows stand, of which this process computes some.
+    """Positions of whole sequences, of which this process computes a part.
 
     Attributes:
         shares: which positions this process has.
         positions: of all tokens.
-        document_ids: the document of each token, where several stand in a row.
+        document_ids: document of each token, if several are packed into a row.
     """
 
     shares: PositionShares

@@ -1,7 +1,7 @@
-"""Lengths without a number: those of a model that torch.export traces once, for texts of every length.
+"""Symbolic lengths: torch.export traces a model once for sequences of any length.
 
-Python's loops and tables need a number. Where a part's forward pass has one, it asks `is_symbolic` first, and has a
-second form whose operations are the same for every length; `scan` is the loop of such a form.
+Python loops and lookup tables need a concrete length. A forward pass that has one checks `is_symbolic` first and uses
+a form whose operations do not depend on the length; `scan` is the loop of such a form.
 """
 
 from collections.abc import Callable
@@ -11,26 +11,26 @@ from torch import Tensor
 
 
 def is_symbolic(size: int) -> bool:
-    """Whether a size is a symbol; torch.compile gives Python's numbers, and compiles anew for others."""
+    """Whether a size is symbolic; torch.compile passes concrete sizes and recompiles for others."""
     return isinstance(size, torch.SymInt)
 
 
 def scan(
     step: Callable[..., tuple[Tensor, ...]], states: tuple[Tensor, ...], *inputs: Tensor, backward: bool = False
 ) -> tuple[Tensor, ...]:
-    """Read the second dimension of the inputs, one place after another: all outputs, and each state after the last.
+    """Scan the second dimension of the inputs. Return all outputs, then the last value of each state.
 
     Args:
-        step: of each state and each input at one place, (B, ...), the output there and each state after it.
-        states: before the first place.
+        step: maps the states and the inputs at one position, (B, ...), to the output there and the new states.
+        states: before the first position.
         inputs: (B, T, ...) each.
-        backward: begin at the last place.
+        backward: start at the last position.
     """
-    from torch._higher_order_ops import scan as scan_first  # loads sympy, which an eager pass has no use for
+    from torch._higher_order_ops import scan as scan_first  # imports sympy, which eager mode does not need
 
     def combine(states: tuple[Tensor, ...], place: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         output, *after = step(*states, *place)
-        return tuple(after), output.clone()  # an output may not be a state as well
+        return tuple(after), output.clone()  # the output must not alias a state
 
     last, outputs = scan_first(combine, states, tuple(x.transpose(0, 1) for x in inputs), reverse=backward)
     return outputs.transpose(0, 1), *last

@@ -1,1 +1,1 @@
-"""Roles: what a member of each open set of parts is asked, one file a role."""
+"""Roles: the interface of each extensible set of parts, one file per role."""

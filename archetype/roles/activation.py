@@ -1,4 +1,4 @@
-"""The role of activations: functions of single numbers, between the projections of a network."""
+"""The role of activations: elementwise functions between projections."""
 
 from typing import Annotated, ClassVar
 
@@ -8,18 +8,20 @@ __all__ = ["Activation"]
 
 
 class Activation(Part):
-    """Base of all activations.
+    """Base class of activations.
 
-    Its module is made as `Module(spec)`, or is a function of the specification that returns another, and is called
-    `(x) -> y` with a tensor of any shape. A file names a kind without other fields by a word: `activation: silu`.
+    Its module is constructed as `Module(spec)`, or is a function that takes the specification and returns a function.
+    It is called `(x) -> y` with a tensor of any shape. A kind without further fields is written as a word: `activation:
+    silu`.
 
-    Each number of y depends on the number at its place in x alone, and on no parameter: experts share one activation.
+    Each number of y depends only on the number at the same place in x, and on no parameter: experts share one
+    activation.
     """
 
     needs: ClassVar[str] = "module"
     is_word: ClassVar[bool] = True
-    num_saved: ClassVar[int] = 1  # tensors as large as x that autograd keeps beside y; 0 where y gives the derivative
-    gate_kernel: ClassVar[str] = ""  # name of the operation that computes f(gate) * up; empty where torch's own do
+    num_saved: ClassVar[int] = 1  # tensors as large as x that autograd saves besides y; 0 if y is enough
+    gate_kernel: ClassVar[str] = ""  # operation that computes f(gate) * up; empty: torch's own
 
 
 AnyActivation = Annotated[Activation, ByKind(Activation)]

@@ -1,4 +1,4 @@
-"""How a mixer is read from a checkpoint of a family that is not registered: by the names and shapes of its tensors.
+"""Reading a mixer from a checkpoint of an unknown family, by the names and shapes of its tensors.
 
 A mixer's folder has a file `infer.py` with a `MixerReader`, registered by `provides("infer", KIND)(READER)`.
 """
@@ -16,30 +16,30 @@ from archetype.roles.position import MixerPosition
 from archetype.spec.base import MAX_SIZE
 
 Shape = tuple[int, ...]
-NameTable = tuple[tuple[str, str], ...]  # patterns of a file's names, and ours; the first that fits counts
-# One after the other; those of each head of keys together; each quarter of the heads together (CodeGen).
+NameTable = tuple[tuple[str, str], ...]  # (pattern of names in the file, our name); the first match counts
+# q, k, v one after the other; interleaved per key head; or interleaved per quarter of the heads (CodeGen).
 FusedOrder = Literal["qkv", "qkv_per_head", "qvk_per_quarter"]
 DoubledQuery = Literal["query_gate_per_head", "gate_query_per_head", "query_gate", "gate_query"]
 
 
 @dataclass(frozen=True)
 class MixerQuirks:
-    """What the code of one family fixes of its mixers.
+    """Facts about a family's mixers that only its code tells.
 
     Attributes:
-        interleaved: rotary pairs are neighbours.
-        doubled_query: where that gate lies; None where nobody knows.
-        unscaled_scores: scores are not divided by the root of the head's width.
-        qk_norm: a norm of queries and keys without weights.
-        qk_norm_after_rope: queries and keys are normalized after they are rotated.
-        gate_in_queries: a gate on attention's result lies beside each head's query.
-        gate_activation: of such a gate.
-        mixer_eps: of the norm in a delta network or Mamba-2, where it is not that of the others.
-        steps_from_min: no step of Mamba-2 is smaller than `time_step_min`, which elsewhere is of their beginning alone.
-        conv_silu: the nonlinearity behind a convolution is SiLU, whatever `hidden_act` says.
-        fused_order: how queries, keys and values lie in one tensor; None where nobody knows.
-        reversed: rotary pairs are rotated the other way.
-        alibi: scores fall with the distance, which no key says.
+        interleaved: rotary pairs are adjacent features.
+        doubled_query: layout of queries and gates in one tensor (None: unknown).
+        unscaled_scores: scores are not divided by sqrt(head_dim).
+        qk_norm: queries and keys have a norm without weights.
+        qk_norm_after_rope: this norm comes after the rotation.
+        gate_in_queries: the output gate is stored together with the queries of each head.
+        gate_activation: activation of this gate.
+        mixer_eps: eps of the norm in a delta network or Mamba-2, if it differs from that of other norms.
+        steps_from_min: `time_step_min` is a lower bound of Mamba-2's step sizes, and not only of their initial values.
+        conv_silu: the convolution is followed by SiLU, whatever `hidden_act` says.
+        fused_order: layout of queries, keys and values in one tensor (None: unknown).
+        reversed: rotary pairs are rotated in the opposite direction.
+        alibi: attention has ALiBi biases, which no key says.
     """
 
     interleaved: bool = False
@@ -58,41 +58,41 @@ class MixerQuirks:
 
 
 class ConfigKeys(Protocol):
-    """The keys of config.json; one that has no number where a number is needed is an error with its name."""
+    """Keys of config.json; a value of the wrong type raises an error that names the key."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value as it stands."""
+        """Return the raw value."""
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """A whole number from 1 to `most`."""
+        """Return an integer from 1 to `most`."""
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A number above 0."""
+        """Return a number above 0."""
 
     def optional_positive(self, key: str, default: float | None = None) -> float | None:
-        """A number above 0, or None."""
+        """Return a number above 0, or None."""
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """Return a boolean."""
 
     def section(self, key: str) -> "ConfigKeys | None":
-        """A nested mapping."""
+        """Return a nested mapping."""
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
-        """An error at this key."""
+        """Return an error at this key."""
 
 
 @dataclass(frozen=True)
 class CheckpointMixer(ABC):
-    """The mixer of one layer of a checkpoint.
+    """The mixer of one layer in a checkpoint.
 
     Attributes:
-        shapes: of its tensors, by our names below `mixer`, such as "q.weight".
-        names: of its tensors in the file, by the same names.
+        shapes: shapes of its tensors, by our names below `mixer`, such as "q.weight".
+        names: names of its tensors in the file, by the same keys.
         d_model: width of the model, D.
-        transposed: whether matrices are kept as (inputs, outputs).
+        transposed: whether matrices are stored as (inputs, outputs).
         config: the keys of config.json.
-        quirks: what the family's code fixes.
+        quirks: what only the family's code tells.
     """
 
     shapes: Mapping[str, Shape]
@@ -103,10 +103,10 @@ class CheckpointMixer(ABC):
     quirks: MixerQuirks
 
     def shape(self, param: str) -> Shape:
-        """The shape of a tensor that the mixer must have.
+        """Return the shape of a required tensor.
 
         Raises:
-            CheckpointError: the file has none.
+            CheckpointError: the file does not have it.
         """
         if param not in self.shapes:
             raise self.missing(f"a mixer without {param.removesuffix('.weight')}")
@@ -114,74 +114,74 @@ class CheckpointMixer(ABC):
 
     @abstractmethod
     def sides(self, param: str) -> Shape:
-        """Rows and columns of a matrix that the mixer must have.
+        """Return rows and columns of a required matrix.
 
         Raises:
-            CheckpointError: the file has none, or it is no matrix.
+            CheckpointError: the file does not have it, or it is not a matrix.
         """
 
     @abstractmethod
     def size(self, keys: tuple[str, ...]) -> int | None:
-        """A size, by the first of these keys that the file has, which may list one for each layer; None without."""
+        """Return the first of these keys that is present, at this layer if it is a list; None if none is."""
 
     @abstractmethod
     def norm(self, bias: bool, weight: bool = True) -> Norm:
-        """A norm of the kind that the model has."""
+        """Return a norm of the model's kind."""
 
     @property
     @abstractmethod
     def eps(self) -> float:
-        """The number below the root of the model's norms."""
+        """The eps of the model's norms."""
 
     @abstractmethod
     def position(self, head_dim: int) -> MixerPosition:
-        """How attention with heads of so many features knows positions in this layer."""
+        """Return the position encoding of this layer's attention with heads of this size."""
 
     @abstractmethod
     def rotary(self, dim: int) -> MixerPosition:
-        """Rotary positions of features that all turn."""
+        """Return rotary positions that rotate all `dim` features."""
 
     @abstractmethod
     def pattern(self) -> Pattern:
-        """Which pairs of positions are seen in this layer."""
+        """Return the attention pattern of this layer."""
 
     @abstractmethod
     def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
-        """One of several layouts that neither keys nor tensors tell apart; the first is assumed, and noted."""
+        """Choose among layouts that neither keys nor tensors distinguish: the first is assumed and reported."""
 
     @abstractmethod
     def assume(self, field: str, value: object, why: str) -> None:
-        """Note the value of a field that neither keys nor tensors give."""
+        """Note an assumed value of a field in the report."""
 
     @abstractmethod
     def missing(self, part: str) -> CheckpointError:
-        """An error at this layer that names what is missing."""
+        """Return an error at this layer that names what is missing."""
 
 
 class Joint(NamedTuple):
-    """Parts of ours that lie in one tensor of a file, and how many times they follow each other."""
+    """Our parts that are fused in one tensor of the file, and how often they repeat."""
 
     parts: Iterable[str]
     times: int
 
 
 def nothing_joint(mixer: Any, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
-    """Each of the mixer's parts has a tensor of its own."""
+    """Return None: each part has its own tensor."""
     return None
 
 
 @dataclass(frozen=True)
 class MixerReader:
-    """How a kind of mixer is recognized and read.
+    """Rules by which a kind of mixer is recognized and read.
 
     Attributes:
-        names: patterns of its tensors' names below the layer, without `.weight` and `.bias`, and our names.
-        read: its specification.
-        sign: a pattern of the name of a tensor that shows this kind, and that tensor's axes (absent: what a layer has
-            that shows no other kind).
-        parameters: as `names`, of tensors that have neither `.weight` nor `.bias`.
-        stands_alone: whether a layer may have it without a feed-forward part.
-        joint: of a specification, the tensors, our name of one and the file's: what lies in it together.
+        names: patterns of its tensors' names below the layer, without `.weight` and `.bias`, with our names.
+        read: returns its specification.
+        sign: pattern of a tensor name that identifies this kind, and the number of axes (absent: the default kind, if
+            no other is identified).
+        parameters: like `names`, for tensors that have neither `.weight` nor `.bias`.
+        stands_alone: whether a layer may consist of it without a feed-forward part.
+        joint: from the specification, the tensors, our name and the file's, the parts fused in a tensor.
     """
 
     names: NameTable

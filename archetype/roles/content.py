@@ -1,4 +1,4 @@
-"""What every content of a block is asked, be it a mixer or a feed-forward part."""
+"""The interface shared by mixers and feed-forward parts, the contents of a block."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,22 +7,22 @@ from archetype.roles.parallel import InLayout
 
 
 class Content(InLayout):
-    """Base of the contents of a block."""
+    """Base class of the contents of a block."""
 
     def named_parts(self) -> Iterator[tuple[str, Any]]:
-        """The parts that it is made of, by the path of their modules inside its own: itself, unless it joins others."""
+        """Yield its parts by the path of their modules: itself, unless it combines several parts."""
         yield "", self
 
     def each(self) -> Iterator[Any]:
-        """The parts that it is made of."""
+        """Yield its parts without their paths."""
         return (part for _, part in self.named_parts())
 
     @property
     def tokens_read_by(self) -> str | None:
-        """The field by which it reads ids of tokens, which no stack of vectors alone has; None where none does."""
+        """Field through which it reads token ids, which a stack of vectors lacks; None if it reads none."""
         return None
 
     @property
     def layer_features(self) -> int:
-        """Features of the vectors that it reads of what the embedding gives its layer; 0 where it reads none."""
+        """Size of the per-layer embedding vectors that it reads; 0 if it reads none."""
         return 0

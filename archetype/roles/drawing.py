@@ -1,9 +1,9 @@
-"""How each role is drawn: what the `diagram.py` of a part or of a kind of model gives, as names of boxes and wires.
+"""How each role is drawn: the `diagram.py` of a part or kind of model returns boxes and wires by name.
 
-A function is registered for its kinds by the decorator of their role. Where it stands in a picture, and what it costs,
-is not its concern: a box shows the cost of the module that has its name.
+A function is registered for its kinds by the decorator of their role. It does not know where it is placed in a picture
+or what the part costs: a box shows the cost of the module with the same name.
 
-| role                | decorator    | is given                               | gives     |
+| role                | decorator    | arguments                              | returns   |
 |---------------------|--------------|----------------------------------------|-----------|
 | mixer, feed-forward | `inside_of`  | the part, modules that its cost counts | `Inside`  |
 | key selection       | `inside_of`  | the part, modules that its cost counts | `Inside`  |
@@ -12,7 +12,7 @@ is not its concern: a box shows the cost of the module that has its name.
 | token embedding     | `steps_of`   | its cost, `text` of formulas, a prefix | `Step`s   |
 | model               | `streams_of` | the model, its cost, `text` of formulas | `Streams` |
 
-A kind without one is drawn by the modules that its cost counts.
+A kind without a function is drawn as the modules that its cost counts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,26 +22,26 @@ from archetype.spec.base import Spec
 from archetype.spec.kinds import Part
 from archetype.spec.registry import provided, provides
 
-X, SOURCE = "x", "source"  # inputs of a content: the vectors it reads, and an encoder's output
-QUERIES = "queries"  # input of a key selection: the vectors from which its attention makes queries
+X, SOURCE = "x", "source"  # inputs of a content: its input vectors, and an encoder's output
+QUERIES = "queries"  # input of a key selection: the vectors that queries are computed from
 
 
 class Cell(NamedTuple):
-    """A box of a content, on a grid of columns and rows; the first row is the lowest.
+    """A box of a content on a grid of columns and rows, with row 0 at the bottom.
 
     Attributes:
-        name: ends its id; also the module whose cost it shows, unless `rows` names others.
-        column: of its left edge, in columns.
-        row: in which it stands.
+        name: end of its id; also the module whose cost it shows, unless `rows` names others.
+        column: column of its left edge.
+        row: its row.
         inputs: names of the cells that it reads, or `x`, or `source`; `in_proj@2` leaves that cell above column 2.
-        span: its width, in columns.
-        label: its text (absent: its name).
-        rows: modules whose cost it shows (absent: that of its name).
+        span: width in columns.
+        label: text (absent: its name).
+        rows: modules whose cost it shows (absent: the module with its name).
         kind: its role (absent: the content's).
-        shape: of what it gives, where it has no weights.
+        shape: shape of its output, if it has no weights.
         slim: whether it is one line high.
-        lanes: wires that leave it side by side.
-        gives: activation of the content that holds its result (absent: the output of the module of its name).
+        lanes: number of parallel wires that leave it.
+        gives: activation of the content that holds its output (absent: the output of the module with its name).
     """
 
     name: str
@@ -71,9 +71,9 @@ class Inside(NamedTuple):
 
     Attributes:
         cells: in any order.
-        output: the one whose result is the content's; empty where the way through the cells is not known.
-        groups: cells in a container of their own.
-        loops: a cell, and the one that reads its result at the next token.
+        output: the cell whose output is the content's; empty if the flow through the cells is unknown.
+        groups: cells drawn in a common container.
+        loops: pairs of a cell and the cell that reads its output at the next token.
     """
 
     cells: tuple[Cell, ...]
@@ -83,15 +83,15 @@ class Inside(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """How each content leaves and joins the residual stream; norms by the ending of their module's name.
+    """Connections of each content to the residual stream; norms are named by the end of their module's name.
 
     Attributes:
-        before: the norm of a content's input (absent: none).
-        after: the norm of its output, before it is added (absent: none).
-        behind: the norm of the sum (absent: none).
-        residual: whether the stream goes on beside the content.
+        before: norm of the content's input (absent: none).
+        after: norm of its output before the addition (absent: none).
+        behind: norm of the sum (absent: none).
+        residual: whether there is a residual connection.
         parallel: whether mixer and feed-forward part read the same vectors.
-        shared_norm: whether one norm serves both of them.
+        shared_norm: whether they share one norm.
     """
 
     before: str = ""
@@ -103,20 +103,20 @@ class Branch(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A box on a model's stream, or one beside it whose result joins it.
+    """A box on a model's stream, or next to it with its output added.
 
     Attributes:
-        name: its id, and the module whose cost it shows.
-        label: its text.
-        shape: of its weights, or of what it gives, in the letters of shapes.
-        kind: its role, as boxes have it: embedding, norm, position, head, operation, input, output, add.
-        field: the part of the specification that it draws.
+        name: id, and the module whose cost it shows.
+        label: text.
+        shape: shape of its weights or output, in the letters of the legend.
+        kind: its role: embedding, norm, position, head, operation, input, output, add.
+        field: part of the specification that it draws.
         slim: whether it is one line high.
-        joins: name of the sum that adds it to the stream (absent: it stands on the stream itself).
-        is_before: whether it comes before the stream's vectors, and is not added to them.
+        joins: name of the sum that adds it to the stream (absent: it is on the stream itself).
+        is_before: whether it comes before the stream's vectors instead of being added to them.
         tied: name of the box whose table it shares (absent: none).
-        detail: what a reader may want to know beside it.
-        gives: activation of the model that holds its result (absent: the output of the module of its name).
+        detail: additional information.
+        gives: activation of the model that holds its output (absent: the output of the module with its name).
     """
 
     name: str
@@ -133,25 +133,25 @@ class Step(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The blocks of a stack and the norm at their end.
+    """The blocks of a stack and its final norm.
 
     Attributes:
-        prefix: of the stack: "", "encoder.", ...
+        prefix: prefix of the stack: "", "encoder.", ...
     """
 
     prefix: str = ""
 
 
-Item = Step | Blocks | str  # on a stream; text is the shape of its vectors, and is written beside it
+Item = Step | Blocks | str  # of a stream; a string is the shape of its vectors, written next to it
 
 
 class Stream(NamedTuple):
-    """What vectors pass on their way through a model or one of its sides, from input to output.
+    """The path of vectors through a model or one of its sides.
 
     Attributes:
         items: from input to output.
-        letters: of rows and positions, where this stream has others than B, T and S.
-        is_residual: whether what passes it is a sum to which contents add.
+        letters: letters of rows and positions, if not B, T and S.
+        is_residual: whether it is a residual stream, to which contents add.
     """
 
     items: tuple[Item, ...]
@@ -160,14 +160,14 @@ class Stream(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What one stream gives another.
+    """A connection between two streams.
 
     Attributes:
-        kind: `tied`, where both ends are boxes of one table; `sum`, where a box's vectors are added at another;
-            `cross`, where the cross-attentions of a stack read a box's vectors; `state`, where the layers of a stack
-            begin with the last state of those of another.
-        source: name of the box, or prefix of the stack, that it leaves.
-        target: name of the box, or prefix of the stack, that it enters.
+        kind: `tied`: both ends are boxes of one table; `sum`: a box's vectors are added at the target; `cross`: the
+            cross-attention of the target stack reads a box's vectors; `state`: the layers of the target stack start
+            with the last state of those of another.
+        source: name of the box, or prefix of the stack, at which it starts.
+        target: name of the box, or prefix of the stack, at which it ends.
     """
 
     kind: Literal["tied", "sum", "cross", "state"]
@@ -176,7 +176,7 @@ class Link(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """A whole model: its streams from left to right, and what they give each other."""
+    """A whole model: its streams from left to right, and the links between them."""
 
     streams: tuple[Stream, ...]
     links: tuple[Link, ...] = ()
@@ -190,22 +190,22 @@ M = TypeVar("M", bound=Callable[[Any, Any, Any], Streams])
 
 
 def inside_of(*parts: type[Spec]) -> Callable[[I], I]:
-    """Function decorator: draw these mixers or feed-forward parts, and classes derived from them, by this function.
+    """Register a function that draws these mixers or feed-forward parts, and classes derived from them.
 
-    It takes the part and the names of the modules that its cost counts, and gives an `Inside`.
+    The function takes the part and the names of the modules that its cost counts, and returns an `Inside`.
     """
     return provides("diagram", *parts)
 
 
 def selection_inside(selection: Part, modules: frozenset[str], queries: str, column: float, row: int = 0) -> Inside:
-    """Return the cells of a key selection inside its attention, in a container of their own.
+    """Return the cells of a key selection within its attention, grouped in a container.
 
     Args:
         selection: the specification.
-        modules: that the cost of the attention counts; the selection's begin with `index.`.
-        queries: the cell or input from which the attention makes its queries.
-        column: in which its cells begin.
-        row: of the lowest of them, above that of `queries`.
+        modules: modules that the cost of the attention counts; those of the selection begin with `index.`.
+        queries: cell or input from which queries are computed.
+        column: first column of its cells.
+        row: lowest row of its cells, above that of `queries`.
     """
     own = frozenset(name.removeprefix("index.") for name in modules if name.startswith("index."))
     function = provided("diagram", type(selection))
@@ -226,27 +226,27 @@ def selection_inside(selection: Part, modules: frozenset[str], queries: str, col
 
 
 def branch_of(*wirings: type[Part]) -> Callable[[B], B]:
-    """Function decorator: blocks with these wirings are drawn by this function."""
+    """Register a function that draws blocks with these wirings."""
     return provides("diagram", *wirings)
 
 
 def steps_of(*parts: type[Spec]) -> Callable[[H], H]:
-    """Function decorator: these heads or token embeddings are drawn by this function."""
+    """Register a function that draws these heads or token embeddings."""
     return provides("diagram", *parts)
 
 
 def streams_of(*models: type[Part]) -> Callable[[M], M]:
-    """Function decorator: these kinds of models are drawn by this function."""
+    """Register a function that draws these kinds of models."""
     return provides("diagram", *models)
 
 
 def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = None) -> Inside:
-    """The cells of a part; modules that its function says nothing of stand in rows above the others.
+    """Return the cells of a part; modules that its function does not mention are put in rows above the others.
 
     Args:
         part: the specification.
-        modules: that its cost counts.
-        function: what draws it (absent: what is registered for it).
+        modules: modules that its cost counts.
+        function: the function that draws it (absent: the one registered for it).
     """
     names = list(modules)
     function = function or provided("diagram", type(part))
@@ -261,7 +261,7 @@ def inside(part: Spec, modules: Iterable[str], function: DrawInside | None = Non
 
 
 def with_equals_once(drawing: Inside) -> Inside:
-    """Return a drawing in which a group whose cells are as those of the first is one box, which names the first."""
+    """Merge each group whose cells equal those of the first group into one box with the first group's name."""
     cells = {cell.name: cell for cell in drawing.cells}
     for group in drawing.groups[1:]:
         first, own = ([cells[name] for name in one.cells] for one in (drawing.groups[0], group))
@@ -282,19 +282,19 @@ def with_equals_once(drawing: Inside) -> Inside:
 
 
 def _unknown(part: Spec, names: Sequence[str]) -> Inside:
-    """One box, with the fields, of a part of which nothing says how it is drawn."""
+    """Return one box with the fields of a part for which no function is registered."""
     fields = ", ".join(f"{name} {value}" for name, value in part.dump().items() if name != "kind")
     label = title(part) if isinstance(part, Part) else type(part).__name__
     return Inside((Cell(names[0], 0, 0, (X,), 3, label, tuple(names), shape=fields),), names[0])
 
 
 def title(part: Part) -> str:
-    """The name of a kind as readers know it; where it says none, its `kind` in words."""
+    """Return the title of a kind, or its `kind` in words."""
     kind = str(getattr(part, "kind", type(part).__name__))
-    own = vars(type(part)).get("title", "")  # a derived kind is not called as the one that it is derived from
+    own = vars(type(part)).get("title", "")  # a derived kind does not inherit the title
     return own or kind.replace("_", " ").capitalize()
 
 
 def pill(name: str, label: str, shape: str, kind: str = "input", gives: str = "") -> Step:
-    """The label of a stream's input or output."""
+    """Return the label of a stream's input or output."""
     return Step(name, label, shape, kind, slim=True, gives=gives)

@@ -1,4 +1,4 @@
-"""The role of token embeddings: how the ids of a text become vectors."""
+"""The role of token embeddings: from token ids to vectors."""
 
 from typing import Annotated, ClassVar
 
@@ -8,42 +8,42 @@ __all__ = ["TokenEmbedding"]
 
 
 class TokenEmbedding(Part):
-    """Base of all token embeddings.
+    """Base class of token embeddings.
 
-    Its module is made as `Module(spec, vocab_size, context_length, d_model)` and is called `(tokens, context, types)`,
-    with ids (B, T) and perhaps the part of the input that each belongs to (else nothing), and gives vectors (B, T, D).
-    It has `token`, an `archetype.weights.linear.Table` of a vector for each id, which a tied head multiplies by.
-    With `layer_features` it is told the layers that read them, too, and leaves their vectors in `context.layer_inputs`.
+    Its module is constructed as `Module(spec, vocab_size, context_length, d_model)` and called `(tokens, context,
+    types)` with ids (B, T) and optional segment ids; it returns vectors (B, T, D). Its attribute `token` is an
+    `archetype.weights.linear.Table` with one vector per id, by which a tied head multiplies. With `layer_features` it
+    also takes the indices of the layers that read per-layer vectors, and leaves these in `context.layer_inputs`.
     """
 
     needs: ClassVar[str] = "module"
-    is_table: ClassVar[bool] = True  # whether that is (V, D) wide, so that a tied head can multiply by it
-    embeds_text: ClassVar[bool] = True  # whether it may stand before one stack
-    embeds_pairs: ClassVar[bool] = False  # whether it may stand before an encoder and a decoder
-    embeds_patches: ClassVar[bool] = False  # whether it has all that patches of a picture take beside their projection
+    is_table: ClassVar[bool] = True  # whether the table is (V, D), so that a tied head can multiply by it
+    embeds_text: ClassVar[bool] = True  # whether it can be used with a single stack
+    embeds_pairs: ClassVar[bool] = False  # whether it can be used with an encoder and a decoder
+    embeds_patches: ClassVar[bool] = False  # whether it can be used for image patches, with a projection
 
     @property
     def table_width(self) -> int | None:
-        """Features of the table's vectors, where they are not as wide as the model's (absent: they are)."""
+        """Width of the table's vectors, if it differs from the model's."""
         return None
 
     @property
     def is_shared(self) -> bool:
-        """Whether one module embeds the texts of encoder and decoder; else each has its own."""
+        """Whether encoder and decoder share one embedding module."""
         return True
 
     @property
     def layer_features(self) -> int:
-        """Features of the vectors that it gives single layers beside the stream; 0 where it gives none."""
+        """Size of the vectors that it computes for single layers; 0 if it computes none."""
         return 0
 
     @property
     def source_placement(self) -> "TokenEmbedding | None":
-        """An embedding without a table for the source's vectors of a shared one (absent: as for the target's)."""
+        """Embedding without a table for the source side of a shared table (absent: as on the target side)."""
         return None
 
     def check(self, width: int) -> None:
-        """Refuse, by `invalid`, a model of `width` features in which this embedding cannot stand."""
+        """Raise an error by `invalid` if this embedding does not fit a model of `width` features."""
 
 
 AnyTokenEmbedding = Annotated[TokenEmbedding, ByKind(TokenEmbedding, "embeds_text", default="table", is_said=False)]

@@ -1,4 +1,4 @@
-"""The role of the part of a block that works on each position alone."""
+"""The role of feed-forward parts, which process each position separately."""
 
 from typing import Annotated, ClassVar
 
@@ -10,18 +10,18 @@ __all__ = ["FeedForward"]
 
 
 class FeedForward(Content, Part):
-    """Base of all feed-forward parts."""
+    """Base class of feed-forward parts."""
 
     needs: ClassVar[str] = "module"
 
     @property
     def separates_documents(self) -> bool:
-        """Whether documents in one row are computed as if each stood alone; not where it keeps a state."""
+        """Whether packed documents are computed independently; False if it keeps a state."""
         return True
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Its order, where it keeps a state."""
+        """Why context parallelism is impossible, if it keeps a state."""
         if self.separates_documents:
             return None
         cause = f"{getattr(self, 'kind', 'a part')} reads rows in order, and parallel.context cuts them"

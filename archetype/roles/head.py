@@ -1,4 +1,4 @@
-"""The role of heads: what a model computes from the vectors at its end."""
+"""The role of heads: what a model computes from its output vectors."""
 
 from typing import Annotated, ClassVar
 
@@ -8,37 +8,37 @@ __all__ = ["DecoderHead", "EncoderHead", "Head", "NextTokenHead", "PairHead", "V
 
 
 class Head(Part):
-    """Base of all heads. What a head answers says which models may have it.
+    """Base class of heads. The class attributes decide which models may have a head.
 
-    Its module is made as `Module(spec, vocab_size, features)`. That of a head over the vocabulary is called
-    `(x, table) -> logits`, with vectors (B, T, D) and the embedding's table (V, D), which it may multiply by, and gives
-    (B, T, V). That of a head which `classifies` has `num_classes` and is called `(x) -> logits`, with a vector of each
-    row (B, D), and gives (B, Y); of one that `labels_tokens`, likewise with vectors (B, T, D), and gives (B, T, Y).
-    That of one that `embeds` is called `(x, num_tokens) -> vectors`, with vectors (B, T, D), and gives (B, D_s).
+    Its module is constructed as `Module(spec, vocab_size, features)`. A head over the vocabulary is called
+    `(x, table) -> logits` with vectors (B, T, D) and the embedding table (V, D), which it may multiply by, and returns
+    (B, T, V). A head that `classifies` has `num_classes` and is called `(x) -> logits` with one vector per sequence
+    (B, D), and returns (B, Y); one that `labels_tokens` is called with vectors (B, T, D) and returns (B, T, Y). A head
+    that `embeds` is called `(x, num_tokens) -> vectors` with vectors (B, T, D) and returns (B, D_s).
     """
 
     needs: ClassVar[str] = "module"
-    predicts_next: ClassVar[bool] = False  # whether it gives logits of the token after each position
-    predicts_masked: ClassVar[bool] = False  # whether it gives logits of the token at each position, some being hidden
-    classifies: ClassVar[bool] = False  # whether it answers for a whole text or image, and not for each token
-    labels_tokens: ClassVar[bool] = False  # whether it gives logits of classes for each token
-    embeds: ClassVar[bool] = False  # whether it gives one vector for each text
-    marks_spans: ClassVar[bool] = False  # whether these are of where an answer begins, and where it ends
-    is_product: ClassVar[bool] = False  # whether its module is a LanguageModelHead, whose logits may come in chunks
+    predicts_next: ClassVar[bool] = False  # logits of the next token at each position
+    predicts_masked: ClassVar[bool] = False  # logits of the token at each position, some of them masked
+    classifies: ClassVar[bool] = False  # classifies a whole text or image
+    labels_tokens: ClassVar[bool] = False  # logits of classes for each token
+    embeds: ClassVar[bool] = False  # one vector for each text
+    marks_spans: ClassVar[bool] = False  # these logits mark the start and end of an answer
+    is_product: ClassVar[bool] = False  # its module is a LanguageModelHead, whose logits may be computed in chunks
 
     @property
     def has_classes(self) -> bool:
-        """Whether it answers with classes, of a whole text or of each token."""
+        """Whether it predicts classes, of a whole text or of each token."""
         return self.classifies or self.labels_tokens
 
     @property
     def table_width(self) -> int | None:
-        """Features of the vectors that the table of logits multiplies (absent: as wide as the model's)."""
+        """Width of the vectors multiplied by the table of logits (absent: the model's)."""
         return None
 
     @property
     def shares_table(self) -> bool:
-        """Whether its logits are products with the embedding's own table."""
+        """Whether its logits are products with the embedding table."""
         return False
 
 
@@ -46,7 +46,7 @@ NextTokenHead = Annotated[Head, ByKind(Head, "predicts_next", default="language_
 DecoderHead = Annotated[
     Head, ByKind(Head, "predicts_next", "classifies", "labels_tokens", "embeds", "is_absent", default="language_model")
 ]
-# One that predicts the next token is of a decoder whose layers were made to see the whole text.
+# `predicts_next` is for decoders converted to bidirectional attention.
 EncoderHead = Annotated[
     Head, ByKind(Head, "predicts_masked", "predicts_next", "classifies", "labels_tokens", "embeds", "is_absent")
 ]

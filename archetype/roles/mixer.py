@@ -1,4 +1,4 @@
-"""The base of all mixers: attention, recurrences and state spaces."""
+"""The role of mixers: attention, recurrences and state space models."""
 
 from typing import Annotated, ClassVar
 
@@ -12,65 +12,65 @@ __all__ = ["Mixer"]
 
 
 class Mixer(Content, Part):
-    """Base of all mixers."""
+    """Base class of mixers."""
 
     needs: ClassVar[str] = "module"
-    sees_later: ClassVar[bool] = False  # whether a position sees later ones too, where its stack is not causal
+    sees_later: ClassVar[bool] = False  # whether positions see later ones in a stack that is not causal
 
     @property
     def separates_documents(self) -> bool:
-        """Whether documents that stand in one row can be computed as if each stood alone."""
+        """Whether packed documents are computed independently."""
         return False
 
     @property
     def keys_follow_length(self) -> bool:
-        """Whether what it keeps of a position changes as the sequence grows, so that a text must be read whole."""
+        """Whether its cached keys change as the sequence grows, so that a sequence must be read as a whole."""
         return False
 
     @property
     def rereads_past(self) -> int | None:
-        """Tokens beyond which a text that grows is read anew, for what was kept of it no longer serves; None: never."""
+        """Length beyond which a sequence must be prefilled again, as cached values no longer apply; None: never."""
         return None
 
     @property
     def stack_bias(self) -> tuple[Spec, int] | None:
-        """What says a table of positions that all layers of its stack share, and the number of heads.
+        """Specification of a position table shared by all layers of the stack, and the number of heads, if any.
 
-        Its module is made as `Module(spec, num_heads, d_model, causal)`, and found as `context.position_bias`; its cost
-        has `table(num_heads)`.
+        Its module is constructed as `Module(spec, num_heads, d_model, causal)` and available as
+        `context.position_bias`; its cost has `table(num_heads)`.
         """
         return None
 
     def source(self, layer: int) -> int | None:
-        """The earlier layer of which it reads, as the mixer of `layer`, what that one leaves; None where it reads none.
+        """Return the earlier layer whose published values it reads as the mixer of `layer`; None if it reads none.
 
-        It is asked for by `context.left_by`, and left by `context.leave`.
+        Values are published by `context.leave` and read by `context.left_by`.
         """
         return None
 
     @property
     def own(self) -> "Mixer":
-        """The same as one that reads nothing of another layer."""
+        """The same mixer without reading from another layer."""
         return self
 
     def check_source(self, source: "Mixer", width: int) -> None:
-        """Refuse, by `invalid`, the mixer of another layer as the one of which it reads what that one leaves."""
+        """Raise an error by `invalid` if this mixer cannot read what the mixer `source` publishes."""
         if not isinstance(source, type(self)) or source.own != source:
             remedy = f"name a layer of {getattr(self, 'kind', 'this mixer')} that reads none itself"
             invalid("", "the mixer of the layer that it reads leaves nothing for it", remedy)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Its order, unless it asks `context.rows` for the positions of other processes."""
+        """Why context parallelism is impossible; None if it uses `context.rows` to read other processes' positions."""
         cause = f"{getattr(self, 'kind', 'a mixer')} reads rows in order, and parallel.context cuts them"
         return NeedsWholeRows("", cause, "use attention, or make parallel.context 1")
 
     def attention_sizes(self, width: int) -> AttentionSizes | None:
-        """Heads and features of a mixer that attends, in a model of `width` features; None for one that does not."""
+        """Return the sizes of attention in a model of `width` features; None if it is not attention."""
         return None
 
     def check(self, width: int, causal: bool) -> None:
-        """Refuse, by `invalid`, a stack in which this mixer cannot stand.
+        """Raise an error by `invalid` if this mixer does not fit its stack.
 
         Args:
             width: features of each vector, D.

@@ -1,4 +1,4 @@
-"""The role of norms: what is done to a vector before or after a block's contents."""
+"""The role of norms, before or after a block's contents."""
 
 from typing import Annotated, ClassVar
 
@@ -8,10 +8,10 @@ __all__ = ["Norm", "VectorNorm"]
 
 
 class Norm(Part):
-    """Base of all norms."""
+    """Base class of norms."""
 
     needs: ClassVar[str] = "module"
-    per_vector: ClassVar[bool] = True  # whether it reads one vector alone, and so may stand inside a mixer
+    per_vector: ClassVar[bool] = True  # whether it normalizes each vector separately, and so may be used in a mixer
 
 
 AnyNorm = Annotated[Norm, ByKind(Norm)]

@@ -1,7 +1,7 @@
-"""The role of modules that several processes compute together: how parameters are cut, and which sums follow.
+"""The role of modules computed by several processes: how parameters are split, and which sums are needed.
 
-The plans of a module are the capability `parallel` of its class, in the file `parallel.py` of its folder. A module
-without one, or without the plan that is asked for, is computed whole by every process.
+The plans of a module are registered as capability `parallel` of its class, in the file `parallel.py` of its folder. A
+module without a plan is replicated: every process computes all of it.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,35 +16,35 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Cut:
-    """Each process has a share of a parameter, cut along one dimension."""
+    """A parameter split along one dimension, with one share per process."""
 
     dim: int
 
 
 class Whole(Enum):
-    """A parameter that each process has whole, beside its shares of others."""
+    """A parameter replicated in each process, used together with shares of others."""
 
     EACH = "used with each process's shares, so that its gradient is the sum of theirs"
     ONCE = "added to the sum of all processes' outputs, so that each adds its part"
 
 
-Parameters = Mapping[str, Cut | Whole]  # by their names inside a module
+Parameters = Mapping[str, Cut | Whole]  # by name within a module
 COLUMN, ROW = Cut(0), Cut(1)  # of a matrix (outputs, inputs)
 EACH, ONCE = Whole.EACH, Whole.ONCE
 
 
 def _keep_sizes(number: int) -> None:
-    """Nothing, for a module that keeps no sizes beside its parameters."""
+    """Do nothing, for modules that store no sizes."""
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How the processes of a group compute one module, each with its share of the parameters.
+    """Plan by which the processes of a group compute one module with shares of its parameters.
 
     Attributes:
-        parameters: how each is cut; it may name some that this module lacks, and must leave none out.
-        gathered: features of the outputs, where each process gives some of them (None: the outputs are summed).
-        resize: lets the sizes that the module keeps beside its parameters be those of the process with a number.
+        parameters: how each parameter is split; must cover all parameters, and may name missing ones.
+        gathered: total output features, if each process computes some of them (None: the outputs are summed).
+        resize: adapts sizes stored in the module to the process with the given rank.
     """
 
     parameters: Parameters
@@ -54,17 +54,17 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """Each process has some rows of a table, and the vectors that it looks up are summed.
+    """A table split by rows: the looked-up vectors are summed over processes.
 
     Attributes:
-        table: name of the table inside the module.
+        table: name of the table in the module.
     """
 
     table: str
 
 
 class NeedsWholeRows(NamedTuple):
-    """Why processes cannot share the positions of a row: the field, the cause and the remedy."""
+    """Why context parallelism is impossible: field, cause and remedy."""
 
     place: str
     cause: str
@@ -72,60 +72,60 @@ class NeedsWholeRows(NamedTuple):
 
 
 class InLayout:
-    """Base of the contents of a block, as a layout of processes is checked against them."""
+    """Properties of a block's contents that a parallel layout checks."""
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """By a field of a recipe's `parallel`, the fields whose sizes that number of processes must divide."""
+        """{field of a recipe's `parallel`: {field of the part: size that the number of processes must divide}}."""
         return {}
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Why processes cannot share the positions of its rows; None where they can."""
+        """Why processes cannot split sequences by position (context parallelism); None if they can."""
         return None
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether it adds a loss of its own while training."""
+        """Whether it adds a loss of its own in training."""
         return False
 
 
 class Plans(Generic[M]):
-    """The plans of one module.
+    """The parallelism plans of one module.
 
     Args:
-        module: that several processes are to compute.
+        module: the module to be computed by several processes.
     """
 
     def __init__(self, module: M) -> None:
         self.module = module
 
     def tensor(self, size: int) -> SplitPlan | TablePlan | None:
-        """The plan of `size` processes that share matrices, all of which have the same vectors (Shoeybi 2019)."""
+        """Return the plan for tensor parallelism over `size` processes (Shoeybi 2019); None: replicate."""
         return None
 
     def expert(self, size: int) -> SplitPlan | None:
-        """The plan of `size` processes that share experts (Lepikhin 2020).
+        """Return the plan for expert parallelism over `size` processes (Lepikhin 2020); None: replicate.
 
-        The module then has `num_experts` of its own, computes them by `sorted_by_expert`, and calls its `exchange` for
-        those that each token chose.
+        The module then stores `num_experts` local experts, computes them by `sorted_by_expert`, and calls its
+        `exchange` to send tokens to the experts that they chose.
         """
         return None
 
     def stage(self, number: int, num_stages: int) -> Any | None:
-        """A module of some of the layers, for a pipeline of stages (Huang 2018); the parts of others leave the model.
+        """Return a module with the layers of one pipeline stage (Huang 2018); other layers are removed from the model.
 
-        It says whether it `is_first`, which reads tokens, and whether it `is_last`, which gives logits.
+        Its attribute `is_first` tells whether it reads tokens, `is_last` whether it returns logits.
         """
         return None
 
 
 def stage_layers(number: int, num_stages: int, num_layers: int) -> range:
-    """The layers of one of a pipeline's stages, among which they are divided in their order."""
+    """Return the indices of the layers of one pipeline stage."""
     first, last = (n * num_layers // num_stages for n in (number, number + 1))
     return range(first, last)
 
 
 def plans_of(module: M) -> Plans[M]:
-    """The plans of a module; none of its own where its class has no `parallel`."""
+    """Return the plans registered for a module's class, or the default plans, which replicate."""
     return cast(type[Plans[M]], provided("parallel", type(module)) or Plans)(module)

@@ -1,4 +1,4 @@
-"""The roles of positions: added to embeddings, or known to attention itself."""
+"""The roles of positions: added to embeddings, or used within attention."""
 
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -8,20 +8,20 @@ __all__ = ["AttentionSizes", "EmbeddingPosition", "MixerPosition"]
 
 
 class EmbeddingPosition(Part):
-    """Base of positions that are added to the tokens' vectors."""
+    """Base class of positions added to the token vectors."""
 
     needs: ClassVar[str] = "module"
-    limits_length: ClassVar[bool] = False  # whether there are positions for no more than the context
+    limits_length: ClassVar[bool] = False  # whether positions exist only within the context length
 
     def check(self, width: int) -> None:
-        """Refuse, by `invalid`, a model of `width` features in which these positions cannot stand."""
+        """Raise an error by `invalid` if these positions do not fit a model of `width` features."""
 
 
 class MixerPosition(Part):
-    """Base of positions that attention itself knows."""
+    """Base class of positions within attention."""
 
     needs: ClassVar[str] = "module"
-    reads_queries: ClassVar[bool] = False  # whether what it adds to scores depends on the queries
+    reads_queries: ClassVar[bool] = False  # whether the added scores depend on the queries
 
 
 AnyEmbeddingPosition = Annotated[EmbeddingPosition, ByKind(EmbeddingPosition)]
@@ -31,7 +31,7 @@ AnyMixerPosition = Annotated[MixerPosition, ByKind(MixerPosition)]
 
 
 class AttentionSizes(NamedTuple):
-    """The sizes of one attention, with all defaults filled in."""
+    """The sizes of one attention layer, with all defaults resolved."""
 
     num_heads: int  # H
     num_kv_heads: int  # K

@@ -1,4 +1,4 @@
-"""The role of residual wirings: how what the contents of a stack give is carried from one to the next."""
+"""The role of residual wirings: how the outputs of contents are carried through a stack."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,19 +8,19 @@ __all__ = ["Residual", "ResidualSum"]
 
 
 class Residual(Part):
-    """Base of all residual wirings: what a content reads of the stream, and how its output is written to it.
+    """Base class of residual wirings: how a content reads from the residual stream and writes to it.
 
-    Its module is made as `Module(spec, place)`, once for each content of each block, and derived from
+    Its module is constructed as `Module(spec, place)`, once for each content of each block, and is derived from
     `archetype.nn.residual.ResidualStream`.
     """
 
     needs: ClassVar[str] = "module"
-    is_sum: ClassVar[bool] = False  # whether the stream is one vector for each position, the sum of all outputs
+    is_sum: ClassVar[bool] = False  # whether the stream is one vector per position, the sum of all outputs
 
 
 @part
 class ResidualSum(Residual):
-    """x + F(x): one vector for each position, to which every content adds (He 2015)."""
+    """Residual sum x + F(x): one vector per position, to which every content adds (He 2015)."""
 
     is_sum: ClassVar[bool] = True
     kind: Literal["sum"] = "sum"

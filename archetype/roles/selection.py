@@ -1,4 +1,4 @@
-"""The role of key selections: which keys each query of an attention sees, chosen by what its tokens are."""
+"""The role of key selections: content-based choice of the keys that each query sees."""
 
 from typing import Annotated, ClassVar
 
@@ -9,22 +9,22 @@ __all__ = ["KeySelection"]
 
 
 class KeySelection(Part):
-    """Base of key selections; a pattern chooses keys by their positions alone.
+    """Base class of key selections, which choose keys by content (a pattern chooses them by position).
 
-    Its module is made as `Module(spec, place, query_features)` and derived from `archetype.nn.selection.KeySelector`,
-    which says how it is called, what it may keep of each position, and how it may learn from the attention.
+    Its module is constructed as `Module(spec, place, query_features)` and derived from
+    `archetype.nn.selection.KeySelector`, which documents its call, its state and its training loss.
     """
 
     needs: ClassVar[str] = "module"
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether it learns by a loss of its own."""
+        """Whether it has a training loss of its own."""
         return False
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows:
-        """Why processes cannot share the positions of a row."""
+        """Why context parallelism is impossible."""
         cause = "chooses among the keys of a whole row, and parallel.context cuts it"
         return NeedsWholeRows("index", cause, "leave it out, or make parallel.context 1")
 

@@ -1,4 +1,4 @@
-"""The role of wirings: where norms and residuals go around a block's contents."""
+"""The role of wirings: the placement of norms and residual connections around a block's contents."""
 
 from typing import Annotated, ClassVar
 
@@ -9,19 +9,19 @@ __all__ = ["Wiring"]
 
 
 class Wiring(Part):
-    """Base of all wirings."""
+    """Base class of wirings."""
 
     needs: ClassVar[str] = "module"
-    normalizes_input: ClassVar[bool] = False  # of each content, which leaves the sum of all as it is
-    normalizes_output: ClassVar[bool] = False  # of the last content, or its sum with the residual
+    normalizes_input: ClassVar[bool] = False  # of each content, while the sum itself is not normalized
+    normalizes_output: ClassVar[bool] = False  # of the last content, or of its sum with the residual
     adds_to_stream: ClassVar[bool] = False  # whether every content is added to a stream that nothing else changes
 
     def norm_of(self, content: str, norm: str = "norm") -> Norm:
-        """A norm of one content.
+        """Return a norm of one content.
 
         Args:
             content: `mixer`, `cross` or `feedforward`.
-            norm: which of its norms, as the module's name ends: `norm` or `post_norm`.
+            norm: which of its norms, by the end of the module's name: `norm` or `post_norm`.
         """
         shared: Norm = getattr(self, "norm")  # noqa: B009
         return shared

@@ -1,14 +1,14 @@
-"""Specifications: frozen, closed data that says WHAT an architecture is. Nothing here computes or imports torch.
+"""Specifications: frozen data that describe WHAT an architecture is. Nothing here computes or imports torch.
 
-This folder knows what a node of a specification is. The kinds of parts and models declare themselves, each in its own
-folder; for users all of them can be imported from here: `from archetype.spec import Attention, Decoder, parse`.
+This folder defines the nodes of a specification. The kinds of parts and models are declared in their own folders; users
+can import all of them from here: `from archetype.spec import Attention, Decoder, parse`.
 """
 
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds the list against the folders
+if TYPE_CHECKING:  # for type checkers only; a test compares the list with the folders
     from archetype.estimate.width import *
     from archetype.models.block.spec import *
     from archetype.models.decoder.spec import *
@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # what a type checker cannot find by looking; a test holds th
 
 @cache
 def _public() -> dict[str, str]:
-    """The module of every public name of specifications."""
+    """Return the module of every public name of specifications."""
     from archetype.spec.registry import load_kinds
 
     folders = (f"{folder}.spec" for folder in load_kinds())
@@ -84,7 +84,7 @@ def _modules_in(package: str) -> Any:
     return iter_modules(import_module(package).__path__)
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for an attribute otherwise
+if not TYPE_CHECKING:  # a type checker would otherwise accept any attribute
 
     def __getattr__(name: str) -> Any:
         if name.startswith("__") or name not in _public():

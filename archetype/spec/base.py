@@ -1,4 +1,4 @@
-"""The base of all specifications: frozen, closed, and able to say in words what is wrong with a file."""
+"""Base class of all specifications: frozen, without unknown fields, and with readable error messages."""
 
 import difflib
 import hashlib
@@ -26,16 +26,16 @@ from archetype.errors import SpecError, SpecErrors, nearest, shorten
 
 __all__ = ["Spec", "fingerprint"]
 
-# Bounds far above any real model: a slip of the keyboard is refused before anything is allocated.
+# Bounds far above any real model: a typing error is refused before anything is allocated.
 MAX_SIZE = 2**20
-MAX_WIDE = 2**24  # of a vocabulary or an inner layer
+MAX_WIDE = 2**24  # vocabulary or inner layer
 MAX_LENGTH = 2**31
-MAX_FLOAT = 3.4028234663852886e38  # of float32, beyond which torch does not compute
+MAX_FLOAT = 3.4028234663852886e38  # largest float32 number
 Size = Annotated[int, Field(strict=True, gt=0, le=MAX_SIZE)]
 WideSize = Annotated[int, Field(strict=True, gt=0, le=MAX_WIDE)]
 Length = Annotated[int, Field(strict=True, gt=0, le=MAX_LENGTH)]
 Index = Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)]
-LayerIndex = Annotated[int, Field(strict=True, ge=-MAX_SIZE, le=MAX_SIZE)]  # negative: counted back
+LayerIndex = Annotated[int, Field(strict=True, ge=-MAX_SIZE, le=MAX_SIZE)]  # negative: relative to the end
 Positive = Annotated[float, Field(strict=True, gt=0, le=MAX_FLOAT, allow_inf_nan=False)]
 Finite = Annotated[float, Field(strict=True, ge=-MAX_FLOAT, le=MAX_FLOAT, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(strict=True, ge=0, le=MAX_FLOAT, allow_inf_nan=False)]
@@ -43,28 +43,28 @@ Probability = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=Fals
 Flag = Annotated[bool, Field(strict=True)]
 
 
-# Words of a serialization's context.
-FULL = "full"  # no default is left out
-TERSE = "terse"  # all are
-EARLIER = "earlier"  # keys as they were once called
-EACH_LAYER = "each layer"  # a stack's layers one by one, whatever repeats
-TAGS_LIKE_FIELDS = {  # kinds after the field that has them; recipes and experiments have fields of their names
+# Flags in the context of a serialization.
+FULL = "full"  # write all defaults
+TERSE = "terse"  # write no defaults
+EARLIER = "earlier"  # use earlier names of keys
+EACH_LAYER = "each layer"  # write layers one by one, without groups that repeat
+TAGS_LIKE_FIELDS = {  # kinds whose name is also a field of a recipe or experiment, after the field that holds them
     ("wiring", "parallel"), ("pattern", "full"), ("state_bridge", "state"),
 }  # fmt: skip
 
 
 class Spec(BaseModel):
-    """Frozen data without behaviour. Unknown keys are refused with the nearest valid name.
+    """Frozen data without behaviour. An unknown key is refused with the nearest valid name as a suggestion.
 
-    `dump` leaves out what equals its default, so that a file says only what matters.
+    `dump` leaves out defaults, so that a file contains only what matters.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     always_dumped: ClassVar[tuple[str, ...]] = ("version", "kind")
-    renamed: ClassVar[dict[str, str]] = {}  # keys of earlier files -> what each is called now
-    field_names: ClassVar[set[str]] = set()  # of all specifications together
-    letters: ClassVar[Mapping[str, str]] = {}  # what letters mean here, where the legend says otherwise or nothing
+    renamed: ClassVar[dict[str, str]] = {}  # {earlier key: present key}
+    field_names: ClassVar[set[str]] = set()  # of all specifications
+    letters: ClassVar[Mapping[str, str]] = {}  # meanings of letters that differ from the legend or are missing there
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -72,7 +72,7 @@ class Spec(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Its JSON Schema with what its docstring says of each field."""
+        """Return the JSON Schema, with the field descriptions of the docstring."""
         from archetype.spec.describe import add_descriptions
 
         reference = handler(schema)
@@ -93,20 +93,20 @@ class Spec(BaseModel):
         }
 
     def always_said(self) -> tuple[str, ...]:
-        """Fields that are written even where they equal their default, because their absence means something else."""
+        """Return fields that are written even if they equal their default, as their absence has another meaning."""
         return ()
 
     def dump(self, full: bool = False, each_layer: bool = False) -> dict[str, Any]:
-        """The specification as plain data, the way a file says it.
+        """Return the specification as plain data, as written in a file.
 
         Args:
-            full: write out every default.
-            each_layer: write out every layer of a stack, whatever repeats.
+            full: write all defaults.
+            each_layer: write the layers of a stack one by one, without groups that repeat.
         """
         return self.model_dump(mode="json", context=(FULL,) * full + (EACH_LAYER,) * each_layer)
 
     def _repr_html_(self) -> str:
-        """The specification as a notebook shows it: its YAML file."""
+        """Return the YAML of the specification, for notebooks."""
         from html import escape
 
         from archetype.io.yaml import mapping_to_yaml
@@ -115,10 +115,10 @@ class Spec(BaseModel):
 
     @classmethod
     def parse(cls, data: Any) -> Self:
-        """Check plain data and make it a specification.
+        """Validate plain data and return the specification.
 
         Raises:
-            SpecError: names each field that is wrong, why, and what would be right.
+            SpecError: names each invalid field, the cause and a remedy.
         """
         try:
             return cls.model_validate(data)
@@ -126,32 +126,32 @@ class Spec(BaseModel):
             raise explain(with_known_keys(error, cls)) from None
 
     def reparse(self, data: Mapping[str, Any]) -> Any:
-        """Check plain data and make it a specification of this class; of a part, any kind of its role."""
+        """Validate plain data and return a specification of this class; for a part, of any kind of its role."""
         return self.parse(data)
 
     def replace(self, **fields: Any) -> Self:
-        """A copy with some fields replaced, checked anew; what was left to its default still is."""
+        """Return a validated copy with some fields replaced; other defaults remain defaults."""
         copy = self.parse({name: getattr(self, name) for name in type(self).model_fields} | fields)
         object.__setattr__(copy, "__pydantic_fields_set__", self.model_fields_set | fields.keys())
         return copy
 
 
 def invalid(place: str, cause: str, remedy: str = "") -> NoReturn:
-    """Raise, inside a validator, an error that `explain` turns into one sentence.
+    """Raise an error in a validator, which `explain` turns into one sentence.
 
     Args:
-        place: path of the field, relative to the object being validated.
-        cause: what is wrong with it.
-        remedy: what would be right.
+        place: path of the field, relative to the validated object.
+        cause: what is wrong.
+        remedy: what would be valid.
     """
-    # pydantic fills {braces} from the context, so the words travel there
+    # pydantic formats {braces} with the context, so the texts are passed there
     template = "{cause}; {remedy}" if remedy else "{cause}"
     raise PydanticCustomError("invalid", template, {"place": place, "cause": cause, "remedy": remedy})
 
 
 @contextmanager
 def inside(place: str) -> Iterator[None]:
-    """Within the block, inside a validator, let errors of `invalid` name the part that contains the place they name."""
+    """Prefix the place of errors raised by `invalid` within the block."""
     try:
         yield
     except PydanticCustomError as error:
@@ -160,22 +160,22 @@ def inside(place: str) -> Iterator[None]:
 
 
 def explain(error: ValidationError, every: bool = True) -> SpecError:
-    """Errors of pydantic as place, cause and remedy: one mistake, or all, those of repeated layers in the first."""
+    """Convert pydantic errors to place, cause and remedy; an error repeated in several layers is reported once."""
     details: list[ErrorDetails] = []
-    unions: list[int] = []  # their places in `details`
+    unions: list[int] = []  # indices into `details`
     for detail in error.errors(include_url=False):
         keys = _keys(detail)
         others = (at for at in unions if (above := _keys(details[at])) == keys[: len(above)])
         if (other := next(others, None)) is None:
             unions += [len(details)] if _is_of_union(detail) else []
             details.append(detail)
-        elif isinstance(details[other]["input"], dict):  # a plain value or a mapping may stand there: this one read it
+        elif isinstance(details[other]["input"], dict):  # of a union, the member that read the mapping
             details[other] = detail
             unions = [at for at in unions if at != other or _is_of_union(detail)]
     mistakes: dict[tuple[str, str, str], SpecError] = {}
     for detail in details:
         if detail["type"] == "too_short" and any(_is_within(other, detail) for other in details):
-            continue  # what is wrong within a list is not counted among its items
+            continue  # an invalid item is not counted as present
         place, (cause, remedy) = path(_keys(detail)), in_words(detail)
         if detail["type"] == "invalid":
             inner = str(detail["ctx"]["place"])
@@ -188,17 +188,17 @@ def explain(error: ValidationError, every: bool = True) -> SpecError:
 
 
 def _is_within(detail: ErrorDetails, other: ErrorDetails) -> bool:
-    """Whether it is about a part of what the other is about."""
+    """Whether an error concerns a part of what another error concerns."""
     return len(detail["loc"]) > len(other["loc"]) and detail["loc"][: len(other["loc"])] == other["loc"]
 
 
 def _is_of_union(detail: ErrorDetails) -> bool:
-    """Whether it is about one of several types that may stand in a place, whose name then ends the location."""
+    """Whether an error concerns one member of a union, whose name then ends the location."""
     return detail["type"] != "invalid" and bool(detail["loc"]) and _keys(detail)[-1:] != list(detail["loc"][-1:])
 
 
 def with_known_keys(error: ValidationError, cls: type[Spec]) -> ValidationError:
-    """The same error of reading `cls`, with the remedy for each key that is not known."""
+    """Return the same error of parsing `cls`, with a suggestion for each unknown key."""
     lines: list[InitErrorDetails] = []
     misspelt: set[tuple[Any, ...]] = set()
     details = error.errors(include_url=False)
@@ -211,7 +211,7 @@ def with_known_keys(error: ValidationError, cls: type[Spec]) -> ValidationError:
             owner, loc = _class_at(cls, above), tuple(above)
             meant = owner.renamed.get(str(key))
             cause, remedy = f"is now called {meant}", f"write {meant}"
-            if meant is None and len(misspelt) > 2 * MAX_MISTAKES:  # of so many no others are shown
+            if meant is None and len(misspelt) > 2 * MAX_MISTAKES:  # too many to be shown
                 cause, remedy = "is not a known key", ""
             elif meant is None:
                 missing = [name for *place, name in lacking if place == above]
@@ -236,7 +236,7 @@ def with_known_keys(error: ValidationError, cls: type[Spec]) -> ValidationError:
 
 
 def _class_at(cls: type[Spec], steps: Sequence[str | int]) -> type[Spec]:
-    """The class of the mapping that these steps lead to: fields, indices, and names of a union's members."""
+    """Return the class of the mapping at a path of fields, indices and names of union members."""
     members: list[type[Spec]] = []
     for step in steps:
         if step in cls.model_fields:
@@ -260,7 +260,7 @@ def _kind_of(cls: type[Spec]) -> str:
 
 
 class Named:
-    """Metadata of a union by `kind`: a word alone stands for the member of that name with all its defaults."""
+    """Metadata of a union by `kind`: a string stands for the member of that name with all its defaults."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(as_mapping, handler(source))
@@ -271,12 +271,12 @@ class Named:
 
 
 def as_mapping(value: Any) -> Any:
-    """A word as the mapping that it stands for: rotary is {kind: rotary}."""
+    """Return the mapping that a string stands for: rotary is {kind: rotary}."""
     return {"kind": value} if isinstance(value, str) else value
 
 
 def _keys(detail: ErrorDetails) -> list[str | int]:
-    """The keys of the file that lead to an error; pydantic's location also has tags of unions."""
+    """Return the keys of the file that lead to an error; pydantic's location also contains union tags."""
     steps = detail["loc"]
     return [
         step
@@ -294,19 +294,19 @@ def path(keys: Iterable[str | int]) -> str:
 
 
 def fingerprint(spec: Spec, earlier: bool = False) -> str:
-    """A hash of everything that changes a number: all fields but the name; `earlier` has the keys' earlier names."""
+    """Return a hash of all fields that change a number, thus not the name; `earlier` uses earlier names of keys."""
     data = spec.model_dump(mode="json", context=(TERSE, EARLIER) if earlier else (TERSE,))
     data.pop("name", None)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 MAX_SHOWN = 60  # characters of a value in a message
-MAX_MISTAKES = 20  # of a file, a line each
+MAX_MISTAKES = 20  # per file, one line each
 WHOLE, FINITE = ("{} is not a whole number", "give a whole number"), ("{} is not a finite number", "give a number")
 BOOLEAN = ("{} is neither true nor false", "use true or false")
 MAPPING = ("{} is not a mapping", "write it as {{key: value, ...}}")
 LIST = ("{} is not a list", "write it as [item, ...]")
-WORDS = {  # pydantic's types of errors: cause and remedy
+WORDS = {  # {pydantic error type: (cause, remedy)}
     "missing": ("is missing", "give it a value"),
     "union_tag_not_found": ("its kind is missing", "start it with kind: NAME"),
     "greater_than": ("{} is too small", "use more than {gt}"),
@@ -340,6 +340,6 @@ def in_words(detail: ErrorDetails) -> tuple[str, str]:
 
 
 def cut(value: Any) -> str:
-    """A value as a message shows it, long ones without their middle."""
+    """Return a value as shown in messages; long values are shortened in the middle."""
     shown = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
     return shorten(shown, MAX_SHOWN)

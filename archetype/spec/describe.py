@@ -1,7 +1,7 @@
-"""The meaning of the fields of specifications, read from the `Attributes:` of the classes' docstrings.
+"""Descriptions of the fields of specifications, from the `Attributes:` of class docstrings.
 
-So each field is described beside it, once: in the JSON Schema, by `archetype explain`, and on the page of all kinds,
-which `python -m archetype.spec.describe` writes to docs/kinds.md. Nothing is read before one of them asks.
+Each field is thus described once, next to its definition: for the JSON Schema, `archetype explain` and the page of all
+kinds, which `python -m archetype.spec.describe` prints for docs/kinds.md. Docstrings are read on demand.
 """
 
 import inspect
@@ -22,7 +22,7 @@ TITLE = """\
 
 Written by `python -m archetype.spec.describe`; `archetype explain KIND` prints one of them.
 """
-ROLES = {  # of kinds that only one part or model has, by its folder
+ROLES = {  # roles of kinds that only one part or model uses, by folder
     "position": "rotary scaling", "feedforward": "d_ff", "latent_attention": "query projection",
     "models": "initialization", "encoder_decoder": "model",
 }  # fmt: skip
@@ -30,12 +30,12 @@ OWN = tuple(f"archetype.{folder}." for folder in ("spec", "roles", "parts", "mod
 
 
 def description(cls: type[Spec]) -> str:
-    """A class's docstring without its attributes."""
+    """Return the docstring of a class without its attributes."""
     return inspect.cleandoc(cls.__doc__ or "").partition("Attributes:")[0].strip()
 
 
 def field_descriptions(cls: type[Spec]) -> dict[str, str]:
-    """The meaning of each field of a class, its own and its bases'."""
+    """Return the descriptions of a class's fields, including those of base classes."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         texts |= attributes(base.__dict__.get("__doc__"))
@@ -44,14 +44,14 @@ def field_descriptions(cls: type[Spec]) -> dict[str, str]:
 
 
 def add_descriptions(schema: dict[str, Any], cls: type[Spec]) -> None:
-    """Say in the JSON Schema of a class what it is and what its fields mean."""
+    """Add the descriptions of a class and its fields to its JSON Schema."""
     schema["description"] = description(cls)
     for name, text in field_descriptions(cls).items():
         schema["properties"][name]["description"] = text
 
 
 def kinds() -> Iterator[tuple[str, type[Spec]]]:
-    """(role, class) of everything that a `kind` names, models first."""
+    """Yield (role, class) of everything with a `kind`, models first."""
     load_all_kinds()
     roles = filter(_is_own, Part.__subclasses__())
     for role in sorted(roles, key=lambda role: (role.role_name() != "model", role.role_name())):
@@ -63,10 +63,10 @@ def kinds() -> Iterator[tuple[str, type[Spec]]]:
 
 
 def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
-    """(role, class) of everything of that name, and how the name is written: of what it stands for where it is usual.
+    """Return (role, class) of everything with this kind, and the name by which it is written (for synonyms).
 
     Raises:
-        SpecError: there is none.
+        SpecError: there is no such kind.
     """
     names = list(dict.fromkeys(str(cls.model_fields["kind"].default) for _, cls in kinds()))
     name, written = (kind, kind) if kind in names else meant_kind(kind, names) or ("", "")
@@ -76,7 +76,7 @@ def classes_of(kind: str) -> tuple[list[tuple[str, type[Spec]]], str]:
 
 
 def _where_else(word: str) -> str:
-    """Where a word of the field that names no kind is found: the KV cache, or a field of kinds."""
+    """Return a hint for a word that is not a kind but a field, or the KV cache."""
     word = word.lower().replace("-", "_").replace(" ", "_")
     if "cache" in word.split("_"):
         return "it is the state that attention keeps; `archetype cost MODEL --length N` has its bytes"
@@ -87,7 +87,7 @@ def _where_else(word: str) -> str:
 
 
 def kinds_of(role: str) -> str:
-    """The kinds that a part or field may have, a line each with what it is; empty where no role has that name."""
+    """Return the kinds of a role or field, one line each; empty if there is no such role."""
     word = role.lower().replace("_", "")
     lines: dict[str, list[str]] = {}
     for name, cls in kinds():
@@ -98,7 +98,7 @@ def kinds_of(role: str) -> str:
 
 
 def all_kinds() -> str:
-    """The names of all kinds, a line for each part."""
+    """Return the names of all kinds, one line per role."""
     names: dict[str, list[str]] = {}
     for role, cls in kinds():
         names.setdefault(role, []).append(str(cls.model_fields["kind"].default))
@@ -107,14 +107,14 @@ def all_kinds() -> str:
 
 
 def explain(kind: str) -> str:
-    """Meaning, source and fields with their defaults of everything with that name; errors as of `classes_of`."""
+    """Return description, source, fields and defaults of everything with this kind; errors as for `classes_of`."""
     parts, written = classes_of(kind)
     entries = [entry(role, cls) for role, cls in parts]
     return "\n\n".join([*([f"{kind} is written here as kind: {written}"] if written != kind else []), *entries])
 
 
 def entry(role: str, cls: type[Spec], heading: str = "") -> str:
-    """One kind as text."""
+    """Return the description of one kind."""
     name = cls.model_fields["kind"].default if "kind" in cls.model_fields else cls.__name__
     lines = [f"{heading}{name} ({role})", "", description(cls)]
     texts = field_descriptions(cls)
@@ -126,7 +126,7 @@ def entry(role: str, cls: type[Spec], heading: str = "") -> str:
 
 
 def page() -> str:
-    """The page of all kinds, and of what has fields and no kind."""
+    """Return the page of all kinds, and of specifications without a kind."""
     others = (cls for cls in _subclasses(Spec) if "kind" not in cls.model_fields and not issubclass(cls, Part))
     named = (cls for cls in others if _is_own(cls) and cls.model_fields and not cls.__name__.startswith("_"))
     entries = [*kinds(), *(("no kind", cls) for cls in named)]
@@ -134,7 +134,7 @@ def page() -> str:
 
 
 def _is_own(cls: type[Spec]) -> bool:
-    """Whether it is a specification's, and not a recipe's or an extension's."""
+    """Whether a class belongs to specifications, rather than to recipes or extensions."""
     return cls.__module__.startswith(OWN)
 
 

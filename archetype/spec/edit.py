@@ -1,4 +1,4 @@
-"""A changed copy of a specification, and what differs between two."""
+"""Changed copies of specifications, and differences between specifications."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ __all__ = ["ABSENT", "assign", "changes_of", "differences", "leaves", "value_at"
 
 S = TypeVar("S", bound=Spec)
 Change = tuple[str, Any, Any]
-Key = str | slice | tuple[int, ...]  # a field, or items of a list
+Key = str | slice | tuple[int, ...]  # a field, or indices of list items
 ABSENT = "(absent)"
 
 
 def assign(spec: S, assignments: list[str]) -> S:
-    """A copy of `spec` with every `path=value` applied and the whole checked anew.
+    """Return a validated copy of `spec` with every `path=value` applied.
 
-    A path is `d_model`, `layers[3].mixer.num_heads` or `layers[-1].mixer`; several layers at once are `layers[*]`,
-    `layers[::4]` or `layers[0,2]`. A value is YAML. `num_layers=N` cuts or repeats the stack's pattern.
+    A path is `d_model`, `layers[3].mixer.num_heads` or `layers[-1].mixer`; several layers are `layers[*]`,
+    `layers[::4]` or `layers[0,2]`. A value is YAML. `num_layers=N` truncates the stack or repeats its pattern.
     """
     data = spec.dump(each_layer=True)
     for assignment in assignments:
@@ -40,7 +40,7 @@ def assign(spec: S, assignments: list[str]) -> S:
 
 
 def _path_of(spec: Spec, field: str) -> str | None:
-    """Where the first field of that name stands inside the model, in all layers at once."""
+    """Return the path of the first field with this name, in all layers; None if there is none."""
     paths = (path for path, _ in leaves(spec.dump(full=True, each_layer=True)))
     path = next((path for path in paths if field in path.split(".")), None)
     if path is None:
@@ -56,18 +56,18 @@ def put(data: dict[str, Any], assignments: list[str]) -> None:
 
 
 def differences(a: Spec, b: Spec) -> list[Change]:
-    """Every field that differs, as (path, in a, in b).
+    """Return every field that differs, as (path, in a, in b).
 
-    Layers that change alike are one entry: `layers[*]` for all, `layers[1::2]` for every second. Of a part whose kind
-    differs all fields follow its kind, those that only one side has beside "(absent)"; layers beyond the shorter stack
-    are compared with its pattern.
+    Layers with the same change are one entry: `layers[*]` for all, `layers[1::2]` for every second. For a part whose
+    kind differs, all fields follow its kind, with "(absent)" on the side that lacks a field. Layers beyond the shorter
+    stack are compared with its pattern.
     """
     dumps = [spec.dump(full=True, each_layer=True) for spec in (a, b)]
     return [(path, old, new) for path, (old, new) in changes_of(dumps, within_kinds=True)]
 
 
 def value_at(spec: Spec, target: str) -> Any:
-    """The value at a path, in the first of the items that it names."""
+    """Return the value at a path; of several items, the first."""
     value: Any = spec.dump(full=True, each_layer=True)
     for key in _keys(target):
         if key == "num_layers" and isinstance(value, dict) and "layers" in value:
@@ -87,7 +87,7 @@ def _read(assignment: str) -> tuple[str, Any]:
 
 
 def _layers_at(data: Any, keys: Sequence[Key]) -> list[Any] | None:
-    """The layers of the model, or of the side of it that the keys name."""
+    """Return the layers of the model, or of the side that the keys name."""
     for key in keys:
         data = data.get(key, data) if isinstance(data, dict) else data
     return data.get("layers") if isinstance(data, dict) else None
@@ -96,12 +96,12 @@ def _layers_at(data: Any, keys: Sequence[Key]) -> list[Any] | None:
 def changes_of(
     values: Sequence[Any], place: str = "", within_kinds: bool = False
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Every path at which several dumps with each layer differ, with the value of each there.
+    """Yield every path at which dumps with each layer differ, with its value in each dump.
 
     Args:
         values: the dumps.
         place: path of the values.
-        within_kinds: also list the fields of parts whose kinds differ, which are left out where several have no value.
+        within_kinds: also list the fields of parts with different kinds; otherwise only the kinds are listed.
     """
     if within_kinds:
         values = _filled(values)
@@ -127,7 +127,7 @@ def changes_of(
 
 
 def _filled(values: Sequence[Any]) -> Sequence[Any]:
-    """Values of which some are parts, where those that are no part are parts without fields."""
+    """Replace missing values by empty mappings or lists if some values are mappings or lists."""
     empties: tuple[Any, ...] = ({}, [])
     for empty in empties:
         kind = type(empty)
@@ -143,14 +143,14 @@ def _differ(values: Sequence[Any]) -> bool:
 
 
 def _shown(value: Any) -> Any:
-    """A whole part as its kind; everything else as it is."""
+    """Return the kind of a part; other values are unchanged."""
     return value.get("kind", value) if isinstance(value, dict) else value
 
 
 def _changes_of_layers(
     stacks: Sequence[list[Any]], place: str, within_kinds: bool
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The changes of stacks, those that several layers share as one."""
+    """Yield the changes between stacks; changes shared by several layers are merged."""
     prefix, depths = f"{place}." if place else "", tuple(len(layers) or ABSENT for layers in stacks)
     if _differ(depths):
         yield f"{prefix}num_layers", depths
@@ -165,7 +165,7 @@ def _changes_of_layers(
 
 
 def index_text(indices: list[int], count: int) -> str:
-    """Items of a list as a path names them: [0, 1, 2] of three -> *, [1, 3] of four -> 1::2, [0, 1] of four -> :2"""
+    """Write indices as in a path: [0, 1, 2] of three -> *, [1, 3] of four -> 1::2, [0, 1] of four -> :2"""
     if len(indices) == 1 and count > 1:
         return str(indices[0])
     step = indices[1] - indices[0] if len(indices) > 1 else 1
@@ -189,7 +189,7 @@ def _keys(target: str) -> list[Key]:
 
 
 def _index(text: str, target: str) -> slice | tuple[int, ...]:
-    """The items that one pair of brackets names."""
+    """Parse the indices in a pair of brackets."""
     try:
         if text == "*":
             return slice(None)
@@ -201,7 +201,7 @@ def _index(text: str, target: str) -> slice | tuple[int, ...]:
 
 
 def _items(key: slice | tuple[int, ...], items: Any, target: str) -> list[int]:
-    """The places in a list that a key names."""
+    """Return the indices of the list items that a key names."""
     count = len(items) if isinstance(items, list) else 0
     if isinstance(key, tuple):
         missing = next((index for index in key if not -count <= index < count), None)
@@ -244,7 +244,7 @@ def _restacked(layers: list[Any], num_layers: Any, target: str) -> list[Any]:
 
 
 def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested plain data by its path."""
+    """Yield every value of nested plain data with its path."""
     match data:
         case dict():
             for key, value in data.items():

@@ -1,4 +1,4 @@
-"""The shortest right way to write a part or a field, for messages about one that is written in another shape."""
+"""Shortest valid notation of a part or field, for error messages."""
 
 import types
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ VALUES = {bool: "true", int: "8", float: "1.0", str: "NAME"}
 
 
 def example_of_kind(kinds: dict[str, type[Part]]) -> str:
-    """The kind that is written most often, among those that stand for something; as a word where that says all."""
+    """Return an example of the most common kind that is not an absent one; as a word if possible."""
     present = {kind: cls for kind, cls in kinds.items() if not cls.is_absent} or kinds
     kind = next((kind for kind in SYNONYMS if kind in present), next(iter(present)))
     return example(present[kind]) if _required(present[kind]) else kind
 
 
 def example(cls: type[Spec]) -> str:
-    """A specification of a class in one line of YAML: its kind, and a value for each field that it needs."""
+    """Return a specification in one line of YAML: its kind, and a value for each required field."""
     parts = [f"kind: {cls.model_fields['kind'].default}"] if "kind" in cls.model_fields else []
     for name, field in _required(cls).items():
         parts.append(f"{name}: {_value(field.annotation, field.metadata)}")
@@ -31,7 +31,6 @@ def _required(cls: type[Spec]) -> dict[str, Any]:
 
 
 def _value(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """A value of a type."""
     if (by_kind := next((one for one in metadata if isinstance(one, ByKind)), None)) is not None:
         return example_of_kind(by_kind.kinds())
     origin, arguments = get_origin(annotation), get_args(annotation)

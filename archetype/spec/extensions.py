@@ -1,4 +1,4 @@
-"""Files that parts from outside come from: by name and hash, so that what they made can say which it needs."""
+"""Extension files, recorded by name and hash so that models and runs can state which ones they need."""
 
 import hashlib
 import inspect
@@ -18,12 +18,12 @@ SHOWN = 12  # characters of a hash in a message
 
 
 class Extension(BaseModel, frozen=True):
-    """A file with parts from outside.
+    """A file with parts of an extension.
 
     Attributes:
         name: of the file.
-        sha256: of its contents as they were loaded; empty where the parts were defined without a file.
-        kinds: the parts that are used of it, as role.kind.
+        sha256: hash of the file when it was loaded; empty for parts defined without a file.
+        kinds: the parts in use, as Role.kind.
     """
 
     name: str
@@ -31,16 +31,16 @@ class Extension(BaseModel, frozen=True):
     kinds: tuple[str, ...]
 
     def check(self, place: str) -> None:
-        """Check that its parts are registered, and warn where they are those of a file that has been edited since.
+        """Check that its parts are registered; warn if their file has changed since.
 
         Args:
-            place: what was written with it.
+            place: the file that needs the extension.
 
         Raises:
-            SpecError: parts are missing; nothing is ever loaded by itself.
+            SpecError: parts are missing; extensions are never loaded automatically.
 
         Warns:
-            ChangedExtension: the file was edited.
+            ChangedExtension: the file has changed.
         """
         if missing := sorted({kind for kind in self.kinds if registered_kind(kind) is None}):
             digest = f" (sha256 {self.sha256[:SHOWN]}...)" if self.sha256 else ""
@@ -50,7 +50,7 @@ class Extension(BaseModel, frozen=True):
             warnings.warn(ChangedExtension(f"{place}: {change}: what it computes may differ"), stacklevel=2)
 
     def change(self) -> str:
-        """How the file that its parts were loaded from differs from the recorded one; empty where it does not."""
+        """Describe how the loaded file differs from the recorded one; empty if it does not."""
         for cls in filter(None, map(registered_kind, self.kinds if self.sha256 else ())):
             now = source_of(cls).sha256
             if now != self.sha256:
@@ -67,7 +67,7 @@ class Source(NamedTuple):
 
 
 def extensions_of(specs: Iterable[Spec | None]) -> list[Extension]:
-    """The extensions whose parts some specifications use."""
+    """Return the extensions whose parts are used in some specifications."""
     kinds: dict[Source, set[str]] = {}
     for cls in kinds_from_outside(tuple(specs)):
         names = (f"{role.__name__}.{cls.model_fields['kind'].default}" for role in cls.roles())
@@ -76,11 +76,11 @@ def extensions_of(specs: Iterable[Spec | None]) -> list[Extension]:
 
 
 def source_of(cls: type[Part]) -> Source:
-    """The file that defines a part, as it was when it was loaded."""
+    """Return the file that defines a part, as it was when loaded."""
     module = sys.modules.get(cls.__module__)
     try:
         file = Path(inspect.getsourcefile(module) or "") if module else Path()
         sha256 = getattr(module, "__sha256__", "") or hashlib.sha256(file.read_bytes()).hexdigest()
         return Source(file.name, sha256)
-    except (TypeError, OSError):  # a notebook has no file
+    except (TypeError, OSError):  # notebooks have no file
         return Source(cls.__module__, "")

@@ -1,4 +1,4 @@
-"""Open sets of parts: a file names a part by its `kind`, and an extension may add kinds without a fork."""
+"""Extensible sets of parts: a file names a part by its `kind`, and extensions can add kinds."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,15 +23,15 @@ PACKAGE = f"{__package__.partition('.')[0]}."
 
 
 class Part(Spec):
-    """A member of an open set. Each direct subclass is a role (`Mixer`, `Norm`, ...) and holds its kinds by name."""
+    """A member of an extensible set. Each direct subclass is a role (`Mixer`, `Norm`, ...) with its kinds by name."""
 
     kinds: ClassVar[dict[str, type["Part"]]]
-    needs: ClassVar[str] = ""  # the capability without which no member of the role is complete: module, or rule
-    is_word: ClassVar[bool] = False  # whether a member that says nothing but its kind is written as that word
-    is_absent: ClassVar[bool] = False  # whether it stands for nothing: no norm, no feed-forward part
-    title: ClassVar[str] = ""  # what readers call the kind; empty where its `kind` in words says it
+    needs: ClassVar[str] = ""  # capability that every member of the role must have: module, or rule
+    is_word: ClassVar[bool] = False  # whether a member with defaults only is written as a word
+    is_absent: ClassVar[bool] = False  # whether it means that there is no such part, as for no norm
+    title: ClassVar[str] = ""  # display name of the kind (empty: `kind` in words)
 
-    if TYPE_CHECKING:  # what every member has as a field
+    if TYPE_CHECKING:  # a field of every member
 
         @property
         def kind(self) -> str: ...
@@ -43,24 +43,24 @@ class Part(Spec):
             cls.kinds = {}
 
     def widened(self, factor: int) -> Self | None:
-        """The part for vectors `factor` times as wide (muP); None where it does not say how."""
+        """Return the part for vectors `factor` times as wide (muP); None if that is not defined."""
         return self if self.is_absent else None
 
     @classmethod
     def role_name(cls) -> str:
-        """A role in words: MixerPosition -> mixer position, ModelSpec -> model"""
+        """Return the name of a role in words: MixerPosition -> mixer position, ModelSpec -> model."""
         return re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__.removesuffix("Spec")).lower()
 
     @classmethod
     def parse_kind(cls, data: Mapping[str, Any], default: str | None = None) -> "Part":
-        """Check plain data and make it the kind of this role that it names.
+        """Validate plain data and return the part of this role with its kind.
 
         Args:
-            data: a mapping with its `kind`.
-            default: the kind of a mapping without one (absent: it must say one).
+            data: mapping with a `kind`.
+            default: kind of a mapping without one (absent: it is required).
 
         Raises:
-            SpecError: the role has no such kind, or a field is wrong.
+            SpecError: there is no such kind, or a field is invalid.
         """
         load_all_kinds()
         kind = data.get("kind", default)
@@ -74,15 +74,15 @@ class Part(Spec):
 
     @classmethod
     def roles(cls) -> list[type["Part"]]:
-        """The open sets that a class belongs to."""
+        """Return the roles of a class."""
         return [role for role in cls.__mro__ if issubclass(role, Part) and Part in role.__bases__]
 
 
 def part(cls: P) -> P:
-    """Class decorator: let files name this part by the default of its `kind`.
+    """Register a part, so that files can name it by the default of its `kind`.
 
     Raises:
-        SpecError: it has no role or no kind, or another class has that kind.
+        SpecError: it has no role or no kind, or another class has this kind.
     """
     field = cls.__pydantic_fields__.get("kind")
     if field is None or not isinstance(field.default, str) or not cls.roles():
@@ -90,7 +90,7 @@ def part(cls: P) -> P:
         raise SpecError(cls.__name__, cause, 'write class Mine(spec.Mixer): kind: Literal["mine"] = "mine"')
     for role in cls.roles():
         known = role.kinds.get(field.default)
-        # a notebook's cell that runs twice defines the same class twice
+        # running a notebook cell twice defines the same class twice
         if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             cause = f"kind {field.default!r} of {role.__name__} is taken by {known.__module__}.{known.__qualname__}"
             raise SpecError(cls.__name__, cause, "choose another kind")
@@ -99,7 +99,7 @@ def part(cls: P) -> P:
 
 
 def parts_within(value: Any) -> Iterator[Part]:
-    """A part and all that stand in its fields, at any depth; nothing of a value that is none."""
+    """Yield a part and all parts in its fields, at any depth; nothing for other values."""
     if isinstance(value, Part):
         yield value
     if isinstance(value, Spec):
@@ -111,12 +111,12 @@ def parts_within(value: Any) -> Iterator[Part]:
 
 
 def kinds_from_outside(value: Any) -> set[type[Part]]:
-    """The classes of all parts within a specification that are not this package's."""
+    """Return the classes of all parts in a specification that are not from this package."""
     return {type(part) for part in parts_within(value) if not type(part).__module__.startswith(PACKAGE)}
 
 
 def registered_kind(name: str) -> type[Part] | None:
-    """The class of a kind that is named as Role.kind; None where it is not registered."""
+    """Return the class of a kind named as Role.kind; None if it is not registered."""
     load_all_kinds()
     role_name, _, kind = name.partition(".")
     return next((role.kinds.get(kind) for role in Part.__subclasses__() if role.__name__ == role_name), None)
@@ -124,24 +124,24 @@ def registered_kind(name: str) -> type[Part] | None:
 
 @cache
 def load_all_kinds() -> None:
-    """Let every role know its kinds, in an order that does not depend on what was imported first."""
+    """Load the kinds of all roles, in an order that does not depend on earlier imports."""
     load_kinds()
     for role in Part.__subclasses__():
         role.kinds = dict(sorted(role.kinds.items(), key=lambda item: item[1].__module__))
 
 
-_rebuilding = RLock()  # before pydantic 2.14 a class that is being rebuilt has no schema for other threads
-# references to the classes that a JSON Schema is being made of; each thread describes for itself
+_rebuilding = RLock()  # before pydantic 2.14, other threads cannot use the schema of a class while it is rebuilt
+# references to the classes whose JSON Schema is being built in this thread
 _being_described: ContextVar[frozenset[str]] = ContextVar("being described", default=frozenset())
 
 
 class ByKind:
-    """Metadata of a field: read as the class that `kind` names, written as that class, all of them in the JSON Schema.
+    """Metadata of a field that is parsed as the class named by `kind`; all of the classes are in the JSON Schema.
 
     Args:
-        role: the open set.
-        only: attributes, one of which is true of each class that may stand here (absent: all may).
-        default: the kind of a mapping without one (absent: it must say one).
+        role: the role.
+        only: attributes, at least one of which must be true for a class to be allowed (absent: all classes are).
+        default: kind of a mapping without one (absent: it is required).
         is_said: whether the default kind is written.
     """
 
@@ -149,14 +149,14 @@ class ByKind:
         self.role, self.only, self.default, self.is_said = role, only, default, is_said
 
     def kinds(self) -> dict[str, type[Part]]:
-        """The classes that may stand here, by name."""
+        """Return the allowed classes, by name."""
         load_all_kinds()
         if not self.only:
             return self.role.kinds
         return {kind: cls for kind, cls in self.role.kinds.items() if any(getattr(cls, name) for name in self.only)}
 
     def validate(self, value: Any) -> Part:
-        """The part that a mapping describes; a part itself stays as it is."""
+        """Return the part described by a mapping; parts are returned unchanged."""
         kinds = self.kinds()
         if isinstance(value, tuple(kinds.values())):
             return cast(Part, value)
@@ -181,7 +181,7 @@ class ByKind:
             raise with_known_keys(error, cls) from None
 
     def _remedy(self, value: Any) -> str:
-        """What to write in place of a value that is no kind."""
+        """Return a suggestion for a value that is not a kind."""
         from archetype.spec.example import example_of_kind
 
         kinds, role = self.kinds(), self.role.role_name().replace(" ", "_")
@@ -191,7 +191,7 @@ class ByKind:
         return f"write a kind, such as {example_of_kind(kinds)}; `archetype explain {role}` lists them"
 
     def dump(self, value: Part, info: SerializationInfo) -> dict[str, Any] | str:
-        """The part as plain data: a mapping, or its kind alone."""
+        """Return the part as plain data: a mapping, or its kind as a word."""
         data = value.model_dump(mode=info.mode, context=info.context)
         if value.is_word and len(data) == 1:
             return str(data["kind"])
@@ -210,10 +210,10 @@ class ByKind:
         for kind, cls in self.kinds().items():
             with _rebuilding:
                 cls.model_rebuild()
-            # a reference of its own, so that every class stands once among the schema's definitions
+            # a unique reference, so that every class is defined once in the schema
             name = f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"
             reference = core_schema.definition_reference_schema(name)
-            if name in _being_described.get():  # a part that holds others of its role
+            if name in _being_described.get():  # a part that contains others of its role
                 references.append(handler(reference))
                 continue
             token = _being_described.set(_being_described.get() | {name})
@@ -223,12 +223,12 @@ class ByKind:
             finally:
                 _being_described.reset(token)
             add_descriptions(handler.resolve_ref_schema(references[-1]), cls)
-            if self.default not in (None, kind):  # a mapping without a kind is the default alone
+            if self.default not in (None, kind):  # without a kind, a mapping is the default one
                 references[-1] = references[-1] | {"required": ["kind"]}
         words = [kind for kind, cls in self.kinds().items() if _has_defaults(cls)]
         return {"oneOf": references + ([{"enum": words}] if words else [])}
 
 
 def _has_defaults(cls: type[Part]) -> bool:
-    """Whether its name alone says all of it."""
+    """Whether a kind needs no further fields."""
     return not any(field.is_required() for field in cls.model_fields.values())

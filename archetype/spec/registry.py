@@ -1,11 +1,11 @@
-"""The one registry: a kind's folder, and what the files of that folder provide.
+"""Registry of the kinds' folders and of what their files provide.
 
-Every kind of part and of model has a folder below `archetype/parts` or `archetype/models`. Its `spec.py` declares the
-kind, and each further file is a capability: `module.py` computes it, `cost.py` counts it, and so on. The file of a
-capability is imported when somebody first asks for it, so that costs are counted without torch. What serves every
-member of a role is provided for the role's own class, in the folder with the role's name.
+Every kind of part and model has a folder in `archetype/parts` or `archetype/models`. Its `spec.py` declares the kind,
+and each other file is a capability: `module.py` computes it, `cost.py` counts it, and so on. The file of a capability
+is imported on first use, so that costs are counted without torch. What applies to every member of a role is registered
+for the role's class, in the folder with the role's name.
 
-A kind from outside provides the same by `archetype.register`, or has a folder of this form of its own.
+A kind of an extension is registered by `archetype.register`, or has a folder of the same form.
 """
 
 import sys
@@ -20,14 +20,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PROVIDED: dict[tuple[str, type], Any] = {}
-_loading = RLock()  # threads that import the same folders in other orders would see them half imported
+_loading = RLock()  # concurrent imports in different orders would see partly imported folders
 
 
 def load_kinds() -> tuple[str, ...]:
-    """Import the `spec.py` of every folder, once, so that all kinds are known by name.
+    """Import the `spec.py` of every folder once, so that all kinds are known by name.
 
     Returns:
-        Names of the packages, one for each folder.
+        Names of the packages, one per folder.
     """
     with _loading:
         return _load_kinds()
@@ -43,11 +43,11 @@ def _load_kinds() -> tuple[str, ...]:
 
 
 def provides(capability: str, *kinds: type) -> Callable[[T], T]:
-    """Class or function decorator: this is what some kinds, and classes derived from them, have as a capability.
+    """Register a capability of some kinds and of classes derived from them.
 
     Args:
-        capability: name of the file in which it is looked for, such as `module` or `cost`.
-        kinds: classes of a specification's parts; of `parallel`, those of the modules that compute them.
+        capability: name of the file that provides it, such as `module` or `cost`.
+        kinds: classes of parts; for `parallel`, classes of modules.
     """
 
     def register(provided: T) -> T:
@@ -58,7 +58,7 @@ def provides(capability: str, *kinds: type) -> Callable[[T], T]:
 
 
 def provided(capability: str, kind: type) -> Any | None:
-    """Return what a kind, or the nearest class that it is derived from, has as a capability; None where none has it."""
+    """Return the capability of a kind, or of its nearest base class; None if there is none."""
     for base in kind.__mro__:
         if (folder := _folder(base)) is not None:
             _import_file(folder, capability)
@@ -68,7 +68,7 @@ def provided(capability: str, kind: type) -> Any | None:
 
 
 def providers(capability: str) -> Iterator[tuple[type, Any]]:
-    """Every kind of the package that has a capability, with what it has."""
+    """Yield every kind of the package with a capability, and its value."""
     for folder in load_kinds():
         _import_file(folder, capability)
     yield from ((kind, value) for (name, kind), value in list(PROVIDED.items()) if name == capability)
@@ -76,7 +76,7 @@ def providers(capability: str) -> Iterator[tuple[type, Any]]:
 
 @cache
 def _folder(kind: type) -> str | None:
-    """The package with the files of a kind, or of what all members of a role share."""
+    """Return the package with the files of a kind, or with those shared by a role."""
     package, _, file = kind.__module__.rpartition(".")
     if package == "archetype.roles":
         return f"archetype.parts.{file}" if find_spec(f"archetype.parts.{file}") else None
@@ -85,7 +85,7 @@ def _folder(kind: type) -> str | None:
 
 @cache
 def _import_file(package: str, name: str) -> bool:
-    """Import one file of a folder; whether there is one."""
+    """Import a file of a folder. Return whether it exists."""
     if find_spec(f"{package}.{name}") is None:
         return False
     import_module(f"{package}.{name}")

@@ -1,4 +1,4 @@
-"""Sequences with a pattern: cycled, and read as groups that repeat."""
+"""Sequences of layers: repeated patterns, and detection of repeated groups."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, TypeVar
@@ -10,21 +10,21 @@ H = TypeVar("H", bound=Hashable)
 
 
 MAX_LAYERS = 10_000
-MAX_GROUP = 64  # the longest pattern of layers that a file writes as one group
+MAX_GROUP = 64  # longest group of layers that a file writes as a repetition
 
 
 def repeat(times: int, *blocks: T) -> tuple[T, ...]:
-    """The group of blocks, `times` times."""
+    """Repeat a group of blocks `times` times."""
     return blocks * times
 
 
 def cycle(num_layers: int, *blocks: T) -> tuple[T, ...]:
-    """The blocks in turn until there are `num_layers`."""
+    """Repeat blocks until there are `num_layers`, truncating the last repetition."""
     return tuple(blocks[i % len(blocks)] for i in range(num_layers))
 
 
 def runs(layers: Sequence[H]) -> list[tuple[int, tuple[H, ...]]]:
-    """The stack read from left to right as (times, group): at each place the group that repeats furthest."""
+    """Split a stack into (times, group) from left to right, at each index by the group whose repetition covers most."""
     distinct: dict[H, int] = {}
     codes = [distinct.setdefault(block, len(distinct)) for block in layers]
     groups: list[tuple[int, tuple[H, ...]]] = []
@@ -40,10 +40,10 @@ def runs(layers: Sequence[H]) -> list[tuple[int, tuple[H, ...]]]:
 
 
 def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[str, Any]] | None:
-    """A stack's layers as plain data, cut to a number or their pattern repeated; None where there is no pattern.
+    """Truncate a stack's layers (plain data) to a number, or repeat their pattern; return None without a pattern.
 
-    A group whose weights all further layers use is used further; any other pattern repeats with weights of its own,
-    and what layers within it share is shared within each repetition.
+    If all later layers reuse the weights of a first group, further layers do so as well. Any other pattern repeats with
+    its own weights, and weights shared within it are shared within each repetition.
     """
     if num_layers <= len(layers):
         return list(layers[:num_layers])
@@ -69,7 +69,7 @@ def restacked(layers: Sequence[dict[str, Any]], num_layers: int) -> list[dict[st
 
 
 def _times(codes: Sequence[int], start: int, size: int) -> int:
-    """The number of times that the `size` layers at `start` repeat in a row."""
+    """Return how often the `size` layers at `start` are repeated in a row."""
     end = start + size
     while end < len(codes) and codes[end] == codes[end - size]:
         end += 1

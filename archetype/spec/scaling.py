@@ -1,7 +1,7 @@
-"""A smaller or larger copy of a specification, in the same proportions.
+"""Scaling of specifications in proportion.
 
-What each size follows is declared with its type (`archetype.spec.sizes`), so that every kind of part and model is
-scaled alike; a field that follows nothing stays as it is.
+What each size is proportional to is declared by its type (`archetype.spec.sizes`), so that all kinds of parts and
+models are scaled alike; other fields do not change.
 """
 
 import re
@@ -19,24 +19,24 @@ __all__ = ["scaled", "unusual_ratios"]
 
 S = TypeVar("S", bound=Spec)
 MEASURES = ("width", "depth", "vocab", "context")
-USUAL_FEEDFORWARD = (1, 8)  # times d_model
+USUAL_FEEDFORWARD = (1, 8)  # multiples of d_model
 USUAL_HEAD = (16, 256)  # features
 
 
 def scaled(spec: S, factors: Sequence[str]) -> S:
-    """A copy of `spec` of another size, checked anew.
+    """Return a validated copy of `spec` with another size.
 
-    Width changes d_model and all that is a share of it: hidden features, ranks and heads. There are fewer or more heads
-    of the same width, as many key/value heads for each as before; where they cannot be divided further, they become
-    narrower. Depth cuts or repeats the pattern of each stack.
+    Width scales d_model and everything proportional to it: hidden features, ranks and heads. The number of heads
+    changes at equal head size, with the same ratio of query and key/value heads; if it cannot be divided further, heads
+    get narrower. Depth truncates or repeats the pattern of each stack.
 
     Args:
-        spec: of a model.
+        spec: specification of a model.
         factors: `width`, `depth`, `vocab` or `context`, each with a ratio (width=1/8, width=0.5, width=2x) or a size
-            (width=512, which is d_model).
+            (width=512 is a d_model).
 
     Raises:
-        SpecError: a factor is not understood, the specification has no such size, or a size does not come out whole.
+        SpecError: a factor is invalid, the specification has no such size, or a size is not an integer.
     """
     for name, text in map(_parsed, factors):
         if name == "width":
@@ -58,7 +58,7 @@ def scaled(spec: S, factors: Sequence[str]) -> S:
 
 
 def unusual_ratios(before: Spec, after: Spec) -> list[str]:
-    """Sentences about ratios that a change has taken out of the range that most models keep."""
+    """Return sentences about ratios that a change has moved out of the usual range."""
     old, new = (dict(_ratios(spec)) for spec in (before, after))
     return [
         sentence
@@ -75,7 +75,7 @@ def _parsed(text: str) -> tuple[str, str]:
 
 
 def _sized(name: str, text: str, size: int) -> int:
-    """The new size that a ratio or a size stands for."""
+    """Return the new size for a ratio or a size."""
     try:
         value = int(text) if text.isdecimal() else round(size * Fraction(text.removesuffix("x")))
     except (ValueError, ZeroDivisionError):
@@ -91,7 +91,7 @@ def _check_present(name: str, sizes: Mapping[str, int]) -> None:
 
 
 def _stacks(data: Any, place: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Each list of layers of plain data, and the path before it."""
+    """Yield each list of layers in plain data, with the path before it."""
     if isinstance(data, dict):
         for key, value in data.items():
             if key == "layers" and isinstance(value, list):
@@ -101,7 +101,7 @@ def _stacks(data: Any, place: str = "") -> Iterator[tuple[str, list[Any]]]:
 
 
 def _parts(spec: Spec, place: str = "") -> Iterator[tuple[str, Spec]]:
-    """A specification and all parts in it, each behind the path of its fields."""
+    """Yield a specification and all parts in it, with the path of their fields."""
     yield place, spec
     for name in type(spec).model_fields:
         value = getattr(spec, name)
@@ -131,16 +131,16 @@ def _with_width(spec: S, text: str) -> S:
 
 
 class _Above(NamedTuple):
-    """What holds for a part by those that it is in."""
+    """Factors that a part inherits from the parts that contain it."""
 
-    factor: Fraction  # of the model's width
-    d_model: int  # before
-    share: Fraction  # of each head's width that stays
+    factor: Fraction  # new width of the model / old width
+    d_model: int  # old width
+    share: Fraction  # new head size / old head size
 
 
 def _scale_node(part: Spec, node: Any, above: _Above, place: str) -> None:
     """Scale the plain data of a part and of all parts in it, in place."""
-    if not isinstance(node, dict):  # a part without fields, as its name
+    if not isinstance(node, dict):  # written as a word, without fields
         return
     above = above._replace(d_model=getattr(part, "d_model", above.d_model))
     has_heads = any(follows.measure == "heads" for follows in followed(type(part)).values())
@@ -167,10 +167,10 @@ def _scale_node(part: Spec, node: Any, above: _Above, place: str) -> None:
 
 
 def _scale_heads(part: Spec, node: dict[str, Any], above: _Above, place: str) -> Fraction:
-    """Fewer or more heads of the same width; narrower ones where the heads cannot be divided so far.
+    """Scale the number of heads; if it cannot be divided far enough, scale the head size too.
 
     Returns:
-        the share of each head's width that stays.
+        New head size / old head size.
     """
     sizes = {name: follows.measure for name, follows in followed(type(part)).items() if isinstance(node[name], int)}
     counts = {name: node[name] for name, measure in sizes.items() if measure == "heads"}
@@ -188,7 +188,7 @@ def _scale_heads(part: Spec, node: dict[str, Any], above: _Above, place: str) ->
 
 
 def _ratios(spec: Spec) -> Iterator[tuple[str, tuple[float, tuple[int, int], str]]]:
-    """Ratio, its usual range, and a sentence about it, by the path of a size."""
+    """Yield (path of a size, (ratio, usual range, sentence about it))."""
     data = spec.dump(full=True, each_layer=True)
     for prefix, layers in _stacks(data):
         d_model = _width_above(data, prefix)
@@ -208,7 +208,7 @@ def _ratios(spec: Spec) -> Iterator[tuple[str, tuple[float, tuple[int, int], str
 
 
 def _width_above(data: Any, prefix: str) -> int:
-    """The d_model of the stack at a path, its own or the model's."""
+    """Return the d_model of the stack at a path: its own, or the model's."""
     width = data.get("d_model") or 0
     for key in filter(None, prefix.split(".")):
         data = data.get(key)

@@ -1,4 +1,4 @@
-"""Specifications as YAML and JSON, both ways and without loss, and their schema for editors."""
+"""Lossless YAML and JSON of specifications, and their schema for editors."""
 
 import json
 from typing import Any
@@ -11,21 +11,21 @@ __all__ = ["document_schema", "to_json", "to_yaml"]
 
 
 def to_yaml(spec: Spec) -> str:
-    """The specification as YAML that reading gives back unchanged."""
+    """Return the specification as YAML; parsing it returns an equal specification."""
     return mapping_to_yaml(spec.dump())
 
 
 def to_json(spec: Spec) -> str:
-    """The specification as JSON that reading gives back unchanged."""
+    """Return the specification as JSON; parsing it returns an equal specification."""
     return json.dumps(spec.dump(), indent=2) + "\n"
 
 
 def document_schema(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a kind of file as a document, with its dialect, title and, if it has one, address.
+    """Return a complete JSON Schema document for a kind of file, with dialect, title and, if available, address.
 
     Args:
-        kind: of file: specification, recipe or experiment.
-        schema: of the values in it.
+        kind: specification, recipe or experiment.
+        schema: schema of the values.
     """
     dialect = "https://json-schema.org/draft/2020-12/schema"
     address = schema_url(kind)

@@ -1,4 +1,4 @@
-"""Types of sizes that follow the size of a model, so that `set --scale` changes them together."""
+"""Types of sizes that are proportional to the size of a model, so that `set --scale` changes them together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ Measure = Literal["width", "heads", "head", "vocab", "context"]
 
 @dataclass(frozen=True)
 class Follows:
-    """What a field is proportional to.
+    """The measure to which a field is proportional.
 
     Attributes:
-        measure: the width of the model, the number of heads, the width of a head, the vocabulary or the context.
-        power: of it.
+        measure: width of the model, number of heads, size of a head, vocabulary or context.
+        power: exponent of the measure.
     """
 
     measure: Measure
@@ -28,7 +28,7 @@ class Follows:
 
 Width = Annotated[Size, Follows("width")]
 WideWidth = Annotated[WideSize, Follows("width")]  # of an inner layer
-Heads = Annotated[Size, Follows("heads")]  # the first of a part are those of its queries
+Heads = Annotated[Size, Follows("heads")]  # the first such field of a part counts query heads
 HeadWidth = Annotated[Size, Follows("head")]
 ScoreScale = Annotated[Positive, Follows("head", -0.5)]
 Vocabulary = Annotated[WideSize, Follows("vocab")]
@@ -37,7 +37,7 @@ Context = Annotated[Length, Follows("context")]
 
 @cache
 def followed(part: type[Spec]) -> Mapping[str, Follows]:
-    """What each field of a part follows, of those that follow something."""
+    """Return what each proportional field of a part follows."""
     declared = {name: [*_follows((*field.metadata, field.annotation))] for name, field in part.model_fields.items()}
     return MappingProxyType({name: first for name, (first, *_) in ((n, f) for n, f in declared.items() if f)})
 
@@ -46,5 +46,5 @@ def _follows(items: tuple[Any, ...]) -> Iterator[Follows]:
     for item in items:
         if isinstance(item, Follows):
             yield item
-        else:  # a union, the items of a tuple, or a type with its bounds
+        else:  # a union, the items of a tuple, or a type with bounds
             yield from _follows((*getattr(item, "__metadata__", ()), *get_args(item)))

@@ -1,4 +1,4 @@
-"""Names of kinds that are usual elsewhere, for whoever writes them here."""
+"""Synonyms of kinds from other libraries and papers."""
 
 from archetype.errors import nearest
 
@@ -45,7 +45,7 @@ ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmo
 
 
 def meant_kind(name: str, kinds: "dict[str, object] | list[str]") -> tuple[str, str] | None:
-    """The kind that a name which is usual elsewhere stands for, and how to write it; None where it stands for none."""
+    """Return the kind that a synonym stands for, and how to write it; None if there is none."""
     word = name.lower().replace("-", "_").replace(" ", "_")
     kind = next((kind for kind, words in SYNONYMS.items() if kind in kinds and word in words.split()), None)
     if kind is None:
@@ -54,6 +54,6 @@ def meant_kind(name: str, kinds: "dict[str, object] | list[str]") -> tuple[str, 
 
 
 def nearest_kind(name: str, kinds: "dict[str, object] | list[str]") -> str:
-    """The remedy for a kind that is none: what is meant by a name that is usual elsewhere, the closest, or all."""
+    """Return a suggestion for an unknown kind: by synonym, by similarity, or all kinds."""
     meant = meant_kind(name, kinds)
     return f"write {meant[1]}" if meant else nearest(name, kinds)

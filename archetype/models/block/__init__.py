@@ -1,1 +1,1 @@
-"""One layer: its contents, and the norms and residuals around them."""
+"""Blocks (layers): contents with norms and residual connections."""

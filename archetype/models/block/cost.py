@@ -1,4 +1,4 @@
-"""The cost of a block: its contents, and the norms and residuals that its wiring puts around them."""
+"""The cost of a block: its contents, norms and residual connections."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -23,10 +23,10 @@ class BlockCost:
     """The cost of one block, by module.
 
     Args:
-        block: the specification.
+        block: specification of the block.
         d: d_model.
-        residual: how the stack carries what its contents give.
-        vocabulary: V, of the tables by token id that contents have.
+        residual: residual wiring of the stack.
+        vocabulary: vocabulary size V, for contents with tables by token id.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class BlockCost:
             self.contents["feedforward"] = self.feedforward
 
     def parameters(self, active: bool = False) -> Counts:
-        """Parameters; of the active ones only those that one token meets."""
+        """Return the parameters by module; if `active`, only those used by one token."""
         counts: Counts = {}
         for name, content in self.contents.items():
             norm, post_norm = self.wiring.parameters(name)
@@ -58,7 +58,7 @@ class BlockCost:
         return counts | {"wiring": self.wiring.own_parameters()}
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of one pass."""
+        """Return the FLOPs of one pass, by module."""
         counts = prefixed("mixer.", self.mixer.flops(work))
         if self.cross is not None:
             counts |= prefixed("cross.", self.cross.flops(work))
@@ -70,12 +70,12 @@ class BlockCost:
         return counts
 
     def state(self, length: int, source: int) -> int:
-        """Numbers in the state of one row with room for `length` tokens, which looks at `source` tokens."""
+        """Return the numbers in the state of one sequence of `length` tokens with a source of `source` tokens."""
         own = self.mixer.state(length) + self.feedforward.state(length)
         return own + (self.cross.state(source) if self.cross else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved for the backward pass; of dropout nothing, for its kernel draws the same numbers again."""
+        """Return the bytes saved for backward. Dropout saves nothing: its kernel redraws the same numbers."""
         contents = sum(content.saved_activations(work) for content in self.contents.values())
         residuals = len(self.contents) * self.residual.saved_activations(work)
         return contents + residuals + self.wiring.saved_activations(tuple(self.contents), work)
@@ -83,68 +83,68 @@ class BlockCost:
 
 @cost_of(ResidualSum)
 class ResidualSumCost(ResidualCost):
-    """A sum has no parameters and saves nothing."""
+    """Cost of a plain residual sum: nothing."""
 
 
 @cost_of(spec.NoMixer)
 class NoMixerCost(MixerCost):
-    """A block of its feed-forward part alone mixes no positions."""
+    """Cost of the absent mixer: nothing."""
 
     complexity = Complexity("O(1)", "O(1)", "O(1)")
 
     def parameters(self) -> Counts:
-        """No parameters."""
+        """Return no parameters."""
         return {}
 
     def flops(self, work: Work) -> Counts:
-        """No FLOPs."""
+        """Return no FLOPs."""
         return {}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """No bytes."""
+        """Return 0."""
         return 0
 
 
 @cost_of(spec.PreNorm, spec.PostNorm, spec.OutputNorm)
 class NormedResidualCost(WiringCost):
-    """The norms of each content."""
+    """Cost of the norms of each content."""
 
     part: spec.NormedWiring
     norms: ClassVar[tuple[str, ...]] = ("norm",)
 
     def norm_costs(self, content: str) -> list[NormCost]:
-        """The costs of a content's norms, in the order in which they are computed."""
+        """Return the costs of a content's norms, in the order of computation."""
         return [NormCost.of(self.part.norm_of(content, norm), self.d) for norm in self.norms]
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Parameters of the first norm, and of all further ones."""
+        """Return the parameters of the first norm, and of all others."""
         first, *others = (norm.parameters() for norm in self.norm_costs(content))
         return first, sum(others, start=ZERO)
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        """Bytes that autograd saves of each norm."""
+        """Return the bytes saved for backward by the norms."""
         return sum(norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name))
 
 
 @cost_of(spec.SandwichNorm)
 class SandwichNormCost(NormedResidualCost):
-    """A norm before and a norm after each content."""
+    """Cost of a norm before and a norm after each content."""
 
     norms = ("norm", "post_norm")
 
 
 @cost_of(spec.ParallelResidual)
 class ParallelResidualCost(NormedResidualCost):
-    """Both contents, or the norms before them, read one vector."""
+    """Cost of parallel contents, whose norms read the same vector."""
 
     part: spec.ParallelResidual
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """Parameters of the first norm, and of all further ones: one for each content, or the mixer's alone."""
+        """Return the parameters of the norm of a content; a shared norm counts for the mixer only."""
         return (ZERO, ZERO) if self.part.shared_norm and content == "feedforward" else super().parameters(content)
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        """Bytes that autograd saves of the norms, less one input where it is shared."""
+        """Return the bytes saved by the norms, minus a shared input."""
         shared_input = work.tokens * self.d.value * FLOAT32
         saved = [norm.saved_activations(work.tokens) for name in contents for norm in self.norm_costs(name)]
         if all(saved) and not self.part.shared_norm:
@@ -154,12 +154,12 @@ class ParallelResidualCost(NormedResidualCost):
 
 @cost_of(spec.Plain)
 class PlainCost(WiringCost):
-    """The cost of a wiring without norms."""
+    """Cost of a wiring without norms: nothing."""
 
     def parameters(self, content: str) -> tuple[Formula, Formula]:
-        """No parameters."""
+        """Return no parameters."""
         return ZERO, ZERO
 
     def saved_activations(self, contents: Sequence[str], work: TrainingWork) -> int:
-        """No bytes."""
+        """Return 0."""
         return 0

@@ -1,4 +1,4 @@
-"""How a block is drawn: what draws each of its contents, and how its wiring lets them leave and join the stream."""
+"""Diagrams of blocks: how each wiring connects contents to the stream."""
 
 from archetype.models.block.spec import Block, OutputNorm, ParallelResidual, Plain, PostNorm, PreNorm, SandwichNorm
 from archetype.parts.attention.diagram import cross_attention
@@ -8,41 +8,41 @@ from archetype.roles.mixer import Mixer
 
 
 def contents(block: Block) -> dict[str, tuple[Mixer | FeedForward, DrawInside | None]]:
-    """A block's parts by their place, with what draws one otherwise than its kind is drawn."""
+    """Return a block's parts by name, with a drawing function if it is not that of the part's kind."""
     return {name: (part, cross_attention if name == "cross" else None) for name, part in block.contents.items()}
 
 
 @branch_of(PreNorm)
 def pre_norm(wiring: PreNorm) -> Branch:
-    """A norm of each content's input."""
+    """Draw a norm of each content's input."""
     return Branch(before="norm")
 
 
 @branch_of(PostNorm)
 def post_norm(wiring: PostNorm) -> Branch:
-    """A norm of each sum."""
+    """Draw a norm of each sum."""
     return Branch(behind="norm")
 
 
 @branch_of(SandwichNorm)
 def sandwich_norm(wiring: SandwichNorm) -> Branch:
-    """A norm of each content's input, and one of its output."""
+    """Draw a norm of each content's input, and one of its output."""
     return Branch(before="norm", after="post_norm")
 
 
 @branch_of(OutputNorm)
 def output_norm(wiring: OutputNorm) -> Branch:
-    """A norm of each content's output."""
+    """Draw a norm of each content's output."""
     return Branch(after="norm")
 
 
 @branch_of(ParallelResidual)
 def parallel_residual(wiring: ParallelResidual) -> Branch:
-    """Both contents read the same vectors."""
+    """Draw contents that read the same vectors."""
     return Branch(before="norm", parallel=True, shared_norm=wiring.shared_norm)
 
 
 @branch_of(Plain)
 def plain(wiring: Plain) -> Branch:
-    """One content behind the other."""
+    """Draw contents one after the other."""
     return Branch(residual=False)

@@ -1,4 +1,4 @@
-"""One layer: its wiring decides where norms and residuals go around mixer, cross-attention and feed-forward part."""
+"""Blocks: each wiring places norms and residual connections around mixer, cross-attention and feed-forward part."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -20,14 +20,14 @@ from archetype.roles.residual import Residual
 
 
 class Block(nn.Module):
-    """The contents of a layer and their norms; each wiring is a subclass with a `forward`.
+    """The contents of a layer and their norms; each wiring is a subclass with its own `forward`.
 
     Attributes:
-        contents: names of those that the block has, in the order in which they are computed.
+        contents: names of the contents that the block has, in the order of computation.
     """
 
     norms: ClassVar[tuple[str, ...]] = ("norm",)  # `mixer_norm`, `cross_norm`, `feedforward_norm`, ...
-    # whose outputs are added to the residual stream: the contents (""), or their norms by suffix; None: it is no sum
+    # suffix of the modules whose outputs are added to the residual stream: "" for contents; None: there is no sum
     added: ClassVar[str | None] = None
     mixer: nn.Module | None
     cross: CrossAttention | None
@@ -54,16 +54,16 @@ class Block(nn.Module):
         self.residual_scale = block.residual_scale
 
     def _add_residuals(self, residual: Residual, place: Place) -> None:
-        """Give each content a module of its own that reads the stream and writes to it."""
+        """Create the residual module of each content, which reads the stream and writes to it."""
         for index, name in enumerate(self.contents):
             own = replace(place, content=place.content + index)
             self.add_module(f"{name}_residual", module_class(residual)(residual, own))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
-        """The state before a text: the mixer's, or of all contents that keep one.
+        """Return the state before the first token: the mixer's, or a `BlockState` of all contents with a state.
 
         Raises:
-            SpecError: the mixer has none, as one from outside that only reads whole texts.
+            SpecError: the mixer has no state, such as one of an extension that only reads whole sequences.
         """
         if self.mixer is not None and not hasattr(self.mixer, "new_state"):
             cause = "keeps no state, so that no text is continued token by token"
@@ -76,12 +76,12 @@ class Block(nn.Module):
         return mixer if mixer is not None and feedforward is None else BlockState(mixer, feedforward=feedforward)
 
     def norm(self, content: str) -> nn.Module:
-        """The first norm of a content."""
+        """Return the first norm of a content."""
         norm: nn.Module = getattr(self, f"{content}_norm")
         return norm
 
     def output(self, content: str, x: Vectors, context: ForwardContext, state: LayerState | None) -> Vectors:
-        """The output of a content for what it reads."""
+        """Compute a content from its input x, (B, T, D), and its part of the block's state."""
         own = state if content == "mixer" else None
         if isinstance(state, BlockState):
             own = getattr(state, content)
@@ -94,16 +94,16 @@ class Block(nn.Module):
         return y
 
     def branch(self, y: Vectors) -> Vectors:
-        """A content's output as it is added to the residual stream: dropped out and scaled."""
+        """Apply dropout and the residual scale to a content's output before it is added to the stream."""
         z = dropout(y, self.dropout, self.training)
         return z if self.residual_scale == 1.0 else z * self.residual_scale
 
     def read(self, content: str, x: Tensor, context: ForwardContext) -> Vectors:
-        """What a content reads of the residual stream."""
+        """Return what a content reads from the residual stream, (B, T, D)."""
         return x if self.adds_up else self._residual(content).read(x, context)
 
     def write(self, content: str, x: Tensor, y: Vectors, context: ForwardContext) -> Tensor:
-        """The residual stream after a content has given `y`, which is dropped out and scaled first."""
+        """Return the residual stream after adding a content's output `y`, with dropout and scale."""
         z = self.branch(y)
         return x + z if self.adds_up else self._residual(content).write(x, z, context)
 
@@ -186,7 +186,7 @@ class ParallelBlock(Block):
 
 @module_for(spec.Plain)
 class PlainBlock(Block):
-    """F(x); the result of cross-attention is added to the vector that asked (Luong 2015, equation 5)."""
+    """F(x); the output of cross-attention is added to its query vector (Luong 2015, equation 5)."""
 
     norms = ()
 
@@ -198,5 +198,5 @@ class PlainBlock(Block):
 
 
 def build_block(block: spec.Block, place: Place) -> nn.Module:
-    """The module of one layer."""
+    """Build the module of one layer."""
     return module_class(block.wiring)(block, place)

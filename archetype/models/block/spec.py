@@ -1,4 +1,4 @@
-"""A block: its contents, and apart from them how norms and residuals wire them."""
+"""Specification of blocks: contents, and wirings of norms and residual connections."""
 
 from typing import ClassVar, Literal
 
@@ -19,13 +19,13 @@ __all__ = ["Block", "NoMixer", "OutputNorm", "ParallelResidual", "Plain", "PostN
 
 
 class NormedWiring(Wiring):
-    """Base of wirings with a norm for each content: one kind of norm for all, where a content has no other.
+    """Base class of wirings with a norm for each content; one norm applies to all contents without their own.
 
     Attributes:
-        norm: of every content.
-        mixer_norm: of the mixer (absent: as `norm`).
-        cross_attention_norm: of cross-attention (absent: as `norm`).
-        feedforward_norm: of the feed-forward part (absent: as `norm`).
+        norm: norm of every content.
+        mixer_norm: norm of the mixer (absent: `norm`).
+        cross_attention_norm: norm of cross-attention (absent: `norm`).
+        feedforward_norm: norm of the feed-forward part (absent: `norm`).
     """
 
     norm: AnyNorm
@@ -34,7 +34,7 @@ class NormedWiring(Wiring):
     feedforward_norm: AnyNorm | None = None
 
     def norm_of(self, content: str, norm: str = "norm") -> Norm:
-        """The content's own norm where it has one, else the norm of all."""
+        """Return the content's own norm, or else the common one."""
         field = f"{'cross_attention' if content == 'cross' else content}_{norm}"
         own: Norm | None = getattr(self, field, None)
         return self.norm if own is None else own
@@ -45,7 +45,7 @@ class PreNorm(NormedWiring):
     """x + F(norm(x)) for each content in turn (Xiong 2020).
 
     Attributes:
-        norm: of each content's input.
+        norm: norm of each content's input.
     """
 
     normalizes_input: ClassVar[bool] = True
@@ -58,7 +58,7 @@ class PostNorm(NormedWiring):
     """norm(x + F(x)) for each content in turn (Vaswani 2017).
 
     Attributes:
-        norm: of the sum with the residual.
+        norm: norm of the sum with the residual.
     """
 
     normalizes_output: ClassVar[bool] = True
@@ -70,10 +70,10 @@ class SandwichNorm(NormedWiring):
     """x + norm'(F(norm(x))) for each content in turn (Ding 2021; Gemma 2).
 
     Attributes:
-        norm: of each content's input and of its output.
-        mixer_post_norm: of the mixer's output (absent: as `norm`).
-        cross_attention_post_norm: of cross-attention's output (absent: as `norm`).
-        feedforward_post_norm: of the feed-forward part's output (absent: as `norm`).
+        norm: norm of each content's input and of its output.
+        mixer_post_norm: norm of the mixer's output (absent: `norm`).
+        cross_attention_post_norm: norm of cross-attention's output (absent: `norm`).
+        feedforward_post_norm: norm of the feed-forward part's output (absent: `norm`).
     """
 
     normalizes_input: ClassVar[bool] = True
@@ -90,7 +90,7 @@ class OutputNorm(NormedWiring):
     """x + norm(F(x)) for each content in turn (Liu 2021, Swin v2; OLMo 2).
 
     Attributes:
-        norm: of each content's output.
+        norm: norm of each content's output.
     """
 
     normalizes_output: ClassVar[bool] = True
@@ -100,11 +100,11 @@ class OutputNorm(NormedWiring):
 
 @part
 class ParallelResidual(NormedWiring):
-    """x + mixer(norm(x)) + feedforward(norm'(x)) (GPT-J; Chowdhery 2022); a shared norm serves both.
+    """x + mixer(norm(x)) + feedforward(norm'(x)) (GPT-J; Chowdhery 2022); `shared_norm` uses one norm for both.
 
     Attributes:
-        norm: of the contents' inputs.
-        shared_norm: whether one norm serves both.
+        norm: norm of the contents' inputs.
+        shared_norm: whether both contents share one norm.
     """
 
     normalizes_input: ClassVar[bool] = True
@@ -121,9 +121,9 @@ class ParallelResidual(NormedWiring):
 
 @part
 class Plain(Wiring):
-    """F(x) for each content in turn: no residual and no norm, for recurrent stacks.
+    """F(x) for each content in turn: no residual connection and no norm, for recurrent stacks.
 
-    The result of cross-attention is added to its query's vector (Luong 2015, equation 5).
+    The output of cross-attention is added to its query vector (Luong 2015, equation 5).
     """
 
     kind: Literal["plain"] = "plain"
@@ -131,36 +131,36 @@ class Plain(Wiring):
 
 @part
 class NoMixer(Mixer):
-    """A block of its feed-forward part alone."""
+    """No mixer: the block has only a feed-forward part."""
 
     is_absent: ClassVar[bool] = True
     kind: Literal["none"] = "none"
 
     @property
     def separates_documents(self) -> bool:
-        """Nothing goes from one position to another."""
+        """True: no information passes between positions."""
         return True
 
     @property
     def needs_whole_rows(self) -> None:
-        """No position is read."""
+        """None: positions are independent."""
         return
 
 
 class Block(Spec):
     """One layer. `cross_attention` attends to an encoder's output.
 
-    What each content gives is dropped out, and multiplied by `residual_scale` (Granite), before it is added.
+    The output of each content gets dropout and is multiplied by `residual_scale` (Granite) before it is added.
 
     Attributes:
-        wiring: where norms and residuals stand.
-        mixer: what mixes positions; none, for a block of its feed-forward part alone.
-        cross_attention: what attends to an encoder's output (absent: nothing).
-        feedforward: what works on each position alone.
-        dropout: of what each content adds, while training.
-        residual_scale: factor of what each content adds.
-        weights_of: index of the earlier layer whose weights this one uses (absent: its own).
-        reinject: whether what that layer read is added to what this one reads.
+        wiring: placement of norms and residual connections.
+        mixer: part that mixes positions; none for a block with only a feed-forward part.
+        cross_attention: attention to an encoder's output (absent: none).
+        feedforward: part that processes each position separately.
+        dropout: dropout probability of each content's output in training.
+        residual_scale: factor of each content's output.
+        weights_of: index of the earlier layer whose weights it shares (absent: it has its own).
+        reinject: whether the input of that layer is added to the input of this one.
     """
 
     renamed: ClassVar[dict[str, str]] = {"cross": "cross_attention"}
@@ -175,13 +175,13 @@ class Block(Spec):
 
     @property
     def contents(self) -> dict[str, Mixer | FeedForward]:
-        """Its parts by the names of their modules, in the order in which they are computed."""
+        """Its parts by module name, in the order of computation."""
         parts = {"mixer": self.mixer, "cross": self.cross_attention, "feedforward": self.feedforward}
         return {name: part for name, part in parts.items() if part is not None and not part.is_absent}
 
     @property
     def own(self) -> "Block":
-        """The same as a layer with weights of its own."""
+        """The same block with weights of its own."""
         return self if self.weights_of is None else self.model_copy(update={"weights_of": None, "reinject": False})
 
     @model_validator(mode="after")

@@ -1,1 +1,1 @@
-"""Decoders: no position sees a later one (Radford 2018)."""
+"""Decoders: causal stacks (Radford 2018)."""

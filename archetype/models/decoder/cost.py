@@ -9,7 +9,7 @@ from archetype.parts.head.cost import HeadCost
 
 @cost_of(spec.Decoder)
 class DecoderCost(EmbeddedModelCost):
-    """A causal stack between an embedding and a head."""
+    """Cost of a causal stack between an embedding and a head."""
 
     def __init__(self, model: spec.Decoder) -> None:
         super().__init__(model, model.vocab_size)
@@ -18,5 +18,5 @@ class DecoderCost(EmbeddedModelCost):
             self.further_tokens = FurtherTokensCost(model.further_tokens, stack, self.head)
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
-        """The state of the stack."""
+        """Return the numbers in the state of the stack."""
         return self.stacks[0].state(length), 0

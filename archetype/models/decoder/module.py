@@ -1,4 +1,4 @@
-"""The decoder: embedding, blocks, a norm, and logits of the next token."""
+"""The decoder: embedding, blocks, final norm, and logits of the next token."""
 
 from collections.abc import Iterator
 
@@ -21,15 +21,15 @@ from archetype.roles.content import Content
 def check_documents_are_separate(
     model: ModelSpec, field: str = "document_ids", remedy: str = "leave document_ids out"
 ) -> None:
-    """Refuse documents of one row that are not to see each other, where a layer carries something from one to the next.
+    """Raise an error if packed documents would influence each other in some layer.
 
     Args:
-        model: that reads them.
-        field: that asks for them to be separate.
-        remedy: how not to ask for it.
+        model: specification of the model.
+        field: field that requests separate documents, for the message.
+        remedy: alternative to separate documents, for the message.
 
     Raises:
-        SpecError: the model is no decoder, or names the layer.
+        SpecError: the model is not a decoder, or has a layer that mixes documents (named in the message).
     """
     if not isinstance(model, DecoderSpec):
         raise SpecError(field, f"texts of one row are not kept apart by a model of kind {model.kind}", remedy)
@@ -43,7 +43,7 @@ def check_documents_are_separate(
 
 
 def _contents(model: DecoderSpec) -> Iterator[tuple[str, Content]]:
-    """The contents of each layer, and of the blocks that predict further tokens, by their paths."""
+    """Yield the contents of each layer and of the blocks for further tokens, with their paths."""
     for stack in filter(None, (*model.stacks, model.further_stack)):
         for index, block in enumerate(stack.layers):
             yield f"{stack.field(index)}.mixer", block.mixer
@@ -52,7 +52,7 @@ def _contents(model: DecoderSpec) -> Iterator[tuple[str, Content]]:
 
 @module_for(DecoderSpec)
 class Decoder(Stack, CausalModel):
-    """A stack of blocks in which no position attends to a later one (Radford 2018)."""
+    """A stack of blocks with causal attention (Radford 2018)."""
 
     spec: DecoderSpec
 
@@ -69,7 +69,7 @@ class Decoder(Stack, CausalModel):
             self.further_tokens = FurtherTokens(decoder.further_tokens, further)
 
     def new_draft_state(self, batch: int, capacity: int) -> State:
-        """As `new_state`, with all that the further tokens of these rows are predicted from."""
+        """Return a state like `new_state`, extended by what multi-token prediction reads and stores."""
         assert self.further_tokens is not None
         state = self.new_state(batch, capacity)
         state.layers += self.further_tokens.new_layers(batch, state.capacity, self.dtype, self.device)
@@ -85,13 +85,12 @@ class Decoder(Stack, CausalModel):
         document_ids: Tokens | None = None,
         shares: PositionShares | None = None,
     ) -> Output:
-        """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`.
+        """Return logits of the token after each position, (B, T, V), and the state; see `CausalModel`.
 
-        With a head for classes, their logits for each whole text, (B, Y), or each token, (B, T, Y); with one that
-        embeds, the vectors of whole texts, (B, D_s). With
-        `document_ids`, and without a state, no token sees one of another document: logits are as of each alone. With
-        `shares` of processes, this one gives the logits of its positions. While training without a state the output
-        has the vectors of further tokens, too.
+        A classification head returns logits of each sequence, (B, Y), or token, (B, T, Y); an embedding head returns
+        vectors of whole sequences, (B, D_s). With `document_ids`, and without a state, packed documents do not attend
+        to each other: logits are those of each document alone. With `shares` (context parallelism) the output covers
+        the positions of this process. In training without a state the output also has the vectors of further tokens.
         """
         if document_ids is not None:
             check_documents_are_separate(self.spec)
@@ -114,14 +113,14 @@ class Decoder(Stack, CausalModel):
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x, further, vectors)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
-        """Logits of classes: (B, Y) of each text, by its last token's vector, or (B, t, Y) of each token."""
+        """Return logits of classes: (B, Y) from each sequence's last token, or (B, t, Y) of each token."""
         if self.spec.head.labels_tokens:
             return classifier(hidden)
         last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
         return classifier(last[:, 0])
 
     def _read_by_head(self, x: Tensor, context: ForwardContext, state: State | None, last_only: bool) -> Tensor:
-        """The normalized vectors, or the last of each row; a draft state remembers all of them."""
+        """Apply the final norm to all positions or the last of each row; a draft state stores all the vectors."""
         _, *further = state.layers[len(self.blocks) - 1 :] if state else [None]
         if not further:
             return self.final_norm(last_tokens(x, context)) if last_only else self.final_norm(x, context)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""How processes share a decoder: some of its layers for each."""
+"""Pipeline parallelism of decoders: each process computes some of the layers."""
 
 from torch import Tensor, nn
 
@@ -9,16 +9,16 @@ from archetype.spec.registry import provides
 
 
 class Stage(nn.Module):
-    """The layers of one stage: the first with the embedding, the last with the norm and the head.
+    """The layers of one pipeline stage; the first includes the embedding, the last the final norm and the head.
 
-    The parts of other stages leave the model, which keeps the names of those that stay.
+    Other layers are removed from the model; the remaining parameters keep their names.
     """
 
     def __init__(self, model: Decoder, number: int, num_stages: int) -> None:
         super().__init__()
         self.is_first, self.is_last = number == 0, number == num_stages - 1
         self.model, self.own = model, stage_layers(number, num_stages, len(model.blocks))
-        for index in set(range(len(model.blocks))) - set(self.own):  # layers that share weights are in one stage
+        for index in set(range(len(model.blocks))) - set(self.own):  # layers that share weights are in the same stage
             model.blocks[index] = nn.Identity()
         if not self.is_first:
             model.embedding = nn.Identity()
@@ -26,7 +26,7 @@ class Stage(nn.Module):
             model.final_norm = model.lm_head = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The next stage's vectors, (B, T, D), of tokens or of the stage before; the last gives logits."""
+        """Return the next stage's input, (B, T, D), from tokens or the previous stage; the last returns logits."""
         context = ForwardContext.of(x)
         if self.is_first:
             x = self.model.embedding(x, context)
@@ -38,8 +38,8 @@ class Stage(nn.Module):
 
 @provides("parallel", Decoder)
 class DecoderPlans(Plans[Decoder]):
-    """Some layers for each process."""
+    """Split plans of decoders."""
 
     def stage(self, number: int, num_stages: int) -> Stage:
-        """The layers are divided in their order."""
+        """Return a stage; layers are assigned in order."""
         return Stage(self.module, number, num_stages)

@@ -1,4 +1,4 @@
-"""Decoders: no position sees a later one."""
+"""Specification of decoders."""
 
 from typing import ClassVar, Literal, Self
 
@@ -26,20 +26,19 @@ __all__ = ["Decoder"]
 
 @part
 class Decoder(EndsWithNorm, CausalSpec):
-    """A stack in which no position sees a later one; it predicts the next token, or a class of the text, or
-    gives the vectors themselves.
+    """A causal stack that predicts the next token, classifies the sequence or its tokens, or returns its vectors.
 
     Attributes:
-        vocab_size: tokens of the vocabulary, V.
-        context_length: longest text, in tokens.
+        vocab_size: vocabulary size, V.
+        context_length: maximal length in tokens.
         d_model: features of each vector, D.
-        embedding: how tokens become vectors.
-        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
-        residual: how what the contents of its layers give is carried on.
-        final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
-        head: how vectors become logits.
-        further_tokens: predictions of the tokens after the next (absent: none).
-        initialization: how weights are drawn.
+        embedding: token embedding.
+        layers: list of blocks; {repeat: n, block: ...} stands for several.
+        residual: residual wiring of the layers.
+        final_norm: norm after the last layer; {kind: none} states that a pre-norm stack has none.
+        head: head that reads the final vectors.
+        further_tokens: multi-token prediction (absent: none).
+        initialization: initialization of the weights.
     """
 
     embeds_tokens: ClassVar[bool] = True
@@ -59,7 +58,7 @@ class Decoder(EndsWithNorm, CausalSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """The one stack."""
+        """The only stack."""
         return (
             StackView(
                 "", self.layers, self.final_norm, self.d_model, causal=True, residual=self.residual,
@@ -69,7 +68,7 @@ class Decoder(EndsWithNorm, CausalSpec):
 
     @property
     def further_stack(self) -> StackView | None:
-        """The blocks that predict further tokens."""
+        """The blocks for multi-token prediction."""
         return None if self.further_tokens is None else self.further_tokens.stack(self.layers, self.d_model)
 
     @model_validator(mode="after")
@@ -82,16 +81,16 @@ class Decoder(EndsWithNorm, CausalSpec):
 
     @property
     def divides_into_stages(self) -> bool:
-        """Where the head is a product with a table of its own, and no layer needs more than the one before it gives."""
+        """Whether the head has its own table and layers depend only on the layer before them."""
         has_own_table = self.head.predicts_next and self.head.is_product and not self.head.shares_table
         return has_own_table and self.stacks[0].divides
 
     def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
-        """A head of the last token's vector, or of each token's, and no prediction of tokens."""
+        """Return the model with a classification head, on the last token or each token, instead of token prediction."""
         kind = TokenClassificationHead if of_tokens else ClassificationHead
         head = kind(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0), bias=of_tokens)
         return self.replace(head=head, further_tokens=None)
 
     def with_sentence_head(self) -> Self:
-        """A head that gives the vector of each text: of the last token, which alone has seen the whole text."""
+        """Return the model with a sentence embedding head on the last token, the only one that sees the whole text."""
         return self.replace(head=SentenceEmbeddingHead(pooling=("last",)), further_tokens=None)

@@ -1,1 +1,1 @@
-"""Encoders: every position sees every other (Devlin 2018)."""
+"""Encoders: bidirectional stacks (Devlin 2018)."""

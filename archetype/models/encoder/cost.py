@@ -12,31 +12,31 @@ from archetype.parts.head.cost import HeadCost
 
 @cost_of(spec.Encoder)
 class EncoderCost(EmbeddedModelCost):
-    """A stack that sees whole texts."""
+    """Cost of a stack that reads whole sequences."""
 
     generates = False
 
     def __init__(self, model: Any) -> None:
-        super().__init__(model, getattr(model, "vocab_size", 0))  # an encoder of pictures has no vocabulary
+        super().__init__(model, getattr(model, "vocab_size", 0))  # image encoders have no vocabulary
         self.pooler, self.pooling = model.pooler, getattr(model, "pooling", "first")
         self.head = HeadCost.of(model.head, self.d, getattr(model, "vocab_size", 0))
 
     def head_parameters(self) -> Counts:
-        """Parameters of the pooler, which stands with any head, and of the head."""
+        """Return the parameters of the head and of the pooler, which is present with any head."""
         pooler = {"pooler": linear(self.d, self.d, bias=True)} if self.pooler else {}
         return pooler | super().head_parameters()
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of the head, and of the pooler where a head for classes reads what it gives.
+        """Return the FLOPs of embedding, head, and the pooler if a classification head reads it.
 
-        With late pooling the head answers for each token.
+        With late pooling the head is computed for each token.
         """
         pooler = {"pooler": 2 * work.rows * self.d * self.d} if self.pooler and self.spec.head.classifies else {}
         answered = work._replace(rows=work.answered_tokens) if self.pooling == "late" else work
         return pooler | prefixed("embedding.", self.embedding.flops(work)) | self.head.flops(answered)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes that autograd saves of embedding and head, and the token types."""
+        """Return the bytes saved by embedding and head, including token types."""
         token_types = work.tokens * INT64 if self.embedding.has_types else 0
         answered = work._replace(rows=work.tokens, length=1) if self.pooling == "late" else work
         return self.embedding.saved_activations(work) + self.head.saved_activations(answered) + token_types

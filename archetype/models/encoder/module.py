@@ -1,4 +1,4 @@
-"""The encoder: every position attends to every other."""
+"""The encoder: bidirectional attention over whole sequences."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -14,7 +14,7 @@ from archetype.parts.head.module import Pooler
 
 @module_for(spec.Encoder)
 class Encoder(Stack, TokenModel):
-    """A stack of blocks over a whole text (Devlin 2018)."""
+    """A bidirectional stack of blocks over whole sequences (Devlin 2018)."""
 
     def __init__(self, encoder: spec.Encoder) -> None:
         (stack,) = encoder.stacks
@@ -27,12 +27,12 @@ class Encoder(Stack, TokenModel):
         self.add_head(encoder.head, encoder.vocab_size, encoder.d_model)
 
     def pooled(self, hidden: Vectors, num_tokens: Lengths | None = None) -> Float[Tensor, "B D"]:
-        """The vector of each text: its first token's or the mean of all, through the pooler where there is one."""
+        """Return the vector of each sequence: its first token's or the mean, through the pooler if there is one."""
         one = hidden[:, 0] if self.spec.pooling == "first" else mean_over_tokens(hidden, num_tokens)
         return one if self.pooler is None else self.pooler(one)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Tensor:
-        """Logits of classes: (B, Y) of each text, or (B, T, Y) of each token."""
+        """Return logits of classes: (B, Y) of each sequence, or (B, T, Y) of each token."""
         if self.spec.head.labels_tokens:
             return classifier(hidden)
         if self.spec.pooling == "late":
@@ -47,18 +47,19 @@ class Encoder(Stack, TokenModel):
         with_logits: bool = True,
         shares: PositionShares | None = None,
     ) -> Output:
-        """The hidden vectors of all tokens, and the head's logits: (B, T, V) of tokens, (B, Y) of
-        classes, or (B, T, Y) of classes of tokens; or the vectors of texts.
+        """Return the hidden vectors, (B, T, D), and the output of the head.
+
+        The head returns logits of tokens, (B, T, V), of classes, (B, Y) or (B, T, Y), or vectors of whole texts.
 
         Args:
-            tokens: of each row, padded at the end where rows differ.
-            num_tokens: how many of each row's tokens are not padding (absent: all).
-            token_types: which part of the input each token belongs to (absent: all to the first).
-            with_logits: whether the head is computed, and not only the vectors that it reads.
-            shares: of processes, of which this one computes its positions (absent: it computes all).
+            tokens: token ids (B, T), padded at the end.
+            num_tokens: number of tokens in each row, padding excluded (absent: no padding).
+            token_types: segment of each token (absent: the first).
+            with_logits: whether to compute the head; otherwise only its input vectors.
+            shares: positions of this process under context parallelism (absent: all).
 
         Raises:
-            SpecError: the text is longer than the positions that were learned.
+            SpecError: a sequence is longer than the learned positions.
         """
         context = ForwardContext.of(tokens, num_tokens=num_tokens).shared_by(shares)
         types = None if token_types is None else context.own(token_types)

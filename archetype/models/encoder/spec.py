@@ -1,4 +1,4 @@
-"""Encoders: every position sees every other."""
+"""Specification of encoders."""
 
 from typing import ClassVar, Literal, Self
 
@@ -27,26 +27,26 @@ __all__ = ["Encoder"]
 
 @part
 class Encoder(EndsWithNorm, ModelSpec):
-    """A stack in which every position sees every other; it understands a text that is whole (Devlin 2018).
+    """A bidirectional stack over whole sequences (Devlin 2018).
 
-    The first token's vector stands for a text, or with `pooling` mean that of all its tokens; late pooling is the mean
-    of the logits that a head for classes gives each token (EuroBERT). `pooler` adds a layer with tanh on the pooled
-    vector; ELECTRA has another `pooler_activation`.
+    `pooling` selects the vector of a sequence: that of its first token, or the mean; late pooling averages the logits
+    of a classification head over all tokens (EuroBERT). `pooler` applies a linear layer and tanh to the pooled vector;
+    ELECTRA has another `pooler_activation`.
 
     Attributes:
-        vocab_size: tokens of the vocabulary, V.
-        context_length: longest text, in tokens.
+        vocab_size: vocabulary size, V.
+        context_length: maximal length in tokens.
         d_model: features of each vector, D.
-        embedding: how tokens become vectors.
-        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
-        residual: how what the contents of its layers give is carried on.
-        final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
-        pooling: what stands for a text: first, the vector of its first token; mean, that of all; or late, the mean of
-            the logits of all.
-        pooler: a layer on the pooled vector.
-        pooler_activation: that layer's nonlinearity.
-        head: what is answered for the vectors.
-        initialization: how weights are drawn.
+        embedding: token embedding.
+        layers: list of blocks; {repeat: n, block: ...} stands for several.
+        residual: residual wiring of the layers.
+        final_norm: norm after the last layer; {kind: none} states that a pre-norm stack has none.
+        pooling: vector of a sequence: first (that of its first token), mean, or late (mean of the logits of all
+            tokens).
+        pooler: whether the pooled vector passes through a linear layer.
+        pooler_activation: activation of that layer.
+        head: head that reads the vectors.
+        initialization: initialization of the weights.
     """
 
     embeds_tokens: ClassVar[bool] = True
@@ -68,7 +68,7 @@ class Encoder(EndsWithNorm, ModelSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """The one stack."""
+        """The only stack."""
         return (
             StackView(
                 "", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual,
@@ -78,17 +78,17 @@ class Encoder(EndsWithNorm, ModelSpec):
 
     @property
     def fills_masks(self) -> bool:
-        """With a head over the vocabulary."""
+        """Whether the head predicts masked tokens."""
         return self.head.predicts_masked
 
     def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
-        """A head behind a pooler of the first token's vector, or of each token's vector."""
+        """Return the model with a classification head, on the pooled first token or on each token."""
         kind = TokenClassificationHead if of_tokens else ClassificationHead
         head = kind(num_classes=num_classes, dropout=getattr(self.embedding, "dropout", 0.0))
         return self.replace(head=head, pooling="first", pooler=not of_tokens)
 
     def with_sentence_head(self) -> Self:
-        """A head that gives the vector of each text: of all tokens, as most published ones have it."""
+        """Return the model with a sentence embedding head on the mean of all tokens, the most common pooling."""
         return self.replace(head=SentenceEmbeddingHead(pooling=("mean",)), pooling="first")
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The cost of encoder-decoders: the encoder reads the source once."""
+"""The cost of encoder-decoders, which encode the source once."""
 
 from archetype.cost.formula import ZERO, Counts, Formula, prefixed, symbol
 from archetype.cost.registry import cost_of
@@ -12,7 +12,7 @@ from archetype.parts.head.cost import HeadCost
 
 @cost_of(spec.EncoderDecoder)
 class EncoderDecoderCost(EmbeddedModelCost):
-    """The encoder reads the source once."""
+    """Cost of an encoder-decoder; the source is encoded once."""
 
     def __init__(self, model: spec.EncoderDecoder) -> None:
         super().__init__(model, model.vocab_size)
@@ -26,12 +26,12 @@ class EncoderDecoderCost(EmbeddedModelCost):
         self.num_cross_attentions = sum(block.cross_attention is not None for block in model.decoder.layers)
 
     def embedding_parameters(self) -> Counts:
-        """Parameters of one table for both, or of one each, and of what each side has beside it."""
+        """Return the parameters of the shared or separate embeddings, and of each side's positions."""
         source = self.source_embedding.parameters() if self.source_embedding else {}
         return super().embedding_parameters() | prefixed("source_embedding.", source)
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of head and embeddings, of which the source's rest once it has been read."""
+        """Return the FLOPs of head and embeddings; the source is embedded only once."""
         counts = super().flops(work)
         if work.phase != "decode":
             place, source = ("embedding.", self.embedding) if self.source_embedding is None else (
@@ -41,7 +41,7 @@ class EncoderDecoderCost(EmbeddedModelCost):
         return counts
 
     def stack_work(self, work: Work) -> dict[str, Work]:
-        """The source, unless it has been read, and the target."""
+        """Return the work of the encoder, unless the source has been read, and of the decoder."""
         source = _source(work)
         reading = work._replace(length=source, causal=False, source=None)
         return ({} if work.phase == "decode" else {"encoder.": reading}) | {"decoder.": work._replace(source=source)}
@@ -52,11 +52,11 @@ class EncoderDecoderCost(EmbeddedModelCost):
         return self.stacks[1:]
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
-        """The state of the decoder, with a source; each cross-attention keeps the source's length."""
+        """Return the numbers in the decoder's state, and one integer (the source's length) per cross-attention."""
         return self.stacks[1].state(length, source=source or length), self.num_cross_attentions
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved of embeddings and head, and of the encoder's output, which every cross-attention reads."""
+        """Return the bytes saved by embeddings and head, and the encoder's output, which all cross-attentions read."""
         reading = work._replace(length=work.source or work.length)
         encoder_output = reading.tokens * self.d.value * FLOAT32
         source = self.source_embedding or self.embedding
@@ -64,5 +64,5 @@ class EncoderDecoderCost(EmbeddedModelCost):
 
 
 def _source(work: Work) -> Formula:
-    """Tokens of a source; without a length of its own it is as long as its target."""
+    """Return the length of a source; as long as the target if it is not given."""
     return symbol("T_s", work.source.value) if work.source else work.length

@@ -1,4 +1,4 @@
-"""Encoder and decoder: a target text written with a view of a source text."""
+"""The encoder-decoder: generates a target text conditioned on a source text."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ from archetype.nn.registry import build_embedding, module_for
 
 @module_for(spec.EncoderDecoder)
 class EncoderDecoder(TokenModel):
-    """Sutskever 2014 with a bridge of states, Bahdanau 2014 with attention, Vaswani 2017 with nothing else."""
+    """Encoder-decoder with a state bridge (Sutskever 2014) or cross-attention (Bahdanau 2014; Vaswani 2017)."""
 
     def __init__(self, model: spec.EncoderDecoder) -> None:
         super().__init__()
         self.spec = model
         self.embedding = build_embedding(model.embedding, model.vocab_size, model.context_length, model.d_model)
-        self.source_embedding: Any = None  # a module, or None
+        self.source_embedding: Any = None  # module or None
         if not model.embedding.is_shared:
             vocab_size = model.source_vocab_size or model.vocab_size
             self.source_embedding = build_embedding(model.embedding, vocab_size, model.context_length, model.d_model)
@@ -36,11 +36,11 @@ class EncoderDecoder(TokenModel):
     def encode(
         self, source: Int[Tensor, "B S"], context: ForwardContext
     ) -> tuple[Float[Tensor, "B S D"], State | None]:
-        """The source's vectors; with a bridge also the last state of each recurrent layer.
+        """Encode the source. Return its vectors and, with a state bridge, the last state of each recurrent layer.
 
         Args:
-            source: tokens of each row, padded at the end where rows differ.
-            context: of the source.
+            source: token ids (B, S), padded at the end.
+            context: forward context of the source.
         """
         x = self._embed_source(source, context)
         bridge: State | None = None
@@ -58,7 +58,7 @@ class EncoderDecoder(TokenModel):
         return self.source_embedding(source, context)  # type: ignore[no-any-return]
 
     def class_logits(self, hidden: Vectors, context: ForwardContext) -> Float[Tensor, "B Y"]:
-        """Logits of classes, by the vector of each target's last token."""
+        """Return logits of classes from the vector of each target's last token."""
         last = hidden if hidden.shape[1] == 1 else last_tokens(hidden, context)
         return self.classifier(last[:, 0])  # type: ignore[no-any-return]
 
@@ -70,14 +70,14 @@ class EncoderDecoder(TokenModel):
         dtype: torch.dtype | None = None,
         num_beams: int = 1,
     ) -> State:
-        """The state of targets that are about to begin: the source is read, nothing is written.
+        """Encode sources and return the state of targets before their first token.
 
         Args:
-            source: tokens of each row, padded at the end where rows differ.
-            num_tokens: how many of each row's tokens are not padding (absent: all).
-            capacity: of the longest target (absent: the context length).
-            dtype: of the cache (absent: the model's).
-            num_beams: targets of each source, in neighbouring rows that share the source's keys and values.
+            source: token ids (B, S), padded at the end.
+            num_tokens: number of tokens in each row, padding excluded (absent: no padding).
+            capacity: maximal length of a target (absent: the context length).
+            dtype: data type of the cache (absent: the model's).
+            num_beams: targets of each source, in consecutive rows that share its keys and values.
         """
         vectors, bridge = self.encode(source, ForwardContext.of(source, num_tokens=num_tokens))
         return self.state_of(EncoderOutput(vectors, num_tokens), bridge, capacity, dtype, num_beams)
@@ -90,7 +90,7 @@ class EncoderDecoder(TokenModel):
         dtype: torch.dtype | None = None,
         num_beams: int = 1,
     ) -> State:
-        """As `new_state`, of sources that are encoded."""
+        """Return the state of targets for encoded sources; arguments as for `new_state`."""
         capacity = min(capacity or self.spec.context_length, self.spec.context_length)
         rows, dtype = source.vectors.shape[0] * num_beams, dtype or self.dtype
         if bridge is None:
@@ -106,12 +106,12 @@ class EncoderDecoder(TokenModel):
         return State(torch.zeros(rows, dtype=torch.long, device=self.device), layers, capacity)
 
     def empty_state(self, batch: int, capacity: int, source_length: int, num_beams: int = 1) -> State:
-        """Rows for targets whose sources are yet to be read: the rows of a `new_state` join in their place.
+        """Allocate rows for targets of sources that have not been read; rows of a `new_state` are inserted later.
 
         Args:
             batch: number of sources.
-            capacity: of the longest target.
-            source_length: of the longest source.
+            capacity: maximal length of a target.
+            source_length: maximal length of a source.
             num_beams: targets of each source.
         """
         rows, dtype, device = batch * num_beams, self.dtype, self.device
@@ -134,18 +134,18 @@ class EncoderDecoder(TokenModel):
         source: Int[Tensor, "B S"] | None = None,
         source_num_tokens: Lengths | None = None,
     ) -> Output:
-        """Logits of the target's token after each position, (B, T, V), or with a head for classes theirs, (B, Y).
+        """Return logits of the target token after each position, (B, T, V), or of classes, (B, Y).
 
-        Whole targets, as in training, are given with their `source`; a target that is being written, with its `state`.
+        Pass `source` with whole targets, as in training, or the `state` of a target that is being generated.
 
         Args:
-            target: the target's new tokens of each row, padded at the end where rows differ.
-            state: from `new_state`, or of the tokens before; it is spent, and `output.state` replaces it.
-            num_tokens: how many of each row's tokens are not padding (absent: all).
-            last_only: only the logits after each row's last token, (B, 1, V).
-            with_logits: whether the head is computed, and not only the vectors that it reads.
-            source: tokens of each source, padded at the end where rows differ.
-            source_num_tokens: how many of each source's tokens are not padding (absent: all).
+            target: new target tokens (B, T), padded at the end.
+            state: from `new_state` or the previous pass; it is updated in place and must be replaced by `output.state`.
+            num_tokens: number of target tokens in each row, padding excluded (absent: no padding).
+            last_only: compute only the logits after each row's last token, (B, 1, V).
+            with_logits: whether to compute the head; otherwise only its input vectors.
+            source: source tokens (B, S), padded at the end.
+            source_num_tokens: number of source tokens in each row, padding excluded (absent: no padding).
         """
         context = ForwardContext.of(target, state.lengths if state else None, num_tokens)
         layers = state

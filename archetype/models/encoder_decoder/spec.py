@@ -1,4 +1,4 @@
-"""Encoder-decoders: a target text is written with a view of a source text."""
+"""Specification of encoder-decoders."""
 
 from typing import ClassVar, Literal
 
@@ -21,29 +21,29 @@ __all__ = ["EncoderDecoder", "StateBridge"]
 
 
 class StateBridge(Spec):
-    """Each recurrent layer of the decoder starts from the last state of the encoder's (Sutskever 2014)."""
+    """Initialize each recurrent layer of the decoder with the last state of the encoder's layer (Sutskever 2014)."""
 
     kind: Literal["state"] = "state"
 
 
 @part
 class EncoderDecoder(ModelSpec):
-    """A target text written with a view of a source text (Sutskever 2014; Vaswani 2017), or a class of both.
+    """A decoder that generates a target text from a source text, or classifies both (Sutskever 2014; Vaswani 2017).
 
-    The decoder sees the source through the `cross_attention` of its blocks, through a `state_bridge`, or both.
-    `source_vocab_size` is the encoder's where the embeddings are not shared (absent: the same).
+    The decoder reads the source through `cross_attention` in its blocks, through a `state_bridge`, or both.
+    `source_vocab_size` is the encoder's vocabulary size if embeddings are not shared (absent: `vocab_size`).
 
     Attributes:
-        vocab_size: tokens of the target's vocabulary, V.
-        source_vocab_size: tokens of the source's, where embeddings are not shared (absent: the same).
-        context_length: longest text on either side, in tokens.
+        vocab_size: vocabulary size of the target, V.
+        source_vocab_size: vocabulary size of the source, if embeddings are not shared (absent: `vocab_size`).
+        context_length: maximal length of source and target in tokens.
         d_model: features of each vector, D.
-        embedding: how tokens become vectors.
+        embedding: token embedding.
         encoder: the stack that reads the source.
-        decoder: the stack that writes the target.
-        state_bridge: hands the encoder's last states to the decoder (absent: it does not).
-        head: how vectors become logits; of classes by the vector of the target's last token (Lewis 2019, section 4.1).
-        initialization: how weights are drawn.
+        decoder: the stack that generates the target.
+        state_bridge: initializes the decoder's states with the encoder's (absent: it does not).
+        head: head that reads the final vectors; classification uses the target's last token (Lewis 2019, section 4.1).
+        initialization: initialization of the weights.
     """
 
     renamed: ClassVar[dict[str, str]] = {"bridge": "state_bridge"}
@@ -77,12 +77,12 @@ class EncoderDecoder(ModelSpec):
 
     @property
     def writes_target(self) -> bool:
-        """Where its head predicts the next token."""
+        """Whether the head predicts the next token."""
         return bool(self.head.predicts_next)
 
     @property
     def input_vocab_size(self) -> int:
-        """Tokens of the source's vocabulary."""
+        """Vocabulary size of the source."""
         return self.source_vocab_size or self.vocab_size
 
     @model_validator(mode="after")
@@ -104,7 +104,7 @@ class EncoderDecoder(ModelSpec):
         return self
 
     def _check_all_is_read(self) -> None:
-        """A bridge alone hands over states: what only the encoder's last vectors pass would never be trained."""
+        """Require that all of the encoder affects its states: with only a bridge, the rest is never trained."""
         last, place = self.encoder.layers[-1], f"encoder.layers[{len(self.encoder.layers) - 1}]"
         cause, remedy = "the decoder reads the encoder's states alone", "or give a block of the decoder cross_attention"
         if not self.encoder.final_norm.is_absent:

@@ -1,1 +1,1 @@
-"""Multi-token prediction: modules that predict the tokens after the next (DeepSeek-AI 2024b, section 2.2)."""
+"""Multi-token prediction (DeepSeek-AI 2024b, section 2.2)."""

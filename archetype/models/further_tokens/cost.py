@@ -1,4 +1,4 @@
-"""The cost of predicting the tokens after the next, which training pays for and a plain pass does not."""
+"""The cost of multi-token prediction, which is computed in training only."""
 
 from archetype.cost.formula import Counts, Formula, constant, total
 from archetype.cost.registry import Linear, NormCost
@@ -10,12 +10,12 @@ from archetype.parts.head.cost import HeadCost
 
 
 class FurtherTokensCost:
-    """The cost of all further tokens.
+    """Cost of all further tokens.
 
     Args:
-        further: the specification.
+        further: specification of multi-token prediction.
         stack: its blocks.
-        head: of the model, which each further token goes through.
+        head: the model's head, which is applied to each further token.
     """
 
     def __init__(self, further: spec.FurtherTokens, stack: StackView, head: HeadCost) -> None:
@@ -23,7 +23,7 @@ class FurtherTokensCost:
         self.norm, self.projection = NormCost.of(further.norm, self.stack.d), Linear(2 * self.stack.d, self.stack.d)
 
     def parameters(self) -> Counts:
-        """Parameters beside the blocks, by module."""
+        """Return the parameters outside the blocks, by module."""
         norms, place = self.count * self.norm.parameters(), self.stack.prefix
         return {
             f"{place}hidden_norms": norms,
@@ -33,13 +33,13 @@ class FurtherTokensCost:
         }
 
     def flops(self, work: Work) -> Formula:
-        """FLOPs of a forward pass in training."""
+        """Return the FLOPs of a forward pass in training."""
         head, projection = total(self.head.flops(work).values()), self.projection.flops(work.tokens)
         blocks = [group.number * total(group.cost.flops(work).values()) for group in self.stack.groups]
         return self.count * (head + projection) + total(blocks)
 
     def product_weights(self) -> int:
-        """Numbers of all matrices that are multiplied by, but the head's."""
+        """Return the number of weights in matrix products, without the head."""
         work = Work(constant(1), constant(1), "forward")
         weights = self.count * self.projection.parameters
         for group in self.stack.groups:
@@ -48,9 +48,9 @@ class FurtherTokensCost:
         return weights.value
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved of norms, projections, blocks and head, and of the loss what it predicts."""
+        """Return the bytes saved by norms, projections, blocks, head and loss."""
         d, vectors = self.stack.d.value, work.tokens
-        shared = vectors * d * FLOAT32 if work.compute_dtype == "float32" else 0  # the head has read what a norm reads
+        shared = vectors * d * FLOAT32 if work.compute_dtype == "float32" else 0  # the head has saved what a norm reads
         each = 3 * self.norm.saved_activations(vectors) - shared + work.input_bytes(2 * d)
         each += self.head.saved_activations(work) + vectors * INT64 + FLOAT32
         return self.count * each + self.stack.saved_activations(work).blocks

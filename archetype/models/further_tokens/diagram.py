@@ -1,4 +1,4 @@
-"""How the prediction of further tokens is drawn: as a stream of its own beside the model's."""
+"""Diagrams of multi-token prediction, as a separate stream."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ PLACE = "further_tokens"
 
 
 def further_stream(further: FurtherTokens, cost: FurtherTokensCost, text: Callable[[Formula], str]) -> Stream:
-    """From the vectors that the head reads, and the token ahead, to the vectors that it reads for the token after."""
+    """Draw the path from the head's input and the next token's embedding to the head's input for the token after."""
     norm, d = further.norm, text(cost.stack.d)
 
     def normed(name: str) -> tuple[Step, ...]:

@@ -1,4 +1,4 @@
-"""Blocks that predict the tokens after the next, for a further loss or as a draft of the model itself."""
+"""Multi-token prediction: blocks that predict tokens after the next, for a training loss or speculative decoding."""
 
 from dataclasses import dataclass
 
@@ -18,13 +18,13 @@ from archetype.weights.linear import Linear
 
 @dataclass
 class HiddenCache(LayerState):
-    """The vectors that the head reads at each position: place s holds position s."""
+    """Cache of the vectors that the head reads: slot s holds position s."""
 
     vectors: Float[Tensor, "B 1 S D"]
 
     @property
     def can_shorten(self) -> bool:
-        """Each place holds a position of its own."""
+        """True: every position keeps its own slot."""
         return True
 
     def append(self, x: Vectors, context: ForwardContext) -> None:
@@ -35,20 +35,20 @@ class HiddenCache(LayerState):
         return HiddenCache(self.vectors[:, :, :slots])
 
     def read(self, starts: Lengths, count: int) -> Vectors:
-        """The vectors of `count` positions of each row, (B, count, D); those beyond the buffer are padding."""
+        """Return the vectors of `count` positions from `starts` on, (B, count, D); arbitrary beyond the buffer."""
         places = starts[:, None] + torch.arange(count, device=starts.device)
         rows = torch.arange(len(starts), device=starts.device)[:, None]
         return self.vectors[rows, 0, places.clamp(max=self.vectors.shape[2] - 1)]
 
 
 class FurtherTokens(nn.Module):
-    """Block k goes from what the head reads for one token, and the token itself, to what it reads for the next one.
+    """Multi-token prediction: block k computes the head's input for the token k positions after the next.
 
-    The vectors that the head reads for the model's next token are h^0. Block k has (DeepSeek-AI 2024b, equation 21)
+    The head's input for the next token is h^0. Block k computes (DeepSeek-AI 2024b, equation 21)
 
         h^k_i = norm(block(projection([norm(h^(k-1)_i); norm(embedding of token i + k)])))
 
-    and the head makes of h^k_i the logits of token i + k + 1.
+    from which the head computes the logits of token i + k + 1.
     """
 
     def __init__(self, further: FurtherTokensSpec, stack: StackView) -> None:
@@ -62,20 +62,20 @@ class FurtherTokens(nn.Module):
         self.blocks = nn.ModuleList(build_block(block, place_of(stack, n)) for n, block in enumerate(stack.layers))
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """What drafting keeps: the vectors that the head reads, and the state of each block."""
+        """Return the states for speculative decoding: the head's inputs, and the state of each block."""
         vectors = torch.zeros(batch, 1, capacity, self.d_model, dtype=dtype, device=device)
         states = [block.new_state(batch, capacity, dtype, device) for block in self.blocks]  # type: ignore[operator]
         return [HiddenCache(vectors), *states]
 
     def forward(self, hidden: Vectors, embedded: Vectors, context: ForwardContext) -> tuple[Vectors, ...]:
-        """The vectors that the head reads for each further token of whole rows, (B, T, D) each.
+        """Return the head's inputs for each further token of whole sequences, (B, T, D) each.
 
-        Those of a row's last positions, whose tokens lie beyond it, say nothing: no other position looks at them.
+        At a row's last positions, whose next tokens lie beyond it, they are meaningless; no other position reads them.
 
         Args:
-            hidden: that the head reads for the next token.
-            embedded: the tokens of the rows.
-            context: of the pass that gave both.
+            hidden: the head's inputs for the next token.
+            embedded: embeddings of the tokens.
+            context: forward context of both.
         """
         vectors = []
         for index in range(len(self.blocks)):
@@ -86,14 +86,14 @@ class FurtherTokens(nn.Module):
     def step(
         self, index: int, hidden: Vectors, embedded: Vectors, context: ForwardContext, state: LayerState | None = None
     ) -> Vectors:
-        """What the head reads for one further token.
+        """Return the head's inputs for one further token, (B, T, D).
 
         Args:
-            index: of the block.
-            hidden: what the head reads for the token before.
-            embedded: that token.
-            context: of the positions of `hidden`.
-            state: of the block (absent: these are whole rows).
+            index: index of the block.
+            hidden: the head's inputs for the token before.
+            embedded: embedding of that token.
+            context: positions of `hidden`.
+            state: state of the block (absent: whole sequences).
         """
         read = self.hidden_norms[index](hidden, context), self.embedding_norms[index](embedded, context)
         x = self.blocks[index](self.projections[index](torch.cat(read, dim=-1)), context, state)

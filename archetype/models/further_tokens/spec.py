@@ -1,4 +1,4 @@
-"""Multi-token prediction: how many further tokens a decoder predicts, and by which blocks."""
+"""Specification of multi-token prediction."""
 
 from collections.abc import Sequence
 
@@ -12,17 +12,17 @@ __all__ = ["FurtherTokens"]
 
 
 class FurtherTokens(Spec):
-    """Predictions of `count` tokens after the next one, each by a block of its own (DeepSeek-AI 2024b, section 2.2).
+    """Prediction of `count` tokens after the next one, each by its own block (DeepSeek-AI 2024b, section 2.2).
 
-    Block k reads, at each position, the vector that the head reads for the token before, and the embedding of that
-    token: both normalized, side by side, and projected to d_model. Embedding and head are the model's own. Training
-    adds loss_weight / count times the cross-entropy of each; the model may also draft its own text with them.
+    At each position, block k reads the head's input for the previous token and the embedding of that token, both
+    normalized, concatenated and projected to d_model. Embedding and head are shared with the model. Training adds
+    loss_weight / count times the cross-entropy of each; the model can also use them for speculative decoding.
 
     Attributes:
-        count: tokens after the next that are predicted.
-        block: one layer, of which each has its own weights (absent: as the model's last layer, reading no other).
-        norm: of the two vectors that a block's projection reads, and of what the block gives to the head.
-        loss_weight: of the mean of all further losses.
+        count: number of predicted tokens after the next.
+        block: one layer, repeated with separate weights (absent: like the model's last layer, with its own keys).
+        norm: norm of the two inputs of a block's projection, and of the block's output.
+        loss_weight: weight of the mean loss of all further tokens.
     """
 
     count: Size = 1
@@ -31,14 +31,14 @@ class FurtherTokens(Spec):
     loss_weight: NotNegative = 0.3
 
     def stack(self, layers: Sequence[Block], d_model: int) -> StackView:
-        """The blocks, as they stand beside the layers of a model; each ends with a norm of its own."""
+        """Return the blocks as a separate stack; each ends with its own norm."""
         block = self.block or layers[-1].model_copy(update={"mixer": layers[-1].mixer.own})
         blocks = (block.own,) * self.count
         field = "further_tokens.block"
         return StackView("further_tokens.", blocks, NoNorm(), d_model, causal=True, block_field=field)
 
     def check(self, stack: StackView) -> None:
-        """Check, inside a validator, that the block can stand behind the layers."""
+        """Check, in a validator, that the block can follow the layers."""
         if self.block is not None and self.block != self.block.own:
             invalid("further_tokens.block.weights_of", "the block has weights of its own", "leave it out")
         if stack.sources:

@@ -1,4 +1,4 @@
-"""How a model of patches is drawn."""
+"""Diagrams of MegaByte."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from archetype.roles.drawing import Blocks, Item, Link, Step, Stream, Streams, p
 
 @streams_of(MegaByte)
 def megabyte(model: MegaByte, cost: MegaByteCost, text: Callable[[Formula], str]) -> Streams:
-    """The global model over patches at the left; at the right the local one, to which it gives a vector each byte."""
+    """Draw the global model on the left and on the right the local model, which reads its output."""
     byte, wide, local = text(cost.byte_d), text(cost.global_d), text(cost.local_d)
     patches: tuple[Item, ...] = (
         pill("bytes", "bytes", "(B, T)"),

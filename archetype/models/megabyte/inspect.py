@@ -1,4 +1,4 @@
-"""The contexts of the patches of a recorded pass."""
+"""Patch contexts of a recorded pass."""
 
 from archetype.models.megabyte.spec import MegaByte
 from archetype.nn.inspect import PartTrace, Series, Shown
@@ -6,7 +6,7 @@ from archetype.spec.registry import provides
 
 
 def series(model: PartTrace) -> list[Series]:
-    """The norm of each patch's context."""
+    """Return the norm of each patch's context."""
     return [Series("patches", "norm of context", model.activations["contexts"][0].float().norm(dim=-1))]
 
 

@@ -1,8 +1,8 @@
-"""MegaByte: a global model over patches of bytes, and a local one within each (Yu 2023, section 2).
+"""MegaByte: a global model over patches of bytes, and a local model within each patch (Yu 2023, section 2).
 
-The paper predicts byte t from the bytes before it; here, as everywhere, the logits at position t are those of byte
-t + 1. They come from the patch of byte t + 1, and byte 0 is not predicted. The global model reads a learned start and
-then every complete patch: what it gives after k patches is the context of patch k.
+The paper predicts byte t from the bytes before it. Here, as in all models, the logits at position t predict byte t + 1
+and are computed in the patch of byte t + 1; byte 0 is not predicted. The global model reads a learned start vector and
+then every complete patch: its output after k patches is the context of patch k.
 """
 
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ from archetype.weights.packed import Weight
 
 @dataclass
 class PatchState(LayerState):
-    """The state of a global layer: its first place is the start's, each further one a complete patch's."""
+    """State of a global layer: the first slot holds the start vector, each further one a complete patch."""
 
     layer: LayerState
     patch_size: int
 
     def narrow(self, slots: int) -> "PatchState":
-        """A view of the places that `slots` bytes fill."""
+        """Return a view of the slots that `slots` bytes fill."""
         return PatchState(self.layer.narrow(slots // self.patch_size + 1), self.patch_size)
 
     def _values(self) -> Iterator[tuple[str, Tensor | LayerState]]:
@@ -46,18 +46,18 @@ class PatchState(LayerState):
 
 @dataclass
 class PartialPatch(LayerState):
-    """The patch that each row is in: its bytes, of which those not yet written are arbitrary, and its context."""
+    """The current patch of each row: its bytes, arbitrary beyond those written, and its context."""
 
     tokens: Int[Tensor, "B J"]
     context: Float[Tensor, "B D_g"]
 
     def update(self, tokens: Tensor, context: Tensor) -> None:
-        """Go on to the patch that each row is in now."""
+        """Replace the current patch of each row."""
         self.tokens, self.context = tokens, context.to(self.context.dtype)
 
 
 class WithStartToken(nn.Module):
-    """An embedding with a learned vector that stands before the first."""
+    """An embedding with a learned start vector."""
 
     def __init__(self, model: MegaByteSpec, d_model: int) -> None:
         super().__init__()
@@ -65,13 +65,13 @@ class WithStartToken(nn.Module):
         self.start = nn.Parameter(torch.empty(d_model))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Draw the start as a table of one vector."""
+        """Draw the start vector like a table with one row."""
         init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 
 
 class GlobalEmbedding(WithStartToken):
-    """Each byte's vector plus its position's; a patch has those of its J bytes side by side, D_g features."""
+    """Byte vectors plus position vectors; a patch concatenates those of its J bytes to D_g features."""
 
     def __init__(self, model: MegaByteSpec) -> None:
         super().__init__(model, model.global_model.d_model)
@@ -80,7 +80,7 @@ class GlobalEmbedding(WithStartToken):
         self.position = Learned(LearnedSpec(), model.context_length, share)
 
     def forward(self, text: Int[Tensor, "B M J"], first: Int[Tensor, "b 1"]) -> Float[Tensor, "B M D_g"]:
-        """The vectors of patches, the first of which is number `first` of its row."""
+        """Return the vectors of patches, starting with patch `first` of each row."""
         places = torch.arange(text.shape[1] * text.shape[2], device=text.device)
         positions = self.position(first * text.shape[2] + places).unflatten(1, text.shape[1:])
         vectors: Tensor = self.token(text) + positions
@@ -88,23 +88,23 @@ class GlobalEmbedding(WithStartToken):
 
 
 class LocalEmbedding(WithStartToken):
-    """For each byte the vector of the one before it; for a patch's first byte, the start."""
+    """For each byte the vector of the previous one; for a patch's first byte, the start vector."""
 
     def __init__(self, model: MegaByteSpec) -> None:
         super().__init__(model, model.local_model.d_model)
         self.token = table(model.vocab_size, model.local_model.d_model)
 
     def forward(self, text: Int[Tensor, "B M J"]) -> Float[Tensor, "B M J D"]:
-        """The vectors of the bytes before each byte of each patch."""
+        """Return the vectors of the bytes before each byte of each patch."""
         start = self.start.expand(*text.shape[:2], 1, -1)
         return torch.cat((start, self.token(text[..., :-1])), dim=2)
 
 
 @module_for(MegaByteSpec)
 class MegaByte(CausalModel):
-    """A large model that goes from patch to patch, and a small one that writes the bytes of each."""
+    """A large model over patches and a small one that generates the bytes of each patch."""
 
-    probes: ClassVar = {"contexts": "B M D_g"}  # of each patch, as the global model gives it to the local one
+    probes: ClassVar = {"contexts": "B M D_g"}  # context of each patch, from the global to the local model
     spec: MegaByteSpec
 
     def __init__(self, model: MegaByteSpec) -> None:
@@ -123,7 +123,7 @@ class MegaByte(CausalModel):
 
     @torch.no_grad()
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """The global layers after the start, and no byte written."""
+        """Return the states of the global layers after the start vector, and an empty current patch."""
         size = self.spec.patch_size
         layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
@@ -140,16 +140,16 @@ class MegaByte(CausalModel):
         last_only: bool = False,
         with_logits: bool = True,
     ) -> Output:
-        """Logits of the byte after each position, (B, T, V), and the state after these bytes; see `CausalModel`."""
+        """Return logits of the byte after each position, (B, T, V), and the state; see `CausalModel`."""
         check_positions_fit(tokens.shape[1], self.spec.context_length)
         context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
         text = self._patches(tokens, context, state)  # (B, M, J)
         contexts = probe(self, "contexts", self._contexts(text, context, state))  # (B, M, D_g)
-        first = context.shared_positions[:, :1] // self.spec.patch_size  # the number of the first patch of `text`
+        first = context.shared_positions[:, :1] // self.spec.patch_size  # index of the first patch of `text`
         newest = context.ends[:, None] // self.spec.patch_size
         rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
         patch, patch_context = text[rows, newest - first][:, 0], contexts[rows, newest - first][:, 0]
-        answered = context.shared_positions + 1  # the bytes that the logits are of
+        answered = context.shared_positions + 1  # positions of the bytes that the logits predict
         if state is not None:
             _partial(state).update(patch, patch_context)
         if last_only:
@@ -159,9 +159,9 @@ class MegaByte(CausalModel):
         return Output(logits, state.advance(context.ends) if state else None, context.aux_loss, x)
 
     def _patches(self, tokens: Tokens, context: ForwardContext, state: State | None) -> Int[Tensor, "B M J"]:
-        """The new bytes in their patches: the first holds what its row already had of it, the last has a free place.
+        """Arrange new bytes in patches: the first includes those of the current patch, the last has free places.
 
-        Each row's bytes move by what it had, so that all rows' patches begin at the same place.
+        Bytes are shifted by the number already in the current patch, so that the patches of all rows are aligned.
         """
         size, length = self.spec.patch_size, tokens.shape[1]
         if state is None:
@@ -176,7 +176,7 @@ class MegaByte(CausalModel):
     def _contexts(
         self, text: Int[Tensor, "B M J"], context: ForwardContext, state: State | None
     ) -> Float[Tensor, "B M D_g"]:
-        """The global model's context of each patch; its caches then hold all patches that are complete."""
+        """Compute the context of each patch by the global model, whose caches then hold all complete patches."""
         size = self.spec.patch_size
         first = context.shared_positions[:, :1] // size
         x = self.global_embedding(text[:, :-1], first)
@@ -185,7 +185,7 @@ class MegaByte(CausalModel):
             num_patches = None if context.num_tokens is None else context.num_tokens // size + 1
             return self._globally(x, _beside(context, x, num_tokens=num_patches))
         complete = context.ends // size - first[:, 0]
-        # decoding completes a patch once in J steps: asking is cheaper than a step of the global model for nothing
+        # only one in J decoded bytes completes a patch: this check (a synchronization) is cheaper than a needless step
         if bool((complete > 0).any()):
             layers = [layer.layer for layer in state.layers if isinstance(layer, PatchState)]
             x = self._globally(x, _beside(context, x, first[:, 0] + 1, complete), layers)
@@ -194,7 +194,7 @@ class MegaByte(CausalModel):
     def _globally(
         self, x: Float[Tensor, "B M D_g"], context: ForwardContext, layers: list[LayerState] | None = None
     ) -> Float[Tensor, "B M D_g"]:
-        """The global model's output after each patch."""
+        """Return the global model's output after each patch."""
         state = None if layers is None else State(context.positions[:, 0], layers, x.shape[1])
         y: Tensor = self.global_model.final_norm(self.global_model.run(x, context, state), context)
         return y
@@ -206,11 +206,11 @@ class MegaByte(CausalModel):
         first: Int[Tensor, "b 1"],
         context: ForwardContext,
     ) -> Float[Tensor, "B S D"]:
-        """The local model's output for each byte, computed from those before it; every patch is a text of its own."""
+        """Return the local model's output for each byte, from those before it; each patch is a separate sequence."""
         size = self.spec.patch_size
         x = self.local_embedding(text) + self.projection(contexts.unflatten(2, (size, -1)))
         starts = (first + torch.arange(text.shape[1], device=text.device)) * size
-        num_tokens = (context.ends[:, None] + 1 - starts).clamp(0, size)  # with the byte after each row's last
+        num_tokens = (context.ends[:, None] + 1 - starts).clamp(0, size)  # including the byte after each row's last
         x = x.flatten(0, 1)
         inner = _beside(context, x, num_tokens=num_tokens.flatten())
         y: Tensor = self.local_model.final_norm(self.local_model.run(x, inner), inner)
@@ -227,5 +227,5 @@ def _partial(state: State) -> PartialPatch:
 def _beside(
     context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
 ) -> ForwardContext:
-    """The context of what another stack reads in the same pass; both add to the same losses."""
+    """Return the context of another stack in the same pass, with the same list of losses."""
     return replace(ForwardContext.of(x, lengths, num_tokens), aux_losses=context.aux_losses)

@@ -1,4 +1,4 @@
-"""How processes share the embeddings of a model of patches: the vectors of some bytes for each."""
+"""Tensor parallelism of MegaByte's embeddings."""
 
 from archetype.models.megabyte.module import GlobalEmbedding, LocalEmbedding
 from archetype.roles.parallel import Plans, TablePlan
@@ -7,8 +7,8 @@ from archetype.spec.registry import provides
 
 @provides("parallel", GlobalEmbedding, LocalEmbedding)
 class EmbeddingPlans(Plans[GlobalEmbedding | LocalEmbedding]):
-    """The vectors of some bytes for each process."""
+    """Split plans of the embeddings."""
 
     def tensor(self, size: int) -> TablePlan:
-        """The table of bytes is divided, which a tied head multiplies by; those of positions stay whole."""
+        """Split the table of bytes by rows, which a tied head shares; position vectors are replicated."""
         return TablePlan("token")

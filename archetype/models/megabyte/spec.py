@@ -1,4 +1,4 @@
-"""Models of patches of bytes, and of the bytes in each."""
+"""Specification of MegaByte."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -19,19 +19,19 @@ __all__ = ["MegaByte"]
 
 @part
 class MegaByte(CausalSpec):
-    """A global model over patches of `patch_size` bytes, and a local one over the bytes of each (Yu 2023).
+    """A global model over patches of `patch_size` bytes, and a local model over the bytes of each patch (Yu 2023).
 
-    A byte's vector has 1 / patch_size of the global model's width for the global model, which reads whole patches, and
-    the local model's width for the local one, to which a projection of the global model's output is added.
+    For the global model, which reads whole patches, a byte's vector has 1 / patch_size of its width. For the local
+    model a byte's vector has the local width, and a projection of the global model's output is added to it.
 
     Attributes:
-        vocab_size: values of a byte, V.
-        context_length: longest text, in bytes.
-        patch_size: bytes of a patch, J.
+        vocab_size: number of byte values, V.
+        context_length: maximal length in bytes.
+        patch_size: bytes per patch, J.
         global_model: the stack over patches.
-        local_model: the stack over a patch's bytes.
-        head: how vectors become logits.
-        initialization: how weights are drawn.
+        local_model: the stack over the bytes of a patch.
+        head: head that reads the final vectors.
+        initialization: initialization of the weights.
     """
 
     letters: ClassVar[Mapping[str, str]] = {"T": "bytes of a sequence"}
@@ -46,7 +46,7 @@ class MegaByte(CausalSpec):
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """Global and local."""
+        """Global and local stack."""
         sides = (("global_model.", self.global_model), ("local_model.", self.local_model))
         return tuple(
             StackView(prefix, side.layers, side.final_norm, side.d_model, causal=True, residual=side.residual)

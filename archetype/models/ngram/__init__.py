@@ -1,1 +1,1 @@
-"""Models of the newest n tokens (Bengio 2003); of one token, the bigram model."""
+"""N-gram models (Bengio 2003), including the bigram model."""

@@ -1,4 +1,4 @@
-"""The cost of models of the newest n tokens."""
+"""The cost of n-gram models."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from archetype.parts.head.cost import HeadCost
 
 @cost_of(spec.NGram)
 class NGramCost(ModelCost):
-    """Layers on the vectors of the newest n tokens; only answered tokens are computed."""
+    """Cost of layers on the vectors of the newest n tokens; only positions with logits are computed."""
 
     def __init__(self, model: spec.NGram) -> None:
         super().__init__(model)
@@ -21,34 +21,34 @@ class NGramCost(ModelCost):
         self.table = symbol("V", model.vocab_size) * d
         widths = [symbol("n", model.n) * d, *(multiple("w", features, d) for features in model.hidden)]
         self.hidden = list(pairwise(widths))
-        self.width = widths[-1]  # features that the head reads
+        self.width = widths[-1]  # input features of the head
         self.head = HeadCost.of(model.head, self.width, model.vocab_size)
 
     def embedding_parameters(self) -> Counts:
-        """Parameters of the token table and of hidden layers."""
+        """Return the parameters of the token table and hidden layers."""
         hidden = {f"hidden.{i}": linear(*widths, bias=True) for i, widths in enumerate(self.hidden)}
         return {"embedding.token": self.table} | hidden
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of hidden layers and head."""
+        """Return the FLOPs of hidden layers and head."""
         tokens = work.answered_tokens
         hidden = {f"hidden.{i}": 2 * tokens * inputs * outputs for i, (inputs, outputs) in enumerate(self.hidden)}
         return hidden | super().flops(work)
 
     @property
     def state_names(self) -> list[str]:
-        """The newest tokens; a bigram model keeps none."""
+        """Name of the state; empty for a bigram model."""
         return ["newest tokens"] * (self.n > 1)
 
     def state_parts(self, length: int, source: int) -> list[StatePart]:
-        """The newest tokens."""
+        """Return the state: the newest tokens."""
         return [StatePart("newest tokens", "ngram", (0,), 0, self.state(length)[1])]
 
     def state(self, length: int, source: int | None = None) -> tuple[int, int]:
-        """The tokens that are read again with the next one."""
+        """Return the number of tokens that are read again with the next one."""
         return 0, self.n - 1
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The tokens, each hidden layer's input and tanh, and the head."""
+        """Return the bytes of tokens, hidden layers' inputs and activations, and the head."""
         hidden = sum(work.input_bytes(width.value) for widths in self.hidden for width in widths)
         return work.tokens * self.n * INT64 + hidden + self.head.saved_activations(work)

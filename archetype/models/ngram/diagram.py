@@ -1,4 +1,4 @@
-"""How a model of the newest n tokens is drawn."""
+"""Diagrams of n-gram models."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from archetype.roles.drawing import Step, Stream, Streams, pill, streams_of, tit
 
 @streams_of(NGram)
 def ngram(model: NGram, cost: NGramCost, text: Callable[[Formula], str]) -> Streams:
-    """Vectors side by side, and layers above them; nothing is added to anything."""
+    """Draw concatenated vectors and the layers above them, without a residual stream."""
     steps = [
         pill("tokens", f"{model.n} newest tokens", "(B, n)"),
         Step("embedding.token", "embedding", "V × D", field="d_model"),

@@ -1,4 +1,4 @@
-"""How much each of the n tokens of a recorded pass moves the first hidden layer."""
+"""Contribution of each of the n tokens to the first hidden layer in a recorded pass."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from archetype.spec.registry import provides
 
 
 def series(model: PartTrace) -> Iterator[Series]:
-    """The norm of each slot's share of the first layer's sum; nothing where there is no hidden layer."""
+    """Yield the norm of each token's contribution to the first layer; nothing without hidden layers."""
     if "hidden.0.in" not in model.activations:
         return
     n = model.module.spec.n

@@ -1,4 +1,4 @@
-"""The n-gram model: the next token from the newest n."""
+"""The n-gram model: predicts the next token from the newest n."""
 
 from dataclasses import dataclass
 
@@ -20,14 +20,14 @@ from archetype.weights.linear import Linear
 
 @dataclass
 class NGramState(LayerState):
-    """The n - 1 newest tokens, the newest last; those before a text's start are arbitrary."""
+    """The newest n - 1 tokens, newest last; arbitrary before the start of a sequence."""
 
     tokens: Int[Tensor, "B newest"]
 
 
 @module_for(NGramSpec)
 class NGram(CausalModel):
-    """The vectors of the n newest tokens side by side, through hidden layers to logits (Bengio 2003, equation 1)."""
+    """Concatenated vectors of the newest n tokens, hidden layers, and logits (Bengio 2003, equation 1)."""
 
     spec: NGramSpec
 
@@ -41,7 +41,7 @@ class NGram(CausalModel):
         self.add_head(model.head, model.vocab_size, model.width)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """The newest tokens, whose number follows from n alone."""
+        """Return the state for the newest n - 1 tokens, whatever the capacity."""
         return [NGramState(torch.zeros(batch, self.spec.n - 1, dtype=torch.long, device=device))]
 
     def forward(
@@ -52,7 +52,7 @@ class NGram(CausalModel):
         last_only: bool = False,
         with_logits: bool = True,
     ) -> Output:
-        """Logits of the token after each position, (B, T, V), and the state after these tokens; see `CausalModel`."""
+        """Return logits of the token after each position, (B, T, V), and the state; see `CausalModel`."""
         context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
         newest = self._newest(state)
         before = tokens.new_zeros(tokens.shape[0], self.spec.n - 1) if newest is None else newest.tokens
@@ -69,7 +69,7 @@ class NGram(CausalModel):
         return Output(logits, state.advance(context.ends), hidden=x)
 
     def windows(self, text: Int[Tensor, "B S"], context: ForwardContext) -> Float[Tensor, "B T nD"]:
-        """For each position its vector and those of the n - 1 before it, the oldest first; zeros before the start."""
+        """Concatenate the vectors of each position and the n - 1 before it, oldest first; zeros before the start."""
         offsets = torch.arange(text.shape[1], device=text.device) - (self.spec.n - 1)
         exists = context.shared_positions[:, :1] + offsets >= 0
         vectors: Tensor = self.embedding.token(text) * exists[..., None]

@@ -1,4 +1,4 @@
-"""Models of the newest n tokens."""
+"""Specification of n-gram models."""
 
 from typing import Literal
 
@@ -19,19 +19,19 @@ __all__ = ["NGram"]
 
 @part
 class NGram(CausalSpec):
-    """The next token from the `n` newest, through layers of tanh (Bengio 2003); n = 1 is the bigram model.
+    """Prediction of the next token from the newest `n` through tanh layers (Bengio 2003); n = 1 is the bigram model.
 
-    `hidden` are the layers' widths. Before a text's start stand vectors of zeros.
+    `hidden` lists the widths of the layers. Vectors before the start of a sequence are zero.
 
     Attributes:
-        vocab_size: tokens of the vocabulary, V.
-        context_length: longest text, in tokens.
-        n: newest tokens that are read.
+        vocab_size: vocabulary size, V.
+        context_length: maximal length in tokens.
+        n: number of tokens that are read.
         d_model: features of each vector, D.
         hidden: widths of the hidden layers.
-        activation: their nonlinearity.
-        head: how vectors become logits.
-        initialization: how weights are drawn.
+        activation: activation of the hidden layers.
+        head: head that reads the final vectors.
+        initialization: initialization of the weights.
     """
 
     kind: Literal["ngram"] = "ngram"
@@ -46,7 +46,7 @@ class NGram(CausalSpec):
 
     @property
     def width(self) -> int:
-        """Features that the head reads."""
+        """Input features of the head."""
         return self.hidden[-1] if self.hidden else self.n * self.d_model
 
     @model_validator(mode="after")

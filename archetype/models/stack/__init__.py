@@ -1,1 +1,1 @@
-"""Layers one after the other, and the norm at their end."""
+"""Stacks: consecutive layers and a final norm."""

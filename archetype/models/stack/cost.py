@@ -1,4 +1,4 @@
-"""The cost of a stack of blocks. Equal layers are counted once."""
+"""The cost of a stack of blocks; equal layers are counted once."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
@@ -18,35 +18,35 @@ _WIDTHS = {"global_model.": "D_g", "local_model.": "D_l"}
 class LayerGroup(NamedTuple):
     """Equal layers of a stack."""
 
-    layers: tuple[int, ...]  # their places in the stack
-    cost: BlockCost  # of one of them
-    owners: int  # how many of them have weights of their own
+    layers: tuple[int, ...]  # indices in the stack
+    cost: BlockCost  # of one layer
+    owners: int  # number of layers with weights of their own
 
     @property
     def number(self) -> Formula:
-        """L; a single layer needs no symbol."""
+        """Number of layers, as symbol L unless it is one."""
         return symbol("L", len(self.layers)) if len(self.layers) > 1 else constant(1)
 
     @property
     def number_of_weights(self) -> Formula:
-        """How often their parameters are there."""
+        """Number of layers with weights of their own, as a formula."""
         return self.number if self.owners == len(self.layers) else constant(self.owners)
 
     @property
     def label(self) -> str:
-        """The places in short: `0-11`, `0,2..24`, `0-4,6-10`."""
+        """The indices in short notation: `0-11`, `0,2..24`, `0-4,6-10`."""
         return label(self.layers)
 
 
 class StatePart(NamedTuple):
-    """The state of some equal layers.
+    """State of some equal layers.
 
     Attributes:
-        name: the layers in short, or a state beside layers.
-        kind: of their mixer.
-        layers: their places among the state's parts.
-        numbers: in the type of the state.
-        integers: beside them, in 64 bits.
+        name: layers in short notation, or name of a state outside the layers.
+        kind: kind of their mixer.
+        layers: their indices.
+        numbers: numbers in the data type of the state.
+        integers: 64-bit integers.
     """
 
     name: str
@@ -56,17 +56,17 @@ class StatePart(NamedTuple):
     integers: int = 0
 
     def nbytes(self, itemsize: int) -> int:
-        """Bytes, where a number has `itemsize`."""
+        """Return the bytes for numbers of `itemsize` bytes."""
         return self.numbers * itemsize + self.integers * INT64
 
 
 class StackActivations(NamedTuple):
-    """Bytes that a stack saves for the backward pass."""
+    """Bytes that a stack saves for backward."""
 
-    shared: int  # by all layers, and by the final norm
+    shared: int  # shared by all layers, and by the final norm
     blocks: int
-    largest_block: int  # with the gradient that its backward pass begins with
-    block_inputs: int  # all that is saved of blocks whose activations are computed again, with what they leave
+    largest_block: int  # including the gradient at the start of its backward pass
+    block_inputs: int  # all that is saved of recomputed blocks, including published keys and values
 
 
 class StackCost:
@@ -79,7 +79,7 @@ class StackCost:
         self.groups = group_equal_layers(stack, self.d)
 
     def parameters(self) -> Counts:
-        """Parameters beside the blocks, by module."""
+        """Return the parameters outside the blocks, by module."""
         counts = {"final_norm": self.final_norm.parameters()}
         if self.stack.relative_bias is not None:
             position, heads = self.stack.relative_bias
@@ -88,11 +88,11 @@ class StackCost:
         return prefixed(self.prefix, counts)
 
     def state(self, length: int, source: int = 0) -> int:
-        """Numbers in the state of one row with room for `length` tokens, which looks at `source` tokens."""
+        """Return the numbers in the state of one sequence of `length` tokens with a source of `source` tokens."""
         return sum(len(group.layers) * group.cost.state(length, source) for group in self.groups)
 
     def state_parts(self, length: int, source: int = 0) -> Iterator[StatePart]:
-        """The state of one row, by groups of equal layers; arguments as of `state`."""
+        """Yield the state of one sequence by groups of equal layers; arguments as for `state`."""
         for group in self.groups:
             count, crosses = len(group.layers), group.cost.cross is not None
             kind = str(getattr(group.cost.block.mixer, "kind", "")) + (" and cross-attention" if crosses else "")
@@ -100,7 +100,7 @@ class StackCost:
             yield StatePart(f"layers {group.label}", kind, group.layers, numbers, count * crosses)
 
     def saved_activations(self, work: TrainingWork) -> StackActivations:
-        """Bytes saved for the backward pass."""
+        """Return the bytes saved for backward."""
         shared: dict[Hashable, int] = {}
         blocks = largest = left = 0
         for group in self.groups:
@@ -116,12 +116,12 @@ class StackCost:
 
 
 def group_equal_layers(stack: spec.StackView, d: Formula) -> list[LayerGroup]:
-    """The distinct layers of a stack, in the order in which they first stand.
+    """Group equal layers, in order of first occurrence.
 
-    A layer that uses the weights of another is equal to it. A layer whose mixer differs by layer, as random blocks of
-    BigBird do, is equal to no other.
+    A layer that shares the weights of another is equal to it. A layer whose mixer differs by layer, such as BigBird
+    with random blocks, is equal to no other.
     """
-    by_identity: dict[int, list[int]] = {}  # repeated layers are one object, and hashing a block takes long
+    by_identity: dict[int, list[int]] = {}  # repeated layers are one object, and hashing blocks is slow
     for index, block in enumerate(stack.layers):
         first = index if block.weights_of is None else block.weights_of
         by_identity.setdefault(id(stack.layers[first]), []).append(index)
@@ -142,7 +142,7 @@ def _owners(stack: spec.StackView, layers: Sequence[int]) -> int:
 
 
 def labelled(text: str) -> list[int]:
-    """Places of layers that `label` wrote in short."""
+    """Parse layer indices in short notation."""
     if ".." in text:
         first, _, rest = text.partition(",")
         second, _, last = rest.partition("..")
@@ -152,10 +152,10 @@ def labelled(text: str) -> list[int]:
 
 
 def label(layers: Sequence[int]) -> str:
-    """Places of layers in short."""
+    """Return layer indices in short notation."""
     steps = {after - before for before, after in pairwise(layers)}
     if len(layers) > 2 and len(steps) == 1 and steps != {1}:
         return f"{layers[0]},{layers[1]}..{layers[-1]}"
-    grouped = groupby(enumerate(layers), key=lambda place: place[1] - place[0])  # of equal distance: without a gap
+    grouped = groupby(enumerate(layers), key=lambda place: place[1] - place[0])  # equal difference: consecutive
     runs = [[layer for _, layer in run] for _, run in grouped]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -1,4 +1,4 @@
-"""A stack of layers: in memory an explicit tuple of blocks, in a file as short as its pattern allows."""
+"""Layers of a stack: a tuple of blocks in memory, and groups with repetitions in files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -13,14 +13,14 @@ __all__ = ["Layers", "Repeat"]
 
 
 class Repeat(Spec):
-    """`block`, or the group `blocks` in turn, `repeat` times.
+    """`block`, or the group `blocks`, repeated `repeat` times.
 
     Attributes:
-        repeat: how many times.
-        shared: whether all repetitions have the weights of the first (Lan 2019; Dehghani 2018).
-        reinject: whether each repetition reads the first one's input again, added to the stream.
-        block: one layer.
-        blocks: several layers in turn.
+        repeat: number of repetitions.
+        shared: whether all repetitions share the weights of the first (Lan 2019; Dehghani 2018).
+        reinject: whether the input of the first repetition is added to that of each further one.
+        block: a single layer.
+        blocks: several layers in order.
     """
 
     repeat: Size = 1
@@ -31,7 +31,7 @@ class Repeat(Spec):
 
 
 def expand(items: Any) -> Any:
-    """Write out every {repeat: n, block: ...} and {repeat: n, blocks: [...]} of a file's list of layers."""
+    """Expand every {repeat: n, block: ...} and {repeat: n, blocks: [...]} in a list of layers."""
     if not isinstance(items, list | tuple):
         return items
     layers: list[Any] = []
@@ -80,7 +80,7 @@ def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]
         return [block.model_dump(mode="json", context=info.context) for block in layers]
     items: list[Any] = []
     start = 0
-    users: dict[int | None, int] = {}  # of each layer the first that uses its weights
+    users: dict[int | None, int] = {}  # first layer that shares the weights of each layer
     for index, block in enumerate(layers):
         users.setdefault(block.weights_of, index)
     while start < len(layers):
@@ -99,7 +99,7 @@ def _compressed(layers: tuple[Block, ...], info: SerializationInfo) -> list[Any]
 
 
 def _item(times: int, group: Sequence[Block], info: SerializationInfo, words: dict[str, Any]) -> dict[str, Any]:
-    """One entry of a file's list: a block, or a group that repeats."""
+    """Return one entry of a file's list: a block, or a repeated group."""
     blocks = [block.model_dump(mode="json", context=info.context) for block in group]
     if times == 1:
         return {"block": blocks[0]}
@@ -107,7 +107,7 @@ def _item(times: int, group: Sequence[Block], info: SerializationInfo, words: di
 
 
 def _shared(layers: Sequence[Block], start: int, users: Mapping[int | None, int]) -> tuple[int, int]:
-    """Size and number of repetitions of the group at `start` whose weights the layers after it use."""
+    """Return size and number of repetitions of the group at `start` whose weights the following layers share."""
     size = users.get(start, start) - start
     if not size or any(block.weights_of is not None for block in layers[start : start + size]):
         return 1, 1

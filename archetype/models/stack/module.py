@@ -1,4 +1,4 @@
-"""Blocks one after the other, and the norm at their end."""
+"""A stack of blocks with a final norm."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,9 +17,9 @@ from archetype.nn.residual import enter, leave
 
 
 class Blocks(nn.ModuleList):
-    """The blocks of a stack, a module for each layer with weights of its own, under the layer's index.
+    """The blocks of a stack; modules exist, by index, for layers with weights of their own.
 
-    Indexed and walked through it is the stack: a layer that uses an earlier one's weights is that one's module again.
+    Indexing and iteration cover all layers: a layer that shares weights returns the module of the earlier layer.
     """
 
     def __init__(self, modules: Sequence[nn.Module | int]) -> None:
@@ -45,10 +45,10 @@ class Blocks(nn.ModuleList):
 
 
 class Stack(nn.Module):
-    """The layers of a specification, as a model or as one side of it.
+    """The layers of a specification, as a model or as one of its sides.
 
     Attributes:
-        num_recomputed: first blocks whose activations are not held while training, but computed again by backward.
+        num_recomputed: number of first blocks with activation checkpointing in training.
     """
 
     def __init__(self, stack: StackView) -> None:
@@ -64,11 +64,11 @@ class Stack(nn.Module):
         self.final_norm = build_norm(stack.final_norm, stack.d_model)
 
     def new_layers(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> list[LayerState]:
-        """An empty state for each layer."""
+        """Return an empty state for each layer."""
         return [block.new_state(batch, capacity, dtype, device) for block in self.blocks]  # type: ignore[operator]
 
     def run(self, x: Vectors, context: ForwardContext, state: State | None = None) -> Vectors:
-        """The vectors after all layers, before the final norm; the state's layers go on in place."""
+        """Return the vectors after all layers, before the final norm; states are updated in place."""
         context.position_bias, context.left = self.position_bias, {}
         stream = enter(self.residual, x)
         stream = self.run_blocks(
@@ -79,9 +79,9 @@ class Stack(nn.Module):
     def run_blocks(
         self, layers: range, stream: Tensor, context: ForwardContext, states: Sequence[LayerState] | None = None
     ) -> Tensor:
-        """The residual stream after some layers, the states of all of which go on in place."""
+        """Return the residual stream after some layers; their states are updated in place."""
         context.sources = self.sources
-        read: dict[int | None, Tensor] = {}  # what layers read whose input comes again
+        read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
         for index in layers:
             if index in self.reinjected:
                 stream = stream + read[self.reinjected[index]]
@@ -91,7 +91,7 @@ class Stack(nn.Module):
         return stream
 
     def run_block(self, index: int, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
-        """The residual stream after one layer."""
+        """Return the residual stream after one layer."""
         block, context.layer = self.blocks[index], index
         if index < self.num_recomputed and state is None and block.training and torch.is_grad_enabled():
             return recomputed(block, x, context)
@@ -100,12 +100,12 @@ class Stack(nn.Module):
 
 
 def place_of(stack: StackView, layer: int) -> Place:
-    """The place of a layer in its stack."""
+    """Return the place of a layer in its stack."""
     contents = sum(len(block.contents) for block in stack.layers[:layer])
     return Place(stack.d_model, layer, len(stack.layers), stack.causal, contents, stack.residual, stack.vocab_size)
 
 
 def _block_or_index(stack: StackView, layer: int) -> nn.Module | int:
-    """The module of a layer, or the index of the layer whose weights it uses."""
+    """Return the module of a layer, or the index of the layer whose weights it shares."""
     block = stack.layers[layer]
     return build_block(block, place_of(stack, layer)) if block.weights_of is None else block.weights_of

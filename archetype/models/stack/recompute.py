@@ -1,4 +1,4 @@
-"""Activation checkpointing: backward computes a block's activations again, from its input (Chen 2016)."""
+"""Activation checkpointing: the backward pass recomputes a block's activations from its input (Chen 2016)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from archetype.nn.context import ForwardContext, Vectors
 
 
 def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors:
-    """The output of a block without a cache, of which only the input is held until backward; equal to the bit."""
+    """Return the output of a block, saving only its input for backward; recomputation is exact to the bit."""
     shared, left, layer, is_first = dict(context.shared), dict(context.left), context.layer, True
 
     def run(x: Vectors) -> Vectors:
@@ -21,7 +21,7 @@ def recomputed(block: nn.Module, x: Vectors, context: ForwardContext) -> Vectors
             is_first = False
             y = block(x, context, None)
             return y
-        with _buffers_unchanged(block):  # such as a norm's running statistics, which have counted this batch
+        with _buffers_unchanged(block):  # such as running statistics, which already include this batch
             then = replace(context, shared=dict(shared), layer=layer, left=dict(left), aux_losses=[])
             y = block(x, then, None)
             return y
@@ -35,6 +35,6 @@ def _buffers_unchanged(block: nn.Module) -> Iterator[None]:
     buffers = [(buffer, buffer.clone()) for buffer in block.buffers()]
     try:
         yield
-    finally:  # the second computation ends by an exception as soon as it has all that backward needs
+    finally:  # recomputation stops by an exception once backward has all it needs
         for buffer, before in buffers:
             buffer.copy_(before)

@@ -1,4 +1,4 @@
-"""Layers one after the other, what must hold between them, and the norm at their end."""
+"""Stacks: layers, consistency checks between them, and a final norm."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ __all__ = ["SizedStack", "Stack", "StackView"]
 
 
 class EndsWithNorm(Spec):
-    """Has `layers` and a `final_norm`, which may be left out where the last layer gives normalized vectors."""
+    """Specification with `layers` and a `final_norm`, which may be omitted if the last layer normalizes its output."""
 
     @model_validator(mode="after")
     def _end_is_normalized(self) -> Self:
@@ -30,7 +30,7 @@ class EndsWithNorm(Spec):
         return self
 
     def always_said(self) -> tuple[str, ...]:
-        """Where it is needed, its absence is written out."""
+        """Return `final_norm` if its absence must be written."""
         return ("final_norm",) if self._needs_norm() else ()
 
     def _needs_norm(self) -> bool:
@@ -40,12 +40,12 @@ class EndsWithNorm(Spec):
 
 
 class Stack(EndsWithNorm):
-    """One side of a model that has two.
+    """One side of a model with two sides.
 
     Attributes:
-        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
-        residual: how what the contents give is carried on.
-        final_norm: of what the last layer gives.
+        layers: list of blocks; {repeat: n, block: ...} stands for several.
+        residual: residual wiring of the layers.
+        final_norm: norm after the last layer.
     """
 
     layers: Layers
@@ -54,7 +54,7 @@ class Stack(EndsWithNorm):
 
 
 class SizedStack(Stack):
-    """One side of a model whose sides differ in width.
+    """One side of a model whose sides have different widths.
 
     Attributes:
         d_model: features of each vector, D.
@@ -64,51 +64,51 @@ class SizedStack(Stack):
 
 
 class StackView(NamedTuple):
-    """A stack as it stands in its model: what costs and checks need to know of it."""
+    """A stack within its model, as costs and checks see it."""
 
-    prefix: str  # of its modules' names: "", "encoder.", ...
+    prefix: str  # of module names: "", "encoder.", ...
     layers: tuple[Block, ...]
     final_norm: AnyNorm
     d_model: int
     causal: bool
-    crosses: bool = False  # whether its blocks may look at an encoder's output
+    crosses: bool = False  # whether its blocks may have cross-attention
     residual: Residual = ResidualSum()
-    block_field: str = ""  # path of the one block that all its layers are, where the specification says it once
-    vocab_size: int = 0  # ids of the tokens that it reads; 0 where it reads vectors that stand for no token
-    layer_features: int = 0  # of the vectors that the embedding gives layers beside the stream; 0 where it gives none
+    block_field: str = ""  # path of the block that is repeated for all layers, if the specification has it once
+    vocab_size: int = 0  # vocabulary size of its input; 0 if it reads vectors, not tokens
+    layer_features: int = 0  # features of per-layer embedding vectors; 0 without them
 
     def field(self, layers: int | str) -> str:
-        """The path of one layer, or of several as brackets name them."""
+        """Return the path of a layer, or of several in index notation."""
         return self.block_field or f"{self.prefix}layers[{layers}]"
 
     @property
     def relative_bias(self) -> tuple[Any, int] | None:
-        """The table of position biases that its layers share, and the number of heads."""
+        """The position bias table shared by its layers, and the number of heads; None without one."""
         return next(iter(_relative_biases(self.layers)), None)
 
     @property
     def sources(self) -> frozenset[int]:
-        """The layers of which later ones read what they leave."""
+        """Indices of the layers whose published values later layers read."""
         sources = (block.mixer.source(index) for index, block in enumerate(self.layers))
         return frozenset(source for source in sources if source is not None)
 
     @property
     def divides(self) -> bool:
-        """Whether a layer needs nothing but the vectors of the one before it."""
+        """Whether each layer depends only on the output of the previous one."""
         return self.residual.is_sum and not self.sources and self.reads_tokens_at is None
 
     @property
     def readers(self) -> tuple[int, ...]:
-        """The layers that read what the embedding gives them beside the stream."""
+        """Indices of the layers that read per-layer embedding vectors."""
         return tuple(dict.fromkeys(index for index, _, part in self.parts() if part.layer_features))
 
     @property
     def reads_tokens_at(self) -> str | None:
-        """The path of the first field by which a layer reads ids of tokens, or what was looked up by them."""
+        """Path of the first field through which a layer reads token ids or per-layer embeddings, if any."""
         return next((path for _, path, part in self.parts() if part.tokens_read_by or part.layer_features), None)
 
     def parts(self) -> Iterator[tuple[int, str, Any]]:
-        """The parts of all contents, with the index of the layer and with their paths."""
+        """Yield the parts of all contents with their layer index and path."""
         for index, block in enumerate(self.layers):
             for name, content in block.contents.items():
                 for path, part in content.named_parts():
@@ -116,7 +116,7 @@ class StackView(NamedTuple):
                     yield index, f"{self.field(index)}.{'cross_attention' if name == 'cross' else name}{inner}", part
 
     def check(self) -> None:
-        """Check, inside a validator, what must hold between the layers, the width and the direction of a stack."""
+        """Check, in a validator, the consistency of layers, width and direction."""
         for index, block in enumerate(self.layers):
             self._check_repetition(index, block)
             place, attention = self.field(index), block.cross_attention
@@ -139,7 +139,7 @@ class StackView(NamedTuple):
             invalid(f"{self.prefix}layers", cause + f"{other.dump()} for {other_heads}", "make them equal")
 
     def _check_tokens(self) -> None:
-        """Ids of tokens, and what is looked up by them beside the stream, are read where there are any."""
+        """Refuse parts that look up token ids in a stack that reads vectors only."""
         for _, path, part in self.parts():
             if not self.vocab_size and (field := part.tokens_read_by) is not None:
                 cause = "it is looked up by ids of tokens, and these layers read vectors alone"
@@ -154,7 +154,7 @@ class StackView(NamedTuple):
             )
 
     def _check_source(self, index: int, block: Block) -> None:
-        """A layer may read what an earlier one leaves."""
+        """Check that a layer reads values only of an earlier, compatible layer."""
         if (source := block.mixer.source(index)) is None:
             return
         with inside(f"{self.field(index)}.mixer"):
@@ -163,7 +163,7 @@ class StackView(NamedTuple):
             block.mixer.check_source(self.layers[source].mixer, self.d_model)
 
     def used_of_other_stage(self, num_stages: int) -> tuple[int, int] | None:
-        """A layer and the one whose weights it uses, where another of a pipeline's stages has that one."""
+        """Return a layer and the layer whose weights it shares, if they are in different pipeline stages."""
         for number in range(num_stages):
             own = stage_layers(number, num_stages, len(self.layers))
             for index in own:
@@ -172,7 +172,7 @@ class StackView(NamedTuple):
         return None
 
     def _check_repetition(self, index: int, block: Block) -> None:
-        """A layer may use the weights of an earlier one that is like it and has its own."""
+        """Check that a layer shares weights only with an earlier, equal layer that has its own."""
         if block.weights_of is None:
             return
         place = f"{self.prefix}layers[{index}]"
@@ -190,7 +190,7 @@ class StackView(NamedTuple):
 
 
 def _relative_biases(layers: Sequence[Block]) -> list[tuple[Any, int]]:
-    """Every distinct table of position biases that the layers ask for."""
+    """Return every distinct position bias table that the layers require."""
     biases: dict[tuple[Any, int], None] = {}
     for block in layers:
         for mixer in block.mixer.each():

@@ -1,1 +1,1 @@
-"""Vision transformers: a picture as a sequence of patches (Dosovitskiy 2020)."""
+"""Vision transformers: images as sequences of patches (Dosovitskiy 2020)."""

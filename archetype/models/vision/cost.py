@@ -1,4 +1,4 @@
-"""The cost of encoders of pictures."""
+"""The cost of image encoders."""
 
 from archetype.cost.formula import Counts, prefixed, symbol
 from archetype.cost.registry import cost_of, linear
@@ -10,7 +10,7 @@ from archetype.parts.embedding.cost import EmbeddingCost
 
 @cost_of(spec.VisionEncoder)
 class VisionEncoderCost(EncoderCost):
-    """A picture has one length: its patches, and perhaps learned tokens."""
+    """Cost of an image encoder; all images have the same number of positions."""
 
     reads = "images"
     embedding: EmbeddingCost
@@ -19,19 +19,19 @@ class VisionEncoderCost(EncoderCost):
         super().__init__(model)
         self.max_length, self.learned_tokens = model.context_length, model.learned_tokens
         side = symbol("J", model.patch_size, model)
-        self.patch = model.num_channels * side * side  # numbers of one patch
+        self.patch = model.num_channels * side * side  # numbers per patch
 
     def embedding_parameters(self) -> Counts:
-        """Parameters of patches, the learned tokens and positions."""
+        """Return the parameters of patch projection, learned tokens, positions and norm."""
         patch = {"patch": linear(self.patch, self.d, bias=True), **dict.fromkeys(self.learned_tokens, self.d)}
         embedding = self.embedding.parameters()
         return prefixed("embedding.", patch | {name: embedding[name] for name in ("position", "norm")})
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of patches and head."""
+        """Return the FLOPs of patch projection and head."""
         patches = work.rows * (work.length + -1 * len(self.learned_tokens))
         return {"embedding.patch": 2 * patches * self.patch * self.d} | super().flops(work)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The pixels, and what the norm saves."""
+        """Return the bytes of pixels, and what the norm saves."""
         return work.input_bytes(self.patch.value) + self.embedding.norm.saved_activations(work.tokens)

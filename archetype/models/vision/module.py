@@ -1,4 +1,4 @@
-"""The vision encoder: a picture as a text of patches."""
+"""The vision encoder: an image as a sequence of patches."""
 
 import torch
 from jaxtyping import Float
@@ -32,8 +32,8 @@ class PatchEmbedding(nn.Module):
         self.dropout = embedding.dropout
 
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Vectors:
-        """The learned vectors, where there are any, and those of the patches row by row."""
-        dtype = self.patch.weight.dtype  # what is summed keeps the weights' type under autocast
+        """Return the vectors of learned tokens, if any, and of the patches, row by row."""
+        dtype = self.patch.weight.dtype  # sums keep the weights' data type under autocast
         x = self.patch(patches(images.to(dtype), self.spec.patch_size)).to(dtype)
         learned = [getattr(self, name).expand(x.shape[0], 1, -1) for name in self.spec.learned_tokens]
         x = torch.cat((*learned, x), dim=1) if learned else x
@@ -44,20 +44,20 @@ class PatchEmbedding(nn.Module):
         return dropout(x, self.dropout, self.training)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Draw a learned token as a table of one vector."""
+        """Draw a learned token like a table with one row."""
         init_weight(tensor[None], f"embedding.{name}", self.spec.initialization, self.spec.num_layers, generator)
         return True
 
 
 def patches(images: Float[Tensor, "B channels height width"], size: int) -> Float[Tensor, "B T pixels"]:
-    """Squares of size x size, row by row; pixels = channels * size * size, by channel, row and column."""
+    """Cut images into size x size patches, row by row; pixels = channels * size * size, by channel, row and column."""
     grid: Tensor = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))
     return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 @module_for(spec.VisionEncoder)
 class VisionEncoder(Stack, BaseModel):
-    """A stack of blocks that sees all patches of a picture at once (Dosovitskiy 2020)."""
+    """A bidirectional stack of blocks over the patches of an image (Dosovitskiy 2020)."""
 
     def __init__(self, encoder: spec.VisionEncoder) -> None:
         super().__init__(encoder.stacks[0])
@@ -67,22 +67,22 @@ class VisionEncoder(Stack, BaseModel):
         self.add_head(encoder.head, 0, encoder.d_model)
 
     def pooled(self, hidden: Vectors) -> Float[Tensor, "B D"]:
-        """The vector of each image: the class token's, or the patches' mean; through the pooler where there is one."""
+        """Return the vector of each image: the class token's or the mean, through the pooler if there is one."""
         x = hidden[:, 0] if self.spec.class_token else hidden.mean(dim=1)
         return x if self.pooler is None else self.pooler(x)
 
     def class_logits(self, hidden: Vectors, context: ForwardContext, classifier: Classifier) -> Float[Tensor, "B Y"]:
-        """Logits of the classes of each image."""
+        """Return the logits of the classes of each image, (B, Y)."""
         return classifier(self.pooled(hidden))
 
     def forward(self, images: Float[Tensor, "B channels height width"]) -> Output:
-        """The hidden vectors of the class token, where there is one, and of the patches; the head's logits (B, Y).
+        """Return the hidden vectors of learned tokens and patches, (B, T, D), and the head's logits, (B, Y).
 
         Args:
-            images: of the channels and the size that the specification says.
+            images: with the channels and size of the specification.
 
         Raises:
-            SpecError: the images are of another size.
+            SpecError: the images have another size.
         """
         check_image_size(self.spec, images)
         x = self.embedding(images)  # (B, T, D)
@@ -93,7 +93,7 @@ class VisionEncoder(Stack, BaseModel):
 
 
 def check_image_size(encoder: spec.VisionEncoder, images: Float[Tensor, "B channels height width"]) -> None:
-    """Raise where the pictures are not what the model's positions and patches are for."""
+    """Raise an error for images of another size than the model's."""
     expected = encoder.num_channels, encoder.image_size, encoder.image_size
     if images.shape[1:] != expected:
         size, needed = (" x ".join(map(str, shape)) for shape in (images.shape[1:], expected))

@@ -1,4 +1,4 @@
-"""Encoders of pictures."""
+"""Specification of image encoders."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
@@ -26,25 +26,25 @@ __all__ = ["VisionEncoder"]
 
 @part
 class VisionEncoder(EndsWithNorm, ModelSpec):
-    """A picture as a text of patches (Dosovitskiy 2020).
+    """An image as a sequence of patches (Dosovitskiy 2020).
 
-    A `class_token` before the patches stands for the picture; without it the mean of the patches does. `pooler` adds a
-    layer with tanh on it. DeiT has a `distillation_token` beside the class token.
+    The vector of an image is that of a learned `class_token` before the patches, or else the mean of the patches.
+    `pooler` applies a linear layer and tanh to it. DeiT has a `distillation_token` next to the class token.
 
     Attributes:
-        image_size: height and width of a picture, in pixels.
-        patch_size: height and width of a patch, in pixels.
-        num_channels: of a picture.
+        image_size: height and width of an image in pixels.
+        patch_size: height and width of a patch in pixels.
+        num_channels: channels of an image.
         d_model: features of each vector, D.
-        class_token: whether a learned vector stands before the patches.
-        distillation_token: whether another follows it, from which a teacher's answers were learned (Touvron 2020).
-        embedding: how patches become vectors.
-        layers: blocks in turn, of which {repeat: n, block: ...} writes several.
-        residual: how what the contents of its layers give is carried on.
-        final_norm: of what the last layer gives; said with {kind: none} where a pre-norm stack has none.
-        pooler: a layer with tanh on the pooled vector.
-        head: what is answered for the picture.
-        initialization: how weights are drawn.
+        class_token: whether a learned class token precedes the patches.
+        distillation_token: whether a second token follows it, trained to match a teacher (Touvron 2020).
+        embedding: patch embedding.
+        layers: list of blocks; {repeat: n, block: ...} stands for several.
+        residual: residual wiring of the layers.
+        final_norm: norm after the last layer; {kind: none} states that a pre-norm stack has none.
+        pooler: whether the pooled vector passes through a linear layer and tanh.
+        head: head that reads the vector of the image.
+        initialization: initialization of the weights.
     """
 
     renamed: ClassVar[dict[str, str]] = {"channels": "num_channels"}
@@ -68,27 +68,27 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
 
     @property
     def context_length(self) -> int:
-        """Positions: the patches, and the learned vectors before them."""
+        """Number of positions: patches and learned tokens."""
         return (self.image_size // self.patch_size) ** 2 + len(self.learned_tokens)
 
     @property
     def learned_tokens(self) -> tuple[str, ...]:
-        """Names of the learned vectors before the patches, in their order."""
+        """Names of the learned tokens before the patches, in order."""
         return tuple(name for name in ("class_token", "distillation_token") if getattr(self, name))
 
     @property
     def image_shape(self) -> tuple[int, int]:
-        """Channels, and pixels of a side."""
+        """Channels, and side length in pixels."""
         return self.num_channels, self.image_size
 
     def with_class_head(self, num_classes: int, of_tokens: bool = False) -> Self:
-        """A head of the pooled vector."""
+        """Return the model with a classification head."""
         head = ClassificationHead(num_classes=num_classes, dropout=self.embedding.dropout)
         return self.replace(head=head, pooler=False)
 
     @property
     def stacks(self) -> tuple[StackView, ...]:
-        """The one stack."""
+        """The only stack."""
         return (StackView("", self.layers, self.final_norm, self.d_model, causal=False, residual=self.residual),)
 
     @model_validator(mode="after")

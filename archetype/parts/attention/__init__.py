@@ -1,1 +1,1 @@
-"""Attention over the pairs of positions that a pattern allows (Bahdanau 2014; Vaswani 2017; Ainslie 2023)."""
+"""Attention over the pairs of positions allowed by a pattern (Bahdanau 2014; Vaswani 2017; Ainslie 2023)."""

@@ -1,4 +1,4 @@
-"""What positions add to scores: numbers of each pair of positions, or such that depend on the queries too."""
+"""Position biases of attention scores: per pair of positions, or depending on the queries too."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def score_bias(module: nn.Module) -> ScoreBias | QueryBias:
-    """The module of positions that do not rotate.
+    """Return the module of positions that do not rotate, after checking its class.
 
     Raises:
-        SpecError: attention does not know how to call it.
+        SpecError: it is neither a `ScoreBias` nor a `QueryBias`.
     """
     if isinstance(module, ScoreBias | QueryBias):
         return module
@@ -30,13 +30,13 @@ def score_bias(module: nn.Module) -> ScoreBias | QueryBias:
 
 
 def biased(bias: nn.Module, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
-    """The position bias of scores, (b, H, T, S), and minus infinity where a pair is not allowed."""
+    """Return the position bias of the scores, (b, H, T, S), with minus infinity for masked pairs."""
     scores: Tensor = bias(queries, keys)
     return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
 
 
 def mask_of_queries(attention: Attention, q: Heads, context: ForwardContext, keys: Tensor) -> Tensor:
-    """What queries add to their scores, and minus infinity where a pair is not allowed, (B, H, T, S)."""
+    """Return what the queries add to their scores, with minus infinity for masked pairs, (B, H, T, S)."""
     added: Tensor = attention.score_bias(q, context.shared_positions, keys, context)  # type: ignore[misc]
     return (added * attention.score_function.scale).masked_fill(~attention.allowed(context, keys), -math.inf)
 
@@ -44,14 +44,14 @@ def mask_of_queries(attention: Attention, q: Heads, context: ForwardContext, key
 def attend_with_queries(
     attention: Attention, q: Heads, k: RowKeys, v: RowKeys, context: ForwardContext, keys: Tensor
 ) -> Heads:
-    """Attend where positions depend on the queries too.
+    """Attend with a position bias that depends on the queries.
 
     Args:
-        attention: with a `QueryBias`.
-        q: queries.
-        k: keys.
-        v: values.
-        context: of the pass.
+        attention: module with a `QueryBias`.
+        q: queries (B, H, T, P).
+        k: keys (B, K, S, P).
+        v: values (B, K, S, P).
+        context: forward context.
         keys: positions of the keys, (b, S).
     """
     assert isinstance(attention.score_bias, QueryBias)

@@ -1,4 +1,4 @@
-"""The core of attention: from queries, keys and values to their mixture, over the pairs that are allowed."""
+"""The core of attention: softmax of scores over the allowed pairs, times the values."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,20 +23,22 @@ def attend(
     mask: Tensor | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "B H T Q"]:
-    """softmax(scores) v, softmax in float32 at least. A query that may see nothing gets any finite vector.
+    """Return softmax(scores) v, with the softmax in at least float32.
+
+    A query whose keys are all masked gets an arbitrary finite vector.
 
     Args:
         q: queries of H heads.
-        k: keys of K heads; each serves H / K heads of queries.
-        v: values.
-        score: how scores are made.
-        mask: (b, h, T, S): False, or minus infinity, where a pair is not allowed; other numbers are added.
-        causal: the queries are the last T of S places, and see those up to their own; where T < S the mask says so too.
+        k: keys of K heads; each serves H / K query heads.
+        v: values of K heads.
+        score: the score function.
+        mask: (b, h, T, S): boolean, False where masked; or numbers added to the scores, -inf where masked.
+        causal: the queries are the last T of S positions and see keys up to their own; for T < S a mask is required.
     """
     if (y := recorded(attend_few, q, k, v, score, mask, causal)) is not None:
         return y
     assert not causal or mask is not None or q.shape[2] == k.shape[2]
-    k, v = k.to(q.dtype), v.to(q.dtype)  # a state may keep fewer bits
+    k, v = k.to(q.dtype), v.to(q.dtype)  # a cache may have lower precision
     if score.is_scaled_product and (is_symbolic(q.shape[2]) or q.shape[2] > 1):
         is_plain = (mask is None or causal) and not score.dropout
         if is_plain and (y := fused.attention(q, k, v, score.scale, causal)) is not None:
@@ -52,7 +54,7 @@ def attend(
             scale=score.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
-    if is_symbolic(q.shape[2]):  # no rows of an unknown number are joined: each head has keys of its own
+    if is_symbolic(q.shape[2]):  # heads cannot be grouped for a symbolic length: repeat keys and values per head
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     weights = dropout(attention_weights(q, k, score, mask, causal), score.dropout).to(q.dtype)
     return (weights.reshape(*v.shape[:2], -1, v.shape[2]) @ v).view(*q.shape[:3], v.shape[3])
@@ -65,7 +67,7 @@ def attention_weights(
     mask: Tensor | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "B H T S"]:
-    """softmax(scores), before dropout; arguments as of `attend`."""
+    """Return softmax(scores) before dropout; arguments as for `attend`."""
     scores = score.scores(q, k)
     if causal and mask is None:
         mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).tril()
@@ -79,7 +81,7 @@ def attend_few(
     recorder: Recorder, q: Heads, k: Float[Tensor, "B K S P"], v: Float[Tensor, "B K S Q"], score: ScoreFunction,
     mask: Tensor | None = None, causal: bool = False,
 ) -> Float[Tensor, "B H T Q"] | None:  # fmt: skip
-    """Record attention of few queries under a mask."""
+    """Record attention of few queries under a mask; None if the native kernel does not support it."""
     if (causal and mask is None) or score.additive is not None or k.dtype != v.dtype:
         return None
     return native.attend(recorder, q, k, v, score.scale, softcap=score.softcap, sinks=score.sinks, mask=mask)
@@ -94,10 +96,10 @@ def attend_tiles(
     bias: Bias | None = None,
     valid: Bool[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B H T Q"]:
-    """softmax(scores) v over the allowed pairs only, of a whole text.
+    """Return softmax(scores) v of whole sequences, computed only in the tiles that contain allowed pairs.
 
-    Of several pieces, each gives every query a mixture of its keys' values and the logarithm of the sum of their
-    weights; by these sums the mixtures are joined.
+    Each piece gives every query a weighted mean of its values and the log-sum-exp of its scores; with several pieces,
+    the means are combined with weights softmax(log-sum-exps), which is exact.
     """
     if len(pieces) == 1:
         queries, keys, values, mask = gather_tiles(q, k, v, pieces[0], bias, valid)

@@ -1,4 +1,4 @@
-"""The cost of attention, within a text and to a source."""
+"""Costs of self-attention and cross-attention."""
 
 from collections.abc import Hashable, Mapping
 
@@ -15,9 +15,9 @@ from archetype.roles.pattern import Shape
 
 @cost_of(spec.Attention)
 class AttentionCost(MixerCost):
-    """Four projections, and two products over pairs of positions.
+    """Cost of four projections and two products over pairs of positions.
 
-    An additive score counts its product with w, not its tanh.
+    For an additive score, the product with w is counted, its tanh is not.
     """
 
     divides_state = True
@@ -44,7 +44,7 @@ class AttentionCost(MixerCost):
         self.projections = qkv | {"o": Linear(q, d, bias.o)}
         if part.projects_globally:
             self.projections |= {f"{name}_global": projection for name, projection in qkv.items()}
-        if part.gate is not None:  # a number for each feature, or for each head
+        if part.gate is not None:  # one output per feature, or per head
             self.projections["gate"] = Linear(d, q if part.gate.per == "feature" else self.heads)
         if part.value_embedding is not None and (value_gate := part.value_embedding.gate) is not None:
             read = d if value_gate.features in (None, d.value) else constant(value_gate.features or 0)
@@ -53,11 +53,11 @@ class AttentionCost(MixerCost):
 
     @property
     def symbols(self) -> set[Symbol]:
-        """The sizes of attention, of its pattern and of its index."""
+        """Symbols of the sizes of attention, its pattern and its index."""
         return super().symbols | self.pattern.symbols | (self.index.symbols if self.index else set())
 
     def parameters(self) -> Counts:
-        """Projections, norms of queries and keys, the vector w of an additive score."""
+        """Return the parameters of projections, query and key norms, and the vector w of an additive score."""
         q_norm, k_norm = self._qk_norms()
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         counts |= {"q_norm": q_norm.parameters(), "k_norm": k_norm.parameters()}
@@ -71,20 +71,20 @@ class AttentionCost(MixerCost):
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def tables(self) -> Counts:
-        """Values of all heads."""
+        """Return the features of a row of the value embedding table: the values of all heads."""
         return {} if self.part.value_embedding is None else {"value_embedding": self.kv_features}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of each projection."""
+        """Return the input and output features of each projection."""
         index = self.index.projection_sizes() if self.index else {}
         own = {name: sizes[:2] for name, sizes in self.projections.items()}
         return own | {f"index.{name}": sizes for name, sizes in index.items()}
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass."""
+        """Return the FLOPs of one pass."""
         pairs, pattern = work.rows * self.q_features * self._pair_flops(work), self.part.pattern
         if isinstance(pattern, GlobalWindow) and pattern.global_projections and work.attention == "computed":
-            # rows of global queries are computed twice, and the second result counts
+            # global queries are computed in both ways, and the second result is used
             global_tokens = symbol("g", min(pattern.num_global_tokens, work.length.value))
             pairs = pairs + 2 * work.rows * self.q_features * global_tokens * work.length
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
@@ -94,20 +94,20 @@ class AttentionCost(MixerCost):
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def _pair_flops(self, work: Work) -> Formula:
-        """FLOPs of one feature of one head of one row, over the pairs of the pattern or those that are chosen."""
+        """Return the FLOPs of one feature of one head of one sequence, over the pairs allowed or chosen."""
         length = work.length.value
         most = length if self.index is None else self.index.most_keys(length)
         return self.pattern.chosen_pair_flops(work, most) if most < length else self.pattern.pair_flops(work)
 
     def state(self, length: int) -> int:
-        """Keys and values of the positions that are remembered, and what an index keeps of them; none of others."""
+        """Return the cached numbers after `length` tokens: keys, values and the index; 0 with `keys_from`."""
         if not self.has_keys:
             return 0
         own = 2 * self.pattern.cache_length(length) * self.kv_features.value
         return own + (self.index.state(length) if self.index else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Inputs, norms, angles, and what the products over pairs save."""
+        """Return the bytes saved for backward: inputs, norms, rotary angles, and the products over pairs."""
         heads, kv_heads, head_dim, rotary_dim, _ = self.sizes
         saved = work.input_bytes(self.d.value)
         for norm, features in zip(self._qk_norms(), (heads * head_dim, kv_heads * head_dim), strict=True):
@@ -117,9 +117,9 @@ class AttentionCost(MixerCost):
         if work.compute_dtype == "bfloat16":
             saved += self.position.layer_activations(heads, rotary_dim, work)
         saved += self.position.score_activations(work, self.sizes)
-        if gate := self.projections.get("gate"):  # the numbers, and the heads that they multiply
+        if gate := self.projections.get("gate"):  # the gate, and the heads that it multiplies
             saved += work.tokens * (gate.outputs.value + heads * head_dim) * work.itemsize
-        if self.part.value_embedding is not None:  # the rows that are added; of a gate the sigmoid and the factors
+        if self.part.value_embedding is not None:  # the added rows; with a gate, sigmoid and factors too
             saved += work.tokens * self.kv_features.value * work.itemsize
             if value_gate := self.projections.get("value_gate"):
                 saved += 2 * work.tokens * value_gate.outputs.value * work.itemsize
@@ -129,47 +129,47 @@ class AttentionCost(MixerCost):
         return saved + (self._tiled_attention(work, shapes) if shapes else self._dense_attention(work, work.length))
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Tables of positions."""
+        """Return the bytes of the position tables, shared by layers."""
         own = self.position.shared_activations(self.sizes.num_heads, self.sizes.rotary_dim, work)
         return {**own, **(self.index.shared_activations(work) if self.index else {})}
 
     def left_activations(self, work: TrainingWork) -> int:
-        """Keys and values."""
+        """Return the bytes of keys and values published for later layers."""
         return 2 * work.tokens * self.kv_features.value * work.itemsize
 
     def _qk_norms(self) -> tuple[NormCost, NormCost]:
-        """The norms of queries and of keys: each of all heads together, or of each head."""
+        """Return the costs of the query and key norms: over all heads together, or over each head."""
         norm, together = self.part.qk_norm, self.part.qk_norm_over == "all"
         q_features, k_features = (self.q_features, self.kv_features) if together else (self.head_dim, self.head_dim)
         return NormCost.of(norm, q_features), NormCost.of(norm if self.has_keys else NoNorm(), k_features)
 
     def _dense_attention(self, work: TrainingWork, keys: int) -> int:
-        """Bytes of queries, keys, values, what stands between them, and the result, when all pairs are computed.
+        """Return the bytes saved by attention over all pairs: q, k, v, intermediate results and the output.
 
-        Torch's kernel saves q, k, v, its result and a log-sum-exp for each query. Without it the weights of all pairs
-        are saved, in float32.
+        Torch's fused kernel saves q, k, v, its output and a log-sum-exp per query. Without it the weights of all pairs
+        are saved in float32.
         """
         part, tokens, itemsize = self.part, work.tokens, work.itemsize
         q, kv = tokens * self.q_features.value, work.rows * keys * self.kv_features.value
         pairs = tokens * part.num_heads * keys
         if part.score == "additive" or part.softcap is not None or part.sinks:
-            if part.score == "additive":  # the sums under tanh twice, once laid out for the product with w
+            if part.score == "additive":  # the sums under tanh twice, once in the layout for the product with w
                 scores = 2 * pairs * self.sizes.head_dim * itemsize
             else:
                 scores = pairs * FLOAT32 * (part.softcap is not None) + (q + kv) * itemsize
-            if part.sinks:  # their own weights
+            if part.sinks:  # the weights of the sinks
                 scores += tokens * part.num_heads * FLOAT32
-            # before softmax, where scores are held within what it takes, and behind it; then dropped out, or cast
+            # scores before and after the clamp and the softmax; then dropped out, or cast
             changed = pairs * itemsize if itemsize == 2 or part.dropout else 0
             weights = 2 * pairs * FLOAT32 + changed
             return scores + weights + (kv + q) * itemsize + (work.length * keys if work.causal else 0)
-        if part.dropout or self.position.biases_scores:  # not in torch's kernel; products in float32
+        if part.dropout or self.position.biases_scores:  # not supported by torch's fused kernel; products in float32
             return 3 * q * FLOAT32 + pairs * FLOAT32 * (3 if part.dropout else 1) + q * itemsize
-        own = kv if self.has_keys else 0  # else the layer that left them saves them
+        own = kv if self.has_keys else 0  # otherwise saved by the layer that computed them
         return 2 * (q + own) * itemsize + tokens * part.num_heads * FLOAT32
 
     def _tiled_attention(self, work: TrainingWork, shapes: list[Shape]) -> int:
-        """Bytes of gathered queries, keys and values, of two numbers for each pair of a tile, and of the result."""
+        """Return the bytes saved by attention in tiles: gathered inputs, two numbers per pair, and the output."""
         part, itemsize = self.part, work.itemsize
         heads, kv_heads, head_dim, *_ = self.sizes
         saved = 0
@@ -186,10 +186,10 @@ class AttentionCost(MixerCost):
 
 
 class CrossAttentionCost(AttentionCost):
-    """Attention to a source, whose keys and values are computed once, with the whole source."""
+    """Cost of cross-attention, whose keys and values are computed once per source."""
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass."""
+        """Return the FLOPs of one pass."""
         assert work.source is not None
         q = 2 * work.tokens * self.d * self.q_features
         kv = ZERO if work.phase == "decode" else 2 * work.rows * work.source * self.d * self.kv_features
@@ -197,7 +197,7 @@ class CrossAttentionCost(AttentionCost):
         return {"q": q, "k": kv, "v": kv, "scores": pairs, "mixture": pairs, "o": q}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """In float32 the source itself is saved once for all layers."""
+        """Return the bytes saved for backward; in float32 the source itself is saved once for all layers."""
         d = self.d.value
         cast = work.input_bytes(d, tokens=work.rows * work.source) if work.compute_dtype == "bfloat16" else 0
         return work.input_bytes(d) + cast + self._dense_attention(work, work.source)

@@ -1,4 +1,4 @@
-"""Cross-attention: from the target's positions to an encoder's output."""
+"""Cross-attention from target positions to the output of an encoder."""
 
 import torch
 
@@ -14,10 +14,10 @@ from archetype.parts.pattern.scores import ScoreFunction, present_keys
 
 
 class CrossAttention(MultiHeadProjection):
-    """Queries from the target, keys and values from an encoder's output (Bahdanau 2014; Vaswani 2017)."""
+    """Cross-attention: queries from the target, keys and values from the encoder (Bahdanau 2014; Vaswani 2017)."""
 
     def project(self, encoder_output: EncoderOutput) -> CrossKVCache:
-        """The source's keys and values, which stay the same for every token of the target."""
+        """Project the encoder's output to keys and values, which are reused for every target token."""
         rows, length = encoder_output.vectors.shape[:2]
         num_tokens = encoder_output.num_tokens
         if num_tokens is None:
@@ -26,11 +26,11 @@ class CrossAttention(MultiHeadProjection):
         return CrossKVCache(probe(self, "k", k), probe(self, "v", v), num_tokens)
 
     def empty_source(self, batch: int, length: int, dtype: torch.dtype, device: torch.device) -> CrossKVCache:
-        """Room for the keys and values of sources that are yet to be read."""
+        """Allocate keys and values for sources that have not been read yet."""
         return CrossKVCache.empty(batch, self.sizes.num_kv_heads, length, self.sizes.head_dim, dtype, device)
 
     def forward(self, x: Vectors, context: ForwardContext, source: CrossKVCache) -> Vectors:
-        """Let each position of the target attend to the source, which neighbouring rows of x may share."""
+        """Attend from target positions (B beams, T, D) to sources; `beams` consecutive rows of x share each source."""
         beams = x.shape[0] // source.keys.shape[0]
         q = (
             probe(self, "q", self.queries(x)).unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
@@ -47,7 +47,7 @@ class CrossAttention(MultiHeadProjection):
 def attend_to_source(
     recorder: Recorder, q: Heads, source: CrossKVCache, score: ScoreFunction, context: ForwardContext
 ) -> Heads | None:
-    """Record: attend to the tokens of each row's source alone, not to its padding."""
+    """Record attention to each row's source without its padding; None if the native kernel does not support it."""
     if score.additive is not None:
         return None
     last = context.cached("last of the source", lambda: (source.num_tokens - 1)[:, None].expand(-1, q.shape[2]))

@@ -1,4 +1,4 @@
-"""How attention is drawn."""
+"""Diagrams of attention."""
 
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import Alibi, RelativeBias, Rotary
@@ -7,19 +7,19 @@ from archetype.roles.drawing import SOURCE, Cell, Inside, X, inside_of, selectio
 
 @inside_of(Attention)
 def attention(part: Attention, modules: frozenset[str]) -> Inside:
-    """Queries, keys and values; what is done to them; scores; their mixture; the last projection (Vaswani 2017)."""
+    """Draw self-attention (Vaswani 2017)."""
     return _attention(part, modules, X)
 
 
 def cross_attention(part: Attention, modules: frozenset[str]) -> Inside:
-    """The same, with keys and values of an encoder's output."""
+    """Draw cross-attention, with keys and values from an encoder's output."""
     return _attention(part, modules, SOURCE)
 
 
 def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
     cells = [Cell("q", 0, 0, (X,)), Cell("k", 1, 0, (source,)), Cell("v", 2, 0, (source,))]
     width, row, below = 3, 1, {"q": "q", "k": "k"}
-    computed = "qk"  # what is normalized and rotated here
+    computed = "qk"  # heads that are normalized and rotated in this layer
     if part.keys_from is not None:
         cells[1:] = [Cell(name, 1 + column, 0, label=f"{name} of {_source(part.keys_from)}", kind="operation")
                      for column, name in enumerate("kv")]  # fmt: skip
@@ -63,7 +63,7 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
                       shape="(B, T, HP)", gives="heads"))  # fmt: skip
     last, row = "mixture", row + 2
     if part.gate is not None:
-        if further:  # the gate stands between them
+        if further:  # move the gate to the outside
             cells = [c._replace(column={"gate": 4, further[0]: 3}.get(c.name, c.column)) for c in cells]
         label = f"× {part.gate.activation}(gate)"
         cells.append(Cell("gated", 0, row, (last, "gate"), width, label, slim=True, kind="operation", gives="o.in"))
@@ -73,12 +73,12 @@ def _attention(part: Attention, modules: frozenset[str], source: str) -> Inside:
 
 
 def _source(layer: int) -> str:
-    """The layer whose keys and values are read, in words."""
+    """Name the layer whose keys and values are read."""
     return f"layer {layer}" if layer >= 0 else "the layer before" if layer == -1 else f"{-layer} layers before"
 
 
 def _scores(part: Attention) -> str:
-    """The formula from scores to weights."""
+    """Return the formula of the attention weights."""
     if part.score == "additive":
         return "softmax(wᵀ tanh(q + k))"
     scaled = "q kᵀ / √P" if part.scale is None else "q kᵀ · scale"

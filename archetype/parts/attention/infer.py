@@ -1,4 +1,4 @@
-"""Attention of a family that is not registered, by the names and shapes of its tensors."""
+"""Inference of an attention specification from the names and shapes of unknown tensors."""
 
 from math import gcd
 from typing import Literal, get_args
@@ -21,8 +21,8 @@ HEADS = ("num_attention_heads_per_layer", "num_attention_heads", "n_head", "n_he
          "decoder_attention_heads", "attention_heads")  # fmt: skip
 HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
 SCORE_SCALE = ("attention_multiplier", "softmax_scale")
-USUAL_HEAD_DIM = 64  # where nothing says how many heads there are
-HEAD_BY_HEAD = "query_key_value"  # the name of tensors in which queries, keys and values mostly lie head by head
+USUAL_HEAD_DIM = 64  # assumed if nothing tells the number of heads
+HEAD_BY_HEAD = "query_key_value"  # the name of fused tensors that usually interleave q, k and v per head
 
 PREFIX = (
     r"(?:\w+\.)*?(?:self_attn|self_attention|attention|attn|mha|mixer|multi_head_attention)\."
@@ -41,7 +41,7 @@ NAMES: NameTable = (
 
 
 def read(tensors: CheckpointMixer) -> Attention:
-    """The heads follow from keys and shapes, most else from which tensors there are."""
+    """Infer attention: head sizes from config keys and shapes, most other fields from the tensors present."""
     config, quirks = tensors.config, tensors.quirks
     heads, num_kv_heads, head_dim = _head_sizes(tensors)
     biased = {name: "qkv.bias" in tensors.shapes or f"{name}.bias" in tensors.shapes for name in "qkv"}
@@ -74,9 +74,9 @@ def read(tensors: CheckpointMixer) -> Attention:
 
 
 def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
-    """Heads of queries, heads of keys, and features of each head.
+    """Return the numbers of query heads and key/value heads, and the features of a head.
 
-    Where a key says how wide a head is, the tensors say how many this layer has, which may differ from layer to layer.
+    If a key gives the head size, the shapes give the number of heads of this layer, which may vary between layers.
     """
     rows = 1 if tensors.transposed else 0
     if "q.weight" in tensors.shapes:
@@ -101,14 +101,14 @@ def _head_sizes(tensors: CheckpointMixer) -> tuple[int, int, int]:
 
 
 def _rows_of_each(tensors: CheckpointMixer, rows: int, parts: int) -> int:
-    """The rows of each of so many equal parts."""
+    """Return rows / parts, or raise an error if it is not a whole number."""
     if rows < 1 or rows % parts:
         raise tensors.missing(f"attention with {rows} rows in a tensor that {parts} does not divide")
     return rows // parts
 
 
 def num_heads(tensors: CheckpointMixer) -> int:
-    """As a key says; else as many as have the usual width, or the widest below it that tensors allow."""
+    """Return the number of heads from a key; otherwise assume the usual head size, or the largest possible below it."""
     if (count := tensors.size(HEADS)) is not None:
         return count
     rows = 1 if tensors.transposed else 0
@@ -121,9 +121,9 @@ def num_heads(tensors: CheckpointMixer) -> int:
 
 
 def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple[VectorNorm, Literal["head", "all"]]:
-    """The norm of queries and keys, and whether of each head or of all together.
+    """Return the norm of queries and keys, and whether it is over each head or over all heads together.
 
-    One without weights that comes after the rotation is absent where nothing rotates (Llama 4).
+    A norm without weights that comes after the rotation is absent in layers without rotary positions (Llama 4).
     """
     if tensors.quirks.qk_norm:
         is_there = tensors.config.flag("use_qk_norm", True) and (rotates or not tensors.quirks.qk_norm_after_rope)
@@ -135,7 +135,7 @@ def _query_norm(tensors: CheckpointMixer, head_dim: int, rotates: bool) -> tuple
 
 
 def _query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
-    """The growth of queries with their position: of layers that do not rotate, or as rotary positions say it."""
+    """Return the scaling of queries with position: of layers without rotation, or from the rotary settings."""
     if tensors.config.get("attn_temperature_tuning") and not rotates:
         beta, length = tensors.config.positive("attn_scale"), tensors.config.size("floor_scale", None, MAX_LENGTH)
         return QueryScale(beta=beta, length=length, offset=1)
@@ -150,7 +150,7 @@ def _query_scale(tensors: CheckpointMixer, rotates: bool) -> QueryScale | None:
 
 
 def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
-    """The gate on attention's result, which may lie beside the queries."""
+    """Return the output gate, whose weights may be stored together with those of the queries."""
     beside = _gate_in_queries(tensors)
     if "gate.weight" not in tensors.shapes and not beside:
         return None
@@ -163,7 +163,7 @@ def _gate(tensors: CheckpointMixer, heads: int) -> OutputGate | None:
 
 
 def _gate_in_queries(tensors: CheckpointMixer) -> bool:
-    """Whether a gate on attention's result lies beside the queries, which then have twice the rows of values."""
+    """Whether the query matrix also holds the gate: it then has twice as many rows as the output matrix has inputs."""
     if "gate.weight" in tensors.shapes or "q.weight" not in tensors.shapes:
         return False
     (rows, columns), (outputs, inputs) = tensors.sides("q.weight"), tensors.sides("o.weight")
@@ -187,7 +187,7 @@ def _fused_order(tensors: CheckpointMixer) -> FusedOrder:
 
 
 def _score_scale(tensors: CheckpointMixer, head_dim: int) -> float | None:
-    """The factor of scores, where it is not the usual root."""
+    """Return the scale of the scores; None for the usual 1 / sqrt(head_dim)."""
     config = tensors.config
     if (width := config.optional_positive("query_pre_attn_scalar")) is not None:
         return None if width == head_dim else width**-0.5
@@ -201,7 +201,7 @@ def _score_scale(tensors: CheckpointMixer, head_dim: int) -> float | None:
 
 
 def _joint(mixer: Attention, tensors: CheckpointMixer, path: str, name: str) -> Joint | None:
-    """A gate beside each head's query; queries, keys and values one after the other, or head by head."""
+    """Return how a fused tensor is laid out: queries with gates, or queries, keys and values."""
     if path == "q" and mixer.gate is not None and "gate.weight" not in tensors.shapes:
         parts, _, times = _doubled_query(tensors).partition("_per_")
         first, second = ("q" if part == "query" else part for part in parts.split("_"))

@@ -1,4 +1,4 @@
-"""Scores, masked scores and weights of a recorded pass, recomputed from queries and keys as the part computes them."""
+"""Attention scores and weights of a recorded pass, recomputed from queries and keys."""
 
 import torch
 from jaxtyping import Bool
@@ -15,7 +15,7 @@ from archetype.spec.registry import provides
 
 
 def attention(part: PartTrace) -> AttentionSteps:
-    """All heads of self-attention or cross-attention."""
+    """Return the attention steps of all heads of self-attention or cross-attention."""
     module = part.module
     q, k, v = (part.activations[name] for name in "qkv")
     if isinstance(module, CrossAttention):
@@ -33,7 +33,7 @@ def attention(part: PartTrace) -> AttentionSteps:
 
 
 def _replace_global(steps: AttentionSteps, part: PartTrace) -> None:
-    """Put in the rows of global tokens what their own projections give."""
+    """Replace the rows of global tokens, which have their own projections."""
     module = part.module
     assert part.context is not None
     q, k, v = (part.activations[f"{name}_global"] for name in "qkv")
@@ -47,14 +47,14 @@ def _replace_global(steps: AttentionSteps, part: PartTrace) -> None:
 
 
 def attention_steps(score: ScoreFunction, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionSteps:
-    """The steps from queries and keys to weights.
+    """Compute the steps from queries and keys to weights.
 
     Args:
-        score: how scores are made.
+        score: the score function.
         q: queries (B, H, T, P).
         k: keys (B, K, S, P).
         v: values (B, K, S, Q).
-        mask: (b, h, T, S), true where a pair is allowed, or numbers that are added to scores (None: all are allowed).
+        mask: (b, h, T, S), True where a pair is allowed, or numbers added to the scores (None: all pairs are allowed).
     """
     scores = score.scores(q, k)
     if mask is None:
@@ -67,7 +67,7 @@ def attention_steps(score: ScoreFunction, q: Tensor, k: Tensor, v: Tensor, mask:
 
 
 def padding_mask(num_tokens: Tensor | None, k: Tensor) -> Bool[Tensor, "B 1 1 S"] | None:
-    """Which keys are no padding; None where none is."""
+    """Return a mask of keys that are not padding; None if there is no padding."""
     return None if num_tokens is None else present_keys(num_tokens, torch.arange(k.shape[2], device=k.device))
 
 

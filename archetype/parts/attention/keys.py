@@ -1,4 +1,4 @@
-"""What attention leaves for later layers that read its keys and values."""
+"""Keys and values that a layer publishes for later layers."""
 
 from typing import NamedTuple
 
@@ -9,13 +9,13 @@ from archetype.nn.cache import KVCache
 
 
 class Keys(NamedTuple):
-    """Keys and values as scores and mixtures take them: rotated, normalized and clipped.
+    """Keys and values ready for attention: normalized, rotated and clipped.
 
     Attributes:
-        k: keys of whole texts, or of all places of a cache.
-        v: their values.
-        positions: of each key of a cache; None where keys are those of whole texts, or `cache` says it.
-        cache: which holds them, in a step that is recorded.
+        k: keys of whole sequences, or of all cache slots.
+        v: values of the same positions.
+        positions: position of each cache slot (None: whole sequences, or see `cache`).
+        cache: the cache that holds them, in a recorded step.
     """
 
     k: Float[Tensor, "B K S P"]

@@ -1,4 +1,4 @@
-"""Attention, from projections to softmax: over the positions that a pattern allows, or over an encoder's output."""
+"""Self-attention over the pairs of positions that a pattern allows."""
 
 import math
 from dataclasses import replace
@@ -56,7 +56,7 @@ class Attention(MultiHeadProjection):
             else:
                 self.score_bias = score_bias(module)
         self.index = build_selection(attention.index, place, place.d_model)
-        # words, for a compiler looks no object of ours up in a table
+        # strings, as torch.compile cannot look up our objects in a dictionary
         self.rule = pattern_rule(pattern)
         self.pairs_key = (fingerprint(pattern), place.layer if self.rule.depends_on_layer else 0)
         own = place.layer if self.score_bias is not None and any(True for _ in self.score_bias.parameters()) else None
@@ -68,7 +68,7 @@ class Attention(MultiHeadProjection):
             )
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState | None:
-        """Empty keys and values for `capacity` positions, or for as many as the pattern will look back to."""
+        """Allocate a cache for `capacity` positions, or a ring buffer for the window of the pattern."""
         if self.spec.keys_from is not None:
             return None
         slots = self.rule.cache_length(capacity)
@@ -78,7 +78,7 @@ class Attention(MultiHeadProjection):
         return indexed(cache, index)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
+        """Attend from the new positions, (B, T, D), to themselves and the cache, to which they are appended."""
         q = self.apply_rope(self.queries(x), context.positions, context, self.q_norm)  # (B, H, T, P)
         q = self.scale_queries(q, context.positions)
         if (source := self.spec.source(context.layer)) is not None:
@@ -88,7 +88,7 @@ class Attention(MultiHeadProjection):
         if cache is None:
             k = self.apply_rope(k, context.positions, context, self.k_norm)
             q, k, v = probe(self, "q", q), probe(self, "k", k), probe(self, "v", v)
-            if context.rows is not None:
+            if context.rows is not None:  # context parallelism: T positions here, S in all
                 k, v = map(context.rows.shares.gather, (k, v))
             context.leave(Keys(k, v))
             sees_all = self.index is None
@@ -96,12 +96,13 @@ class Attention(MultiHeadProjection):
             y = y if self.q_global is None else self.attend_globally(y, x, context)
         else:
             own, _ = without_index(cache)
+            # one step in native kernels while a decode step is recorded, if they support this configuration
             step = recorded(attend_to_cache, self, q, context, own, (k, v)) if self.index is None else None
             y = self.attend_to_keys(q, context, *self.cached_keys(k, v, x, context, cache)) if step is None else step
         return self.merge_heads(self.apply_gate(y, x))
 
     def keys_of_layer(self, q: Heads, context: ForwardContext, left: Keys) -> Heads:
-        """Attend to the keys and values that an earlier layer has left."""
+        """Attend to keys and values that an earlier layer has published."""
         if left.cache is not None:
             if (y := recorded(attend_to_cache, self, q, context, left.cache)) is not None:
                 return y
@@ -113,7 +114,7 @@ class Attention(MultiHeadProjection):
     def cached_keys(
         self, k: KeyHeads, v: KeyHeads, x: Vectors, context: ForwardContext, state: LayerState
     ) -> tuple[Keys, Choice]:
-        """Append keys and values to the cache; all that it holds, and which of them are chosen."""
+        """Append keys and values to the cache. Return all that it holds, and the choice of the index."""
         cache, own = without_index(state)
         choice = EVERY_KEY
         if self.index is not None:
@@ -124,7 +125,7 @@ class Attention(MultiHeadProjection):
         return keys, choice
 
     def attend_to_keys(self, q: Heads, context: ForwardContext, keys: Keys, choice: Choice = EVERY_KEY) -> Heads:
-        """Attend to keys and values of new and earlier positions, or to those that are chosen."""
+        """Attend to cached keys and values, or to those that the index has chosen."""
         k, v, positions, _ = keys
         assert positions is not None
         if isinstance(self.score_bias, QueryBias):
@@ -136,7 +137,7 @@ class Attention(MultiHeadProjection):
         return attend(q, k, v, self.score_function, mask, causal)
 
     def chosen_keys(self, q: Heads, k: KeyHeads, v: KeyHeads, x: Vectors, context: ForwardContext) -> Heads:
-        """Attend within texts that are complete, each query to the keys that are chosen for it."""
+        """Attend within whole sequences, each query to the keys that its index has chosen; train the index."""
         assert self.index is not None
         positions = context.shared_positions
         choice = self.index(x, x, self.allowed(context, positions), context)
@@ -147,12 +148,12 @@ class Attention(MultiHeadProjection):
         return attend(q, k, v, self.score_function, mask)
 
     def sees_all_before(self, context: ForwardContext, num_keys: int) -> bool:
-        """Whether the new tokens are the last of the keys, in every row, and each sees all that stand before it."""
+        """Whether the new tokens are the last of all keys, in every sequence, and each sees all tokens before it."""
         is_full = self.causal and isinstance(self.spec.pattern, Full) and self.bias(context) is None
         return is_full and context.is_last_of(num_keys)
 
     def full_sequence(self, q: Heads, k: RowKeys, v: RowKeys, context: ForwardContext) -> Heads:
-        """Attend within texts that are complete: by tiles where they have fewer pairs than all."""
+        """Attend within whole sequences; in tiles if these have fewer pairs than the full matrix."""
         if isinstance(self.score_bias, QueryBias):
             keys = context.positions if context.document_ids is not None else context.shared_positions
             return attend_with_queries(self, q, k, v, context, keys)
@@ -172,7 +173,7 @@ class Attention(MultiHeadProjection):
         return attend(q, k, v, self.score_function, self.mask(context, context.shared_positions))
 
     def shared_rows(self, q: Heads, k: RowKeys, v: RowKeys, context: ForwardContext, rows: SharedRows) -> Heads:
-        """Attend from this process's positions to the keys and values of whole rows."""
+        """Attend from this process's positions to the keys and values of whole sequences (context parallelism)."""
         bias, outputs = self.bias(context), []
         where = MaskContext(self.causal, k.shape[2], self.layer)
         for piece in own_queries(rows, self.rule, self.causal):
@@ -185,7 +186,7 @@ class Attention(MultiHeadProjection):
         return torch.cat(outputs, dim=2)
 
     def each_length(self, q: Heads, k: KeyHeads, v: KeyHeads, context: ForwardContext) -> Heads:
-        """Attend within rows that are padded, those of one length together, as if they stood alone."""
+        """Attend within padded sequences whose pattern depends on the length: one batch per length, without padding."""
         assert context.num_tokens is not None
         y = torch.zeros_like(q)
         for length in context.num_tokens.clamp(min=1).unique().tolist():
@@ -196,12 +197,12 @@ class Attention(MultiHeadProjection):
         return y
 
     def mask(self, context: ForwardContext, keys: Tensor, chosen: Tensor | None = None) -> Tensor:
-        """Which pairs are allowed, (b, 1, T, S); with a position bias, its numbers and minus infinity elsewhere.
+        """Return the mask of allowed pairs, (b, 1, T, S); with a position bias, its values and -inf elsewhere.
 
         Args:
-            context: of the pass.
+            context: forward context.
             keys: positions of the keys, (b, S).
-            chosen: the pairs that are left of those that are allowed (None: all of these).
+            chosen: the allowed pairs that an index has chosen (None: all allowed pairs).
         """
         bias, queries = self.bias(context), context.shared_positions
         allowed = self.allowed(context, keys) if chosen is None else chosen
@@ -212,7 +213,7 @@ class Attention(MultiHeadProjection):
         return context.cached(self.bias_key, lambda: biased(bias, queries, keys, allowed))
 
     def allowed(self, context: ForwardContext, keys: Tensor) -> Tensor:
-        """Which pairs of new positions and keys, (b, 1, T, S), the pattern has and are of one document."""
+        """Return the pairs of new positions and keys, (b, 1, T, S), allowed by the pattern and within one document."""
 
         def pairs() -> Tensor:
             where = MaskContext(self.causal, keys.shape[1], self.layer)
@@ -224,26 +225,26 @@ class Attention(MultiHeadProjection):
         return context.cached(self.pairs_key, pairs)
 
     def bias(self, context: ForwardContext) -> nn.Module | None:
-        """The position bias of scores: the stack's table, or this mixer's own."""
+        """Return the position bias of the scores: the stack's table, or this layer's own module."""
         own = None if isinstance(self.score_bias, QueryBias) else self.score_bias
         return context.position_bias if isinstance(self.spec.position, RelativeBiasSpec) else own
 
     def apply_rope(self, x: Heads, positions: Tensor, context: ForwardContext, norm: nn.Module | None) -> Heads:
-        """Rotate queries or keys that stand at `positions`, where positions are rotary; perhaps normalize them then."""
+        """Rotate queries or keys by their positions if positions are rotary, then normalize if `qk_norm_after_rope`."""
         y = x if self.rotary is None else self.rotary(x, positions, context)
         return norm(y) if norm is not None and self.spec.qk_norm_after_rope else y
 
     def update_cache(
         self, k: KeyHeads, v: KeyHeads, context: ForwardContext, cache: KVCache
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Append keys and values; keys are stored as they are rotated at this length of the request."""
+        """Append keys and values; keys are stored rotated. Return all keys, values and positions."""
         return cache.append(self.apply_rope(k, context.positions, context, self.k_norm), v, context)
 
     def attend_globally(self, y: Heads, x: Vectors, context: ForwardContext) -> Heads:
-        """Replace the global tokens' results: they attend to all by projections of their own (Beltagy 2020, 3.1)."""
+        """Replace the results of global tokens, which attend to all with their own projections (Beltagy 2020, 3.1)."""
         assert isinstance(self.spec.pattern, GlobalWindow)
         assert self.q_global is not None and self.k_global is not None and self.v_global is not None
-        g = self.spec.pattern.num_global_tokens  # or all, of a text that is shorter
+        g = self.spec.pattern.num_global_tokens  # a short sequence has fewer global tokens
         q, k = (
             self.apply_rope(self.split_heads_and_norm(projected, norm), context.positions, context, norm)
             for projected, norm in ((self.q_global(x), self.q_norm), (self.k_global(x), self.k_norm))
@@ -261,7 +262,7 @@ def attend_to_cache(
     recorder: Recorder, attention: Attention, q: Heads, context: ForwardContext, cache: KVCache,
     new: tuple[KeyHeads, KeyHeads] | None = None,
 ) -> Heads | None:  # fmt: skip
-    """Record: append to the cache what is new, and attend to its filled places alone, or to the newest in a window."""
+    """Record a decode step: append the new keys and values and attend to the filled slots, or to the window."""
     pattern, score, bias = attention.spec.pattern, attention.score_function, attention.bias(context)
     if not isinstance(pattern, Full | Window) or not isinstance(bias, Alibi | RelativeBias | None):
         return None

@@ -1,4 +1,4 @@
-"""How processes share attention: some heads for each."""
+"""Tensor parallelism of attention: each process computes some of the heads."""
 
 from functools import partial
 
@@ -11,10 +11,10 @@ from archetype.spec.registry import provides
 
 @provides("parallel", Attention)
 class AttentionPlans(Plans[Attention]):
-    """Some heads for each process."""
+    """Split plans of attention."""
 
     def tensor(self, size: int) -> SplitPlan | None:
-        """Heads are divided, unless something is learned for, from, or computed over all of them together."""
+        """Split the heads, unless parameters or norms are shared by all of them."""
         own, sizes = self.module.spec, self.module.sizes
         is_biased = isinstance(own.position, RelativeBias) or not isinstance(self.module.score_bias, Alibi | None)
         is_normed = own.qk_norm_over == "all" and not own.qk_norm.is_absent

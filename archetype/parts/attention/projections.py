@@ -1,4 +1,4 @@
-"""The projections between a model's vectors and its heads."""
+"""Projections between a model's vectors and its attention heads."""
 
 import math
 from typing import ClassVar
@@ -19,14 +19,14 @@ Heads = Float[Tensor, "B H T P"]
 
 
 KeyHeads = Float[Tensor, "B K T P"]
-RowKeys = Float[Tensor, "B K S P"]  # of whole rows, where queries may be those of one process
+RowKeys = Float[Tensor, "B K S P"]  # of whole sequences; with context parallelism the queries have fewer positions
 
 
 class MultiHeadProjection(nn.Module):
-    """The four projections between a model's vectors and its heads, and how scores are made."""
+    """The projections between a model's vectors and its heads, and the score function."""
 
     parameter_roles: ClassVar = {"score": "vector"}  # of each head
-    probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S P", "heads": "B H T P"}  # as scores and o take them
+    probes: ClassVar = {"q": "B H T P", "k": "B K S P", "v": "B K S P", "heads": "B H T P"}  # inputs of scores and of o
 
     def __init__(self, attention: spec.Attention, d_model: int, vocab_size: int = 0) -> None:
         super().__init__()
@@ -58,20 +58,20 @@ class MultiHeadProjection(nn.Module):
                 self.value_gate = Linear(own.gate.features or d_model, self.sizes.num_kv_heads, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Sinks start as a score of zero."""
+        """Initialize sinks to zero."""
         if name == "sinks":
             tensor.zero_()
         return name == "sinks"
 
     def _norm(self, features: int) -> nn.Module | None:
-        """The norm of queries or keys: over each head, or over all `features` together."""
+        """Return the norm of queries or keys: over each head, or over all `features` together."""
         if self.spec.qk_norm.is_absent:
             return None
         return build_norm(self.spec.qk_norm, self.sizes.head_dim if self.spec.qk_norm_over == "head" else features)
 
     @property
     def score_function(self) -> ScoreFunction:
-        """The score of a query and a key; dropout only while training."""
+        """The score function; dropout applies only in training."""
         scale = self.spec.scale or 1 / math.sqrt(self.sizes.head_dim)
         p = self.spec.dropout if self.training else 0.0
         return ScoreFunction(scale, self.spec.softcap, self.score, p, self.sinks)
@@ -85,7 +85,7 @@ class MultiHeadProjection(nn.Module):
         return self.split_heads_and_norm(self.k(x), self.k_norm), self.split_heads_and_norm(self.v(x))
 
     def add_token_values(self, v: KeyHeads, x: Vectors, context: ForwardContext) -> KeyHeads:
-        """Add each token's row of the table to its values, times a factor of each head, where there is a table."""
+        """Add each token's row of the value embedding to its values, times a factor per head, if there is a table."""
         if self.value_embedding is None:
             return v
         assert context.tokens is not None
@@ -94,7 +94,7 @@ class MultiHeadProjection(nn.Module):
         return own
 
     def _value_factors(self, x: Vectors) -> Float[Tensor, "B K T 1"] | Float[Tensor, "1"]:
-        """What the rows are multiplied by: one number, or a gate of each head and position."""
+        """Return the factors of the rows: one learned number, or a gate per head and position."""
         if self.value_scale is not None:
             return self.value_scale
         own = self.spec.value_embedding
@@ -113,14 +113,14 @@ class MultiHeadProjection(nn.Module):
         return y if bound is None else y.clamp(-bound, bound)
 
     def scale_queries(self, q: Heads, positions: Tensor) -> Heads:
-        """Let queries grow with the logarithm of their position, where attention says so (Llama 4)."""
+        """Scale queries by the logarithm of their position, if configured (Llama 4)."""
         if (scale := self.spec.query_scale) is None:
             return q
         factors = 1 + scale.beta * torch.log1p(((positions + scale.offset) // scale.length).to(torch.float32))  # (B, T)
         return q * factors[:, None, :, None].to(q.dtype)
 
     def apply_gate(self, y: Heads, x: Vectors) -> Heads:
-        """Multiply the heads by activation(x Wg), where attention has a gate."""
+        """Multiply the heads by activation(x Wg), if attention has a gate."""
         if self.gate is None or self.spec.gate is None:
             return y
         activation = torch.sigmoid if self.spec.gate.activation == "sigmoid" else nn.functional.softplus
@@ -128,6 +128,6 @@ class MultiHeadProjection(nn.Module):
         return y * gate  # (B, H, T, P or 1)
 
     def merge_heads(self, y: Heads) -> Vectors:
-        """Concatenate the heads and project them back to the model's width."""
+        """Concatenate the heads and project them to the model's width."""
         z: Tensor = self.o(probe(self, "heads", y).transpose(1, 2).flatten(2))
         return z

@@ -1,4 +1,4 @@
-"""Mixers that look at other positions."""
+"""Specification of attention and its options."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -23,13 +23,13 @@ __all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEm
 
 
 class ProjectionBiases(Spec):
-    """Which of the four projections add a bias.
+    """Which of the four projections have a bias.
 
     Attributes:
-        q: of the queries' projection.
-        k: of the keys' projection.
-        v: of the values' projection.
-        o: of the output projection.
+        q: bias of the query projection.
+        k: bias of the key projection.
+        v: bias of the value projection.
+        o: bias of the output projection.
     """
 
     q: Flag = False
@@ -54,19 +54,19 @@ Biases = Annotated[
 ]
 
 
-# What a layer has in common with the one whose keys it reads: else these would stand for other positions or features.
+# Fields that must equal those of the layer whose keys are read: else keys would have other positions or features.
 OF_KEYS = ("num_heads", "num_kv_heads", "head_dim", "score", "qk_norm", "qk_norm_over", "qk_norm_after_rope",
            "position", "pattern")  # fmt: skip
 
 
 class OutputGate(Spec):
-    """A gate on attention's result before the output projection: activation(x Wg) (Qiu 2025).
+    """A gate on the attention output before the output projection: activation(x Wg) (Qiu 2025).
 
-    Every feature has a number of its own, or all features of a head share one.
+    Each feature has its own gate, or all features of a head share one.
 
     Attributes:
-        per: `feature`: every feature has a gate of its own; `head`: all features of a head share one.
-        activation: what makes the gate of x Wg.
+        per: `feature`: one gate for each feature; `head`: one gate shared by all features of a head.
+        activation: activation function of the gate.
     """
 
     per: Literal["feature", "head"] = "feature"
@@ -74,11 +74,11 @@ class OutputGate(Spec):
 
 
 class ValueGate(Spec):
-    """Each key/value head's factor of its row of a value table: scale * sigmoid(x W), of the first features of x.
+    """Factor of each key/value head for its row of a value embedding: scale * sigmoid(x W).
 
     Attributes:
-        features: of x that are read, the first ones (absent: all).
-        scale: of the sigmoid, which begins near one half.
+        features: number of leading features of x that the gate reads (absent: all).
+        scale: factor of the sigmoid, which is near one half at initialization.
     """
 
     features: Width | None = None
@@ -86,22 +86,22 @@ class ValueGate(Spec):
 
 
 class ValueEmbedding(Spec):
-    """A table with a value of each key/value head for every token id: v + g * row (nanochat; modded-nanogpt).
+    """Table with a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
 
     Attributes:
-        gate: what the row is multiplied by (absent: one number that is learned).
+        gate: factor of the row (absent: one learned number).
     """
 
     gate: ValueGate | None = None
 
 
 class QueryScale(Spec):
-    """Queries times 1 + beta ln(1 + floor(i / length)) at position i, which sharpens them in long texts (Llama 4).
+    """Query scaling by 1 + beta ln(1 + floor(i / length)) at position i; sharpens attention in long texts (Llama 4).
 
     Attributes:
-        beta: how much queries grow.
-        length: tokens after which they grow once more.
-        offset: the first position's number (Llama 4 has 1).
+        beta: strength of the scaling.
+        length: number of tokens after which the factor increases.
+        offset: index of the first position (1 in Llama 4).
     """
 
     beta: Positive
@@ -113,38 +113,38 @@ class QueryScale(Spec):
 class Attention(Mixer):
     """softmax(scale * q k^T) v over the pairs of `pattern`, then a projection; K key/value heads serve H query heads.
 
-    K = H is multi-head (Vaswani 2017), K = 1 multi-query (Shazeer 2019), between them grouped-query attention
-    (Ainslie 2023): query head h reads key/value head floor(h K / H). Absent: `num_kv_heads` is `num_heads`,
-    `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `softcap` bends a score s to c tanh(s / c)
-    (Gemma 2). `qk_norm` normalizes queries and keys before they are rotated, or after it with `qk_norm_after_rope`
-    (Hunyuan), each head's or all heads' together (Henry 2020; OLMo 2). `clip_qkv` bounds queries, keys and values to
-    -c ... c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, a learned logit of each head
-    stands beside the scores in the softmax, and its weight goes to no value (gpt-oss). `query_scale` lets
-    queries grow with their position. `dropout` falls on the weights. With `keys_from` a layer has queries alone, and
-    reads the keys and values of an earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
+    K = H is multi-head attention (Vaswani 2017), K = 1 multi-query (Shazeer 2019), and between them grouped-query
+    attention (Ainslie 2023): query head h reads key/value head floor(h K / H). Defaults: `num_kv_heads` is `num_heads`,
+    `head_dim` is d_model / num_heads, `scale` is 1 / sqrt(head_dim). `softcap` limits a score s to c tanh(s / c) (Gemma
+    2). `qk_norm` normalizes queries and keys before they are rotated, or after it with `qk_norm_after_rope` (Hunyuan),
+    over each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps queries, keys and values to -c ...
+    c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, each head has a learned logit in the
+    softmax whose weight goes to no value (gpt-oss). `query_scale` scales queries with their position. `dropout` applies
+    to the attention weights. With `keys_from` a layer has only queries of its own, and reads the keys and values of an
+    earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
 
     Attributes:
         num_heads: query heads, H.
-        num_kv_heads: key/value heads, K, a divisor of `num_heads` (absent: as many).
+        num_kv_heads: key/value heads, K, a divisor of `num_heads` (absent: `num_heads`).
         head_dim: features of each head, P (absent: d_model / num_heads).
-        bias: whether projections add a bias: true, false, or {q: true, ...}.
+        bias: whether projections have a bias: true, false, or {q: true, ...}.
         score: `dot`, a scaled product, or `additive`, w^T tanh(q + k).
         scale: factor of scores (absent: 1 / sqrt(head_dim)).
-        softcap: c, where scores are bent to c tanh(s / c) (absent: they are not).
-        clip_qkv: bound of queries, keys and values (absent: none).
+        softcap: c of the soft cap c tanh(s / c) on scores (absent: no cap).
+        clip_qkv: bound of queries, keys and values (absent: no bound).
         qk_norm: norm of queries and keys.
-        qk_norm_over: whether `qk_norm` is over each head's features, or over those of all heads together.
-        qk_norm_after_rope: whether `qk_norm` comes after the rotation.
-        sinks: a learned logit of each head beside the scores, whose weight goes to no value.
-        gate: what the result is multiplied by before the output projection (absent: nothing).
-        query_scale: how queries grow with their position (absent: they do not).
-        value_embedding: a table by token id whose rows are added to the values (absent: none).
-        position: how attention itself knows positions.
-        pattern: which pairs of positions are seen.
-        index: what chooses, among these, the keys that each query sees (absent: it sees all).
-        keys_from: the earlier layer whose keys and values are read: its index, or below 0 counted back from this layer
-            (absent: its own).
-        dropout: of the attention weights, while training.
+        qk_norm_over: whether `qk_norm` normalizes each head, or all heads together.
+        qk_norm_after_rope: whether `qk_norm` is applied after the rotation.
+        sinks: whether each head has a learned logit in the softmax whose weight goes to no value.
+        gate: gate on the output before the output projection (absent: none).
+        query_scale: scaling of queries with their position (absent: none).
+        value_embedding: table by token id whose rows are added to the values (absent: none).
+        position: position encoding within attention.
+        pattern: which pairs of positions may attend.
+        index: selection of the keys that each query sees among these (absent: all of them).
+        keys_from: earlier layer whose keys and values are read: its index, or a negative offset from this layer
+            (absent: its own keys and values).
+        dropout: dropout probability of the attention weights in training.
     """
 
     renamed: ClassVar[dict[str, str]] = {"clip": "clip_qkv"}
@@ -237,16 +237,16 @@ class Attention(Mixer):
         return self
 
     def source(self, layer: int) -> int | None:
-        """The layer whose keys and values it reads."""
+        """Return the layer whose keys and values it reads; None if it has its own."""
         return self.keys_from if self.keys_from is None or self.keys_from >= 0 else layer + self.keys_from
 
     @property
     def own(self) -> "Attention":
-        """The same with keys and values of its own."""
+        """The same attention with keys and values of its own."""
         return self if self.keys_from is None else self.model_copy(update={"keys_from": None})
 
     def check_source(self, source: Mixer, width: int) -> None:
-        """Keys are made alike there, and stand for the positions that this layer's pattern sees."""
+        """Require equal keys in the source layer, at the positions that this layer's pattern sees."""
         with inside("keys_from"):
             super().check_source(source, width)
             assert isinstance(source, Attention)
@@ -266,7 +266,7 @@ class Attention(Mixer):
         self.position.scaling.check(self.position.dim or head_dim)
 
     def check(self, width: int, causal: bool) -> None:
-        """Heads divide the width, and a decoder attends to nothing ahead."""
+        """Require heads that divide the width, and no look-ahead in a decoder."""
         if self.head_dim is None:
             if width % self.num_heads:
                 cause = f"{self.num_heads} does not divide d_model {width}"
@@ -293,27 +293,27 @@ class Attention(Mixer):
 
     @property
     def stack_bias(self) -> tuple[RelativeBias, int] | None:
-        """Relative biases have one table for all layers."""
+        """The bias table shared by all layers, and the number of heads, for relative biases."""
         return (self.position, self.num_heads) if isinstance(self.position, RelativeBias) else None
 
     def widened(self, factor: int) -> "Attention":
-        """More heads of the same width, whose scores keep their scale."""
+        """Return attention with more heads of the same size and scale."""
         kv_heads = None if self.num_kv_heads is None else factor * self.num_kv_heads
         return self.replace(num_heads=factor * self.num_heads, num_kv_heads=kv_heads)
 
     def sizes(self, d_model: int) -> AttentionSizes:
-        """All sizes, for a model of width `d_model`."""
+        """Return all sizes for a model of width `d_model`."""
         head_dim = self.head_dim or d_model // self.num_heads
         rotary_dim = (self.position.dim or head_dim) if isinstance(self.position, Rotary) else 0
         return AttentionSizes(self.num_heads, self.num_kv_heads or self.num_heads, head_dim, rotary_dim, d_model)
 
     def attention_sizes(self, width: int) -> AttentionSizes:
-        """All sizes, as for `sizes`."""
+        """Return all sizes, as `sizes` does."""
         return self.sizes(width)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Where something follows the length of a row, or is projected for some of its tokens alone."""
+        """Why context parallelism is impossible: scaling by length, or projections of global tokens."""
         if self.keys_follow_length:
             cause = "follows the length of a row, of which a process sees a part"
             return NeedsWholeRows("position.scaling", cause, "use another scaling, or make parallel.context 1")
@@ -327,37 +327,37 @@ class Attention(Mixer):
 
     @property
     def tokens_read_by(self) -> str | None:
-        """The table of values, where there is one."""
+        """The value embedding table, if there is one."""
         return None if self.value_embedding is None else "value_embedding"
 
     @property
     def adds_to_loss(self) -> bool:
-        """Where its index learns by a loss of its own."""
+        """Whether its index has a training loss of its own."""
         return self.index is not None and self.index.adds_to_loss
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """The heads."""
+        """Numbers of heads, which tensor parallelism divides."""
         return {"tensor": {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads or self.num_heads}}
 
     @property
     def separates_documents(self) -> bool:
-        """By a mask, unless something follows the length of a text, or global tokens have their own projections."""
+        """Whether a mask separates documents; not with scaling by length or global projections."""
         if pattern_rule(self.pattern).depends_on_length:
             return False
         return not (self.projects_globally or self.keys_follow_length)
 
     @property
     def projects_globally(self) -> bool:
-        """Whether global tokens have projections of their own."""
+        """Whether global tokens have their own projections."""
         return isinstance(self.pattern, GlobalWindow) and self.pattern.global_projections
 
     @property
     def keys_follow_length(self) -> bool:
-        """Whether rotations change as the request grows."""
+        """Whether rotary angles change as the sequence grows."""
         return isinstance(self.position, Rotary) and self.position.scaling.follows_length
 
     @property
     def rereads_past(self) -> int | None:
-        """As the scaling of its positions says."""
+        """Length beyond which the scaling of positions requires a new prefill."""
         return self.position.scaling.rereads_past if isinstance(self.position, Rotary) else None

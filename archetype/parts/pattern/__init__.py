@@ -1,1 +1,1 @@
-"""Patterns of sparse attention (Child 2019; Beltagy 2020; Zaheer 2020)."""
+"""Sparse attention patterns (Child 2019; Beltagy 2020; Zaheer 2020)."""

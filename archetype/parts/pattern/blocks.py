@@ -12,42 +12,42 @@ from archetype.roles.pattern import MaskContext, PatternRule, Piece, Positions, 
 
 @rule_for(spec.Chunked)
 class ChunkedRule(PatternRule[spec.Chunked]):
-    """The own chunk alone."""
+    """Rule of chunked attention: only the query's own chunk."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """In the same chunk."""
+        """Allow pairs in the same chunk."""
         return i // self.spec.size == j // self.spec.size
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Each chunk with itself."""
+        """Return each chunk with itself."""
         chunks = runs(range(context.length), self.spec.size)
         return (Piece(tuple(Tile(chunk, (chunk,)) for chunk in chunks), every_pair),)
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """The shape of the chunks."""
+        """Return the shape of the chunks."""
         return (runs_shape(context.length, self.spec.size, min(self.spec.size, context.length)),)
 
     def pairs(self, context: MaskContext) -> int:
-        """Within each chunk, of which the last may be cut short."""
+        """Count the pairs within each chunk; the last one may be shorter."""
         whole, rest = divmod(context.length, self.spec.size)
         count = whole * self.spec.size**2 + rest**2
         return (count + context.length) // 2 if context.causal else count
 
     def cache_length(self, length: int) -> int:
-        """No more positions than a chunk has."""
+        """Return the smaller of length and chunk size."""
         return min(length, self.spec.size)
 
 
 @rule_for(spec.Strided)
 class StridedRule(PatternRule[spec.Strided]):
-    """Near positions, and every `stride`-th one."""
+    """Rule of strided attention: near positions, and every `stride`-th one."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Near, or a whole number of strides away."""
+        """Allow pairs less than a stride or a multiple of it apart."""
         return (abs(i - j) < self.spec.stride) | ((i - j) % self.spec.stride == 0)
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """The near ones as a band; those strides away by remainder: equal remainders see each other."""
+        """Return the near pairs as a band; then columns of positions with equal remainder modulo the stride."""
         text, near = range(context.length), self.spec.stride - 1
         columns = tuple(
             Tile(column, (column,))
@@ -60,31 +60,31 @@ class StridedRule(PatternRule[spec.Strided]):
         )
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """The shapes of the band, and of the columns of equal remainder."""
+        """Return the shapes of the band and of the columns."""
         n, near = context.length, self.spec.stride - 1
         column = -(-n // self.spec.stride)
         return band_shape(n, near, 0 if context.causal else near), Shape(min(self.spec.stride, n), column, column)
 
     def pairs(self, context: MaskContext) -> int:
-        """Distances below the stride, and its multiples."""
+        """Count the distances below the stride, and its multiples."""
         n, s = context.length, self.spec.stride
-        multiples = (n - 1) // s  # of the stride, that are distances: n - s pairs, n - 2 s, ...
+        multiples = (n - 1) // s  # number of multiples of the stride below n; they have n - s, n - 2 s, ... pairs
         one_way = num_band_pairs(n, s - 1) + multiples * n - s * multiples * (multiples + 1) // 2
         return n + (one_way if context.causal else 2 * one_way)
 
 
 @rule_for(spec.Fixed)
 class FixedRule(PatternRule[spec.Fixed]):
-    """The own block, and the last positions of all blocks."""
+    """Rule of fixed attention: the query's own block, and the last positions of all blocks (summary tokens)."""
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """In the same block, or in a block's summary."""
+        """Allow pairs in the same block, and keys that are summary tokens."""
         return (i // self.spec.stride == j // self.spec.stride) | (
             j % self.spec.stride >= self.spec.stride - self.spec.num_summary
         )
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Each block with itself; and everyone with the summaries of the blocks before (or of all others)."""
+        """Return each block with itself; then all queries with the summary tokens of other blocks."""
         n, s = context.length, self.spec.stride
         blocks = tuple(Tile(block, (block,)) for block in runs(range(n), s))
         across = []
@@ -97,34 +97,34 @@ class FixedRule(PatternRule[spec.Fixed]):
         )
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """The shapes of the blocks, and of everyone with all summaries."""
+        """Shapes of the local blocks, then of all queries against the summary tokens."""
         n, s = context.length, self.spec.stride
         summaries = n // s * self.spec.num_summary + self._last_block(n)[1]
         return runs_shape(n, s, min(s, n)), runs_shape(n, max(s, 64), summaries)
 
     def pairs(self, context: MaskContext) -> int:
-        """Within the blocks, and from everyone later (or from all others) to each summary."""
+        """Count the pairs within blocks, and from later positions (or all others) to each summary token."""
         n, s, c = context.length, self.spec.stride, self.spec.num_summary
         whole, (rest, summary) = n // s, self._last_block(n)
-        if context.causal:  # behind whole block k there are n - (k + 1) s positions
+        if context.causal:  # n - (k + 1) s positions come after whole block k
             return (whole * s * (s + 1) + rest * (rest + 1)) // 2 + c * (whole * n - s * whole * (whole + 1) // 2)
         return whole * (s * s + c * (n - s)) + rest * rest + summary * (n - rest)
 
     def _last_block(self, length: int) -> tuple[int, int]:
-        """Positions of the block that is not whole, and how many of them are its summary."""
+        """Return the size of the incomplete last block, and its number of summary tokens."""
         rest = length % self.spec.stride
         return rest, max(0, rest - (self.spec.stride - self.spec.num_summary))
 
 
 @rule_for(spec.BigBird)
 class BigBirdRule(PatternRule[spec.BigBird]):
-    """Neighbouring, global and random blocks."""
+    """Rule of BigBird: neighbouring, global and random blocks."""
 
-    depends_on_layer = True  # the random blocks are drawn for each
-    depends_on_length = True  # and for each number of blocks, the last of which all see
+    depends_on_layer = True  # random blocks are drawn for each layer
+    depends_on_length = True  # and for each number of blocks; the last ones are global
 
     def rule(self, i: Positions, j: Positions, context: MaskContext) -> Any:
-        """Whether the query's row of blocks has the key's block."""
+        """Allow pairs whose key block is in the query block's row."""
         row, column = i // self.spec.block, j // self.spec.block
         if isinstance(row, int):
             return column in _big_bird_row(self.spec, self._count(context), context.layer, row)
@@ -137,15 +137,15 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         return row.new_tensor(tables, dtype=is_bool)[self._count(context) - 1][row, column]
 
     def rows(self, context: MaskContext) -> tuple[tuple[int, ...], ...]:
-        """For each block of queries, the blocks of keys."""
+        """Return the key blocks of each query block."""
         return _big_bird_rows(self.spec, self._count(context), context.layer)
 
     def _count(self, context: MaskContext) -> int:
-        """Blocks of the text; of no negative number, which ONNX would round towards zero."""
+        """Return the number of blocks, rounded up without negative numbers, which ONNX rounds towards zero."""
         return (context.length + self.spec.block - 1) // self.spec.block
 
     def pieces(self, context: MaskContext) -> tuple[Piece, ...]:
-        """Each block of queries with its blocks of keys; the global queries with all."""
+        """Return each query block with its key blocks; then the global query blocks with all."""
         blocks = list(runs(range(context.length), self.spec.block))
         everywhere = tuple(range(len(blocks)))
         tiles = [Tile(blocks[row], tuple(blocks[c] for c in seen)) for row, seen in enumerate(self.rows(context))]
@@ -154,25 +154,25 @@ class BigBirdRule(PatternRule[spec.BigBird]):
         return (Piece(some, every_pair), Piece(whole, every_pair))
 
     def shapes(self, context: MaskContext) -> tuple[Shape, ...]:
-        """The shapes of many blocks without drawing any: some row of blocks sees as many whole blocks as one can."""
+        """Return the tile shapes; for many blocks without drawing: some row sees the most whole blocks possible."""
         spec, n = self.spec, context.length
         count, most = -(-n // spec.block), spec.global_blocks + spec.window_blocks + spec.random_blocks
         if count <= spec.dense_up_to_blocks:
             return Shape(0, 0, 0), runs_shape(n, spec.block, n)
         if count <= 4 * most + 64:
             return super().shapes(context)
-        keys = most * spec.block - (spec.global_blocks > 1) * (count * spec.block - n)  # the last block is not whole
+        keys = most * spec.block - (spec.global_blocks > 1) * (count * spec.block - n)  # it may be incomplete
         return Shape(count - spec.global_blocks, spec.block, keys), Shape(spec.global_blocks, spec.block, n)
 
     def pairs(self, context: MaskContext) -> int:
-        """Block by block; a pattern of both directions only.
+        """Count pairs block by block; for bidirectional patterns only.
 
-        Rows of blocks between both ends are alike but for their random blocks. Those are drawn where it matters, which
-        is where one of them may be a last block that is not whole; of more than 4096 rows their mean number is taken.
+        Rows between both ends differ only in their random blocks. These are drawn only where one may be an incomplete
+        last block; beyond 4096 rows their expected number is used.
         """
         spec, n = self.spec, context.length
         count, most = -(-n // spec.block), spec.global_blocks + spec.window_blocks + spec.random_blocks
-        missing = count * spec.block - n  # positions that the last block lacks
+        missing = count * spec.block - n  # positions missing from the last block
         last_is_global = spec.global_blocks > 1
         draws_matter = 0 if last_is_global else missing
         if count <= spec.dense_up_to_blocks:
@@ -198,7 +198,7 @@ def _big_bird_rows(pattern: spec.BigBird, count: int, layer: int) -> tuple[tuple
 
 
 def _big_bird_table(pattern: spec.BigBird, count: int, layer: int, size: int | None = None) -> list[list[bool]]:
-    """Whether each block of queries sees each block of keys, of `size` blocks, of which only `count` exist."""
+    """Return a table of which query block sees which key block, padded from `count` to `size` blocks."""
     rows = [set(row) for row in _big_bird_rows(pattern, count, layer)]
     rows += [set()] * ((size or count) - count)
     return [[column in row for column in range(len(rows))] for row in rows]
@@ -206,7 +206,7 @@ def _big_bird_table(pattern: spec.BigBird, count: int, layer: int, size: int | N
 
 @lru_cache(maxsize=4096)
 def _big_bird_row(pattern: spec.BigBird, count: int, layer: int, row: int) -> Sequence[int]:
-    """The blocks of keys of one block of queries; none but these are listed, for a text may have millions."""
+    """Return the key blocks of one query block; nothing else is listed, as a sequence may have millions of blocks."""
     first = -(-pattern.global_blocks // 2)
     last = count - (pattern.global_blocks - first)
     if count <= pattern.dense_up_to_blocks or row < first or row >= last:
@@ -223,7 +223,7 @@ def _big_bird_row(pattern: spec.BigBird, count: int, layer: int, row: int) -> Se
 
 
 class _Others(Sequence[int]):
-    """The numbers below a count without some, in order."""
+    """The numbers below a count, without some of them, in order."""
 
     def __init__(self, count: int, without: set[int]) -> None:
         self._without, self._length = sorted(without), count - len(without)

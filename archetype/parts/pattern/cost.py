@@ -1,4 +1,4 @@
-"""The cost of attention patterns: the pairs of positions that are computed, allowed, and remembered."""
+"""Costs of attention patterns: pairs of positions computed, allowed and cached."""
 
 from archetype.cost.formula import Formula, Symbol, symbol
 from archetype.cost.registry import Complexity, PartCost, cost_of
@@ -21,7 +21,7 @@ COMPLEXITIES: dict[type[Spec], Complexity] = {
 
 @cost_of(Pattern)
 class PatternCost(PartCost):
-    """The pairs of positions of a pattern, as its rule says."""
+    """Pairs of positions of a pattern, counted by its rule."""
 
     part: Pattern
 
@@ -33,7 +33,7 @@ class PatternCost(PartCost):
 
     @property
     def symbols(self) -> set[Symbol]:
-        """The sizes in the orders of growth."""
+        """Symbols of the sizes in the complexity."""
         match self.part:
             case spec.Window(size=window) | spec.Chunked(size=window):
                 sizes = {"W": window}
@@ -50,7 +50,7 @@ class PatternCost(PartCost):
         return {one for letter, size in sizes.items() for one in symbol(letter, size, self.part).symbols}
 
     def pair_flops(self, work: Work) -> Formula:
-        """FLOPs of one feature of one head of one row: two for each pair that is counted."""
+        """Return the FLOPs of one feature of one head of one sequence: two for each pair."""
         T, length = work.length, work.length.value
         context = MaskContext(work.causal, length, work.layer)
         if work.phase == "decode":
@@ -60,7 +60,7 @@ class PatternCost(PartCost):
             return 2 * (T if keys == length else symbol("S", keys))
         if work.attention == "allowed":
             pairs = self.rule.pairs(context)
-        else:  # a pattern whose tiles hold no fewer pairs than there are is computed whole
+        else:  # computed as a full matrix if tiles do not save pairs
             pairs = min(self.rule.num_computed_pairs(context), length**2)
         if 2 * pairs == length * (length + 1):
             return T * T + T
@@ -68,9 +68,9 @@ class PatternCost(PartCost):
 
     @staticmethod
     def chosen_pair_flops(work: Work, most: int) -> Formula:
-        """The same where each query sees at most `most` keys, fewer than there are, chosen among all.
+        """Return the FLOPs as for `pair_flops` if each query sees at most `most` keys chosen by an index.
 
-        One query is computed with its own keys, all queries of a text with every key under a mask.
+        A single query is computed with its own keys, whole sequences with all keys under a mask.
         """
         T, length = work.length, work.length.value
         if work.phase == "decode":
@@ -81,11 +81,11 @@ class PatternCost(PartCost):
         return 2 * symbol("A", pairs)
 
     def cache_length(self, length: int) -> int:
-        """Positions of a text of `length` tokens that the state holds."""
+        """Return the number of positions cached after `length` tokens."""
         return self.rule.cache_length(length)
 
     def tile_shapes(self, work: TrainingWork) -> list[Shape]:
-        """Number, queries and keys of the tiles that are computed together; of all pairs in one, none."""
+        """Return number, queries and keys of tiles computed together; empty if attention is not tiled."""
         context = MaskContext(work.causal, work.length, work.layer)
         if self.rule.num_computed_pairs(context) >= work.length**2:
             return []

@@ -1,4 +1,4 @@
-"""The rules of the kinds of this folder, by which they are registered."""
+"""Imports that register the rules of the patterns in this folder."""
 
 from archetype.parts.pattern import blocks, window
 

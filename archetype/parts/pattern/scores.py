@@ -1,4 +1,4 @@
-"""Scores of queries and keys: how they are made, and which of them a mask allows."""
+"""Attention scores, their softmax, and masks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +11,14 @@ from archetype.nn.context import Lengths
 from archetype.nn.symbolic import is_symbolic
 from archetype.roles.pattern import MaskContext, PatternRule
 
-MASKED = -1e30  # instead of minus infinity where all keys of a query may be masked: infinity less infinity is no number
+MASKED = -1e30  # not -inf, as all keys of a query may be masked and inf - inf = NaN
 
 
 @dataclass(frozen=True)
 class ScoreFunction:
-    """The score of a query and a key, and the softmax over keys.
+    """Score of a query and a key, and the softmax over keys.
 
-    `additive`, (H, P), makes a score w^T tanh(q + k); `sinks`, (H,), are logits that take a share of the weights.
+    `additive`, (H, P), makes the score w^T tanh(q + k); `sinks`, (H,), are logits that take a share of the weights.
     """
 
     scale: float
@@ -29,16 +29,16 @@ class ScoreFunction:
 
     @property
     def is_scaled_product(self) -> bool:
-        """Whether scores are nothing but scaled products, for which torch has a kernel."""
+        """Whether scores are plain scaled products, for which torch has a fused kernel."""
         return self.softcap is None and self.additive is None and self.sinks is None
 
     def scores(self, q: Float[Tensor, "B H T P"], k: Float[Tensor, "B K S P"]) -> Float[Tensor, "B H T S"]:
-        """All scores, in float32 at least. The G heads that share a key are rows of one product: no key is copied."""
+        """Return all scores, in at least float32. The G query heads per key head form one product: no key is copied."""
         if self.additive is not None:
             k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
             sums = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (B, H, T, S, P)
             additive = self.additive.to(sums.dtype)
-            if is_symbolic(q.shape[2]):  # of which a product would ask how its strides compare
+            if is_symbolic(q.shape[2]):  # einsum would compare symbolic strides
                 return at_least_float32((sums * additive[:, None, None]).sum(-1))
             return at_least_float32(torch.einsum("bhtsp,hp->bhts", sums, additive))
         grouped = q.reshape(*k.shape[:2], -1, q.shape[3])  # (B, K, G T, P)
@@ -46,26 +46,26 @@ class ScoreFunction:
         return self.apply_softcap(scores.view(*q.shape[:3], k.shape[2]))
 
     def softmax(self, scores: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
-        """The weights of the keys: what the sinks leave of one (Xiao 2023; gpt-oss)."""
+        """Return the weights of the keys; sinks take their share (Xiao 2023; gpt-oss)."""
         if self.sinks is None:
             return scores.softmax(-1)
         sinks = self.sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:-1], 1)
         return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
 
     def apply_softcap(self, scores: Tensor) -> Tensor:
-        """Bent to c tanh(s / c) (Gemma 2)."""
+        """Return c tanh(s / c) with c = `softcap` (Gemma 2)."""
         return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
 
 
 def at_least_float32(scores: Tensor) -> Tensor:
-    """Scores in float32, or in float64 where they are."""
+    """Cast scores to float32; keep float64."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def causal_pairs(queries: Int[Tensor, "B T"], keys: Int[Tensor, "b S"]) -> Bool[Tensor, "B 1 T S"]:
-    """True where the query at position i may see the key at position j: j <= i.
+    """Return True where the query at position i may see the key at position j: j <= i.
 
-    Places of a buffer that hold nothing yet stand for later positions, so the same rule hides them.
+    Empty cache slots have positions beyond any query, so that the same rule masks them.
     """
     return (keys[:, None, :] <= queries[:, :, None])[:, None]
 
@@ -73,11 +73,11 @@ def causal_pairs(queries: Int[Tensor, "B T"], keys: Int[Tensor, "b S"]) -> Bool[
 def allowed_pairs(
     rule: PatternRule[Any], context: MaskContext, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"]
 ) -> Bool[Tensor, "b3 1 T S"]:
-    """True where a pattern's rule lets the query at position i see the key at position j."""
+    """Return True where the rule of a pattern lets the query at position i see the key at position j."""
     pairs: Tensor = rule.allows(queries[:, None, :, None], keys[:, None, None, :], context)
     return pairs
 
 
 def present_keys(num_tokens: Lengths, keys: Int[Tensor, "S"]) -> Bool[Tensor, "B 1 1 S"]:
-    """True where a key is not padding, of rows that start at position 0."""
+    """Return True where a key is not padding, for sequences that start at position 0."""
     return (keys < num_tokens[:, None])[:, None, None]

@@ -1,4 +1,4 @@
-"""Which pairs attention computes where several processes share the positions of a row."""
+"""Allowed pairs of attention under context parallelism."""
 
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
@@ -14,15 +14,15 @@ from archetype.roles.pattern import MaskContext, PatternRule
 
 
 class OwnQueries(NamedTuple):
-    """A piece of this process's queries, and the keys that one of them may see."""
+    """A piece of this process's queries, and the keys that they may see."""
 
-    number: int  # of the piece among this process's
-    queries: slice  # of the rows' positions
+    number: int  # index among this process's pieces
+    queries: slice  # positions of the sequences
     keys: slice
 
 
 def own_queries(rows: SharedRows, rule: PatternRule[Any], causal: bool) -> Iterator[OwnQueries]:
-    """The pieces of this process."""
+    """Yield the query pieces of this process, with the keys that the pattern may allow."""
     length = rows.positions.shape[1]
     for number, queries in enumerate(rows.shares.places(length)):
         first = max(0, queries.start + 1 - rule.cache_length(length))
@@ -33,7 +33,7 @@ def allowed_in_piece(
     rows: SharedRows, rule: PatternRule[Any], where: MaskContext, piece: OwnQueries, context: ForwardContext,
     key: Hashable,
 ) -> Bool[Tensor, "b 1 T S"] | None:  # fmt: skip
-    """Which pairs of a piece are allowed, computed once under a key; None where all are."""
+    """Return the allowed pairs of a piece, cached under a key; None if all are allowed."""
     if isinstance(rule.spec, Full) and not where.causal and rows.document_ids is None:
         return None
 

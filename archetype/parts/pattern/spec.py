@@ -1,4 +1,4 @@
-"""Which pairs of positions an attention allows, by the field's names; `archetype/patterns` has their rules."""
+"""Specifications of attention patterns: which pairs of positions may attend; their rules are in this folder."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -14,19 +14,19 @@ __all__ = ["BigBird", "Chunked", "Fixed", "Full", "GlobalWindow", "Strided", "Wi
 
 @part
 class Full(Pattern):
-    """All pairs."""
+    """All pairs of positions."""
 
     kind: Literal["full"] = "full"
 
 
 @part
 class Window(Pattern):
-    """The newest `size` positions, itself included: i - size < j <= i (Child 2019; Mistral).
+    """Sliding window: the newest `size` positions including the query's own, i - size < j <= i (Child 2019; Mistral).
 
-    Where both directions are seen: size / 2 positions on each side, |i - j| <= size / 2 (Beltagy 2020).
+    Bidirectional: size / 2 positions on each side, |i - j| <= size / 2 (Beltagy 2020).
 
     Attributes:
-        size: positions that are seen.
+        size: window size in positions.
     """
 
     kind: Literal["window"] = "window"
@@ -35,10 +35,10 @@ class Window(Pattern):
 
 @part
 class Chunked(Pattern):
-    """The positions of its own chunk of `size` (Llama 4).
+    """Chunked attention: only the query's own chunk of `size` positions (Llama 4).
 
     Attributes:
-        size: positions of a chunk.
+        size: chunk size in positions.
     """
 
     letters: ClassVar[Mapping[str, str]] = {"W": "positions of a chunk"}
@@ -48,10 +48,10 @@ class Chunked(Pattern):
 
 @part
 class Strided(Pattern):
-    """The newest `stride` positions, and every `stride`-th before them (Child 2019, section 4.2).
+    """Strided attention: the newest `stride` positions, and every `stride`-th before them (Child 2019, section 4.2).
 
     Attributes:
-        stride: near positions, and the distance of the far ones.
+        stride: number of near positions, and distance between the far ones.
     """
 
     kind: Literal["strided"] = "strided"
@@ -60,11 +60,11 @@ class Strided(Pattern):
 
 @part
 class Fixed(Pattern):
-    """The positions of its own block of `stride`, and the last `num_summary` of all (Child 2019, section 4.2).
+    """Fixed attention: the query's block, and the last `num_summary` positions of all blocks (Child 2019, section 4.2).
 
     Attributes:
-        stride: positions of a block.
-        num_summary: positions at the end of each block that all see.
+        stride: block size in positions.
+        num_summary: positions at the end of each block that all queries see.
     """
 
     renamed: ClassVar[dict[str, str]] = {"summary": "num_summary"}
@@ -83,15 +83,15 @@ class Fixed(Pattern):
 
 @part
 class GlobalWindow(Pattern):
-    """A window, and `num_global_tokens` at the start that see all and are seen by all (Beltagy 2020).
+    """Sliding window with `num_global_tokens` at the start that see all and are seen by all (Beltagy 2020).
 
-    With `global_projections` the global tokens look through queries, keys and values of their own, as Longformer's
-    published weights have them.
+    With `global_projections` the global tokens have queries, keys and values of their own, as in Longformer's
+    published weights.
 
     Attributes:
-        size: positions of the window.
+        size: window size in positions.
         num_global_tokens: tokens at the start that see all and are seen by all.
-        global_projections: whether global tokens have queries, keys and values of their own.
+        global_projections: whether global tokens have their own query, key and value projections.
     """
 
     renamed: ClassVar[dict[str, str]] = {"global_tokens": "num_global_tokens"}
@@ -103,19 +103,19 @@ class GlobalWindow(Pattern):
 
 @part
 class BigBird(Pattern):
-    """By blocks of positions: neighbours, the first and last as global ones, and a few at random (Zaheer 2020).
+    """Block-sparse attention: neighbouring, global and random blocks of positions (Zaheer 2020).
 
-    Of `global_blocks` the larger half stands at the start. The random blocks of each row are drawn from `seed`, the
-    layer and the number of blocks, among those that the row would not see otherwise. A text of at most
-    `dense_up_to_blocks` blocks is seen whole.
+    The larger half of `global_blocks` is at the start. The random blocks of each row are drawn from `seed`, the layer
+    and the number of blocks, among blocks that the row does not see otherwise. A sequence of at most
+    `dense_up_to_blocks` blocks uses full attention.
 
     Attributes:
-        block: positions of a block.
-        window_blocks: neighbouring blocks that are seen, its own included; odd.
-        random_blocks: blocks that are drawn for each row.
-        global_blocks: blocks at start and end that see all and are seen by all.
-        dense_up_to_blocks: blocks up to which a text is seen whole.
-        seed: of the random blocks.
+        block: block size in positions.
+        window_blocks: number of neighbouring blocks including the query's own; odd.
+        random_blocks: number of random blocks per row.
+        global_blocks: number of blocks at start and end that see all and are seen by all.
+        dense_up_to_blocks: number of blocks up to which attention is full.
+        seed: seed of the random blocks.
     """
 
     renamed: ClassVar[dict[str, str]] = {"full_up_to": "dense_up_to_blocks"}

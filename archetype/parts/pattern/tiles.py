@@ -1,4 +1,4 @@
-"""Attention over the tiles of a pattern: only the pairs of positions that a sparse pattern allows are computed."""
+"""Sparse attention in tiles: only pairs of positions in tiles with allowed pairs are computed."""
 
 import math
 from collections.abc import Callable
@@ -20,24 +20,24 @@ Bias = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Tiles:
-    """A piece of a pattern as indices: m tiles of a queries and j keys."""
+    """A piece of a pattern as indices: m tiles of a queries and j keys each."""
 
     queries: Int[Tensor, "m a"]
     keys: Int[Tensor, "m j"]
     allowed: Bool[Tensor, "m a j"]
-    place: Int[Tensor, "T"]  # of each query among the g a; of one that has none, any
-    absent: Bool[Tensor, "T"] | None  # queries that have none
+    place: Int[Tensor, "T"]  # index of each query among the m a tile rows; arbitrary if it is in no tile
+    absent: Bool[Tensor, "T"] | None  # queries in no tile
 
 
 def saves_pairs(rule: PatternRule[Any], context: MaskContext) -> bool:
-    """Whether tiles have fewer pairs than a whole text; of an unknown length nobody can cut tiles."""
+    """Whether tiles have fewer pairs than the full matrix; False for symbolic lengths, which cannot be tiled."""
     return not is_symbolic(context.length) and rule.num_computed_pairs(context) < context.length**2
 
 
 @lru_cache(maxsize=64)
-@torch.inference_mode(False)  # what an evaluation asks for first, training is given too
+@torch.inference_mode(False)  # cached tensors must be usable in training, even if first requested in inference mode
 def tiles(pattern: Pattern, context: MaskContext, device: torch.device) -> tuple[Tiles, ...]:
-    """The pieces of a pattern that are not empty."""
+    """Return the non-empty pieces of a pattern as index tensors."""
     return tuple(
         _indices(pattern, context, piece, device) for piece in pattern_rule(pattern).pieces(context) if all(piece.shape)
     )
@@ -74,7 +74,7 @@ def _ranged(positions: range) -> Tensor:
 def gather_tiles(
     q: Tensor, k: Tensor, v: Tensor, piece: Tiles, bias: Bias | None, valid: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The tiles of the only piece as texts of their own, side by side in the batch: q, k, v and the mask."""
+    """Gather the tiles of a single piece into the batch dimension: q, k, v and the mask."""
     queries, keys, values = (
         _gather(x, positions).transpose(1, 2).flatten(0, 1)
         for x, positions in ((q, piece.queries), (k, piece.keys), (v, piece.keys))
@@ -88,7 +88,7 @@ def gather_tiles(
 
 
 def scatter_tiles(y: Float[Tensor, "Bm H a Q"], piece: Tiles, batch: int) -> Float[Tensor, "B H T Q"]:
-    """The results of all tiles in the order of the text."""
+    """Return the results of all tiles in sequence order."""
     tiled = y.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)  # (B, H, m a, Q)
     y_in_order: Tensor = tiled.index_select(2, piece.place)
     return y_in_order
@@ -97,7 +97,7 @@ def scatter_tiles(y: Float[Tensor, "Bm H a Q"], piece: Tiles, batch: int) -> Flo
 def attend_piece(
     q: Tensor, k: Tensor, v: Tensor, score: ScoreFunction, piece: Tiles, bias: Bias | None, valid: Tensor | None
 ) -> tuple[Float[Tensor, "B H T Q"], Float[Tensor, "B H T"]]:
-    """One piece of attention: softmax(scores) v over its keys, and the logarithm of each query's sum of weights."""
+    """Attend within one piece. Return softmax(scores) v over its keys, and the log-sum-exp of each query's scores."""
     batch, heads, shared = q.shape[0], q.shape[1], k.shape[1]
     count, rows = piece.queries.shape
     grouped = _gather(q, piece.queries).unflatten(1, (shared, -1)).transpose(2, 3)  # (B, K, m, G, a, P)
@@ -112,7 +112,7 @@ def attend_piece(
         allowed = allowed & valid[:, piece.keys][:, None, :, None, None]
     scores = scores.masked_fill(~allowed, MASKED)
     peak = scores.detach().amax(-1, keepdim=True)
-    weights = (scores - peak).exp()  # up to a factor, which the division takes away
+    weights = (scores - peak).exp()  # up to the factor exp(-peak), which cancels in the division
     total = weights.sum(-1, keepdim=True)
     weights = dropout(weights, score.dropout).to(values.dtype)
     mixed = (weights.flatten(3, 4) @ values).unflatten(3, (-1, rows)) / total
