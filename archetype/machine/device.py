@@ -50,6 +50,6 @@ def resolve_dtype(dtype: Literal["auto"] | ComputeDtype, device: torch.device) -
 def has_bfloat16(device: str) -> bool:
     """Whether a device has instructions for products of bfloat16; without them float32's are faster."""
     if device == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return device != "cpu" or bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

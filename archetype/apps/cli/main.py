@@ -226,6 +226,7 @@ def main() -> None:
         _fail(f"standard output: cannot be written: {error.strerror}", 2)
     except Exception as error:
         _fail_of_extension(error)
+        _fail_of_memory(error)
         raise
     sys.exit(result if isinstance(result, int) else 0)
 
@@ -248,6 +249,17 @@ def _fail_of_extension(error: Exception) -> None:
         if "--verbose" in sys.argv:
             traceback.print_exception(error)
         _fail(str(failure), 2)
+
+
+def _fail_of_memory(error: Exception) -> None:
+    """End with one line where memory ran out: in Python, on a device, or in torch's allocator of the CPU."""
+    torch = sys.modules.get("torch")
+    is_device = torch is not None and isinstance(error, torch.OutOfMemoryError)
+    if is_device or isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        if "--verbose" in sys.argv:
+            traceback.print_exception(error)
+        whose = "the device's memory" if is_device else "memory"
+        _fail(f"{whose} is full; use a smaller model or batch, fewer bytes per weight, or end other programs", 2)
 
 
 def _verb_of(error: typer.TyperException) -> list[str]:

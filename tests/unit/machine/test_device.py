@@ -49,14 +49,17 @@ def test_a_device_that_is_not_there_is_named(
 
 def test_auto_computes_in_bfloat16_where_the_device_has_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     capabilities: dict[str, Any] = {}
+    is_new = True  # of an Ampere or later; before it torch emulates bfloat16, and says that it is supported
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or is_new)
     has_bfloat16.cache_clear()
     cpu = torch.device("cpu")
     assert resolve_dtype("auto", cpu) == "float32" and resolve_dtype("bfloat16", cpu) == "bfloat16"
     assert resolve_dtype("auto", torch.device("mps")) == "float32"
     assert resolve_dtype("auto", torch.device("cuda")) == "bfloat16"
+    is_new = False
     capabilities["avx512_bf16"] = True
     has_bfloat16.cache_clear()
+    assert resolve_dtype("auto", torch.device("cuda")) == "float32"
     assert resolve_dtype("auto", cpu) == "bfloat16"
     has_bfloat16.cache_clear()  # what this machine has

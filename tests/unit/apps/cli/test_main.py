@@ -7,6 +7,7 @@ import os
 import py_compile
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -365,3 +366,27 @@ def test_set_keeps_the_comments_of_a_file(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("repeat:", "# how many\n  repeat:"))
     with pytest.warns(Notice, match="mine.yaml: comments on what is written anew are not kept"):
         run("set", str(file), "layers[0].mixer.num_heads=2")
+
+
+@pytest.mark.parametrize("allocate", [
+    lambda: torch.empty(2**58), lambda: bytearray(2**62), lambda: _raise(torch.OutOfMemoryError("CUDA out of memory")),
+], ids=["torch", "python", "device"])  # fmt: skip
+def test_full_memory_is_one_line(
+    allocate: Callable[[], object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(main, "app", lambda standalone_mode: allocate())
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    error = capsys.readouterr().err
+    remedy = "use a smaller model or batch, fewer bytes per weight, or end other programs"
+    assert ended.value.code == 2 and error.count("\n") == 1 and error.endswith(f"memory is full; {remedy}\n")
+
+
+def test_another_fault_of_torch_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "app", lambda standalone_mode: torch.empty(2).view(3))
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
+        main.main()
+
+
+def _raise(error: Exception) -> None:
+    raise error
