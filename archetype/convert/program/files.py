@@ -135,6 +135,8 @@ ROUNDING = 10  # times what one library may differ from another in: masks and st
 def _reader(format: ProgramFormat, folder: Path) -> Callable[[Inputs], Tensor] | None:
     if format == "onnx":
         return onnx.reader(folder)
-    loaded: ExportedProgram = torch.export.load(folder / FILES[format])
+    with warnings.catch_warnings():  # torch 2.11 reads weights from bytes, which it then warns of
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        loaded: ExportedProgram = torch.export.load(folder / FILES[format])
     module = loaded.module()
     return lambda inputs: module(**inputs)

@@ -65,7 +65,8 @@ class RMSNorm(nn.Module):
 def _dtype_of_products(x: Tensor) -> torch.dtype:
     """The type that products with x are computed in: that of autocast where it is on."""
     device = x.device.type
-    is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    # without is_autocast_available, which torch.compile of 2.11 does not trace
+    is_cast = device != "meta" and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if is_cast else x.dtype
 
 
