@@ -95,7 +95,8 @@ def test_the_class_of_a_word_stands_at_its_first_token_between_special_ones() ->
 
     tokenizer = Surrounding()
     record = {"tokens": ["Ada", "sat"], "labels": ["name", "word"]}
-    ((tokens, classes),) = labelled_words.labelled_rows([record], tokenizer, 7, {"name": 0, "word": 1})
+    ((tokens, classes),), num_cut = labelled_words.labelled_rows([record], tokenizer, 7, {"name": 0, "word": 1})
+    assert num_cut == 1
     assert tokens.tolist() == tokenizer.add_special_tokens([*b"Ada s"])
     expected = {ord("A"): 0, ord(" "): 1}
     ignored = labelled_words.NO_CLASS
