@@ -1,1 +1,1 @@
-"""Text to tokens to batches."""
+"""Data pipeline: read files, tokenize texts, split off validation data, and make batches."""

@@ -1,4 +1,4 @@
-"""Batches of a token sequence, in an order that the seed and the step determine, and batches prepared ahead."""
+"""Batches of a token sequence in an order determined by seed and step, and a prefetcher."""
 
 import time
 from collections.abc import Callable
@@ -11,23 +11,23 @@ import numpy.typing as npt
 from archetype.errors import DataError
 
 Tokens = npt.NDArray[np.int32]
-AHEAD = 2  # batches that are prepared before their step
+AHEAD = 2  # batches prefetched beyond the current step
 T = TypeVar("T")
 
 
 class Batches:
-    """Windows of `length` + 1 tokens, each token once an epoch, shuffled anew for every epoch.
+    """Batches of windows of `length` + 1 tokens, reshuffled every epoch; each window occurs once per epoch.
 
-    There is no state: batch n depends on the seed and n alone, so a resumed run sees what it would have seen.
+    Batches have no state: batch n depends only on the seed and n, so a resumed run gets the same batches.
 
     Args:
-        tokens: the text, (num_tokens,).
-        batch_size: windows of a batch.
-        length: tokens of a window that are predicted.
-        seed: of the order.
+        tokens: token ids of the text, (num_tokens,).
+        batch_size: windows per batch.
+        length: predicted tokens per window.
+        seed: determines the order of windows.
 
     Raises:
-        DataError: the text is too short for one window an epoch.
+        DataError: the text is too short for one window per epoch.
     """
 
     def __init__(self, tokens: Tokens, batch_size: int, length: int, seed: int) -> None:
@@ -35,7 +35,7 @@ class Batches:
         self.batch_size = batch_size
         self.length = length
         self.seed = seed
-        self.windows = (len(tokens) - 1) // length - 1  # one fewer than fit: each epoch starts at another offset
+        self.windows = (len(tokens) - 1) // length - 1  # one fewer than fit: the offset differs between epochs
         if self.windows < 1:
             cause = f"has {len(tokens)} tokens and one row needs {2 * length + 1}"
             raise DataError("text", cause, "give a longer text or a smaller length")
@@ -43,11 +43,11 @@ class Batches:
 
     @property
     def per_epoch(self) -> float:
-        """Batches of an epoch."""
+        """Number of batches per epoch."""
         return self.windows / self.batch_size
 
     def batch(self, step: int) -> Tokens:
-        """The tokens of a step, (batch_size, length + 1)."""
+        """Return the token ids of a step, (batch_size, length + 1)."""
         first = step * self.batch_size
         starts = [self._start(sample) for sample in range(first, first + self.batch_size)]
         return np.stack([self.tokens[start : start + self.length + 1] for start in starts])
@@ -57,7 +57,7 @@ class Batches:
         return int(self._order(epoch)[index])
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Where each window of an epoch starts."""
+        """Return the first token of each window of an epoch, (windows,), in shuffled order."""
         if self._epoch is None or self._epoch[0] != epoch:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
             offset = generator.integers(self.length)
@@ -66,20 +66,20 @@ class Batches:
 
 
 def windows(tokens: Tokens, length: int) -> Tokens:
-    """All whole windows in order, (n, length + 1); a text shorter than that is one window."""
+    """Return all complete windows in order, (n, length + 1); a shorter text gives one window of its own length."""
     length = min(length, len(tokens) - 1)
     count = (len(tokens) - 1) // length
     return np.stack([tokens[i * length : (i + 1) * length + 1] for i in range(count)])
 
 
 class Prefetcher(Generic[T]):
-    """Batches by step, prepared by a thread while a step computes, where steps follow each other.
+    """Prefetcher: prepare the batches of the next steps in a thread while a step computes.
 
-    A batch is a function of its step alone, so that what is prepared ahead, or prepared again, is the same. One thread
-    prepares all batches, one after the other.
+    A batch is a function of its step only, so a batch prepared ahead or a second time is the same. One thread prepares
+    all batches, one after the other.
 
     Args:
-        batch: the batch of a step.
+        batch: returns the batch of a step.
     """
 
     def __init__(self, batch: Callable[[int], T]) -> None:
@@ -88,7 +88,7 @@ class Prefetcher(Generic[T]):
         self._futures: dict[int, Future[T]] = {}
 
     def batch(self, step: int) -> tuple[T, float]:
-        """The batch of a step, and how many seconds it was waited for."""
+        """Return the batch of a step, and the seconds spent waiting for it."""
         started, earlier = time.perf_counter(), self._futures
         steps = range(step, step + 1 + AHEAD)
         self._futures = {n: earlier.pop(n) if n in earlier else self._executor.submit(self._batch, n) for n in steps}

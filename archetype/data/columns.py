@@ -1,4 +1,4 @@
-"""The columns of a file of records, told by its first rows: their names, and which of them hold texts."""
+"""Column names of a file of records, and which columns hold texts, inferred from the first rows."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator
@@ -10,13 +10,13 @@ from archetype.data.skipping import MAX_LIMIT, skipping
 from archetype.data.tables import PARQUET_SUFFIX, Opened, Row, parquet_rows, rows_of
 from archetype.errors import DataError, one_line
 
-MAX_NAME = 60  # characters of a column's name; a longer one is the text of a file without a line of names
-MAX_NAMES = 80  # characters of the names of columns in a message
-SAMPLE = 50  # rows by which columns are told apart
+MAX_NAME = 60  # characters of a column name; a longer one is taken for data of a file without a header
+MAX_NAMES = 80  # characters of column names in a message
+SAMPLE = 50  # rows read to infer what a column holds
 
 
 def columns_of(file: Path) -> dict[str, list[Any]]:
-    """The first values of each column of a file, whatever is bad among them."""
+    """Return the first values of each column of a file, skipping bad records."""
     columns: dict[str, list[Any]] = {}
     with skipping(MAX_LIMIT):
         for row in islice(first_rows(file), SAMPLE):
@@ -26,7 +26,7 @@ def columns_of(file: Path) -> dict[str, list[Any]]:
 
 
 def first_rows(file: Path) -> Iterator[Row]:
-    """The rows of a file of any size, from its start."""
+    """Iterate over the rows of a file of any size without reading it whole."""
     if file.name.endswith(PARQUET_SUFFIX):
         yield from parquet_rows(str(file))
         return
@@ -35,7 +35,7 @@ def first_rows(file: Path) -> Iterator[Row]:
 
 
 def text_columns(columns: dict[str, list[Any]]) -> list[str]:
-    """The columns that hold texts: strings of which one at least is not a number."""
+    """Return the names of text columns: strings (or None), at least one of which is not a number."""
     return [
         name
         for name, values in columns.items()
@@ -45,14 +45,14 @@ def text_columns(columns: dict[str, list[Any]]) -> list[str]:
 
 
 def text_column(file: Path, option: Callable[[dict[str, list[Any]]], str] = lambda columns: "") -> str:
-    """The column of a file of records that holds the text: `text`, or the only one with texts.
+    """Return the name of the column with the text: `text`, or the only text column.
 
     Args:
-        file: of records.
-        option: what to do with the file if its columns are those of other data than texts; empty if they are not.
+        file: a file of records.
+        option: returns the remedy if the columns are those of another kind of data, else an empty string.
 
     Raises:
-        DataError: several columns hold texts, or none does; names the option that selects one.
+        DataError: no column or several columns hold texts; names the option that selects one.
     """
     columns = columns_of(file)
     if "text" in columns or not columns:
@@ -70,17 +70,17 @@ def text_column(file: Path, option: Callable[[dict[str, list[Any]]], str] = lamb
 
 
 def named(columns: Iterable[str]) -> str:
-    """The names of columns, for messages; a file without a line of names shows its first row."""
+    """Join column names for messages; for a file without a header these are the values of its first row."""
     return one_line(", ".join(columns), MAX_NAMES)
 
 
 def has_no_names(columns: Iterable[str]) -> bool:
-    """Whether names of columns look like the values of a row: numbers, or long texts."""
+    """Whether column names look like values (numbers or long texts), so that the header is missing."""
     return any(len(name) > MAX_NAME or is_number(name) for name in columns)
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number."""
+    """Whether a string parses as a float."""
     try:
         float(text)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Conversations as public data sets write them, as messages with a role and a content: ShareGPT's and Alpaca's forms.
+"""Conversion of conversations in ShareGPT and Alpaca format to messages with role and content.
 
 ShareGPT: {"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]}, perhaps with `system` and
 `tools`. Alpaca (Taori 2023): {"instruction": ..., "input": ..., "output": ...}, perhaps with `system` and `history`
-(earlier turns as [question, answer]). The messages of both go through the model's own chat template.
+(earlier turns as [question, answer]). The messages are rendered with the model's own chat template.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 FIELDS = ("conversations", "instruction", "input", "output", "system", "history")
-ROLES = {  # of whoever speaks
+ROLES = {  # role of each speaker name
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "chatgpt", "assistant", "model", "function_call"), "assistant"),
     **dict.fromkeys(("observation", "tool", "function_response"), "tool"),
@@ -20,15 +20,15 @@ KEYS = ("from", "value", "role", "content")
 
 
 def fits(fields: Collection[str]) -> bool:
-    """Whether records with these fields are conversations."""
+    """Whether records with these fields are conversations in one of the known formats."""
     return "messages" in fields or "conversations" in fields or {"instruction", "output"} <= {*fields}
 
 
 def as_messages(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with `messages`, whichever form it is in.
+    """Convert a record in any of the known formats to one with `messages`; other records are returned unchanged.
 
     Raises:
-        ValueError: says what is wrong with it.
+        ValueError: the record is malformed; the message says how.
     """
     if "messages" in record:
         return {**record, "messages": _turns(record["messages"], "messages")}
@@ -55,7 +55,7 @@ def as_messages(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _turns(turns: Any, field: str) -> Any:
-    """Turns with a role and a content; what is not a list of objects stays for others to refuse."""
+    """Convert turns to messages with role and content; malformed `messages` are returned for the caller to refuse."""
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         if field == "messages":
             return turns
@@ -82,7 +82,7 @@ def _message(turn: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _text(record: Mapping[str, Any], field: str) -> str:
-    """The text of a field, empty where there is none."""
+    """Return the text of a field; empty if it is absent."""
     text = record.get(field)
     if text is not None and not isinstance(text, str):
         raise ValueError(f"{field} is {text!r:.60}, which is not a text")

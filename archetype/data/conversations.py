@@ -1,4 +1,4 @@
-"""Conversations through a chat template, as the tokens that a model reads and those that it is to write."""
+"""Tokenization of conversations rendered with a chat template, with a loss mask over answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from archetype.tokenizers.chat_template import ChatTemplate, Message
 
 @dataclass
 class Row:
-    """A text whose tokens are marked.
+    """Token sequence with a loss mask.
 
     Attributes:
-        ids: its tokens.
-        is_answer: whether the model is to write each of them.
-        text: what they spell.
-        is_whole: whether its tokens are those of its text as a whole.
-        ends: after each piece that was added, how many tokens and characters there were.
+        ids: token ids.
+        is_answer: for each token, whether it is a target of the loss.
+        text: the text of the tokens.
+        is_whole: whether `ids` equal the tokenization of `text` as a whole.
+        ends: number of tokens and characters after each piece added.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -32,9 +32,9 @@ class Row:
     ends: list[tuple[int, int]] = field(default_factory=list)
 
     def extend(self, text: str, is_answer: bool, tokenizer: Tokenizer) -> None:
-        """Go on with a text that begins with the row's; tokens are as of the whole, where the earlier ones stay.
+        """Extend the row to a longer text that starts with the row's text.
 
-        Of an answer, what follows its last special token belongs to the template: the model stops at that token.
+        Tokens after the last special token of an answer are not targets: the model stops at that token.
         """
         new = self._new_tokens(text, tokenizer)
         special = set(tokenizer.special_tokens.values())
@@ -45,10 +45,10 @@ class Row:
         self.ends.append((len(self.ids), len(text)))
 
     def _new_tokens(self, text: str, tokenizer: Tokenizer) -> list[int]:
-        """The tokens behind those of the row: of the whole text, unless that would change earlier ones.
+        """Return the new tokens: those of the whole text, unless tokenizing it would change earlier tokens.
 
-        The text is read from the last piece but one on, where that piece has the tokens that it has in the row: what is
-        before it changes nothing then, and a long conversation is not read again for each answer.
+        The text is tokenized from the last piece but one if that reproduces the tokens in the row, so that a long
+        conversation is not tokenized from its start for each answer.
         """
         for tokens, characters in (*self.ends[-2:-1], (0, 0)) if self.is_whole else ():
             whole, known = tokenizer.encode_with_special_tokens(text[characters:]), self.ids[tokens:]
@@ -58,7 +58,7 @@ class Row:
         return tokenizer.encode_with_special_tokens(text[len(self.text) :])
 
     def arrays(self, longest: int) -> tuple[Tokens, npt.NDArray[np.bool_]]:
-        """Tokens and marks, cut to `longest`."""
+        """Return token ids and loss mask, both (T,), truncated to `longest`."""
         return np.array(self.ids[:longest], dtype=np.int32), np.array(self.is_answer[:longest], dtype=np.bool_)
 
 
@@ -69,22 +69,22 @@ def conversation_rows(
     place: str,
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Row]:
-    """A conversation as the model meets it: for each answer, the text that its prompt has, and then the answer.
+    """Tokenize a conversation as the model sees it: for each answer, its prompt followed by the answer.
 
-    An answer of weight 0 is read and not learned, as OpenAI's files of conversations have it.
+    An answer of weight 0 is context and not a target, as in OpenAI's format for conversations.
 
-    One row holds all answers where the template adds to what it wrote before. Where it does not (some leave earlier
-    thoughts out), each answer begins a row of its own.
+    One row holds all answers if each prompt extends the text before it. If not (some templates drop earlier reasoning),
+    the answer begins a new row.
 
     Args:
-        messages: each with its role and its content.
-        template: renders them.
-        tokenizer: reads what it renders.
-        place: of the conversation, for errors.
+        messages: each with a role and a content.
+        template: renders the messages.
+        tokenizer: encodes the rendered text.
+        place: where the conversation comes from, for errors.
         tools: functions that answers may call, as JSON schemas.
 
     Raises:
-        DataError: the conversation is damaged or has no answer, or the template fails.
+        DataError: the conversation is malformed or has no answer, or the template fails.
     """
     _check(messages, place)
     weights = [message.get("weight", 1) for message in messages]
@@ -106,13 +106,15 @@ def conversation_rows(
 def _texts(
     messages: Sequence[Message], template: ChatTemplate, tools: Sequence[Mapping[str, Any]] | None
 ) -> Callable[[int], tuple[str, str] | None]:
-    """A function that gives the prompt of an answer, and the text with it, by its place; None where both are to be
-    rendered by themselves: by a template that does not write messages in order, or refuses one of them.
+    """Return a function from the index of an answer to its prompt and the text including the answer.
+
+    The function returns None if the two have to be rendered separately: the template does not write messages in order,
+    or refuses one of them.
     """
     last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
     try:
         prompts, answered = (template.beginnings(messages[: last + 1], prompted, tools) for prompted in (True, False))
-    except DataError:  # which the first beginning that has it says again
+    except DataError:  # rendering the prompts one by one raises the error again
         prompts = answered = None
 
     def texts(number: int) -> tuple[str, str] | None:
@@ -130,20 +132,20 @@ def prompt_and_answer(
     template: ChatTemplate,
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> tuple[str, str]:
-    """The text of a conversation that an answer is learned from, and the same with the answer behind it.
+    """Return the prompt that an answer is trained on, and the prompt with the answer appended.
 
-    Most templates render before an answer what they prompt it with. Some open thoughts in the prompt that no finished
-    answer shows (DeepSeek-R1's distills). There an answer that is rendered whole follows what the template puts before
-    it, and one whose thoughts the template would leave out follows the prompt, which is where the model writes them.
+    With most templates the rendered conversation starts with the generation prompt. Some (DeepSeek-R1's distills) open
+    a reasoning block in the prompt that finished answers do not show. There, an answer that is rendered in full follows
+    the template's answer header, and an answer whose reasoning the template would drop follows the generation prompt.
 
     Args:
-        messages: before the answer.
-        answer: its messages.
-        template: renders them.
+        messages: the messages before the answer.
+        answer: the messages of the answer.
+        template: renders the messages.
         tools: functions that an answer may call, as JSON schemas.
 
     Raises:
-        DataError: the template fails, or puts the answer nowhere behind what comes before it.
+        DataError: the template fails, or does not put the answer after its prompt.
     """
     prompt = template.render(messages, tools=tools)
     answered = template.render([*messages, *answer], False, tools)
@@ -153,7 +155,7 @@ def prompt_and_answer(
     content = first.get("content") or ""
     one, two = (template.render([*messages, {**first, "content": text}], False, tools) for text in "01")
     length = next((place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
-    head = one[:length]  # what the template puts before a content
+    head = one[:length]  # up to the content of the answer
     if answered.startswith(head) and (others or content.strip() in answered[len(head) :]):
         return head, answered
     if others or not prompt.startswith(head):
@@ -166,7 +168,7 @@ def prompt_and_answer(
 
 
 def _check(messages: Sequence[Message], place: str) -> None:
-    """Refuse what is no list of messages with a role and a content, or has no answer."""
+    """Refuse anything but a list of messages with role and content, weights other than 0 and 1, and missing answers."""
     is_list = isinstance(messages, list) and all(isinstance(message, dict) for message in messages)
     if not is_list or not all(
         isinstance(message.get("role"), str) and (isinstance(message.get("content"), str) or message.get("tool_calls"))

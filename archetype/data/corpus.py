@@ -1,4 +1,4 @@
-"""A text as tokens, some of it held out for validation."""
+"""Corpus: one text as token sequences for training and validation."""
 
 import hashlib
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from archetype.errors import DataError
 from archetype.io.text import cut_at_lines
 from archetype.tokenizers import Tokenizer
 
-CHUNK = 2**20  # characters encoded at once
+CHUNK = 2**20  # characters per call of the tokenizer
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokens to train on and tokens held out.
+    """Training and validation tokens of one text.
 
     Attributes:
-        validation_bytes: UTF-8 bytes of the held-out text, so that losses of different tokenizers compare.
-        fingerprint: a hash of the text and the tokens, to check on resuming that they are still the same.
+        validation_bytes: UTF-8 bytes of the validation text, for losses that compare between tokenizers.
+        fingerprint: hash of text and tokens, checked when a run is resumed.
     """
 
     training: Tokens
@@ -30,35 +30,35 @@ class Corpus:
 
     @property
     def description(self) -> str:
-        """How much there is to learn from."""
+        """Number of training tokens, in words."""
         return f"{len(self.training):,} tokens of text"
 
     @property
     def bytes_per_token(self) -> float:
-        """UTF-8 bytes of a held-out token."""
+        """Mean UTF-8 bytes per validation token."""
         return self.validation_bytes / len(self.validation)
 
     def first_held_out(self, count: int) -> Tokens:
-        """The first held-out tokens."""
+        """Return the first `count` validation tokens."""
         return self.validation[:count]
 
     def batches(self, batch_size: int, length: int, seed: int) -> Batches:
-        """Batches of windows to learn from."""
+        """Return the training batches, windows of `length` + 1 tokens."""
         return Batches(self.training, batch_size, length, seed)
 
     def validation_windows(self, length: int) -> Tokens:
-        """The windows that are measured."""
+        """Return the validation windows, (n, length + 1)."""
         return windows(self.validation, length)
 
 
 def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> Corpus:
-    """Tokenize a text in two parts.
+    """Split a text into training and validation parts and tokenize both.
 
     Args:
         text: the whole text.
         tokenizer: for both parts.
         validation: the fraction of the text's characters to hold out.
-        where: the parts that are held out: everywhere or end.
+        where: where the validation part is taken from: everywhere or end.
 
     Raises:
         DataError: the text is too short.
@@ -73,7 +73,7 @@ def corpus(text: str, tokenizer: Tokenizer, validation: float, where: Split) -> 
 
 
 def encode(tokenizer: Tokenizer, text: str, size: int | None = None) -> Tokens:
-    """All tokens of a text, encoded in chunks of about `size` characters so that memory stays small."""
+    """Encode a text, (num_tokens,), in chunks of about `size` characters to bound memory."""
     is_cut = not any(token in text for token in tokenizer.reaching)
     chunks = cut_at_lines(text, size or CHUNK) if is_cut else [text]
     return np.concatenate([np.array(tokenizer.encode(chunk), dtype=np.int32) for chunk in chunks])

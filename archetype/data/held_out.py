@@ -1,4 +1,4 @@
-"""Which parts of a text are held out for validation: stretches from everywhere in it, or its end."""
+"""Validation split of a text: stretches spread over the text, or its end."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -6,22 +6,22 @@ from typing import Literal
 from archetype.errors import DataError
 
 Split = Literal["everywhere", "end"]
-NUM_STRETCHES = 32  # unless they would be shorter or longer than
+NUM_STRETCHES = 32  # more or fewer if stretches would be longer than LONGEST or shorter than SHORTEST
 SHORTEST, LONGEST = 512, 8192  # characters
-GOLDEN = 0.618033988749895  # whose multiples lie in [0, 1) without a period, which a text may have
+GOLDEN = 0.618033988749895  # its multiples modulo 1 are spread evenly and aperiodic, unlike the text perhaps
 
 
 def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
-    """The text to learn from, and the text that is held out.
+    """Split a text into training and validation text.
 
     Args:
         text: the whole text.
-        fraction: of its characters to hold out.
-        where: everywhere (stretches spread over the text, of whole lines or words where these are short; the end of a
-            text that is too short for two), or end.
+        fraction: fraction of its characters to use for validation.
+        where: everywhere (stretches spread over the text, cut at lines or words if one ends nearby; the end if the text
+            is too short for two stretches), or end.
 
     Raises:
-        DataError: one of the two would be empty.
+        DataError: one of the two parts would be empty.
     """
     training, held_out, done = list[str](), list[str](), 0
     for first, last in _stretches(text, fraction, where):
@@ -35,11 +35,11 @@ def split(text: str, fraction: float, where: Split) -> tuple[str, str]:
 
 
 def held_out_lines(count: int, fraction: float, where: Split) -> set[int]:
-    """The numbers of the lines that are held out: spread evenly, or the last ones.
+    """Return the indices of the validation lines: evenly spread, or the last ones.
 
     Args:
-        count: lines of the whole.
-        fraction: of them to hold out.
+        count: number of lines in total.
+        fraction: fraction of the lines to use for validation.
         where: everywhere or end.
     """
     num_held_out = count - round(count * (1 - fraction))
@@ -49,7 +49,7 @@ def held_out_lines(count: int, fraction: float, where: Split) -> set[int]:
 
 
 def _stretches(text: str, fraction: float, where: Split) -> Iterator[tuple[int, int]]:
-    """First and last character (exclusive) of each stretch that is held out, in order."""
+    """Iterate over the validation stretches in order: first character, and last (exclusive)."""
     length = fraction * len(text)
     count = round(length / min(max(length / NUM_STRETCHES, SHORTEST), LONGEST))
     if where == "end" or count < 2:
@@ -63,6 +63,6 @@ def _stretches(text: str, fraction: float, where: Split) -> Iterator[tuple[int, 
 
 
 def _near(text: str, place: int, length: float) -> int:
-    """The next start of a line, or else of a word, that is near compared with the length of a stretch; or the place."""
+    """Return the next start of a line, else of a word, within a quarter of a stretch's length; else `place`."""
     first, last = max(0, place - 1), place + round(length / 4)
     return text.find("\n", first, last) + 1 or text.find(" ", first, last) + 1 or min(place, len(text))

@@ -1,7 +1,7 @@
-"""Images and their classes, from a .npz file or a folder.
+"""Labelled images from a .npz file or a folder.
 
-Files of pictures, and bytes in a .npz file, become numbers as the model's image processor says; all other numbers of a
-.npz file are those that the model reads.
+The model's image processor converts image files, and uint8 pixels of a .npz file; other arrays of a .npz file are read
+as model inputs.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".ti
 
 
 class OtherSize(DataError):
-    """Images are of another size than the model takes."""
+    """The size of the images differs from the model's input size."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images, (N, C, H, W) in float32, and the class of each, (N,)."""
+    """Images, (N, C, H, W) in float32, and their class indices, (N,)."""
 
     images: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
@@ -42,14 +42,14 @@ class Images:
         return len(self.labels)
 
     def select(self, indices: npt.NDArray[np.int64]) -> "Images":
-        """The images at these indices."""
+        """Return the images at these indices."""
         return Images(self.images[indices], self.labels[indices])
 
     def split(self, validation_fraction: float, seed: int) -> tuple["Images", "Images"]:
-        """Training and validation images, drawn by the seed.
+        """Split at random into training and validation images, determined by the seed.
 
         Raises:
-            DataError: one of the two would be empty.
+            DataError: one of the two parts would be empty.
         """
         order = np.random.Generator(np.random.Philox(key=[seed, 2**40])).permutation(len(self))
         cut = round(len(self) * (1 - validation_fraction))
@@ -59,21 +59,21 @@ class Images:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all pixels and labels."""
+        """Hash of all pixels and labels."""
         return hashlib.sha256(self.images.tobytes() + self.labels.tobytes()).hexdigest()
 
 
 def open_images(path: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Images:
-    """The images of a .npz file or of a folder's subfolders, with the class of each.
+    """Read the labelled images of a .npz file or of a folder's subfolders.
 
     Args:
-        path: of the file or the folder.
-        num_channels: that the model takes.
-        size: rows and columns that it takes.
-        processor: how pictures become numbers; None where nothing says it.
+        path: the file or folder.
+        num_channels: input channels of the model.
+        size: height and width of the model's input, in pixels.
+        processor: converts pixels to model inputs; None if the model has none.
 
     Raises:
-        DataError: they are of another size, or cannot be read.
+        DataError: the images have another size, or cannot be read.
     """
     if path.is_dir():
         return read_image_folder(path, num_channels, size, processor)
@@ -83,7 +83,7 @@ def open_images(path: Path, num_channels: int, size: int, processor: ImageProces
 
 
 def open_pictures(file: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Numbers:
-    """The images of a .npz file, or one picture, (N, C, H, W); arguments and errors as for `open_images`."""
+    """Read the images of a .npz file, or one image file, (N, C, H, W); arguments and errors as for `open_images`."""
     if file.suffix.lower() in IMAGE_SUFFIXES:
         data = read_bytes(file, MAX_PICTURE_BYTES)
         return picture_numbers(data, num_channels, size, processor, str(file))[None]
@@ -95,7 +95,7 @@ def open_pictures(file: Path, num_channels: int, size: int, processor: ImageProc
 def picture_numbers(
     data: bytes, num_channels: int, size: int, processor: ImageProcessor | None, place: str = "image"
 ) -> Numbers:
-    """One picture, (C, H, W); `data` are of its file, and other arguments and errors as for `open_images`."""
+    """Decode the bytes of one image file to (C, H, W); other arguments and errors as for `open_images`."""
     if processor is None:
         cause = "the model does not say how pictures become numbers"
         raise DataError(place, cause, "add its preprocessor_config.json, or give an .npz file of the numbers it reads")
@@ -112,7 +112,7 @@ def _check_size(shape: tuple[int, ...], num_channels: int, size: int, place: str
 
 
 def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
-    """The `images` and `labels` of a .npz file; `processor` is that of `read_pictures`.
+    """Read `images` and `labels` of a .npz file; `processor` as for `read_pictures`.
 
     Raises:
         DataError: names the file and what is missing or has the wrong shape or type.
@@ -128,21 +128,21 @@ def read_images(file: Path, processor: ImageProcessor | None = None) -> Images:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    """The subfolders of a folder of images, one for each class, in the order of names."""
+    """Return the class names of an image folder: the names of its subfolders, sorted."""
     return tuple(sorted(path.name for path in folder.iterdir() if path.is_dir()))
 
 
 def read_image_folder(folder: Path, num_channels: int, size: int, processor: ImageProcessor | None) -> Images:
-    """The images in a folder's subfolders, one for each class in the order of names.
+    """Read the images of a folder's subfolders, one subfolder per class, sorted by name.
 
     Args:
-        folder: holds the subfolders.
-        num_channels: 1 (grey) or 3 (red, green and blue).
-        size: rows and columns.
-        processor: how pictures become numbers.
+        folder: the parent of the subfolders.
+        num_channels: 1 (grayscale) or 3 (RGB).
+        size: height and width in pixels.
+        processor: converts pixels to model inputs.
 
     Raises:
-        DataError: names what is not an image, or says that there are none, or too many for the memory.
+        DataError: a file is not an image, or there are no images, or too many for memory.
     """
     classes = class_names(folder)
     files = [
@@ -170,11 +170,11 @@ def read_image_folder(folder: Path, num_channels: int, size: int, processor: Ima
 
 
 def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Numbers:
-    """The `images` of a .npz file, (N, C, H, W); (N, H, W) is read as one channel.
+    """Read `images` of a .npz file, (N, C, H, W); (N, H, W) is read as one channel.
 
     Args:
-        file: of numbers that a model reads, or of bytes, which are pixels.
-        processor: makes numbers of pixels (absent: they are numbers already).
+        file: holds model inputs, or pixels as uint8.
+        processor: converts uint8 pixels to model inputs (absent: they are cast to float32).
 
     Raises:
         DataError: names the file and what is missing or has the wrong shape or type.
@@ -185,7 +185,7 @@ def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Number
         raise DataError(str(file), f"has images of {images.shape} {images.dtype}", "give (N, C, H, W) numbers")
     if images.dtype == np.uint8 and processor is not None:
         return np.stack([processor.numbers(pixels) for pixels in images])
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
+    with np.errstate(over="ignore"):  # overflow gives inf, which is refused below
         images = images.astype(np.float32, copy=False)
     if not np.isfinite(images).all():
         raise DataError(str(file), "holds a number that is not finite", "fix the file")
@@ -193,18 +193,18 @@ def read_pictures(file: Path, processor: ImageProcessor | None = None) -> Number
 
 
 def has_pixels(path: Path) -> bool:
-    """Whether a folder or a file of images holds pixels, which an image processor makes numbers of."""
+    """Whether a folder or file holds pixels, which need an image processor, rather than model inputs."""
     is_picture = path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES
     return is_picture or _array(path, "images").dtype == np.uint8
 
 
 def has_pictures(folder: Path) -> bool:
-    """Whether the first file in a folder's subfolders is a picture."""
+    """Whether the first file found in a folder's subfolders is an image."""
     return any(file.suffix.lower() in IMAGE_SUFFIXES for file in islice(folder.glob("*/*"), 1))
 
 
 def shape_of_images(path: Path) -> tuple[int, int, int] | None:
-    """Channels, rows and number of classes of the images of a .npz file; None for a folder, whose pictures are scaled.
+    """Return channels, height and number of classes of a .npz file; None for a folder, whose images are resized.
 
     Raises:
         DataError: the file cannot be read.
@@ -218,7 +218,7 @@ def shape_of_images(path: Path) -> tuple[int, int, int] | None:
 
 
 def _array(file: Path, name: str) -> npt.NDArray[Any]:
-    """One array of a .npz file, without unpickling."""
+    """Read one array of a .npz file, without unpickling."""
     check_regular(file)
     try:
         with zipfile.ZipFile(file) as arrays, arrays.open(f"{name}.npy") as stored:
@@ -236,7 +236,7 @@ def _array(file: Path, name: str) -> npt.NDArray[Any]:
 
 
 class ImageBatches:
-    """Batches of images, each image once an epoch, in an order that the seed and the epoch determine."""
+    """Batches of images in an order determined by seed and epoch; an image occurs at most once per epoch."""
 
     def __init__(self, images: Images, batch_size: int, seed: int) -> None:
         self.images = images
@@ -245,7 +245,7 @@ class ImageBatches:
         self.per_epoch = len(images) // self.batch_size
 
     def batch(self, step: int) -> Images:
-        """The images of a step."""
+        """Return the images of a step."""
         epoch, index = divmod(step, self.per_epoch)
         order = np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(len(self.images))
         return self.images.select(order[index * self.batch_size : (index + 1) * self.batch_size])

@@ -1,4 +1,4 @@
-"""Texts as words with classes: the records of a file, and each word's class at its first token."""
+"""Token classification data: words with labels, aligned to the first token of each word."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import start_of_text
 
 FIELDS = {"tokens": Form("a list of words", (list,), (str,)), "labels": Form("a list of labels", (list,), LABEL)}
-NO_CLASS = -100  # of a token at which no class is said
-Labelled = tuple[Tokens, Tokens]  # the tokens of a text, and the class of each, or NO_CLASS
+NO_CLASS = -100  # label of tokens that the loss ignores
+Labelled = tuple[Tokens, Tokens]  # token ids and class indices (or NO_CLASS), both (T,)
 
 
 def wrong_words(record: Mapping[str, Any]) -> str:
-    """What is wrong with a record: no words, an empty one, or not as many labels; nothing where it is right."""
+    """Return the fault of a record (no words, an empty word, another number of labels); empty if there is none."""
     words = record["tokens"]
     if not all(words) or not words:
         return "tokens has no words, or an empty one"
@@ -27,10 +27,10 @@ def wrong_words(record: Mapping[str, Any]) -> str:
 def labelled_rows(
     records: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, longest: int, numbers: Mapping[str, int]
 ) -> tuple[list[Labelled], int]:
-    """Each record's words as one text between its special tokens, cut to `longest`, with the class of each token.
+    """Tokenize the words of each record as one text with special tokens, truncated to `longest`, with labels.
 
     Returns:
-        the rows, and how many were cut.
+        the rows, and how many were truncated.
 
     Raises:
         DataError: a text has no token.
@@ -57,9 +57,9 @@ def labelled_rows(
 
 
 def ids_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
-    """The tokens of each word of a text, which together are those of the text where its tokenizer divides at spaces.
+    """Return the token ids of each word; joined, they are those of the text if the tokenizer splits at spaces.
 
-    A tokenizer that puts a space before every text is given each word alone.
+    Words are encoded without a space before them if that gives the tokens of the text (the tokenizer adds one).
     """
     spaced = [tokenizer.encode(word if place == 0 else f" {word}") for place, word in enumerate(words)]
     alone = [tokenizer.encode(word) for word in words]

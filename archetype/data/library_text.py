@@ -1,4 +1,4 @@
-"""English that exists wherever Python runs: the docstrings and comments of its own standard library."""
+"""English text available wherever Python runs: docstrings and comments of the standard library."""
 
 import ast
 import os
@@ -11,18 +11,18 @@ from archetype.errors import DataError
 
 # Not English prose: tests, generated tables, other people's packages.
 LEFT_OUT = {"test", "tests", "idlelib", "site-packages", "dist-packages", "lib2to3", "encodings", "__pycache__"}
-BODIES = ("body", "handlers", "orelse", "finalbody", "cases")  # of a statement: other statements
+BODIES = ("body", "handlers", "orelse", "finalbody", "cases")  # fields of a statement that hold statements
 SHORTEST = 40  # characters; shorter docstrings and comments say little
 
 
 def library_text() -> str:
-    """All docstrings and comments, file by file in the order of their names, each of them once.
+    """Return all docstrings and comments without duplicates, file by file in sorted order.
 
     Raises:
-        DataError: this Python came without the sources of its library.
+        DataError: this Python was installed without the sources of the standard library.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    passages: dict[str, None] = {}  # keeps the order, drops what is repeated
+    passages: dict[str, None] = {}  # keeps the order, drops duplicates
     for file in source_files(root):
         passages |= dict.fromkeys(_passages(file))
     if not passages:
@@ -31,16 +31,16 @@ def library_text() -> str:
 
 
 def source_files(root: Path) -> list[Path]:
-    """The files of a library whose docstrings are English prose."""
+    """Return the source files of a library whose docstrings are English prose, sorted."""
     files: list[Path] = []
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in subfolders if name not in LEFT_OUT]  # which os.walk then does not enter
+        subfolders[:] = [name for name in subfolders if name not in LEFT_OUT]  # pruned in place for os.walk
         files += [Path(folder, name) for name in names if name.endswith(".py")]
     return sorted(files)
 
 
 def _passages(file: Path) -> Iterator[str]:
-    """A file's docstrings and its blocks of comment lines."""
+    """Iterate over the docstrings of a file and then its comment blocks."""
     try:
         source = file.read_text(encoding="utf-8")
         with warnings.catch_warnings():
@@ -59,7 +59,7 @@ def _passages(file: Path) -> Iterator[str]:
 
 
 def _comments(source: str) -> Iterator[str]:
-    """Blocks of lines that are nothing but comments."""
+    """Iterate over blocks of comment-only lines."""
     block: list[str] = []
     for line in [*source.splitlines(), ""]:
         stripped = line.strip()

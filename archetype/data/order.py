@@ -1,4 +1,4 @@
-"""A random order of many things that takes no memory: a permutation that is computed, not stored."""
+"""Random permutation computed on the fly, in constant memory."""
 
 from functools import lru_cache
 
@@ -9,23 +9,23 @@ WORD = 2**64 - 1
 
 
 class Permutation:
-    """A permutation of 0 ... n - 1 by a Feistel network with cycle walking (Black and Rogaway 2002, section 4).
+    """Permutation of 0 ... n - 1 by a Feistel network with cycle walking (Black and Rogaway 2002, section 4).
 
-    The network permutes the smallest range of 4^k numbers that holds n; a number that comes out beyond n goes through
-    it again, fewer than four times on average.
+    The network permutes the smallest range of 4^k numbers that holds n; an output of n or more goes through it again,
+    fewer than four times on average.
 
     Args:
-        n: how many numbers.
-        key: whole numbers that determine the order, such as a seed and an epoch.
+        n: size of the range.
+        key: integers that determine the permutation, such as a seed and an epoch.
     """
 
     def __init__(self, n: int, *key: int) -> None:
         self.n = n
-        self.half = max(1, ((n - 1).bit_length() + 1) // 2)  # bits of each side
+        self.half = max(1, ((n - 1).bit_length() + 1) // 2)  # bits of each half
         self.keys: list[int] = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64).tolist()
 
     def __call__(self, number: int) -> int:
-        """Where a number stands in the order."""
+        """Return the image of a number under the permutation."""
         place = self._network(number)
         while place >= self.n:
             place = self._network(place)
@@ -41,12 +41,12 @@ class Permutation:
 
 @lru_cache(maxsize=256)
 def permutation(n: int, *key: int) -> Permutation:
-    """The permutation of n numbers of a key; the last ones are remembered."""
+    """Return the permutation of n numbers for a key, cached."""
     return Permutation(n, *key)
 
 
 def _mix(x: int) -> int:
-    """64 bits, each of which depends on all (the finalizer of SplitMix64, Steele 2014)."""
+    """Mix 64 bits so that each output bit depends on all input bits (finalizer of SplitMix64, Steele 2014)."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & WORD
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & WORD
     return x ^ (x >> 31)

@@ -1,4 +1,4 @@
-"""Rows of a fixed length out of documents that stand one after the other, of one or several sources by weight."""
+"""Packing of concatenated documents into rows of a fixed length, mixing sources by weight."""
 
 import math
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from archetype.data.order import permutation
 from archetype.data.shards import TokenizedDocuments, TokenStream
 from archetype.errors import DataError, SpecError
 
-MAX_CYCLE = 2**20  # rows after which each source has had its weight exactly
+MAX_CYCLE = 2**20  # rows in which each source has exactly its weight
 
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows of T predicted tokens and the one before them.
+    """Packed rows: T predicted tokens and the token before them.
 
     Attributes:
         tokens: (B, T + 1).
-        num_targets: how many of each row's last T tokens are predicted, (B,): those behind have had their turn.
-        document_ids: a number for each document of a row, (B, T + 1).
+        num_targets: (B,) number of each row's last T tokens to predict; later ones are predicted in another row.
+        document_ids: index of the document of each token within its row, (B, T + 1).
     """
 
     tokens: Tokens
@@ -32,23 +32,23 @@ class PackedRows:
 
 
 class PackedStream:
-    """The rows of one stream of documents: each token is predicted exactly once an epoch.
+    """Packed rows of one stream of documents; each token is predicted exactly once per epoch.
 
-    An epoch is the stream cut into rows from a place that the seed and the epoch determine, round to that place again;
-    the last row goes on into the first one's tokens, which are not predicted again.
+    An epoch cuts the stream into rows from an offset determined by seed and epoch, around to that offset again; the
+    last row continues into the tokens of the first, which are not predicted again.
 
     Args:
         stream: the documents.
-        length: T, predicted tokens of a row.
-        seed: of the order (None: as they stand).
+        length: T, predicted tokens per row.
+        seed: determines the order of rows (None: stream order).
     """
 
     def __init__(self, stream: TokenStream, length: int, seed: int | None) -> None:
         self.stream, self.length, self.seed = stream, length, seed
-        self.num_rows = -(-stream.num_tokens // length)  # of an epoch
+        self.num_rows = -(-stream.num_tokens // length)  # per epoch
 
     def rows(self, numbers: Sequence[int], with_documents: bool = True) -> PackedRows:
-        """Some rows by their numbers, which count on over all epochs; without document ids these are zeros."""
+        """Return rows by number, counted over all epochs; document ids are zeros if not requested."""
         starts, num_targets = zip(*(self._place(*divmod(number, self.num_rows)) for number in numbers), strict=True)
         tokens = np.stack([self.stream.read(start, self.length + 1) for start in starts])
         ids = np.zeros(tokens.shape, dtype=np.int64)
@@ -57,7 +57,7 @@ class PackedStream:
         return PackedRows(tokens, np.array(num_targets), ids)
 
     def _place(self, epoch: int, index: int) -> tuple[int, int]:
-        """Where a row begins, and how many of its tokens are predicted."""
+        """Return the first token of a row, and how many of its tokens are predicted."""
         offset = 0
         if self.seed is not None:
             index = permutation(self.num_rows, self.seed, epoch)(index)
@@ -67,19 +67,19 @@ class PackedStream:
 
 
 class Documents:
-    """Documents of one or several sources, some held out, as an objective reads them.
+    """Training and validation documents of one or several sources.
 
     Args:
-        sources: the documents of each.
-        fraction: of each, held out.
-        weights: how many rows of each there are for those of the others (absent: one source).
-        separate: whether no position is to attend to another document.
-        max_validation_tokens: measured of those that are held out.
+        sources: the tokenized documents of each source.
+        fraction: fraction of each source's documents to use for validation.
+        weights: relative number of rows of each source (absent: one source).
+        separate: whether attention stays within a document.
+        max_validation_tokens: maximal number of validation tokens to evaluate.
         place: names the data in errors.
 
     Raises:
-        DataError: nothing is held out of a source, or all of it is.
-        SpecError: the weights take too many rows to be exact.
+        DataError: the training or the validation part of a source is empty.
+        SpecError: a cycle of rows with exactly these weights is too long.
     """
 
     def __init__(
@@ -110,30 +110,30 @@ class Documents:
         num_tokens = sum(side.num_tokens for side in self.training)
         num_documents = sum(side.num_documents for side in self.training)
         self.description = f"{num_tokens:,} tokens of {num_documents:,} documents"
-        first_tokens = sum(side.num_documents for side in self.held_out) if separate else 0  # which are not predicted
+        first_tokens = sum(side.num_documents for side in self.held_out) if separate else 0  # not predicted
         num_targets = sum(side.num_tokens for side in self.held_out) - first_tokens
         self.bytes_per_token = sum(side.num_bytes for side in self.held_out) / max(1, num_targets)
 
     def first_held_out(self, count: int) -> Tokens:
-        """The first held-out tokens."""
+        """Return the first validation tokens of the first source."""
         side = self.held_out[0]
         return side.read(0, min(count, side.num_tokens))
 
     def batches(self, batch_size: int, length: int, seed: int) -> "PackedBatches":
-        """Batches of rows to learn from."""
+        """Return the training batches, rows of `length` + 1 tokens."""
         return PackedBatches(self, [PackedStream(side, length, seed) for side in self.training], batch_size, seed)
 
     def validation_windows(self, length: int) -> "HeldOutRows":
-        """The rows that are measured."""
+        """Return the validation rows."""
         streams = [PackedStream(side, length, None) for side in self.held_out]
         return HeldOutRows(streams, self.max_validation_tokens, self.separate)
 
 
 class PackedBatches:
-    """Batches of rows, a function of the seed and the step.
+    """Batches of packed rows, a function of seed and step.
 
-    Of `documents.cycle` rows each source has exactly its count, in an order that the seed and the cycle determine; the
-    rows of each source come in its own order, epoch after epoch.
+    In a cycle of `documents.cycle` rows each source has exactly its count, in an order determined by the seed and the
+    cycle's index; the rows of a source come in the order of its own epochs.
     """
 
     def __init__(self, documents: Documents, streams: list[PackedStream], batch_size: int, seed: int) -> None:
@@ -141,21 +141,21 @@ class PackedBatches:
 
     @property
     def per_epoch(self) -> float | None:
-        """Batches of an epoch; None where several sources end theirs at different times."""
+        """Batches per epoch; None for several sources, whose epochs have different lengths."""
         return self.streams[0].num_rows / self.batch_size if len(self.streams) == 1 else None
 
     def batch(self, step: int) -> Tokens:
-        """The tokens of a step, (batch_size, T + 1)."""
+        """Return the token ids of a step, (batch_size, T + 1)."""
         return self.rows(step, with_documents=False).tokens
 
     def rows(self, step: int, with_documents: bool = True) -> PackedRows:
-        """The rows of a step."""
+        """Return the packed rows of a step."""
         numbers = range(step * self.batch_size, (step + 1) * self.batch_size)
         places = [self.place(number) for number in numbers]
         return _joined([self.streams[source].rows([number], with_documents) for source, number in places])
 
     def place(self, number: int) -> tuple[int, int]:
-        """The source of a row, and the row's number there."""
+        """Return the source of a row, and the number of the row in that source."""
         cycle, place = divmod(number, self.documents.cycle)
         turn = permutation(self.documents.cycle, self.seed, cycle, 1)(place)
         source = int(np.searchsorted(self.documents.ends, turn, side="right"))
@@ -164,11 +164,11 @@ class PackedBatches:
 
 
 class HeldOutRows:
-    """Rows of all held-out documents in order; where they are too many, some of them, evenly spread.
+    """Validation rows of all sources in order; an evenly spread subset if there are too many.
 
     Args:
-        streams: of each source.
-        max_tokens: measured at most.
+        streams: the validation stream of each source.
+        max_tokens: maximal number of tokens to evaluate.
         separate: whether rows have document ids.
     """
 
@@ -186,7 +186,7 @@ class HeldOutRows:
         return self.rows(rows).tokens
 
     def rows(self, rows: slice) -> PackedRows:
-        """Some of the rows."""
+        """Return a slice of the rows."""
         numbers = [index * int(self.ends[-1]) // self.count for index in range(*rows.indices(self.count))]
         sources = np.searchsorted(self.ends, numbers, side="right")
         places = zip(sources.tolist(), numbers, strict=True)

@@ -1,4 +1,4 @@
-"""Pairs of texts, line by line: a source and its target."""
+"""Parallel texts: pairs of source and target, and batches of pairs with similar lengths."""
 
 import hashlib
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from archetype.errors import DataError
 from archetype.tokenizers import Tokenizer
 
 PAIR = {"source": Form("a source"), "target": Form("its target")}
-POOL = 50  # batches that are sorted by length together: enough for little padding, few enough to be well shuffled
+POOL = 50  # batches sorted by length in one pool: enough for little padding, few enough to stay well shuffled
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Token sequences of different lengths, padded at their ends."""
+    """Token sequences of different lengths, padded at the end."""
 
     tokens: Tokens  # (B, T)
-    num_tokens: npt.NDArray[np.int64]  # (B,), of each row without its padding
+    num_tokens: npt.NDArray[np.int64]  # (B,), without padding
 
     @classmethod
     def of(cls, texts: list[Tokens]) -> "Rows":
-        """Sequences as one padded array; padding is the token 0, which nothing reads."""
+        """Pad sequences to one array (B, T); padding is token 0, which nothing reads."""
         num_tokens = np.array([len(text) for text in texts])
         tokens = np.zeros((len(texts), num_tokens.max()), dtype=np.int32)
         for row, text in zip(tokens, texts, strict=True):
@@ -36,7 +36,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Sources and targets as tokens: a source ends with `end`, a target has it at both ends."""
+    """Tokenized sources and targets: a source ends with the end token, a target starts and ends with it."""
 
     sources: list[Tokens]
     targets: list[Tokens]
@@ -45,12 +45,12 @@ class Pairs:
         return len(self.sources)
 
     def rows(self, indices: npt.NDArray[np.int64]) -> tuple[Rows, Rows]:
-        """The sources and the targets at these indices, padded."""
+        """Return the padded sources and targets at these indices."""
         return Rows.of([self.sources[i] for i in indices]), Rows.of([self.targets[i] for i in indices])
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all tokens, to check on resuming that they are still the same."""
+        """Hash of all tokens, checked when a run is resumed."""
         digest = hashlib.sha256()
         for text in (*self.sources, *self.targets):
             digest.update(text.tobytes() + b"|")
@@ -58,11 +58,11 @@ class Pairs:
 
 
 def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[str]]:
-    """The lines of two parallel texts, without the pairs in which one is empty.
+    """Split two parallel texts into lines, dropping pairs with an empty side.
 
     Args:
-        source: one source a line.
-        target: one target a line.
+        source: one source per line.
+        target: one target per line.
         place: where the texts come from, for errors.
 
     Raises:
@@ -77,13 +77,13 @@ def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[st
 
 
 def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[str], list[str]]:
-    """The sources and targets of two files of lines, or of one of records.
+    """Read sources and targets from two files of lines, or from one file of records.
 
     Args:
-        data: both files, or JSON lines or CSV of source and target.
+        data: two files of lines, or one file of records with source and target.
 
     Raises:
-        DataError: a file is missing or damaged, or the lines do not belong together.
+        DataError: a file is missing or damaged, or the numbers of lines differ.
     """
     if isinstance(data, tuple):
         source, target = map(Path, data)
@@ -94,21 +94,21 @@ def read_pairs(data: str | Path | tuple[str | Path, str | Path]) -> tuple[list[s
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text, of which the last may lack its end."""
+    """Split a text into lines; the last line may lack its line end."""
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, longest: int) -> Pairs:
-    """The pairs as tokens; those with a side of more than `longest` are left out.
+    """Tokenize pairs, dropping those with a side of more than `longest` tokens.
 
     Args:
-        sources: one text each.
-        targets: one text each.
-        tokenizer: of both.
-        longest: the most tokens of a side, its end token included.
+        sources: source texts.
+        targets: target texts, in the same order.
+        tokenizer: for both sides.
+        longest: maximal number of tokens of a side, including its end token.
 
     Raises:
-        DataError: the tokenizer has no token that ends a text.
+        DataError: the tokenizer has no end token.
     """
     end = np.array([end_of_text(tokenizer)], dtype=np.int32)
     pairs: list[tuple[Tokens, Tokens]] = []
@@ -120,10 +120,10 @@ def tokenized(sources: list[str], targets: list[str], tokenizer: Tokenizer, long
 
 
 def end_of_text(tokenizer: Tokenizer) -> int:
-    """The token that starts and ends a target.
+    """Return the end token, which also starts a target.
 
     Raises:
-        DataError: the tokenizer has none.
+        DataError: the tokenizer has no end token.
     """
     if not tokenizer.eos:
         cause = f"a tokenizer of kind {tokenizer.kind} has no token that ends a text"
@@ -132,9 +132,9 @@ def end_of_text(tokenizer: Tokenizer) -> int:
 
 
 class PairBatches:
-    """Batches of pairs of similar length, each pair once an epoch, shuffled anew for every epoch.
+    """Batches of pairs with similar lengths, reshuffled every epoch; a pair occurs at most once per epoch.
 
-    As with a text's windows, batch n depends on the seed and n alone.
+    Batch n depends only on the seed and n.
     """
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
@@ -144,17 +144,17 @@ class PairBatches:
         self.batch_size, self.per_epoch = self.order.batch_size, self.order.per_epoch
 
     def batch(self, step: int) -> tuple[Rows, Rows]:
-        """The sources and targets of a step."""
+        """Return the padded sources and targets of a step."""
         return self.pairs.rows(self.order.batch(step))
 
 
 class OrderByLength:
-    """Which examples make each batch: such of similar length, each once an epoch, shuffled anew for every epoch.
+    """Batches of examples with similar lengths, reshuffled every epoch; an example occurs at most once per epoch.
 
     Args:
-        lengths: of the examples, (n,).
-        batch_size: examples of a batch.
-        seed: of the order.
+        lengths: sort keys of the examples, (n,).
+        batch_size: examples per batch.
+        seed: determines the order.
     """
 
     def __init__(self, lengths: npt.NDArray[np.int64], batch_size: int, seed: int) -> None:
@@ -164,13 +164,13 @@ class OrderByLength:
         self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
 
     def batch(self, step: int) -> npt.NDArray[np.int64]:
-        """The places of the examples of a step."""
+        """Return the indices of the examples of a step, (batch_size,)."""
         epoch, index = divmod(step, self.per_epoch)
         batch: npt.NDArray[np.int64] = self._order(epoch)[index]
         return batch
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """The examples of each batch of an epoch, (batches, batch_size)."""
+        """Return the indices of the examples of each batch of an epoch, (batches, batch_size)."""
         if self._epoch is None or self._epoch[0] != epoch:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
             shuffled = generator.permutation(len(self.lengths))[: self.per_epoch * self.batch_size]

@@ -1,6 +1,6 @@
-"""The pixels of one picture in a file of any of the usual formats, as transformers reads files.
+"""Decoding of image files to pixels, as transformers does.
 
-It is turned as its EXIF data say, and its colours become red, green and blue, or grey; their opacity is dropped.
+Images are rotated by their EXIF orientation and converted to RGB or grayscale; the alpha channel is dropped.
 """
 
 import io
@@ -16,26 +16,26 @@ from archetype.errors import DataError, ReadOtherwise
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MODES = {1: "L", 3: "RGB"}  # of PIL, by the number of channels
+MODES = {1: "L", 3: "RGB"}  # PIL mode by number of channels
 DAMAGE = (OSError, ValueError, SyntaxError, TypeError, LookupError, EOFError, OverflowError, struct.error)
 
 
 def decode_picture(
     data: bytes, num_channels: int, place: str = "image", on_white: bool = False
 ) -> npt.NDArray[np.uint8]:
-    """The pixels of a picture, (C, H, W), 0 to 255.
+    """Decode an image file to pixels, (C, H, W), 0 to 255.
 
     Args:
-        data: of the file.
-        num_channels: 1 (grey) or 3 (red, green and blue).
+        data: contents of the file.
+        num_channels: 1 (grayscale) or 3 (RGB).
         place: the file's name, for messages.
-        on_white: whether pixels of the one colour that a file names as transparent become white.
+        on_white: whether to draw an image with a transparent color on white.
 
     Raises:
-        DataError: it is not a picture, has numbers of 32 bits, or no picture has so many channels.
+        DataError: the file is not an image or has 32-bit values, or `num_channels` is neither 1 nor 3.
 
     Warns:
-        ReadOtherwise: it is grey with 16 bits, which transformers makes white.
+        ReadOtherwise: the image is 16-bit grayscale, which transformers reads as white.
     """
     from PIL import Image, ImageOps
 
@@ -45,7 +45,7 @@ def decode_picture(
         with Image.open(io.BytesIO(data)) as opened:
             picture = _with_8_bits(ImageOps.exif_transpose(opened), place)
             if isinstance(picture.info.get("transparency"), bytes):
-                picture = picture.convert("RGBA")  # a palette's, without PIL's warning that it is lost
+                picture = picture.convert("RGBA")  # of a palette; avoids PIL's warning that it is lost
             picture = picture.convert("RGB" if picture.mode == "P" else MODES[num_channels])
             if on_white and picture.info.get("transparency") is not None:
                 picture = picture.convert("RGBA")
@@ -57,10 +57,10 @@ def decode_picture(
 
 
 def picture_size(data: bytes) -> tuple[int, int]:
-    """Width and height of a picture, as its head says them; nothing is decoded.
+    """Return width and height of an image from its header, without decoding pixels.
 
     Raises:
-        DataError: it is not a picture.
+        DataError: the data are not an image.
     """
     from PIL import Image
 
@@ -76,7 +76,7 @@ def picture_size(data: bytes) -> tuple[int, int]:
 
 
 def _with_8_bits(picture: "Image", place: str) -> "Image":
-    """The higher 8 of 16 bits of grey, as PIL itself reads 16 bits of colour; its own conversion makes all white."""
+    """Keep the higher 8 bits of 16-bit grayscale, as PIL does for 16-bit color; PIL's conversion gives white."""
     from PIL import Image
 
     if picture.mode in ("I", "F"):

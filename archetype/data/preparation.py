@@ -1,4 +1,4 @@
-"""How many records are prepared, or texts are read, told to whoever shows it."""
+"""Progress of data preparation, reported to a callback."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -6,15 +6,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-SOON = 2.0  # seconds in which nothing is told
-Told = Callable[[int, int], None]  # records that are done, and how many there are
+SOON = 2.0  # seconds before the first report
+Told = Callable[[int, int], None]  # called with records done and records in total
 T = TypeVar("T")
 _told: ContextVar[Told | None] = ContextVar("told", default=None)
 
 
 @contextmanager
 def telling(told: Told) -> Iterator[None]:
-    """Within this block `told` is called as records are done, where that takes longer than `SOON`."""
+    """Report progress to `told` within this block, once preparation has taken longer than `SOON`."""
     token = _told.set(told)
     try:
         yield
@@ -23,7 +23,7 @@ def telling(told: Told) -> Iterator[None]:
 
 
 def counter(total: int) -> Callable[[int], None]:
-    """A function that is called with the number of records that are done, before each further one."""
+    """Return a function to call with the number of records done, before each further record."""
     told, started = _told.get(), time.monotonic()
 
     def count(done: int) -> None:
@@ -34,7 +34,7 @@ def counter(total: int) -> Callable[[int], None]:
 
 
 def prepared(records: Sequence[T]) -> Iterator[T]:
-    """The same records; whoever is told learns how many were taken."""
+    """Iterate over the records, reporting progress."""
     count = counter(len(records))
     for number, record in enumerate(records):
         count(number)

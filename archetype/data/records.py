@@ -1,4 +1,4 @@
-"""Examples as records of files, whose fields are checked; those held out are chosen by their hashes."""
+"""Records of files with checked fields, and their validation split by hash."""
 
 import hashlib
 import shlex
@@ -18,12 +18,12 @@ RENAME = "name its columns so"
 
 
 class Form(NamedTuple):
-    """What a field of a record may hold.
+    """Type of a field of a record.
 
     Attributes:
-        name: with its article, for messages.
-        types: of the value.
-        items: types of the items of a list (absent: any).
+        name: noun with article, for messages.
+        types: accepted types of the value.
+        items: accepted types of the items of a list (absent: any).
     """
 
     name: str
@@ -31,7 +31,7 @@ class Form(NamedTuple):
     items: tuple[type, ...] = ()
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is of this form; true and false are no numbers."""
+        """Whether a value has this type; booleans do not count as numbers."""
         if isinstance(value, list) and list in self.types:
             return not self.items or all(_is(item, self.items) for item in value)
         return _is(value, self.types)
@@ -46,7 +46,7 @@ TEXT_AND_LABEL = {"text": Form("a text"), "label": Form("a label", LABEL)}
 
 
 class NoColumn(DataError):
-    """A record lacks a field, as all rows of a table do that have the same columns."""
+    """A record lacks a field; in a table, then, all rows do."""
 
 
 def read_records(
@@ -54,18 +54,18 @@ def read_records(
     fault: Callable[[dict[str, Any]], str] = lambda record: "", columns: Mapping[str, str] | None = None,
     convert: Callable[[dict[str, Any]], dict[str, Any]] = lambda record: record,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The records of a file, with these fields alone.
+    """Read the records of a file, keeping only these fields.
 
     Args:
-        file: .csv or .tsv with a first line of names, .parquet, else JSON lines or one JSON list.
-        fields: what each record must have.
-        optional: further fields, where a record has them.
-        fault: says what is wrong with a record; nothing where it is right.
-        columns: the file's name of a field, where it has another (None: whoever asks cannot name them).
-        convert: makes a record of these fields of one in another form; raises ValueError where that is not possible.
+        file: .csv or .tsv with a header, .parquet, else JSON lines or one JSON list.
+        fields: required fields.
+        optional: further fields to keep if present.
+        fault: returns the fault of a record; empty if there is none.
+        columns: column of each renamed field (None: the caller offers no option to name columns).
+        convert: converts a record to one with these fields; raises ValueError if that is not possible.
 
     Raises:
-        DataError: names the line that is damaged, that lacks a field, or that holds something else in one.
+        DataError: a line is damaged, lacks a field, or has a field of the wrong type; names the line.
     """
     records: list[dict[str, Any]] = []
     for row in rows(file):
@@ -89,7 +89,7 @@ def _with_fields(
     row: Row, fields: Mapping[str, Form], columns: Mapping[str, str],
     convert: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
-    """The values of a row by the names of the fields that they are."""
+    """Rename the columns of a row to fields and convert the record."""
     moved = {column: field for field, column in columns.items()}
     for column in moved:
         if column not in row.values:
@@ -110,10 +110,10 @@ def _checked(
     record: dict[str, Any], fields: Mapping[str, Form], optional: Sequence[str],
     fault: Callable[[dict[str, Any]], str], place: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """The fields of a record.
+    """Check the fields of a record and drop all others.
 
     Raises:
-        DataError: one is empty, or holds something else.
+        DataError: a field is empty or has the wrong type, or `fault` finds one.
     """
     for field, form in fields.items():
         if record[field] is None or record[field] == "":
@@ -128,7 +128,7 @@ def _checked(
 
 
 def columns_by_field(columns: Sequence[str], fields: Iterable[str]) -> dict[str, str]:
-    """The column of each field that is named as FIELD=COLUMN; a column alone is that of the first field.
+    """Parse FIELD=COLUMN options to {field: column}; COLUMN without a field names that of the first field.
 
     Raises:
         SpecError: there is no such field.
@@ -144,7 +144,7 @@ def columns_by_field(columns: Sequence[str], fields: Iterable[str]) -> dict[str,
 
 
 def _options(file: Path, fields: Mapping[str, Form], said: Mapping[str, str]) -> str:
-    """The options that name the columns of a file, as its first rows suggest them."""
+    """Suggest --column options for a file, inferred from its first rows."""
     there = columns_of(file)
     columns = {name: values for name, values in there.items() if name not in (*fields, *said.values())}
     if has_no_names(columns):
@@ -163,7 +163,7 @@ def _options(file: Path, fields: Mapping[str, Form], said: Mapping[str, str]) ->
 
 
 def held_out(texts: Sequence[str], fraction: float) -> npt.NDArray[np.bool_]:
-    """Which of the texts are held out: those of the lowest hashes, wherever they stand in a file."""
+    """Return the validation mask, (len(texts),): texts with the lowest hashes, independent of their order."""
     hashes = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
     mask = np.zeros(len(texts), dtype=np.bool_)
     mask[sorted(range(len(texts)), key=hashes.__getitem__)[: max(1, round(len(texts) * fraction))]] = True

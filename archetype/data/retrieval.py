@@ -1,4 +1,4 @@
-"""Questions, the texts that are searched, and which of these answer which: of pairs, or of a folder as BEIR has it."""
+"""Retrieval data: queries, documents and relevance judgements, from pairs or from a folder in BEIR format."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ JUDGEMENTS = ("qrels/test.tsv", "qrels/dev.tsv", "qrels/train.tsv", "qrels.tsv")
 
 
 class RetrievalData(NamedTuple):
-    """A task of retrieval.
+    """Retrieval task.
 
     Attributes:
-        queries: the questions, each once.
-        documents: the texts that are searched, each once.
-        relevant: for each question the places of the documents that answer it, and how well, above 0.
+        queries: query texts, without duplicates.
+        documents: document texts, without duplicates.
+        relevant: for each query, {document index: relevance}, relevance above 0.
     """
 
     queries: list[str]
@@ -26,10 +26,10 @@ class RetrievalData(NamedTuple):
 
 
 def read_retrieval(path: Path) -> RetrievalData:
-    """The task of a file of pairs, whose positives and negatives are searched, or of a folder as BEIR has it.
+    """Read a retrieval task from a file of pairs (positives and negatives are the documents) or a BEIR folder.
 
     Raises:
-        DataError: a file is missing or damaged, or no question has an answer.
+        DataError: a file is missing or damaged, or no query has a relevant document.
     """
     return _of_folder(path) if path.is_dir() else _of_pairs(path)
 
@@ -66,7 +66,7 @@ def _of_folder(folder: Path) -> RetrievalData:
 
 
 def _by_id(records: list[dict[str, Any]], file: Path) -> dict[str, str]:
-    """Each text by its name, behind its title where it has one."""
+    """Return {id: text}, with the title, if any, put before the text."""
     texts = {record["_id"]: f"{record.get('title') or ''} {record['text']}".strip() for record in records}
     if len(texts) < len(records):
         raise DataError(str(file), "has several texts of one _id", "give each text an _id of its own")

@@ -1,7 +1,7 @@
-"""Tokenised documents on disk: files of tokens that are mapped into memory, and a manifest that says what they are.
+"""Shards of tokenized documents on disk: memory-mapped token files with a manifest.
 
-The documents of a shard stand in the order of their hashes, so that a held-out fraction, those of the lowest hashes, is
-the beginning of every shard, whatever the fraction, and whatever files are added later.
+The documents of a shard are sorted by hash. The validation documents, those with the lowest hashes, are therefore the
+beginning of every shard for any fraction, even if files are added later.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from archetype.io import atomic
 from archetype.io.files import read_bytes
 
 MANIFEST = "manifest.json"
-SHARD_TOKENS = 2**22  # after which a shard ends with its document
+SHARD_TOKENS = 2**22  # a shard ends with the document that reaches this size
 REMEDY = "remove it, and it is tokenised again"
 
 
 class ShardRecord(BaseModel, frozen=True):
-    """A shard as its manifest has it: counts, and the SHA-256 of its two files."""
+    """Manifest entry of a shard: counts, and the SHA-256 of its two files."""
 
     name: str
     documents: int
@@ -38,7 +38,7 @@ class ShardRecord(BaseModel, frozen=True):
 
 
 class BadRecord(NamedTuple):
-    """A record that was left out: what is wrong with it, and as how many it counts."""
+    """A skipped record: its error, and the number of records it counts as."""
 
     place: str
     cause: str
@@ -47,15 +47,15 @@ class BadRecord(NamedTuple):
 
 
 class Manifest(BaseModel, frozen=True):
-    """The shards of a folder, and what they were made from.
+    """Manifest of a folder of shards.
 
     Attributes:
-        stamps: name, size and time of change of each source.
-        tokenizer: a hash of its files.
-        dtype: of a token.
-        shards: in the order of the sources.
-        versions: of the libraries that made them.
-        bad: the records that were left out.
+        stamps: name, size and modification time of each source.
+        tokenizer: hash of the tokenizer's files.
+        dtype: NumPy type of a token.
+        shards: entries in the order of the sources.
+        versions: versions of the libraries that made the shards.
+        bad: skipped records.
     """
 
     version: int
@@ -70,27 +70,27 @@ class Manifest(BaseModel, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all tokens and documents, wherever they were read from."""
+        """Hash of all tokens and documents, independent of where they were read from."""
         return hashlib.sha256("".join(str(shard.sha256) for shard in self.shards).encode()).hexdigest()
 
 
 def document_hash(text: str) -> int:
-    """64 bits that a document's text determines."""
+    """Return a 64-bit hash of a document's text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-    """Whether a document is among the fraction that is held out."""
+    """Whether a document belongs to the validation fraction."""
     return document_hash(text) < int(fraction * 2**64)
 
 
 class ShardWriter:
-    """Writes documents to shards, each when it has enough tokens.
+    """Writer of shards; a shard is written when it has `SHARD_TOKENS` tokens.
 
     Args:
-        folder: of the shards.
-        prefix: of their names.
-        dtype: of a token.
+        folder: the folder to write to.
+        prefix: start of the shards' names.
+        dtype: NumPy type of a token.
     """
 
     def __init__(self, folder: Path, prefix: str, dtype: str) -> None:
@@ -112,7 +112,7 @@ class ShardWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has been added since the last shard."""
+        """Write the documents added since the last shard."""
         if not self.ends:
             return
         tokens, hashes = np.asarray(self.tokens, dtype=self.dtype), np.asarray(self.hashes)
@@ -135,7 +135,7 @@ class ShardWriter:
 
 
 class Range(NamedTuple):
-    """Consecutive documents of a shard: the place of their first token, and how many they have."""
+    """Consecutive documents of a shard: offset of their first token, and their counts."""
 
     first: int
     num_documents: int
@@ -144,7 +144,7 @@ class Range(NamedTuple):
 
 
 class Shard:
-    """One shard. Its files are mapped for as long as something is read, so that memory does not grow with them."""
+    """One shard; its files are mapped only during a read, so that memory does not grow with them."""
 
     def __init__(self, folder: Path, record: ShardRecord, dtype: str) -> None:
         self.path, self.record, self.dtype = str(folder / record.name), record, dtype
@@ -153,7 +153,7 @@ class Shard:
         """Compare both files with their hashes.
 
         Raises:
-            DataError: names the one that differs.
+            DataError: a file is missing or differs; names the file.
         """
         sizes = {"tokens": self.record.tokens * np.dtype(self.dtype).itemsize, "documents": self.record.documents * 24}
         for kind, digest in self.record.sha256.items():
@@ -169,12 +169,12 @@ class Shard:
 
     @property
     def tokens(self) -> npt.NDArray[Any]:
-        """All tokens."""
+        """All tokens, (num_tokens,)."""
         return self._mapped("tokens", self.dtype)
 
     @property
     def documents(self) -> npt.NDArray[np.uint64]:
-        """Hash, place behind the last token, and bytes up to there, of every document, (3, N)."""
+        """Hash, end offset in tokens and end offset in bytes of every document, (3, N)."""
         return self._mapped("documents", "<u8").reshape(3, -1)
 
     def _mapped(self, kind: str, dtype: str) -> npt.NDArray[Any]:
@@ -182,7 +182,7 @@ class Shard:
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
 
     def split(self, fraction: float) -> tuple[Range, Range]:
-        """The documents to train on, and those that are held out."""
+        """Split into training and validation documents."""
         hashes, ends, sizes = self.documents
         count = int(np.searchsorted(hashes, np.uint64(int(fraction * 2**64))))
         tokens, size = (int(ends[count - 1]), int(sizes[count - 1])) if count else (0, 0)
@@ -192,11 +192,11 @@ class Shard:
 
 
 class TokenStream:
-    """The documents of one side of a split, one after the other and again from the start.
+    """Cyclic token stream of the documents on one side of a split.
 
     Args:
-        shards: in order.
-        ranges: of each, which documents.
+        shards: the shards in order.
+        ranges: the documents of each shard that belong to this side.
     """
 
     def __init__(self, shards: list[Shard], ranges: list[Range]) -> None:
@@ -208,12 +208,12 @@ class TokenStream:
         self.num_bytes = sum(part.num_bytes for part in self.ranges)
 
     def read(self, start: int, count: int) -> Tokens:
-        """Some tokens, (count,)."""
+        """Return `count` tokens from position `start`, (count,)."""
         pieces = [shard.tokens[first:last] for shard, first, last in self._places(start, count)]
         return np.concatenate(pieces).astype(np.int32)
 
     def starts(self, start: int, count: int) -> npt.NDArray[np.bool_]:
-        """Which of these tokens begin a document, (count,)."""
+        """Return whether each of these tokens begins a document, (count,)."""
         pieces = []
         for shard, first, last in self._places(start, count):
             is_start = np.zeros(last - first, dtype=np.bool_)
@@ -224,7 +224,7 @@ class TokenStream:
         return np.concatenate(pieces)
 
     def _places(self, start: int, count: int) -> Iterator[tuple[Shard, int, int]]:
-        """Where these tokens are: in which shards, from where to where."""
+        """Iterate over the shards that hold these tokens: shard, first and last token (exclusive)."""
         while count:
             place = start % self.num_tokens
             index = int(np.searchsorted(self.ends, place, side="right"))
@@ -236,10 +236,10 @@ class TokenStream:
 
 
 class TokenizedDocuments:
-    """The shards of a folder, as their manifest has them.
+    """Tokenized documents: the shards listed in the manifest of a folder.
 
     Args:
-        folder: holds a manifest.
+        folder: the folder with the manifest.
         check: whether to compare all files with their hashes.
 
     Raises:
@@ -259,11 +259,11 @@ class TokenizedDocuments:
 
     @cached_property
     def num_documents(self) -> int:
-        """Documents of both sides."""
+        """Number of documents, training and validation."""
         return sum(shard.record.documents for shard in self.shards)
 
     def split(self, fraction: float) -> tuple[TokenStream, TokenStream]:
-        """The documents to train on, and those that are held out: the ones whose hash is in the lowest fraction."""
+        """Split into training and validation documents; the latter are those with hashes in the lowest fraction."""
         sides: Iterator[Any] = zip(*(shard.split(fraction) for shard in self.shards), strict=True)
         training, held_out = (TokenStream(self.shards, list(side)) for side in sides)
         return training, held_out

@@ -1,4 +1,4 @@
-"""Bad records that are left out while data are read: how many may be, how many were, and where."""
+"""Skipping of bad records while data are read: the limit, the count, and the places."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from archetype.errors import DataError, one_line
 
-MAX_NAMED = 3  # records that are named
+MAX_NAMED = 3  # records named in a message
 MAX_LIMIT = 2**20
 OPTION = "--skip-bad"
 NOT_UTF8 = ("is not UTF-8", "save the file as UTF-8, with iconv for example")  # cause and remedy
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 @dataclass
 class Skipped:
-    """The records that were left out.
+    """Skipped records.
 
     Attributes:
-        limit: how many may be.
-        records: what is wrong with each and as how many it counts, by its place; a place that is read again counts
-            once. A damaged row of a CSV file counts as many as the lines that it spans.
-        count: how many they are.
+        limit: maximal number of skipped records.
+        records: error of each record, and the number of records it counts as, by place; a place that is read again
+            counts once. A damaged row of a CSV file counts as many records as it spans lines.
+        count: number of skipped records.
     """
 
     limit: int
@@ -33,7 +33,7 @@ class Skipped:
     count: int = 0
 
     def add(self, error: DataError, count: int = 1) -> None:
-        """Count a record, or raise its error where no more may be left out."""
+        """Count a record as skipped, or raise its error if that would exceed the limit."""
         if error.place in self.records:
             return
         if self.count + count > self.limit:
@@ -44,23 +44,23 @@ class Skipped:
         self.count += count
 
     def named(self) -> tuple[str, ...]:
-        """The first of them, each with what is wrong."""
+        """Return place and cause of the first skipped records."""
         first = islice(self.records.items(), MAX_NAMED)
         return tuple(one_line(f"{place}: {error.cause}", 200) for place, (error, _) in first)
 
     def notes(self) -> tuple[str, ...]:
-        """What to say of them; nothing where there are none."""
+        """Return a note for the user; empty if no record was skipped."""
         return (sentence(self.count, self.named()),) if self.count else ()
 
 
 def sentence(count: int, named: Sequence[str]) -> str:
-    """How many records were left out, and the first of them."""
+    """Say how many records were skipped, and name the first."""
     records = "1 bad record was" if count == 1 else f"{count:,} bad records were"
     return f"{records} left out: {'; '.join(named)}{'; ...' if count > len(named) else ''}"
 
 
 class TooManyBad(DataError):
-    """A record is bad, as the error that caused this says, and no more may be left out."""
+    """A bad record exceeds the limit; `__cause__` is the error of that record."""
 
 
 _skipped: ContextVar[Skipped | None] = ContextVar("skipped", default=None)
@@ -68,7 +68,7 @@ _skipped: ContextVar[Skipped | None] = ContextVar("skipped", default=None)
 
 @contextmanager
 def skipping(limit: int | None) -> Iterator[Skipped]:
-    """Within this block up to `limit` bad records are left out of what is read (None: none, and nobody can ask)."""
+    """Skip up to `limit` bad records within this block (None: skip none, and suggest no option to)."""
     skipped = Skipped(limit or 0)
     token = _skipped.set(None if limit is None else skipped)
     try:
@@ -78,15 +78,15 @@ def skipping(limit: int | None) -> Iterator[Skipped]:
 
 
 def skipping_limit() -> int | None:
-    """How many bad records may be left out here; None where nobody has asked for it."""
+    """Return the maximal number of skipped records in this block; None if skipping is not available."""
     return None if (skipped := _skipped.get()) is None else skipped.limit
 
 
 def read_counting(read: Callable[[], T]) -> T:
-    """What a function reads; where too many records are bad, its error says how many of all.
+    """Call `read`; if too many records are bad, raise an error that says how many there are in total.
 
     Raises:
-        DataError: the first bad record that may not be left out; nothing is said of leaving out where all are bad.
+        DataError: the first bad record beyond the limit; skipping is not suggested if it would not help.
     """
     try:
         return read()
@@ -103,14 +103,14 @@ def read_counting(read: Callable[[], T]) -> T:
 
 
 def skip(error: DataError, count: int = 1) -> None:
-    """Leave a bad record out, where that is allowed.
+    """Skip a bad record if that is allowed.
 
     Args:
-        error: what is wrong with it; its place tells it from all others.
-        count: how many records it may have been.
+        error: the error of the record; its place identifies the record.
+        count: number of records it counts as.
 
     Raises:
-        DataError: the error itself where nothing may be left out; `TooManyBad` where no more may be.
+        DataError: the error itself if skipping is not available; `TooManyBad` if the limit is exceeded.
     """
     if (skipped := _skipped.get()) is None:
         raise error
@@ -118,18 +118,18 @@ def skip(error: DataError, count: int = 1) -> None:
 
 
 def decoded_lines(data: bytes, place: str, first: int = 1) -> str:
-    """UTF-8 bytes as text, in which a line that is not UTF-8 is empty and counts as a bad record.
+    """Decode UTF-8 lines; a line that is not UTF-8 becomes empty and counts as a bad record.
 
     Args:
-        data: of some lines.
-        place: names their file in errors.
-        first: the number of the first line.
+        data: bytes of the lines.
+        place: names the file in errors.
+        first: line number of the first line.
     """
     try:
         return data.decode()
     except UnicodeDecodeError:
         lines = []
-        for number, line in enumerate(data.splitlines(keepends=True), first):  # of bytes: at \n, \r and \r\n alone
+        for number, line in enumerate(data.splitlines(keepends=True), first):  # bytes split only at \n, \r and \r\n
             try:
                 lines.append(line.decode())
             except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""Documents of text files, JSON lines, CSV, TSV and Parquet files and Hugging Face datasets, read piece by piece.
+"""Document sources: text, JSON lines, CSV, TSV and Parquet files and Hugging Face datasets, read in pieces.
 
-A source is the path of a file, or hf:NAME, hf:NAME@REVISION:CONFIG:SPLIT of a data set of the hub, or hf:FOLDER. Pieces
-depend on the sources alone, so that any number of processes may read them, in any order.
+A source is the path of a file, hf:NAME or hf:NAME@REVISION:CONFIG:SPLIT for a dataset of the hub, or hf:FOLDER. Pieces
+depend only on the sources, so that any number of processes can read them, in any order.
 """
 
 import shlex
@@ -36,34 +36,34 @@ from archetype.io import hub
 from archetype.io.files import check_regular
 from archetype.io.text import check_is_text
 
-TEXT_SUFFIXES = (".txt", ".txt.gz", ".md")  # of the files that are read of a folder
+TEXT_SUFFIXES = (".txt", ".txt.gz", ".md")  # files read from a folder
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *TABLE_SUFFIXES)
-RECORD_SUFFIXES = (*JSON_SUFFIXES, *TABLE_SUFFIXES, ".json", ".json.gz")  # of files of records, where they are named
+RECORD_SUFFIXES = (*JSON_SUFFIXES, *TABLE_SUFFIXES, ".json", ".json.gz")  # files of records, if named explicitly
 HUGGING_FACE = "hf:"
-PIECE_BYTES = 2**24  # of files, read by one process at a time
-SECTION = 2**20  # bytes of a document of a text file that has no separators
+PIECE_BYTES = 2**24  # size of a piece, which one process reads
+SECTION = 2**20  # bytes of a document of a text file without separators
 NAME_COLUMN = "name its column with --column (data.field in a recipe)"
-LOOK_AHEAD = 2**16  # bytes within which a section's last line is to end
+LOOK_AHEAD = 2**16  # bytes after a section in which to look for the end of its last line
 
 
 class Part(NamedTuple):
-    """A range of a source: of bytes, of a Parquet file's row groups, or of a data set's rows or shards."""
+    """Range of a source: bytes, row groups of a Parquet file, or rows or shards of a dataset."""
 
     source: str
     start: int
     stop: int
-    num_bytes: int  # about
+    num_bytes: int  # approximate
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where documents come from.
+    """Document sources.
 
     Attributes:
-        names: absolute paths of files, and data sets as hf:NAME.
-        field: of JSON lines, Parquet and data sets: the one that holds the text.
-        separator: the line that stands between the documents of a text file (None: a file is one document, or several
+        names: absolute paths of files, and datasets as hf:NAME.
+        field: field or column with the text, in files of records and datasets.
+        separator: the line between the documents of a text file (None: a file is one document, or several
             of about `SECTION` bytes).
     """
 
@@ -72,11 +72,11 @@ class Sources:
     separator: str | None = None
 
     def stamps(self) -> list[tuple[str, int, int]]:
-        """Name, size and time of change of all files; a data set of the hub is named with its revision."""
+        """Return name, size and modification time of all files; a dataset of the hub has its name, 0 and 0."""
         return [stamp for name in self.names for stamp in _stamps(name)]
 
     def pieces(self) -> list[list[Part]]:
-        """All parts, in order, small ones together."""
+        """Group all parts, in order, into pieces of about `PIECE_BYTES`."""
         pieces: list[list[Part]] = []
         size = PIECE_BYTES
         for name in self.names:
@@ -89,7 +89,7 @@ class Sources:
         return pieces
 
     def documents(self, piece: Sequence[Part]) -> Iterator[str]:
-        """The documents of a piece that are not empty, in order.
+        """Iterate over the non-empty documents of a piece, in order.
 
         Raises:
             DataError: a source cannot be read; names it and the place in it.
@@ -110,14 +110,14 @@ class Sources:
 
 
 def expand(names: Sequence[str], suffixes: Sequence[str] = TEXT_SUFFIXES) -> tuple[str, ...]:
-    """Files by their absolute paths, those of folders and of patterns such as books/*.txt in the order of names.
+    """Expand folders and patterns such as books/*.txt to absolute paths of files, sorted by name.
 
     Args:
-        names: files, folders and patterns; names of data sets stay as they are.
-        suffixes: of the files that are taken of folders.
+        names: files, folders and patterns; names of datasets are kept.
+        suffixes: suffixes of the files taken from folders.
 
     Raises:
-        DataError: a folder or a pattern has none.
+        DataError: a folder or pattern matches no file.
     """
     files: list[str] = []
     for name in names:
@@ -175,7 +175,7 @@ def _parts(name: str) -> Iterator[Part]:
 
 
 def _texts(part: Part, separator: str | None) -> Iterator[str]:
-    """The documents of a text file that begin in a range of it."""
+    """Iterate over the documents that begin in a range of a text file."""
     with Opened(part.source, part.start) as file:
         for offset, data in _sections(file, part) if separator is None else _separated(file, part, separator.encode()):
             if offset == 0:
@@ -191,7 +191,7 @@ def _texts(part: Part, separator: str | None) -> Iterator[str]:
 
 
 def _sections(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
-    """Sections, each from the first line that begins in its `SECTION` bytes to the first that begins in the next."""
+    """Iterate over (offset, bytes) of sections of about `SECTION` bytes, cut at line ends."""
     position = part.start
     block = file.read(SECTION + LOOK_AHEAD)
     while block and position < part.stop:
@@ -204,7 +204,7 @@ def _sections(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
 
 
 def _cut(block: bytes, place: int) -> int:
-    """Behind the first line end at or after a place; where none is near, the first character there."""
+    """Return the position after the first line end from `place`; if none is near, the next start of a character."""
     line_end = block.find(b"\n", place, place + LOOK_AHEAD)
     if line_end >= 0:
         return line_end + 1
@@ -214,7 +214,7 @@ def _cut(block: bytes, place: int) -> int:
 
 
 def _separated(file: BinaryIO, part: Part, separator: bytes) -> Iterator[tuple[int, bytes]]:
-    """The document at the start of the file, and those behind a separator that begins in the range."""
+    """Iterate over (offset, bytes) of the document at the start of the file and those after separators in the range."""
     lines: list[bytes] | None = [] if part.start == 0 else None
     first = size = 0
     for offset, line in _lines(file, part):
@@ -237,7 +237,7 @@ def _separated(file: BinaryIO, part: Part, separator: bytes) -> Iterator[tuple[i
 
 
 def _lines(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
-    """Every line that begins at or after the start of a range, to the end of the file, with its place."""
+    """Iterate over (offset, line) of all lines from the start of a range to the end of the file."""
     offset = part.start
     if offset:
         file.seek(offset - 1)
@@ -255,7 +255,7 @@ def _lines(file: BinaryIO, part: Part) -> Iterator[tuple[int, bytes]]:
 
 
 def _json_lines(part: Part, field: str) -> Iterator[str]:
-    """The texts of the objects whose lines begin in a range."""
+    """Iterate over the texts of the JSON objects whose lines begin in a range."""
     with Opened(part.source, part.start) as file:
         for offset, line in _lines(file, part):
             if offset >= part.stop:
@@ -269,7 +269,7 @@ def _json_lines(part: Part, field: str) -> Iterator[str]:
 
 
 def _line_number(part: Part, offset: int) -> int:
-    """The number of the line that begins at an offset, for messages."""
+    """Return the number of the line that begins at an offset, for messages."""
     number = 1
     with Opened(part.source) as file:
         while offset and (block := file.read(min(offset, SECTION))):
@@ -283,7 +283,7 @@ def _rows_of_whole(part: Part) -> Iterator[Row]:
 
 
 def _texts_of(rows: Iterator[Row], field: str) -> Iterator[str]:
-    """The texts of rows; what all rows of a table lack is not skipped."""
+    """Iterate over the texts of rows; a column missing from a table is an error, not a bad record."""
     for row in rows:
         try:
             yield _text(row, field)
@@ -294,10 +294,10 @@ def _texts_of(rows: Iterator[Row], field: str) -> Iterator[str]:
 
 
 def _text(row: Row, field: str) -> str:
-    """The text of a row.
+    """Return the text of a row.
 
     Raises:
-        DataError: it has none.
+        DataError: the row has no text.
     """
     value = row.values.get(field)
     if isinstance(value, str):
@@ -319,10 +319,10 @@ def _rows_of_parquet(part: Part, field: str) -> Iterator[str]:
 
 
 def pinned(name: str) -> str:
-    """The name of a data set of the hub with its present revision, so that a resumed run reads the same one.
+    """Return the name of a hub dataset with its current revision, so that a resumed run reads the same data.
 
     Raises:
-        DataError: the hub cannot be asked for it.
+        DataError: the hub cannot be reached or does not have the dataset.
     """
     text = name.removeprefix(HUGGING_FACE)
     if Path(text).exists():
@@ -334,7 +334,7 @@ def pinned(name: str) -> str:
 
 
 def _data_set(name: str) -> Any:
-    """A data set: mapped from a folder that `save_to_disk` wrote, or streamed."""
+    """Open a dataset: memory-mapped from a folder written by `save_to_disk`, else streamed."""
     datasets, text = library("datasets", name), name.removeprefix(HUGGING_FACE)
     folder, split, arguments = Path(text), "train", {}
     datasets.disable_progress_bars()

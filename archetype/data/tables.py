@@ -1,6 +1,6 @@
-"""Rows of files of records: JSON lines, lists of JSON objects, CSV, TSV and Parquet.
+"""Readers of record files: JSON lines, lists of JSON objects, CSV, TSV and Parquet.
 
-A row that is damaged counts as a bad record; a file that cannot be read further is refused.
+A damaged row counts as a bad record; a file that cannot be read any further is refused.
 """
 
 import csv
@@ -22,16 +22,16 @@ from archetype.io.text import check_is_text, read_data
 DELIMITERS = ",;\t|"
 CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 PARQUET_SUFFIX = ".parquet"
-TABLE_SUFFIXES = (*CSV_SUFFIXES, PARQUET_SUFFIX)  # of files all of whose rows have the same columns
+TABLE_SUFFIXES = (*CSV_SUFFIXES, PARQUET_SUFFIX)  # files whose rows all have the same columns
 MAX_LINE = 2**28
 
 
 class Row(NamedTuple):
-    """A record of a file.
+    """One record of a file.
 
     Attributes:
-        place: its file and line, for messages.
-        values: by the names of its fields.
+        place: file and line, for messages.
+        values: values by field name.
     """
 
     place: str
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 class Opened:
-    """A file at an offset, unpacked where its name ends in .gz; what is wrong with it in one line."""
+    """Context manager that opens a file at an offset, decompresses .gz, and turns read errors into DataError."""
 
     def __init__(self, name: str, start: int = 0) -> None:
         self.name, self.start = name, start
@@ -63,10 +63,10 @@ class Opened:
 
 
 def rows(file: Path) -> Iterator[Row]:
-    """The rows of a file that fits into memory.
+    """Iterate over the rows of a file that fits into memory.
 
     Raises:
-        DataError: names the place in the file that cannot be read.
+        DataError: the file cannot be read; names the place.
     """
     if file.name.endswith(PARQUET_SUFFIX):
         check_regular(file)
@@ -75,7 +75,7 @@ def rows(file: Path) -> Iterator[Row]:
 
 
 def rows_of(file: BinaryIO, name: str) -> Iterator[Row]:
-    """The rows of an open file, whose name says whether it is CSV or TSV; JSON says itself whether it is a list."""
+    """Iterate over the rows of an open file: CSV or TSV by its name, else a JSON list or JSON lines by its start."""
     start = file.read(2**12)
     check_is_text(start, name)
     file.seek(0)
@@ -97,10 +97,10 @@ def _starts_list(start: bytes) -> bool:
 
 
 def lines_of(file: BinaryIO, place: str) -> Iterator[bytes]:
-    """The lines of an open file with their ends.
+    """Iterate over the lines of an open file, including line ends.
 
     Raises:
-        DataError: one is so long that it cannot be a line.
+        DataError: a line is longer than `MAX_LINE` bytes.
     """
     while line := file.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:
@@ -109,7 +109,7 @@ def lines_of(file: BinaryIO, place: str) -> Iterator[bytes]:
 
 
 def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
-    """The rows of a CSV or TSV file, each with the number of its last line; the first one names the columns."""
+    """Iterate over the rows of a CSV or TSV file with a header; a row's place is its last line."""
     lines = (line.decode("utf-8", "surrogateescape") for line in lines_of(file, name))
     first = next(lines, "").removeprefix("\ufeff")
     delimiter = "\t" if ".tsv" in name[-7:] else next((sign for sign in DELIMITERS if sign in first), ",")
@@ -122,7 +122,7 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
         except csv.Error as error:
             remedy = 'write fields with quotes in quotes, and "" for each of them'
             broken = DataError(f"{name}: line {reader.line_num}", f"is not CSV: {error}", remedy)
-            if not names or "unexpected end" in str(error):  # a quote that nothing closes may hide all the rest
+            if not names or "unexpected end" in str(error):  # an unclosed quote may hide the rest of the file
                 raise broken from None
             skip(broken, reader.line_num - before)
             continue
@@ -145,8 +145,8 @@ def _delimited_rows(file: BinaryIO, name: str) -> Iterator[Row]:
 
 
 def _next(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next row, whose fields may be as long as a line; None at the end."""
-    limit = csv.field_size_limit(MAX_LINE)  # of the whole process
+    """Return the next row, with fields of up to `MAX_LINE` characters; None at the end."""
+    limit = csv.field_size_limit(MAX_LINE)  # global to the process
     try:
         return next(reader, None)
     finally:
@@ -163,10 +163,10 @@ def _rows_of_lines(file: BinaryIO, name: str) -> Iterator[Row]:
 
 
 def json_object_of_line(line: bytes, place: str) -> dict[str, Any]:
-    """The JSON object of a line.
+    """Parse the JSON object of a line.
 
     Raises:
-        DataError: it has none.
+        DataError: the line is not a JSON object.
     """
     try:
         value = json.loads(line.decode("utf-8-sig"))
@@ -184,7 +184,7 @@ def json_object_of_line(line: bytes, place: str) -> dict[str, Any]:
 
 
 def _rows_of_list(file: BinaryIO, name: str) -> Iterator[Row]:
-    """The objects of one JSON list."""
+    """Iterate over the objects of one JSON list."""
     data = file.read(MAX_TEXT_BYTES + 1)
     if len(data) > MAX_TEXT_BYTES:
         raise DataError(name, f"is one JSON list of more than {MAX_TEXT_BYTES >> 20:,} MiB", "write one object a line")
@@ -222,10 +222,10 @@ def _behind_spaces(text: str, position: int) -> int:
 
 
 def check_characters(value: Any, place: str) -> None:
-    """Refuse texts of a JSON value that no UTF-8 holds.
+    """Refuse a JSON value with strings that UTF-8 cannot encode.
 
     Raises:
-        DataError: one has half of a surrogate pair.
+        DataError: a string has a lone surrogate or was not UTF-8.
     """
     text = json.dumps(value, ensure_ascii=False)
     try:
@@ -238,7 +238,7 @@ def check_characters(value: Any, place: str) -> None:
 
 
 def library(name: str, source: str) -> Any:
-    """A library of the extra `datasets`."""
+    """Import a library of the extra `datasets`."""
     from importlib import import_module
 
     try:
@@ -249,7 +249,7 @@ def library(name: str, source: str) -> Any:
 
 
 def parquet(source: str) -> Any:
-    """An open Parquet file."""
+    """Open a Parquet file."""
     parquet_library = library("pyarrow.parquet", source)
     check_regular(Path(source))
     try:
@@ -262,7 +262,7 @@ def parquet(source: str) -> Any:
 def parquet_rows(
     source: str, groups: Sequence[int] | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[Row]:
-    """The rows of a Parquet file, or of some row groups and columns of it."""
+    """Iterate over the rows of a Parquet file, or of selected row groups and columns."""
     with parquet(source) as file:
         groups = range(file.metadata.num_row_groups) if groups is None else groups
         number = sum(file.metadata.row_group(group).num_rows for group in range(groups[0])) if groups else 0

@@ -1,4 +1,4 @@
-"""Texts of files that are read into memory: plain text, or records as `train --text` reads them."""
+"""Reading of texts into memory, from plain text or from records as `train --text` reads them."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from archetype.io.text import read_text
 
 
 def read_texts(file: Path, column: str | None = None) -> list[str]:
-    """The texts of a file: one of plain text, and one for each record of JSON, CSV, TSV or Parquet.
+    """Read the texts of a file: one for plain text, one per record for JSON, CSV, TSV and Parquet.
 
     Args:
-        file: its name says which it is; .gz is decompressed.
-        column: of records, the one that holds the text (None: `text`, or the only one with texts).
+        file: its suffix determines the format; .gz is decompressed.
+        column: column with the text (None: `text`, or the only text column).
 
     Raises:
-        DataError: the file or a record of it cannot be read, or it is not clear which column holds the text.
+        DataError: the file or a record cannot be read, or it is unclear which column holds the text.
     """
     if not holds_records(file):
         if column is not None:
@@ -32,16 +32,16 @@ def read_texts(file: Path, column: str | None = None) -> list[str]:
 
 
 def read_joined(file: Path, column: str | None = None) -> str:
-    """The texts of a file as one, those of records joined by line ends; arguments and errors as for `read_texts`."""
+    """Read the texts of a file, joined by newlines; arguments and errors as for `read_texts`."""
     return "\n".join(read_texts(file, column))
 
 
 def read_lines_text(file: Path, remedy: str) -> str:
-    """The text of a file that has one item on each line.
+    """Read a text file with one item per line.
 
     Args:
-        file: of plain text.
-        remedy: what to do with a file of records.
+        file: a plain text file.
+        remedy: remedy of the error for a file of records.
 
     Raises:
         DataError: the file cannot be read, or holds records.
@@ -52,5 +52,5 @@ def read_lines_text(file: Path, remedy: str) -> str:
 
 
 def holds_records(file: Path) -> bool:
-    """Whether a file holds records, by its name."""
+    """Whether a file holds records, by its suffix."""
     return file.name.endswith(RECORD_SUFFIXES)

@@ -1,4 +1,4 @@
-"""Records of texts that are compared: pairs and triplets, and pairs with a score."""
+"""Record formats for training embeddings: pairs, triplets and scored pairs."""
 
 import math
 from collections.abc import Mapping
@@ -11,20 +11,20 @@ SCORED_PAIR = {"text1": Form("a text"), "text2": Form("a text"), "score": Form("
 
 
 def negatives_of(record: Mapping[str, Any]) -> list[str]:
-    """The texts that do not belong to a record's anchor."""
+    """Return the negatives of a record, as a list."""
     negatives = record.get("negative") or []
     return [negatives] if isinstance(negatives, str) else negatives
 
 
 def wrong_negatives(record: Mapping[str, Any]) -> str:
-    """What is wrong with a record's negatives; nothing where they are texts, or there are none."""
+    """Return the fault of a record's negatives; empty if they are texts or absent."""
     negatives = record.get("negative", [])
     texts = negatives if isinstance(negatives, list) else [negatives]
     return "" if all(isinstance(text, str) and text for text in texts) else "negative is neither a text nor texts"
 
 
 def wrong_score(record: Mapping[str, Any]) -> str:
-    """What is wrong with a record's score; nothing where it is a number."""
+    """Return the fault of a record's score; empty if it is a finite number."""
     try:
         is_number = math.isfinite(float(record["score"]))
     except ValueError:

@@ -1,6 +1,6 @@
-"""Documents to tokens on disk, once: in parallel processes, into a folder that all runs share.
+"""Tokenization of documents by parallel processes, into a cache on disk that all runs share.
 
-Run as a program this module is one of the processes: it reads the numbers of pieces and answers with what it has made.
+Run as a program, this module is a worker: it reads piece numbers from stdin and writes progress and results to stdout.
 """
 
 import hashlib
@@ -32,19 +32,19 @@ from archetype.io.lock import locked
 from archetype.machine.cpu_info import num_cores
 from archetype.tokenizers import Tokenizer, open_tokenizer
 
-VERSION = 1  # of the shards and of how sources are cut into pieces
+VERSION = 1  # of the shard format and of the division of sources into pieces
 JOB = "job.json"
-LEAST_BYTES = 2**22  # for which further processes are started
-REPORT = 2**20  # bytes after which progress is reported
-CHUNK = 2**16  # characters that are encoded at once: a library takes some hundred bytes for each token of them
-Progress = Callable[[int, int], None]  # bytes of text that are tokenised, and about how many there are
-Done = tuple[list[ShardRecord], list[BadRecord]]  # of a piece
+LEAST_BYTES = 2**22  # of text to tokenize before worker processes are started
+REPORT = 2**20  # characters between progress reports
+CHUNK = 2**16  # characters per call of the tokenizer, which takes some hundred bytes of memory per token
+Progress = Callable[[int, int], None]  # called with bytes tokenized and bytes in total, both approximate
+Done = tuple[list[ShardRecord], list[BadRecord]]  # result of a piece
 _progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 
 @contextmanager
 def reporting(progress: Progress) -> Iterator[None]:
-    """Within this block `progress` is called, by any thread, as documents are tokenised."""
+    """Report tokenization progress to `progress` within this block; any thread may call it."""
     token = _progress.set(progress)
     try:
         yield
@@ -53,22 +53,22 @@ def reporting(progress: Progress) -> Iterator[None]:
 
 
 def cache_folder(folder: str | None = None) -> Path:
-    """Where tokenised documents are: the folder itself, ARCHETYPE_CACHE, or the folder of all caches."""
+    """Return the cache folder: `folder` if given, else ARCHETYPE_CACHE, else the default cache folder."""
     if folder or (folder := os.environ.get("ARCHETYPE_CACHE")):
         return Path(folder).expanduser().absolute()
     return usual_folder()
 
 
 def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int | None = None) -> TokenizedDocuments:
-    """The tokens of all documents, from the cache where they are there already.
+    """Tokenize all documents, or load them from the cache.
 
-    What an interrupted process has finished is used; its manifest is written last.
+    Pieces finished by an interrupted process are reused; the manifest is written last.
 
     Args:
-        sources: of the documents.
-        tokenizer: of all of them.
-        cache: the folder of all tokenised documents.
-        workers: processes (absent: one for each core, where there is enough to do).
+        sources: the document sources.
+        tokenizer: for all documents.
+        cache: the cache folder.
+        workers: number of processes (absent: one per core if there is enough text, else none but this one).
 
     Raises:
         DataError: a source cannot be read, holds no text, or has a text that cannot be encoded; or a shard is damaged.
@@ -109,14 +109,14 @@ def tokenized(sources: Sources, tokenizer: Tokenizer, cache: Path, workers: int 
 
 
 def _without_bad(documents: TokenizedDocuments) -> TokenizedDocuments:
-    """The documents, where as many bad records may be left out as were when they were tokenised."""
+    """Return the documents after counting the records skipped during tokenization against the current limit."""
     for place, cause, remedy, num_records in documents.manifest.bad:
         skip(DataError(place, cause, remedy), num_records)
     return documents
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> tuple[dict[str, bytes], str]:
-    """The files that a tokenizer is saved as, by their names, and a hash of all that decides its tokens."""
+    """Return the files of a saved tokenizer, {name: contents}, and a hash of everything that determines its tokens."""
     with atomic.scratch_folder() as temporary:
         tokenizer.save(temporary)
         files = {file.name: file.read_bytes() for file in sorted(temporary.iterdir())}
@@ -127,7 +127,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> tuple[dict[str, bytes], str]:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a folder has a manifest, and no file of it was removed."""
+    """Whether a folder has a manifest and all the files listed in it."""
     if not (folder / MANIFEST).exists():
         return False
     return all(_files_exist(folder, shard.record) for shard in TokenizedDocuments(folder, check=False).shards)
@@ -145,7 +145,7 @@ def _tokenize(
     dtype: str,
     workers: int | None,
 ) -> list[Done]:
-    """Tokenise the pieces that are not done yet; the shards and the bad records of all."""
+    """Tokenize the pieces that are not finished. Return shards and bad records of all pieces."""
     sizes = [sum(part.num_bytes for part in piece) for piece in pieces]
     records = [_finished(folder, number) for number in range(len(pieces))]
     open_pieces = [number for number, shards in enumerate(records) if shards is None]
@@ -162,7 +162,7 @@ def _tokenize(
     if workers is None:
         is_much = sum(sizes[number] for number in open_pieces) >= LEAST_BYTES
         workers = min(num_cores(), len(open_pieces)) if is_much else 1
-    is_ours = type(tokenizer).__module__.startswith("archetype.")  # no other process knows a kind from outside
+    is_ours = type(tokenizer).__module__.startswith("archetype.")  # workers do not know kinds from user code
     if workers > 1 and is_ours:
         for number, shards in zip(open_pieces, _in_processes(folder, open_pieces, workers, report), strict=True):
             records[number] = shards
@@ -173,7 +173,7 @@ def _tokenize(
 
 
 def _finished(folder: Path, number: int) -> Done | None:
-    """The shards of a piece that an earlier process has finished."""
+    """Return the result of a piece that an earlier process has finished; None if there is none."""
     file = folder / f"{number:05}.json"
     if not file.exists():
         return None
@@ -182,7 +182,7 @@ def _finished(folder: Path, number: int) -> Done | None:
 
 
 def _done(said: dict[str, Any]) -> Done:
-    """The shards and the bad records of a piece, as its file or a process says them."""
+    """Parse the result of a piece from its file or a worker's answer."""
     shards = [ShardRecord.model_validate(shard) for shard in said["shards"]]
     return shards, [BadRecord(*bad) for bad in said.get("bad", ())]
 
@@ -196,16 +196,16 @@ def tokenize_piece(
     dtype: str,
     report: Callable[[int], None],
 ) -> Done:
-    """Write the shards of a piece, and then that they are whole.
+    """Write the shards of a piece, then the file that marks the piece as finished.
 
     Args:
-        folder: of the shards.
-        sources: of the piece.
-        piece: what to read.
-        number: of the piece.
-        tokenizer: its `bos`, where prompts get it, and its first `eos` stand around every document.
-        dtype: of a token.
-        report: is called with bytes that are done.
+        folder: the folder to write to.
+        sources: the sources that the piece is part of.
+        piece: the parts to read.
+        number: index of the piece.
+        tokenizer: every document starts with its `bos`, if prompts do, and ends with its first `eos`.
+        dtype: NumPy type of a token.
+        report: called with the number of characters tokenized since the last call.
     """
     writer, size = ShardWriter(folder, f"{number:05}", dtype), 0
     before = [tokenizer.bos] if tokenizer.adds_bos and tokenizer.bos is not None else []
@@ -228,7 +228,7 @@ def tokenize_piece(
 def _in_processes(
     folder: Path, numbers: list[int], workers: int, report: Callable[[int], None]
 ) -> list[Done]:
-    """The shards of pieces, each made by whichever process is free."""
+    """Tokenize pieces in worker processes, each by the next idle process. Return their results in order."""
     idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
 
     def shards_of(number: int) -> Done:
@@ -260,7 +260,7 @@ def _in_processes(
 
 @contextmanager
 def _processes(folder: Path, count: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that end with this one: their standard input ends, and they are not interrupted from a terminal."""
+    """Start worker processes in their own session (Ctrl-C does not reach them) and kill them at the end."""
     package = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     processes = [
@@ -283,7 +283,7 @@ def _processes(folder: Path, count: int) -> Iterator[list[subprocess.Popen[str]]
 
 
 def _serve(folder: Path) -> None:
-    """Tokenise the pieces whose numbers come in, and answer a line each: progress, shards, or what is wrong."""
+    """Tokenize the pieces whose numbers arrive on stdin; answer with JSON lines: progress, shards or an error."""
 
     def answer(**values: Any) -> None:
         print(json.dumps(values), flush=True)
@@ -308,4 +308,4 @@ if __name__ == "__main__":
     try:
         _serve(Path(sys.argv[1]))
     except BrokenPipeError:
-        os._exit(1)  # whoever started this has ended
+        os._exit(1)  # the parent process has ended
