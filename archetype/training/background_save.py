@@ -1,4 +1,4 @@
-"""Checkpoints that a thread writes while the next steps are taken."""
+"""Checkpoints written by a thread during the next training steps."""
 
 import os
 import threading
@@ -14,10 +14,10 @@ Files = list[dict[str, Tensor]]
 
 
 class BackgroundSave:
-    """At most one save at a time. What it writes are copies: the steps meanwhile change the tensors.
+    """Background writer of checkpoints, one at a time, from copies of the tensors on the CPU.
 
-    Where the copies, with those of other processes here, would take more than half of the memory that is free, the save
-    is written at once instead.
+    If the copies of all processes on this machine would take more than half of the free memory, the checkpoint is
+    written synchronously instead.
     """
 
     def __init__(self) -> None:
@@ -26,15 +26,15 @@ class BackgroundSave:
         self.written: list[int] = []
 
     def start(self, step: int, tensors: Files, write: Callable[[Files], object]) -> None:
-        """Write tensors, once the save before is done.
+        """Start writing a checkpoint after the previous one is done.
 
         Args:
-            step: whose checkpoint it is.
-            tensors: by name, of each file.
-            write: what writes them.
+            step: the step of the checkpoint.
+            tensors: tensors by name, for each file.
+            write: writes the files.
 
         Raises:
-            ArchetypeError: this save, where it is written at once, or the one before could not be written.
+            ArchetypeError: the previous checkpoint, or this one if written synchronously, could not be written.
         """
         self.wait()
         free, others = free_memory(torch.device("cpu")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -57,29 +57,29 @@ class BackgroundSave:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a save is not done yet."""
+        """Whether a checkpoint is being written."""
         return self.thread is not None and self.thread.is_alive()
 
     @property
     def is_pending(self) -> bool:
-        """Whether there is a save that `finished` has not told of."""
+        """Whether there is a checkpoint that `finished` has not returned yet."""
         return self.thread is not None or bool(self.written)
 
     def finished(self) -> list[int]:
-        """The steps whose checkpoints were written since this was asked last, once nothing is being written.
+        """Wait for the writer. Return the steps of the checkpoints written since the last call.
 
         Raises:
-            ArchetypeError: one could not be written.
+            ArchetypeError: a checkpoint could not be written.
         """
         self.wait()
         written, self.written = self.written, []
         return written
 
     def wait(self) -> None:
-        """Wait until nothing is being written.
+        """Wait until no checkpoint is being written.
 
         Raises:
-            ArchetypeError: it could not be written.
+            ArchetypeError: the checkpoint could not be written.
         """
         self.join()
         error, self.error = self.error, None
@@ -87,13 +87,13 @@ class BackgroundSave:
             raise error
 
     def join(self) -> None:
-        """Wait for the thread, whatever became of it."""
+        """Wait for the thread to end, without raising its error."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
 
 
 def _own_share(tensor: Tensor) -> Tensor:
-    """The shard of a tensor that this process has, or all of it where it is not cut."""
+    """Return this process's shard of a distributed tensor, or the tensor itself."""
     share: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return share

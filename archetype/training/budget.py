@@ -1,4 +1,4 @@
-"""Budgets of a run, from which its number of steps follows."""
+"""Training budgets in tokens, FLOPs, minutes or epochs, converted to a number of steps."""
 
 import math
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from archetype.training.step_flops import step_flops
 from archetype.training.throughput import seconds_of_steps
 
 NUM_EVALUATIONS = 4
-COUNTED, ENOUGH = 256, 2**22  # steps and predictions that are counted; those of all others follow from the mean
+COUNTED, ENOUGH = 256, 2**22  # steps and predictions counted; the rest is extrapolated from their mean
 
 
 class Budget(Spec):
@@ -40,7 +40,7 @@ class Budget(Spec):
         return any(limit is not None for limit in (self.tokens, self.flops, self.minutes, self.epochs))
 
     def steps(self, recipe: Recipe, spec: ModelSpec, length: int) -> int:
-        """As many steps as tokens and FLOPs allow, of rows without padding."""
+        """Return the number of steps that tokens and FLOPs allow, for rows without padding."""
         limits = [
             self.tokens and self.tokens / (recipe.batch_size * length),
             self.flops and self.flops / step_flops(recipe, spec, recipe.batch_size, length),
@@ -48,10 +48,10 @@ class Budget(Spec):
         return max(1, math.floor(min(limit for limit in limits if limit is not None)))
 
     def fit(self, recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> Recipe:
-        """The recipe with as many steps as the budget allows, which warm-up and evaluations fit unless it says them.
+        """Set the steps of a recipe to the budget; adjust warm-up and evaluation interval unless they are set.
 
         Raises:
-            SpecError: epochs of data that have none.
+            SpecError: epochs are given for data without epochs.
         """
         rows, length = objective.batch_shape or (recipe.batch_size, recipe.sequence_length)
         limits = []
@@ -77,7 +77,7 @@ class Budget(Spec):
 
 
 def steps_that_predict(objective: Objective, tokens: float) -> float:
-    """The steps of an objective that predict no more than so many tokens."""
+    """Return the number of steps that predict at most `tokens` tokens."""
     total = 0
     for number in range(1, COUNTED + 1):
         total += objective.num_targets(objective.batch(number - 1))
@@ -89,7 +89,7 @@ def steps_that_predict(objective: Objective, tokens: float) -> float:
 
 
 def predictions_of(objective: Objective, steps: int) -> int:
-    """How many tokens, images or pairs so many steps of an objective predict."""
+    """Estimate the number of predictions (tokens, images or pairs) in `steps` steps."""
     total = number = 0
     while number < min(steps, COUNTED) and total <= ENOUGH:
         total, number = total + objective.num_targets(objective.batch(number)), number + 1

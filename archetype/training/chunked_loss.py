@@ -1,7 +1,7 @@
-"""Cross-entropy over a large vocabulary, chunk by chunk: no more than one chunk's logits exist at a time.
+"""Chunked cross-entropy over a large vocabulary: the logits of only one chunk of tokens exist at a time.
 
-The gradients of the head are computed together with the loss, so that no product is computed twice (Hsu 2024). Tokens
-that are not predicted take no part, neither of masked texts nor of padding.
+The gradients of the head are computed together with the loss, so that no logits are computed twice (Hsu 2024). Tokens
+without a target (padding, tokens that are not masked) are dropped first.
 """
 
 from typing import Any, NamedTuple, Self
@@ -15,12 +15,12 @@ from archetype.parts.head.module import LanguageModelHead
 from archetype.weights.linear import linear
 from archetype.weights.packed import Weight
 
-IGNORED = NO_CLASS  # a target that is not predicted
-CHUNK_BYTES, MIN_ROWS = 2**25, 256  # of a chunk's logits; fewer rows would read the gradient of the matrix too often
+IGNORED = NO_CLASS  # target of tokens without a prediction
+CHUNK_BYTES, MIN_ROWS = 2**25, 256  # per chunk of logits; with fewer rows, adding to the weight gradient dominates
 
 
 class Head(NamedTuple):
-    """The weight and bias of a head, and the cap of its logits."""
+    """Weight and bias of a language-model head, and the soft cap of its logits."""
 
     weight: Float[Tensor, "V D"]
     bias: Float[Tensor, "V"] | None
@@ -28,26 +28,27 @@ class Head(NamedTuple):
 
     @classmethod
     def of(cls, head: LanguageModelHead, embedding: Weight) -> Self:
-        """What a head multiplies its features by; a tied one by the table of the embedding."""
+        """Return the tensors of a head module; a tied head uses the embedding matrix."""
         weight = head.matrix(embedding)
         assert isinstance(weight, Tensor), "matrices of few bits are not trained"
         return cls(weight, head.bias, head.spec.softcap)
 
 
 def chunk_rows(vocab_size: int) -> int:
-    """Tokens of a chunk."""
+    """Return the number of tokens per chunk."""
     return max(MIN_ROWS, CHUNK_BYTES // (4 * vocab_size))
 
 
 def chunked_cross_entropy(
     features: Float[Tensor, "... D"], head: Head, targets: Int[Tensor, "..."], label_smoothing: float
 ) -> tuple[Tensor, int, int | None]:
-    """The mean cross-entropy in float32, the number of targets, and without gradients the number of those right.
+    """Return mean cross-entropy (nats, float32), number of targets, and, only without gradients, number correct.
 
     Args:
-        features: that the head multiplies.
-        targets: ids, or IGNORED.
-        label_smoothing: the probability that is spread over all V ids.
+        features: inputs of the head, (..., D).
+        head: weight, bias and soft cap of the head.
+        targets: token ids, or IGNORED.
+        label_smoothing: probability mass spread evenly over all V ids.
     """
     x, targets = features.flatten(0, -2), targets.flatten()
     is_target = targets != IGNORED
@@ -70,13 +71,13 @@ def chunked_cross_entropy(
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
-    """The data type of products."""
+    """Return the data type of matrix products, which autocast may set."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> tuple[Tensor, Tensor | None]:
-    """The logits of a chunk in float32, and the tanh that caps them."""
+    """Return the logits of a chunk in float32, (n, V), and the tanh of the soft cap; None without a cap."""
     logits = linear(x, weight, bias)
     if softcap is None:
         return logits.float(), None
@@ -85,7 +86,7 @@ def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | Non
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """The loss of all chunks, with its gradients."""
+    """Mean cross-entropy over all chunks; the forward pass computes the gradients too."""
 
     @staticmethod
     def forward(
@@ -117,7 +118,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     _add_product(ctx.weight_gradient, g.T, chunk)
                 if ctx.bias_gradient is not None:
                     ctx.bias_gradient += g.float().sum(0)
-                del g  # before the next chunk has its own
+                del g  # freed before the next chunk allocates its own
         return nats / num_tokens
 
     @staticmethod
@@ -139,7 +140,7 @@ def _loss_and_gradient(
     softcap: float | None,
     label_smoothing: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "n V"]]:
-    """The sum of a chunk's losses, and its gradient by the product of features and matrix, in their type."""
+    """Return the summed loss of a chunk in nats, and its gradient by features @ weight.T + bias, in the type of x."""
     z, tanh = _logits(x, weight, bias, softcap)  # (n, V)
     z.sub_(z.amax(-1, keepdim=True))
     chosen, mean = z.gather(1, ids), z.mean(-1, keepdim=True)
@@ -153,7 +154,7 @@ def _loss_and_gradient(
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b in place, without a copy of the total where the types allow it."""
+    """Add a @ b to `total` in place, fused if the data types are equal."""
     if a.dtype == total.dtype:
         total.addmm_(a, b)
     else:

@@ -1,4 +1,4 @@
-"""The loss on held-out examples."""
+"""Evaluation on validation data."""
 
 import math
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from archetype.training.processes import ALONE, Processes
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The held-out loss in nats, the fraction of predictions that were right, and how many there were.
+    """Validation loss in nats per prediction, accuracy, and number of predictions.
 
-    `bits_per_byte` of text, where every token was predicted; `accuracy` of all but values;
-    `reward_margin` of preferences.
+    `bits_per_byte` is for text of which every token is predicted, `accuracy` for everything but regression,
+    `reward_margin` for preference data.
     """
 
     loss: float
@@ -26,7 +26,7 @@ class Evaluation:
     reward_margin: float | None = None
 
 
-@torch.no_grad()  # what inference mode makes could not be used in training again, as weights in shards are
+@torch.no_grad()  # not inference mode: sharded weights made in it could not be trained afterwards
 def evaluate(
     model: Model,
     objective: Objective,
@@ -36,19 +36,19 @@ def evaluate(
     stop: Callable[[], bool] = lambda: False,
     processes: Processes = ALONE,
 ) -> Evaluation | None:
-    """The mean loss over the held-out examples.
+    """Compute the mean loss over validation batches.
 
     Args:
-        model: is left in the mode that it was in.
-        objective: has the examples and the loss.
+        model: its training or evaluation mode is restored afterwards.
+        objective: provides the batches and the loss.
         dtype: float32, or bfloat16 by autocast.
-        num_batches: how many to take, spread over all (absent: all).
-        rows: how many of a batch are computed at once (absent: all).
-        stop: asked before each batch.
-        processes: that share the rows of each batch.
+        num_batches: number of batches, evenly spread (absent: all).
+        rows: rows per forward pass (absent: the whole batch).
+        stop: called before each batch; evaluation stops if it returns true.
+        processes: the processes that share the rows of each batch.
 
     Returns:
-        None where it was stopped.
+        The evaluation; None if it was stopped.
     """
     total = objective.num_validation_batches
     taken = total if num_batches is None else min(total, num_batches)

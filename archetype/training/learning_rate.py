@@ -1,26 +1,26 @@
-"""The learning rate that is chosen where nothing says one, and why."""
+"""Default learning rate, by optimizer, width and whether the model is pretrained."""
 
 from typing import Any
 
 from archetype.models.spec import ModelSpec
 from archetype.training.optimizers import Optimizer
 
-RATE_BY_WIDTH = 0.384  # times AdamW's share, over the width: 6e-3 for 64 features, 5e-4 for 768
-# Shares of that for a model that is trained already: 5e-5 for 768 features, as Devlin 2018 (appendix A.3) tunes BERT,
-# and 1e-5 for 4,096, as Touvron 2023 (section 3.1) tunes Llama 2. Low-rank adapters take several times as much.
+RATE_BY_WIDTH = 0.384  # times the optimizer's share, over the width: for AdamW 6e-3 at width 64, 5e-4 at 768
+# Factors for a pretrained model: 5e-5 at width 768, as Devlin 2018 (appendix A.3) fine-tunes BERT, and 1e-5 at 4,096,
+# as Touvron 2023 (section 3.1) fine-tunes Llama 2. Low-rank adapters take a rate several times as high.
 FINE_TUNING, ADAPTER = 0.1, 0.5
 
 
 def suitable_rate(
     optimizer: type[Optimizer], spec: ModelSpec, is_trained: bool, adapter: str = ""
 ) -> tuple[float, str]:
-    """The peak of the learning rate that suits an optimizer, a model and what of it learns; and why, in a few words.
+    """Return the default peak learning rate for an optimizer and a model, and the reason in a few words.
 
     Args:
-        optimizer: the kind; one that says no share of AdamW's rate has a default that fits models of any width.
-        spec: of the model.
-        is_trained: whether it begins with trained weights.
-        adapter: the kind of the adapter that learns in its place; empty where none does.
+        optimizer: class of the optimizer; without `share_of_adamw`, its own default is used for any width.
+        spec: specification of the model.
+        is_trained: whether training starts from pretrained weights.
+        adapter: kind of the adapter that is trained instead of the model; empty if there is none.
     """
     width, share = getattr(spec, "d_model", None), optimizer.share_of_adamw
     follows_width = width is not None and share is not None and (spec.is_causal or is_trained)

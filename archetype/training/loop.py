@@ -1,4 +1,4 @@
-"""The training loop, from the first step to the finished run directory."""
+"""Training loop, from the first step to the finished run directory."""
 
 import logging
 import math
@@ -24,25 +24,25 @@ from archetype.training.stop_signal import StopSignal, stop_on_signal
 from archetype.training.trackers import Trackers
 from archetype.training.verdict import verdict
 
-MAX_SKIPPED = 5  # steps in a row whose loss or gradient is not finite
+MAX_SKIPPED = 5  # consecutive steps with a non-finite loss or gradient before training stops
 log = logging.getLogger(__name__)
 
 
 def run(
     state: TrainState, on_event: Callable[[Event], None], sample: Callable[[TrainState], str] = lambda state: ""
 ) -> Interrupted | None:
-    """Train to the end and keep the metrics; then write the finished weights, and at last the loss curve.
+    """Train to the end and log metrics; then write the final weights and the loss curve.
 
     Args:
         state: from `start` or `resume`.
-        on_event: is called with every event.
-        sample: what the model writes, in one line; asked at each evaluation.
+        on_event: called with every event.
+        sample: returns generated text in one line; called at each evaluation.
 
     Returns:
-        Where and why it was interrupted; None where it finished.
+        The interruption, or None if training finished.
 
     Raises:
-        CheckpointError: another process trains this run, or has done so since the state was read.
+        CheckpointError: another process trains this run, or has trained it since the state was read.
     """
     run, processes, interrupted = state.run, state.processes, None
     trackers = Trackers(run, state.step, state.recipe.trackers, state.recipe.dump(full=True), processes.is_main)
@@ -53,7 +53,7 @@ def run(
         if processes.is_main:
             for folder in (run.folder, run.checkpoints, run.best_folder):
                 atomic.remove_unfinished(folder)
-            checkpoints.remove_older(run.checkpoints, state.recipe.keep_checkpoints)  # a kill may have left one
+            checkpoints.remove_older(run.checkpoints, state.recipe.keep_checkpoints)  # left by a killed process
             state.remember(metrics.rewind(run.metrics_file, state.step))
         diagnosis = Diagnosis(state)
         for notice in diagnosis.at_start():
@@ -76,17 +76,17 @@ def run(
                 on_event(Notice(state.step, state.verdict.text))
         try:
             draw_picture(run, state.objective.loss_label)
-        except Exception as error:  # whatever a library for pictures raises: the weights are written, and count
+        except Exception as error:  # from the plotting library; the weights are written, so the run has succeeded
             log.warning("no loss curve", exc_info=True)
             on_event(Notice(state.step, one_line(f"{run.loss_picture.name} could not be drawn: {error}")))
     return interrupted
 
 
 def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
-    """Take the steps that are left, evaluating and saving where the recipe says so, and at the end."""
+    """Take the remaining steps; evaluate and save at the intervals of the recipe and at the end."""
     recipe, num_skipped = state.recipe, 0
     try:
-        yield from evaluations(state, stop)  # those before which the run was interrupted
+        yield from evaluations(state, stop)  # due when the run was interrupted
         while not is_finished(state) and not stop.poll():
             event = take_step(state)
             num_skipped = num_skipped + 1 if event.skipped else 0
@@ -108,18 +108,18 @@ def train(state: TrainState, stop: StopSignal) -> Iterator[Event]:
 
 
 def _sampled(event: Event, state: TrainState, sample: Callable[[TrainState], str]) -> Iterator[Sampled]:
-    """A sample at an evaluation, once where two evaluations follow each other."""
+    """Yield a sample for an evaluation, but not for the final evaluation on all validation batches."""
     if isinstance(event, Evaluated) and not event.on_all and (text := sample(state)):
         yield Sampled(event.step, text)
 
 
 def is_finished(state: TrainState) -> bool:
-    """Whether all steps are taken, or the held-out loss has not fallen for as long as the recipe allows."""
+    """Whether all steps are taken, or early stopping applies (`patience` evaluations without a lower loss)."""
     return state.step >= state.recipe.steps or state.num_worse >= (state.recipe.patience or math.inf)
 
 
 def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
-    """Evaluations due at this step and not yet made: on some held-out batches, and at the end on all of them too."""
+    """Run the evaluations due at this step: on some validation batches, and at the end on all of them too."""
     recipe, total = state.recipe, state.objective.num_validation_batches
     for number, num_batches in enumerate((min(recipe.evaluate_batches, total), total)):
         is_due = is_finished(state) or (number == 0 and state.step % recipe.evaluate_every == 0)
@@ -135,10 +135,10 @@ def evaluations(state: TrainState, stop: StopSignal) -> Iterator[Event]:
 
 
 def take_step(state: TrainState) -> Step:
-    """Forward, backward, clipping and the optimizer.
+    """Take one optimizer step: forward and backward passes, gradient clipping, update.
 
-    What is random is a function of the seed and the step, not of what came before. A loss or gradient that is not
-    finite reaches neither the weights nor the optimizer's moments, nor the running statistics of a norm.
+    Random numbers depend only on the seed, the step and the process. If the loss or gradient is not finite, weights,
+    optimizer state and the running statistics of norms stay unchanged.
     """
     recipe, model, optimizer, started = state.recipe, state.model, state.optimizer, time.perf_counter()
     processes = state.processes
@@ -170,6 +170,6 @@ def take_step(state: TrainState) -> Step:
             buffer.copy_(before)
     optimizer.zero_grad(set_to_none=True)
     state.step, state.num_evaluated = state.step + 1, 0
-    seconds = max(time.perf_counter() - started, 1e-9)  # a clock may stand still
+    seconds = max(time.perf_counter() - started, 1e-9)  # the clock may not have advanced
     rate, skipped = num_targets / seconds, not is_finite
     return Step(state.step, loss, learning_rate, norm, rate, int(num_targets), skipped, waited)

@@ -1,4 +1,4 @@
-"""Weights in bfloat16, with masters in float32 that the optimizer changes (Micikevicius 2017, section 3.1)."""
+"""bfloat16 weights with float32 master weights for the optimizer (Micikevicius 2017, section 3.1)."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 
 class MasterWeights(torch.optim.Optimizer):
-    """An optimizer of float32 masters, whose bfloat16 copies the model computes with.
+    """Optimizer wrapper that updates float32 master weights; the model computes with their bfloat16 copies.
 
-    A gradient goes to its master, in float32, as soon as it is complete, so that micro-batches add up without loss.
+    Gradients are added to the masters in float32 after each backward pass, so micro-batches accumulate in float32.
 
     Args:
-        model: in float32; its parameters become bfloat16.
-        optimizer: of the parameters as they were, which become the masters.
+        model: a float32 model; its parameters are replaced by bfloat16 copies.
+        optimizer: optimizer of the model's original parameters, which become the masters.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -35,7 +35,7 @@ class MasterWeights(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take a step of the masters, and round them to their copies."""
+        """Update the master weights and round them to the bfloat16 copies."""
         self.optimizer.step()
         for master, copy in self.copies.items():
             copy.copy_(master)
@@ -49,5 +49,5 @@ def _move_gradient(copy: Tensor, master: nn.Parameter) -> None:
 
 
 def float32_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
-    """The parameters that an optimizer changes, by name: masters, or the model's own."""
+    """Return the parameters that the optimizer updates, by name: master weights, or the model's own."""
     return optimizer.masters if isinstance(optimizer, MasterWeights) else dict(model.named_parameters())

@@ -1,4 +1,4 @@
-"""The exponential moving average of weights."""
+"""Exponential moving average (EMA) of weights."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 class MovingAverage:
-    """The average of a model's trained weights over the steps (Polyak 1992).
+    """Exponential moving average of the trainable weights over steps (Polyak 1992).
 
-    Early on it forgets faster, with the decay (1 + step) / (10 + step), so that the first random weights leave it.
+    The decay is at most (1 + step) / (10 + step), so that the initial random weights fade quickly.
 
     Args:
-        weights: that are averaged, in float32, by name.
-        decay: what the average keeps of itself in a step.
+        weights: float32 weights by name; those that require gradients are averaged.
+        decay: weight of the old average in an update.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], decay: float) -> None:
@@ -23,20 +23,20 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, weights: Mapping[str, Tensor], step: int) -> None:
-        """Take in the weights after `step` steps."""
+        """Update the average with the weights after `step` steps."""
         decay = min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(list(self.tensors.values()), [weights[name] for name in self.tensors], 1 - decay)
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the average that a checkpoint has."""
+        """Restore the average from a checkpoint."""
         for name, tensor in self.tensors.items():
             tensor.copy_(tensors[name])
 
 
 @contextmanager
 def averaged(model: torch.nn.Module, average: MovingAverage | None) -> Iterator[None]:
-    """Let a model have the averaged weights within the block, where there are any."""
+    """Swap the averaged weights, if any, into the model within this block."""
     parameters = dict(model.named_parameters())
     tensors = average.tensors if average else {}
     with torch.no_grad():

@@ -19,12 +19,12 @@ class Schedule(Part):
 
     @abstractmethod
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
-        """The learning rate of an optimizer step.
+        """Return the learning rate of an optimizer step.
 
         Args:
             peak: the optimizer's learning rate.
-            step: counted from 0.
-            num_steps: how many the whole run takes.
+            step: index of the step, from 0.
+            num_steps: number of steps of the whole run.
         """
 
 
@@ -44,10 +44,10 @@ class WarmUp(Schedule):
 
     @abstractmethod
     def ratio(self, step: int, num_steps: int) -> float:
-        """The learning rate after the rise, as a share of the peak."""
+        """Return the learning rate after warm-up, as a fraction of the peak."""
 
     def progress(self, step: int, first: float, num_steps: int) -> float:
-        """Where a step is between the `first` of a decay, 0, and the last of the run, 1."""
+        """Return the progress of a decay from 0, at step `first`, to 1, at the last step of the run."""
         return min(1.0, max(0.0, (step - first) / max(1, num_steps - 1 - first)))
 
 
@@ -64,7 +64,7 @@ class Cosine(WarmUp):
     min_lr_ratio: Ratio = 0.1
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """Half a cosine."""
+        """Return the cosine decay from 1 to `min_lr_ratio`."""
         cosine = 0.5 * (1 + math.cos(math.pi * self.progress(step, self.warmup_steps, num_steps)))
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * cosine
 
@@ -81,7 +81,7 @@ class Linear(WarmUp):
     min_lr_ratio: Ratio = 0.0
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """A straight line."""
+        """Return the linear decay from 1 to `min_lr_ratio`."""
         return 1 - (1 - self.min_lr_ratio) * self.progress(step, self.warmup_steps, num_steps)
 
 
@@ -101,7 +101,7 @@ class WarmupStableDecay(WarmUp):
     min_lr_ratio: Ratio = 0.0
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """One until the fall begins; the shortest is that from the last step but one to the last."""
+        """Return 1 until the decay begins, at the latest at the last step but one."""
         first = num_steps * (1 - self.decay_fraction)
         if self.decay_fraction and num_steps > 1:
             first = min(first, num_steps - 2)
@@ -122,7 +122,7 @@ class InverseSquareRoot(WarmUp):
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
 
     def ratio(self, step: int, num_steps: int) -> float:
-        """The root of the share that the rise has of the steps so far."""
+        """Return sqrt(warmup_steps / (step + 1))."""
         return math.sqrt(max(1, self.warmup_steps) / (step + 1))
 
 
@@ -153,7 +153,7 @@ class ExponentialRise(Schedule):
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Give every group of parameters the learning rate of a step, times its own ratio."""
+    """Set the learning rate of every parameter group, times the group's `learning_rate_ratio`."""
     for group in optimizer.param_groups:
         rate = learning_rate * group.get("learning_rate_ratio", 1.0)
         if isinstance(group["lr"], Tensor):

@@ -1,4 +1,4 @@
-"""Everything that a training loop works on."""
+"""State of a training run in memory."""
 
 import math
 from collections.abc import Iterator
@@ -32,21 +32,21 @@ from archetype.training.verdict import Verdict
 
 @dataclass
 class TrainState:
-    """The state of a run in memory.
+    """State of a training run: model, optimizer, data and progress.
 
     Attributes:
         step: optimizer steps taken.
         num_evaluated: evaluations made at this step.
-        best_loss: the lowest held-out loss so far.
-        num_worse: evaluations since then.
-        first_loss: of the first step.
-        verdict: on how the run ended, where something is wrong with it.
-        notes: what to say of the run when it starts.
+        best_loss: lowest validation loss so far.
+        num_worse: evaluations since the lowest validation loss.
+        first_loss: training loss of the first step.
+        verdict: verdict on a finished run; None if nothing is wrong.
+        notes: notes to show when the run starts.
         prefetcher: prepares the next batches.
-        average: of the weights, where the recipe asks for one.
+        average: exponential moving average of the weights; None without `ema_decay`.
         background: writes the checkpoints.
-        processes: that share the work.
-        unread: the checkpoint whose tensors a model on the meta device gets when processes have shared it out.
+        processes: the processes that train together.
+        unread: checkpoint to load once a model on the meta device has been sharded over processes.
     """
 
     run: Run
@@ -73,12 +73,12 @@ class TrainState:
         self.prefetcher = Prefetcher(self._pinned_batch if on_gpu else self.objective.batch)
 
     def _pinned_batch(self, step: int) -> Batch:
-        """The batch of a step in page-locked memory, from which a GPU copies while it computes."""
+        """Return the batch of a step in pinned memory, for asynchronous copies to the GPU."""
         return tuple(tensor.pin_memory() for tensor in self.objective.batch(step))
 
     @classmethod
     def build(cls, run: Run, recipe: Recipe, tokenizer: Tokenizer | None, objective: Objective, model: Model) -> Self:
-        """The state before the first step, with a new optimizer of the parameters that learn."""
+        """Build the state before the first step, with a new optimizer of the trainable parameters."""
         set_trainable(model, recipe)
         if recipe.compile:
             compile_blocks(model)
@@ -92,9 +92,9 @@ class TrainState:
         return state
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Take over the optimizer's state, the average and the step of a checkpoint, whose weights the model has.
+        """Restore step, optimizer state and moving average from a checkpoint; the model has its weights already.
 
-        Where the model is on the meta device, tensors are read later.
+        If the model is on the meta device, tensors are read later.
         """
         self.step = checkpoint.step
         if self.model.device.type == "meta":
@@ -105,7 +105,7 @@ class TrainState:
             self.average.restore(load_file(checkpoint.average_file))
 
     def remember(self, lines: list[dict[str, Any]]) -> None:
-        """Take up the first loss and the evaluations of a run's earlier part, from its metrics."""
+        """Restore the first loss and the evaluation history from the lines of the metrics file."""
         self.first_loss = next((line["loss"] for line in lines if "loss" in line), None)
         evaluated: dict[int, list[float]] = {}
         for line in lines:
@@ -117,13 +117,13 @@ class TrainState:
             self.compare(losses[0])
 
     def compare(self, loss: float) -> bool:
-        """Whether this held-out loss is the lowest so far."""
+        """Record a validation loss. Return whether it is the lowest so far."""
         is_best = loss < self.best_loss
         self.best_loss, self.num_worse = (loss, 0) if is_best else (self.best_loss, self.num_worse + 1)
         return is_best
 
     def count(self, evaluation: Evaluation) -> None:
-        """Note an evaluation at this step; the first of them is compared, and the best weights are written."""
+        """Count an evaluation; if the first at this step has the lowest loss so far, write the weights as the best."""
         self.num_evaluated += 1
         if self.num_evaluated == 1 and self.compare(evaluation.loss) and self.recipe.steps > self.recipe.evaluate_every:
             weights = self.processes.whole(self.final_weights())
@@ -131,12 +131,12 @@ class TrainState:
                 write_best(self.run, self.model, weights)
 
     def final_weights(self) -> dict[str, Tensor]:
-        """All weights in float32, averaged where the recipe says so: what people are given."""
+        """Return the weights to publish: all in float32, averaged if the recipe says so."""
         average = self.average.tensors if self.average else {}
         return {**self.model.state_dict(), **float32_weights(self.model, self.optimizer), **average}
 
     def provenance(self) -> dict[str, Any]:
-        """Hashes of the specification and the data, and versions, for a checkpoint."""
+        """Return hashes of specification and data, and library versions, for a checkpoint."""
         return {
             "spec": fingerprint(self.model.spec),
             "data": self.objective.fingerprint,
@@ -144,7 +144,7 @@ class TrainState:
         }
 
     def save(self) -> None:
-        """Write a checkpoint while the next steps are taken; the one before must have been written."""
+        """Write a checkpoint in the background, after waiting for the previous one."""
         self.processes.together(self.background.wait)
         run, step, provenance, keep = self.run, self.step, self.provenance(), self.recipe.keep_checkpoints
         weights = {**self.model.state_dict(), **float32_weights(self.model, self.optimizer)}
@@ -165,6 +165,6 @@ class TrainState:
         self.processes.together(lambda: self.background.start(step, files, write))
 
     def saved(self, wait: bool = False) -> Iterator[Saved]:
-        """The checkpoints that were written meanwhile, by all processes; one that could not be written is raised."""
+        """Yield an event per checkpoint that all processes have written since the last call; raise write errors."""
         if self.background.is_pending and (wait or self.processes.all(not self.background.is_writing)):
             yield from map(Saved, self.processes.together(self.background.finished))

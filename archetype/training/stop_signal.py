@@ -10,10 +10,10 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignal:
-    """The first signal that was received, if any; a second SIGINT, of the keyboard, stops at once.
+    """Stop request by a signal; a second signal, if SIGINT (Ctrl-C), raises KeyboardInterrupt.
 
     Args:
-        agree: the signal that counts for all processes, of the one that this process received (absent: it counts).
+        agree: maps the signal received by this process to one all processes agree on (absent: no other processes).
     """
 
     def __init__(self, agree: Callable[[int | None], int | None] | None = None) -> None:
@@ -25,7 +25,7 @@ class StopSignal:
         return self.signal is not None
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler."""
+        """Handle a signal."""
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
@@ -33,7 +33,7 @@ class StopSignal:
             self.signal = number
 
     def poll(self) -> bool:
-        """Whether to stop; all processes that train together ask at the same places, and have the same answer."""
+        """Whether to stop; all processes that train together call this at the same points and get the same answer."""
         if self.signal is None and self.agree is not None:
             self.signal = self.agree(self.received)
         return bool(self)
@@ -41,7 +41,7 @@ class StopSignal:
 
 @contextmanager
 def stop_on_signal(agree: Callable[[int | None], int | None] | None = None) -> Iterator[StopSignal]:
-    """Note SIGINT and SIGTERM, rather than obey them, within the block."""
+    """Record SIGINT and SIGTERM within this block instead of terminating."""
     stop = StopSignal(agree)
     if threading.current_thread() is not threading.main_thread():
         yield stop  # Python delivers signals to the main thread only

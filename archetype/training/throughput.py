@@ -1,4 +1,4 @@
-"""How fast this machine trains a model, measured; and the FLOPs of a step."""
+"""Measured training speed on this machine, and FLOPs per step."""
 
 import statistics
 import time
@@ -21,22 +21,22 @@ from archetype.training.state import TrainState
 from archetype.training.step_flops import step_flops
 
 NUM_STEPS = 5
-LONG = 5.0  # seconds, after which no step is repeated
+LONG = 5.0  # seconds after which no further step is timed
 
 
 def flops_of_step(recipe: Recipe, spec: ModelSpec, objective: Objective) -> float | None:
-    """FLOPs of a step as the cost model counts them; None for encoder-decoders, whose rows differ in length."""
+    """Return the FLOPs of a step by the cost model; None for encoder-decoders, whose rows differ in length."""
     if objective.batch_shape is None or spec.reads_source:
         return None
     return step_flops(recipe, spec, *objective.batch_shape)
 
 
 def seconds_per_step(recipe: Recipe, spec: Decoder) -> float:
-    """The median time of a training step on this machine's CPU, with drawn tokens and a model that is thrown away.
+    """Measure the median seconds of a training step on the CPU, with random tokens and a temporary model.
 
     Args:
-        recipe: its batch size, optimizer and type.
-        spec: the model, whose context is a row's length.
+        recipe: gives batch size, optimizer and data type.
+        spec: the model; its context length is the length of a row.
     """
     rows, length = recipe.batch_size, spec.context_length
     tokens = np.random.default_rng(0).integers(spec.vocab_size, size=rows * length * 4, dtype=np.int32)
@@ -45,12 +45,12 @@ def seconds_per_step(recipe: Recipe, spec: Decoder) -> float:
 
 
 def seconds_of_steps(recipe: Recipe, spec: ModelSpec, objective: Objective, device: torch.device) -> float:
-    """The median time of a step of a run, on a model that is thrown away."""
+    """Measure the median seconds of a training step, with a temporary model."""
     model = build(spec, device=device)
     if recipe.adapter is not None:
         install(model, recipe.adapter)
     state = TrainState.build(Run(Path()), recipe, None, objective, model)
-    take_step(state)  # takes memory and loads libraries, whatever that takes
+    take_step(state)  # warm-up: allocates memory and loads libraries
     times: list[float] = []
     while len(times) < NUM_STEPS and sum(times) < LONG:
         started = time.perf_counter()
