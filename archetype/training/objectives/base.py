@@ -1,4 +1,4 @@
-"""The base of all objectives: settings that a recipe names by `kind`, examples, and a loss."""
+"""Base classes of objectives: configuration, examples and loss."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,18 +21,18 @@ from archetype.training.datasets import Data
 from archetype.training.objectives.further_tokens import further_loss
 
 Batch = tuple[Tensor, ...]
-LARGE_LOGITS = 2**26  # bytes of a batch's logits, above which they are computed in chunks
+LARGE_LOGITS = 2**26  # bytes of a batch's logits above which they are computed in chunks
 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """The loss of a batch.
+    """Loss of a batch, with counts.
 
     Attributes:
-        loss: the mean over all targets in nats, with what parts of the model add.
-        num_targets: how many predictions the mean is over.
-        num_correct: how many of them were right; None where it is not counted: while training, and of values.
-        reward_margin: by how much preferred completions are rewarded more than others, where that is learned.
+        loss: mean over all targets in nats, plus auxiliary losses of the model.
+        num_targets: number of predictions that the mean is over.
+        num_correct: number of correct predictions; None if not counted (during training, and for regression).
+        reward_margin: mean reward of chosen minus rejected completions, for preference objectives.
     """
 
     loss: Tensor
@@ -44,13 +44,13 @@ class LossOutput:
 def cross_entropy_loss(
     logits: Tensor, targets: Tensor, label_smoothing: float = 0.0, aux_loss: Tensor | None = None
 ) -> LossOutput:
-    """The cross-entropy, in float32, of targets that are not `IGNORED`.
+    """Compute the mean cross-entropy, in float32 and nats, over targets that are not `IGNORED`.
 
     Args:
         logits: (..., V).
-        targets: (...), ids or IGNORED.
-        label_smoothing: the probability that is spread over all V ids (Szegedy 2015, section 7).
-        aux_loss: a scalar that parts of the model add, such as a balance of experts.
+        targets: (...), token ids or class indices, or IGNORED.
+        label_smoothing: probability mass spread evenly over all V ids (Szegedy 2015, section 7).
+        aux_loss: a scalar auxiliary loss of the model, such as load balancing of experts.
     """
     logits, targets = logits.flatten(0, -2).float(), targets.flatten()
     loss = cross_entropy(logits, targets, ignore_index=IGNORED, label_smoothing=label_smoothing)
@@ -62,21 +62,20 @@ def cross_entropy_loss(
 
 
 class Objective(ABC):
-    """The examples of a run and the loss of a model on them.
+    """Training objective: the examples of a run and the loss of a model on them.
 
     Attributes:
         unit: what is predicted: token or image.
-        loss_name: of a loss that is no number of nats.
-        description: how much there is to learn from, as it is shown to people.
-        fingerprint: a hash of the examples, to tell on resuming whether they are still the same.
-        num_validation_batches: how many batches the held-out examples make.
-        label_smoothing: of the cross-entropy while training.
-        chunks_logits: whether large logits are computed in chunks; not where processes share the vocabulary.
-        bytes_per_unit: UTF-8 bytes of held-out text for each prediction, where the loss can be given in bits per byte.
-        steps_per_epoch: after how many every example was seen once; absent where examples do not end.
-        compares_rows: whether the loss of a row depends on the others that are computed with it.
-        batch_shape: rows of a batch, and the most tokens that one may have (None for images); absent where it is as
-            the recipe says.
+        loss_name: name of a loss that is not in nats.
+        description: amount of training data, for display.
+        fingerprint: hash of the examples, checked when a run is resumed.
+        num_validation_batches: number of validation batches.
+        label_smoothing: label smoothing of the cross-entropy during training.
+        chunks_logits: whether large logits are computed in chunks; false if processes share the vocabulary.
+        bytes_per_unit: UTF-8 bytes of validation text per prediction; None if bits per byte are not defined.
+        steps_per_epoch: steps per epoch; None if there are no epochs.
+        compares_rows: whether the loss of a row depends on the other rows of the forward pass.
+        batch_shape: rows of a batch, and maximal tokens of a row (None for images); None: as in the recipe.
     """
 
     unit: ClassVar[str] = "token"
@@ -93,36 +92,36 @@ class Objective(ABC):
 
     @property
     def loss_label(self) -> str:
-        """What the loss is, for an axis."""
+        """Axis label of the loss."""
         return self.loss_name or f"loss (nats per {self.unit})"
 
     @abstractmethod
     def batch(self, step: int) -> Batch:
-        """The examples of a step; a function of the step alone, so that a resumed run sees the same ones."""
+        """Return the batch of a step; it depends only on the step, so that a resumed run gets the same batches."""
 
     @abstractmethod
     def validation_batch(self, index: int) -> Batch:
-        """The held-out examples of a batch, always in the same order."""
+        """Return a validation batch by its index, always with the same examples."""
 
     @abstractmethod
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The arguments of the model's `forward`, and the id to predict at each of its logits, or IGNORED."""
+        """Return the keyword arguments of the model's `forward`, and the target of each of its logits, or IGNORED."""
 
     def prepare(self, model: nn.Module, dtype: str) -> dict[str, Tensor]:
-        """Compute once, with the model that a run begins with, tensors that the run keeps; none for most."""
+        """Compute tensors from the initial model that the run keeps, such as reference log-probabilities."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take what `prepare` returned when the run began."""
+        """Restore the tensors that `prepare` returned at the start of the run."""
         assert not tensors, "what was prepared is for another objective"
 
     def guessing_loss(self, spec: ModelSpec) -> float | None:
-        """The held-out loss of who does not look at the examples; None where it is not known.
+        """Return the validation loss of a predictor that ignores the inputs; None if unknown.
 
-        Here that of taking all ids or classes for equally likely, where the loss is a cross-entropy of them.
+        By default, the cross-entropy of a uniform distribution over all ids or classes.
 
         Args:
-            spec: of the model.
+            spec: specification of the model.
         """
         if type(self).compute_loss is not Objective.compute_loss:
             return None
@@ -130,20 +129,20 @@ class Objective(ABC):
         return math.log(num_choices)
 
     def num_targets(self, batch: Batch) -> int:
-        """How many predictions the loss of a batch is the mean of."""
+        """Return the number of predictions that the loss of a batch is the mean of."""
         return int((self.inputs_and_targets(batch)[1] != IGNORED).sum())
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossOutput:
-        """One forward pass and its loss; labels are smoothed while training."""
+        """Run a forward pass and compute the loss, with label smoothing during training."""
         return self.loss_of(model, *self.inputs_and_targets(batch))
 
     def loss_of(self, model: nn.Module, inputs: Mapping[str, Any], targets: Tensor) -> LossOutput:
-        """The same for arguments of the model and what to predict at each place, in chunks where logits are large.
+        """Compute the loss from model inputs and targets, in chunks if the logits are large.
 
-        While training, a model that predicts further tokens adds their losses.
+        During training, a model with multi-token prediction adds the losses of further tokens.
         """
         smoothing = self.label_smoothing if model.training else 0.0
-        plain: Any = getattr(model, "module", model)  # within a wrapper such as DDP
+        plain: Any = getattr(model, "module", model)  # unwrapped from DDP or the like
         head = head_to_chunk(plain, targets.numel()) if self.chunks_logits else None
         if head is None:
             output = model(**inputs)
@@ -168,14 +167,14 @@ class Objective(ABC):
 def _chunked_loss(
     hidden: Tensor, model: Any, targets: Tensor, label_smoothing: float, aux_loss: Tensor | None = None
 ) -> LossOutput:
-    """As `cross_entropy_loss`, of the vectors that a model's head reads."""
+    """Compute `cross_entropy_loss` in chunks from the hidden states that the model's head reads."""
     features, head = model.lm_head.features(hidden), Head.of(model.lm_head, model.token_table)
     loss, num_targets, num_correct = chunked_cross_entropy(features, head, targets, label_smoothing)
     return LossOutput(loss if aux_loss is None else loss + aux_loss, num_targets, num_correct)
 
 
 def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
-    """The model's head where the logits of so many tokens are large; None where they are not."""
+    """Return the model's head if the logits of `num_targets` tokens should be computed in chunks; else None."""
     head: LanguageModelHead | None = getattr(model, "lm_head", None)
     if head is None or not model.spec.head.is_product:
         return None
@@ -183,29 +182,29 @@ def head_to_chunk(model: Any, num_targets: int) -> LanguageModelHead | None:
 
 
 def prior_loss(training: Any, validation: Any) -> float:
-    """The loss, in nats, of who knows how often each class occurs and nothing else; each is taken to occur once more.
+    """Return the validation loss, in nats, of predicting the class frequencies of the training data (add-one smoothed).
 
     Args:
-        training: classes of the examples to learn from, (n,).
-        validation: of those that are held out, (m,).
+        training: class indices of the training examples, (n,).
+        validation: class indices of the validation examples, (m,).
     """
     counts = 1 + np.bincount(training, minlength=validation.max() + 1)
     return float(-np.log(counts[validation] / counts.sum()).mean())
 
 
 def split_batch(batch: Batch, rows: int | None) -> Iterator[Batch]:
-    """A batch in parts of so many rows (None: the whole)."""
+    """Split a batch into parts of `rows` rows (None: one part)."""
     yield from zip(*(tensor.split(rows or len(tensor)) for tensor in batch), strict=True)
 
 
 @dataclass(frozen=True)
 class ObjectiveInputs:
-    """The inputs that an objective is built from.
+    """Inputs that an objective is built from.
 
     Attributes:
-        texts: the texts of `data` by the field that names them.
-        sequence_length: tokens of a row, or the most that a row may have.
-        template: the model's chat template, where it has one.
+        texts: texts of `data`, by the field that names them.
+        sequence_length: tokens of a row, or their maximal number.
+        template: the model's chat template, if it has one.
     """
 
     spec: ModelSpec
@@ -219,7 +218,7 @@ class ObjectiveInputs:
 
     @property
     def text_tokenizer(self) -> Tokenizer:
-        """The tokenizer, which all data have but images."""
+        """The tokenizer; only image data have none."""
         assert self.tokenizer is not None
         return self.tokenizer
 
@@ -231,34 +230,34 @@ class ObjectiveConfig(Part):
 
     @abstractmethod
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """Whether a model of this specification can learn this from data of this kind."""
+        """Whether a model of this specification can be trained with this objective on data of this kind."""
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Texts before the texts that the model embeds from now on, by their names; none for most."""
+        """Prompts, by name, that the trained model puts before texts it embeds; empty by default."""
         return {}
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
-        """How many ids the vocabulary must have: the tokenizer's, and those that the objective adds."""
+        """Return the required vocabulary size: that of the tokenizer plus the ids that the objective adds."""
         return tokenizer.vocab_size
 
     def resolve(
         self, spec: ModelSpec, data: Data, texts: dict[str, str], labels: Sequence[str] | None
     ) -> tuple[Self, ModelSpec]:
-        """The objective with what the data say of it, and the model with the head that it needs.
+        """Fill in the objective's settings from the data, and give the model the head it needs.
 
         Args:
-            spec: of the model.
-            data: what is learned from.
-            texts: of `data`.
-            labels: names of the classes that a trained model has, where they have any (None: it is not trained).
+            spec: specification of the model.
+            data: the training data.
+            texts: texts of `data`.
+            labels: class names of a pretrained model, if it has any (None: the model is not pretrained).
         """
         return self, spec
 
     @abstractmethod
     def build(self, inputs: ObjectiveInputs) -> Objective:
-        """The examples and the loss.
+        """Build the objective.
 
         Raises:
-            DataError: there is too little to learn from.
+            DataError: there is too little data.
         """

@@ -1,4 +1,4 @@
-"""Masked language modelling, the objective of BERT."""
+"""Masked language modeling, the objective of BERT."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -34,11 +34,11 @@ class MaskedToken(ObjectiveConfig):
     mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """An encoder with a head for masked tokens, and text."""
+        """Whether the model has a masked-token head and the data are running text."""
         return spec.fills_masks and isinstance(data, RunningText)
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
-        """The tokenizer's ids, and the mask where it has none."""
+        """Return the tokenizer's vocabulary size, plus one if it has no mask token."""
         return max(tokenizer.vocab_size, mask_id(tokenizer) + 1)
 
     def build(self, inputs: ObjectiveInputs) -> "MaskedTokenObjective":
@@ -48,11 +48,11 @@ class MaskedToken(ObjectiveConfig):
 
 
 class MaskedTokenObjective(TextObjective):
-    """Windows of text in which tokens are masked.
+    """Masked language modeling on windows of text.
 
     Args:
-        mask_id: the token that stands for a masked one.
-        vocab_size: the tokenizer's; any of its ids may stand for a masked token.
+        mask_id: id of the mask token.
+        vocab_size: the tokenizer's vocabulary size; random replacements are drawn from it.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class MaskedTokenObjective(TextObjective):
         self.config, self.mask_id, self.vocab_size = config, mask_id, vocab_size
 
     def examples(self, windows: Tokens, step: int) -> Batch:
-        """(B, T) with tokens masked, and (B, T) with what they were; all others are ignored."""
+        """Return masked tokens and targets, both (B, T); tokens not selected have the target IGNORED."""
         generator, tokens = self.generator(step), windows[:, :-1]
         order = generator.random(tokens.shape).argsort(axis=1)
         chosen = order < max(1, round(self.config.mask_probability * tokens.shape[1]))
@@ -80,6 +80,6 @@ class MaskedTokenObjective(TextObjective):
         return torch.from_numpy(masked).long(), torch.from_numpy(targets).long()
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The masked tokens, and what they were."""
+        """Return the masked tokens and the targets."""
         masked, targets = batch
         return {"tokens": masked}, targets

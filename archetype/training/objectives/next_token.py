@@ -1,4 +1,4 @@
-"""Causal language modelling: each position's next token."""
+"""Causal language modeling: predict the next token at each position."""
 
 from typing import Literal
 
@@ -24,14 +24,14 @@ class NextToken(ObjectiveConfig):
     kind: Literal["next_token"] = "next_token"
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """A model that writes text, and text."""
+        """Whether the model continues text and the data are running text."""
         return spec.continues_text and isinstance(data, RunningText)
 
     def build(self, inputs: ObjectiveInputs) -> "NextTokenObjective":
-        """The examples and the loss.
+        """Build the objective.
 
         Raises:
-            SpecError: documents are not to see each other, and a layer of the model carries on from one to the next.
+            SpecError: attention across documents is off, and a layer of the model carries state across documents.
         """
         corpus = corpus_of(inputs, separates_documents=True)
         sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
@@ -44,26 +44,26 @@ class NextToken(ObjectiveConfig):
 
 
 class NextTokenObjective(TextObjective):
-    """Windows of text, (B, T + 1), of which all tokens but the first are predicted."""
+    """Next-token prediction on windows of text, (B, T + 1): all tokens but the first are predicted."""
 
     def __init__(self, corpus: Corpus | Documents, batch_size: int, sequence_length: int, seed: int) -> None:
         super().__init__(corpus, batch_size, sequence_length, seed)
         self.bytes_per_unit = corpus.bytes_per_token
 
     def examples(self, windows: Tokens, step: int) -> Batch:
-        """The windows themselves."""
+        """Return the windows as a tensor, (B, T + 1)."""
         return (torch.from_numpy(windows).long(),)
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The first T of T + 1 tokens, and the last T."""
+        """Return the first T tokens as inputs and the last T as targets, both (B, T)."""
         (tokens,) = batch
         return {"tokens": tokens[:, :-1]}, tokens[:, 1:]
 
 
 class PackedNextTokenObjective(NextTokenObjective):
-    """Rows of documents one after the other, (B, T + 1): each token of an epoch is predicted once.
+    """Next-token prediction on packed documents, (B, T + 1): each token is predicted once per epoch.
 
-    Where no document sees another, the first token of each is not predicted.
+    If attention stays within a document, the first token of each document is not predicted.
     """
 
     corpus: Documents
@@ -71,22 +71,22 @@ class PackedNextTokenObjective(NextTokenObjective):
     validation_windows: HeldOutRows
 
     def batch(self, step: int) -> Batch:
-        """The tokens of a step, what is to be predicted, and the document of each token where that matters."""
+        """Return tokens and targets of a step, both (B, T), and document ids if attention stays within a document."""
         return self._tensors(self.batches.rows(step, self.corpus.separate))
 
     def validation_batch(self, index: int) -> Batch:
-        """Rows of held-out documents."""
+        """Return rows of validation documents, as `batch` does."""
         first = index * self.batch_size
         return self._tensors(self.validation_windows.rows(slice(first, first + self.batch_size)))
 
     def _tensors(self, rows: PackedRows) -> Batch:
         targets = rows.tokens[:, 1:].astype(np.int64)
         targets[np.arange(targets.shape[1]) >= rows.num_targets[:, None]] = IGNORED
-        targets[rows.document_ids[:, 1:] != rows.document_ids[:, :-1]] = IGNORED  # where these are all one: none
+        targets[rows.document_ids[:, 1:] != rows.document_ids[:, :-1]] = IGNORED  # ids are all 0 unless separate
         arrays = (rows.tokens[:, :-1].astype(np.int64), targets, rows.document_ids[:, :-1].copy())
         return tuple(map(torch.from_numpy, arrays[: 3 if self.corpus.separate else 2]))
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """The tokens, perhaps with their documents, and the tokens after them."""
+        """Return the tokens, with document ids if the batch has them, and the targets."""
         tokens, targets, *ids = batch
         return {"tokens": tokens} | ({"document_ids": ids[0]} if ids else {}), targets

@@ -37,30 +37,30 @@ class SpanCorruption(ObjectiveConfig):
     mean_span_length: Annotated[float, Field(ge=1, le=1000)] = 3.0
 
     def suits(self, spec: ModelSpec, data: Data) -> bool:
-        """An encoder-decoder, and text."""
+        """Whether the model is an encoder-decoder and the data are running text."""
         return spec.writes_target and isinstance(data, RunningText)
 
     def num_noise_tokens_and_spans(self, sequence_length: int) -> tuple[int, int]:
-        """How many tokens of a row are cut out, and in how many spans."""
+        """Return how many tokens of a row are cut out, and in how many spans."""
         cut = min(max(1, round(sequence_length * self.noise_density)), sequence_length - 1)
         return cut, min(max(1, round(cut / self.mean_span_length)), cut, sequence_length - cut)
 
     def num_ids(self, tokenizer: Tokenizer, sequence_length: int) -> int:
-        """The tokenizer's ids, a sentinel for each span, and one for the end."""
+        """Return the tokenizer's vocabulary size plus one sentinel per span and a final one."""
         return tokenizer.vocab_size + self.num_noise_tokens_and_spans(sequence_length)[1] + 1
 
     def build(self, inputs: ObjectiveInputs) -> "SpanCorruptionObjective":
-        """The examples and the loss; sentinels are the last ids of the vocabulary."""
+        """Build the objective; sentinels are the last ids of the vocabulary."""
         vocab_size: int = getattr(inputs.spec, "vocab_size")  # noqa: B009
         sizes = (inputs.batch_size, inputs.sequence_length, inputs.seed)
         return SpanCorruptionObjective(corpus_of(inputs), *sizes, self, vocab_size - 1)
 
 
 class SpanCorruptionObjective(TextObjective):
-    """Windows of text with spans cut out.
+    """Span corruption on windows of text.
 
     Args:
-        first_sentinel: the id of the first span's sentinel; those of later spans count down from it.
+        first_sentinel: id of the first span's sentinel; the ids of later sentinels count down from it.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class SpanCorruptionObjective(TextObjective):
             raise DataError("text", cause, "give a longer text or sequence_length")
 
     def examples(self, windows: Tokens, step: int) -> Batch:
-        """Sources (B, S) and targets (B, T + 1): all rows have the same number of spans and of tokens in them.
+        """Return sources (B, S) and targets (B, T + 1); all rows cut the same numbers of spans and tokens.
 
-        A target is each sentinel with its span, and one more sentinel at the end.
+        A target is the sentinel and tokens of each span, and a final sentinel.
         """
         generator = self.generator(step)
         rows = [self._cut_spans(window[:-1], generator) for window in windows]
@@ -100,12 +100,12 @@ class SpanCorruptionObjective(TextObjective):
         return np.concatenate(source), np.concatenate([*target, sentinels[-1:]])
 
     def inputs_and_targets(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Source and target without its last token, and the target's tokens after the first sentinel."""
+        """Return the source and the target shifted right as inputs, and the target without its first token."""
         source, target = batch
         return {"source": source, "target": target[:, :-1]}, target[:, 1:]
 
 
 def _random_partition(total: int, parts: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """`total` as a sum of `parts` whole numbers of at least 1, all such sums equally likely."""
+    """Split `total` into `parts` integers of at least 1, uniformly at random, (parts,)."""
     cuts = np.sort(generator.choice(total - 1, parts - 1, replace=False)) + 1 if parts > 1 else np.array([], dtype=int)
     return np.diff(np.concatenate(([0], cuts, [total])))

@@ -1,4 +1,4 @@
-"""The base of objectives on running text: windows of a tokenized text, the last part of which is held out."""
+"""Base of objectives on running text: windows of tokenized text, split into training and validation."""
 
 from abc import abstractmethod
 
@@ -13,13 +13,13 @@ from archetype.training.objectives.base import Batch, Objective, ObjectiveInputs
 
 
 class TextObjective(Objective):
-    """Windows of a text.
+    """Objective on windows of text.
 
     Args:
-        corpus: the tokens.
-        batch_size: windows of a batch, B.
-        sequence_length: tokens of a window, T; one more is read, to be predicted.
-        seed: of the order of windows and of what is drawn for each batch.
+        corpus: training and validation tokens.
+        batch_size: windows per batch, B.
+        sequence_length: tokens of a window, T; one more is read as the last target.
+        seed: determines the order of windows and the random numbers of each batch.
     """
 
     def __init__(self, corpus: Corpus | Documents, batch_size: int, sequence_length: int, seed: int) -> None:
@@ -35,34 +35,34 @@ class TextObjective(Objective):
         return self.examples(self.batches.batch(step), step)
 
     def validation_batch(self, index: int) -> Batch:
-        """Whole windows of the held-out text, in order."""
+        """Return consecutive windows of the validation text."""
         first = index * self.batch_size
         return self.examples(self.validation_windows[first : first + self.batch_size], -1 - index)
 
     @abstractmethod
     def examples(self, windows: Tokens, step: int) -> Batch:
-        """The tensors of a batch.
+        """Return the tensors of a batch.
 
         Args:
-            windows: (B, T + 1).
-            step: what is drawn at random is a function of it and of the seed; below 0 for held-out batches.
+            windows: token ids, (B, T + 1).
+            step: with the seed, it determines the random numbers; negative for validation batches.
         """
 
     def generator(self, step: int) -> np.random.Generator:
-        """The random numbers of a step."""
+        """Return the random number generator of a step."""
         key = np.array([self.seed + 1, step % 2**64], dtype=np.uint64)  # a list of such numbers would become floats
         return np.random.Generator(np.random.Philox(key=key))
 
 
 def corpus_of(inputs: ObjectiveInputs, separates_documents: bool = False) -> Corpus | Documents:
-    """The text of the inputs as tokens.
+    """Tokenize the running text of the inputs.
 
     Args:
-        inputs: of the objective.
-        separates_documents: whether the objective knows what documents are.
+        inputs: inputs of the objective.
+        separates_documents: whether the objective can restrict attention to a document.
 
     Raises:
-        SpecError: it does not, and the data ask for it.
+        SpecError: the data require that, and the objective cannot.
     """
     assert isinstance(inputs.data, RunningText)
     corpus = inputs.data.tokenized(inputs.texts, inputs.text_tokenizer)

@@ -1,4 +1,4 @@
-"""The base of all optimizers: the peak of the learning rate, and groups of parameters."""
+"""Base class of optimizers: peak learning rate, weight decay and parameter groups."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -29,27 +29,27 @@ class Optimizer(Part):
     """
 
     width_exponent: ClassVar[float | None] = (
-        1.0  # with which rates of hidden matrices fall, of muP; None: it does not say
+        1.0  # muP: learning rates of hidden matrices scale with width ** -this; None: not known
     )
-    share_of_adamw: ClassVar[float | None] = 1.0  # of the rate that is chosen for AdamW; None: its own default is
+    share_of_adamw: ClassVar[float | None] = 1.0  # factor on AdamW's default rate; None: its own default is used
     learning_rate: Positive = 1e-3
     weight_decay: NotNegative = 0.0
     groups: tuple[ParameterGroup, ...] = ()
 
     @abstractmethod
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """An optimizer of all parameters of the model that are trained."""
+        """Build the torch optimizer of all trainable parameters of the model."""
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """The trained parameters as torch's optimizers take them: weight decay on matrices, none on the rest.
+        """Return torch parameter groups of the trainable parameters; by default only matrices have weight decay.
 
         Raises:
-            SpecError: one of `groups` matches no parameter that is trained.
+            SpecError: one of `groups` matches no trainable parameter.
         """
         return torch_groups(self.grouped(model))
 
     def grouped(self, model: nn.Module) -> list[Grouped]:
-        """The trained parameters with their settings; those of a wide model of muP learn more slowly."""
+        """Return the trainable parameters with their settings, with muP scaling of hidden matrices if it is in use."""
         ratio = width_ratio(model)
         if ratio != 1.0 and self.width_exponent is None:
             cause = f"mup has no rates for {type(self).__name__}"
@@ -62,9 +62,9 @@ class Optimizer(Part):
         ]  # fmt: skip
 
     def state_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes of the state of parameters, beside a number or two for each: here two moments in float32."""
+        """Return the bytes of the optimizer state, without per-parameter scalars; by default two float32 moments."""
         return sum(8 * each.parameter.numel() for each in grouped)
 
     def workspace_bytes(self, grouped: Sequence[Grouped]) -> int:
-        """Bytes that a step takes beside the state, for one parameter after the other."""
+        """Return the temporary bytes of a step, beyond the state."""
         return 0

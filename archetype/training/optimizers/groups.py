@@ -1,4 +1,4 @@
-"""Groups of parameters, each with a learning rate and a weight decay of its own, by role or by pattern of names."""
+"""Parameter groups with their own learning rate and weight decay, selected by role or name pattern."""
 
 from typing import Any, NamedTuple
 
@@ -28,10 +28,10 @@ class ParameterGroup(Spec):
 
 
 def width_ratio(model: nn.Module) -> float:
-    """The base width of muP as a share of the model's width; 1 where it is initialized otherwise.
+    """Return muP's base width divided by the model's width; 1 for other initializations.
 
     Raises:
-        SpecError: the model has no one width.
+        SpecError: the model has no single width.
     """
     model_spec = getattr(model, "spec", None)
     base_width: int | None = getattr(getattr(model_spec, "initialization", None), "base_width", None)
@@ -45,7 +45,7 @@ def width_ratio(model: nn.Module) -> float:
 
 
 class Grouped(NamedTuple):
-    """A parameter with the settings of its groups."""
+    """A trainable parameter with its optimizer settings."""
 
     name: str
     parameter: nn.Parameter
@@ -55,10 +55,10 @@ class Grouped(NamedTuple):
 
 
 def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weight_decay: float) -> list[Grouped]:
-    """All parameters that are trained; weight decay falls on matrices unless a group says otherwise.
+    """Return all trainable parameters with their settings; only matrices have weight decay unless a group sets it.
 
     Raises:
-        SpecError: a group matches none of them.
+        SpecError: a group matches no trainable parameter.
     """
     roles, decayed, grouped, members = roles_of(model), decayed_parameters(model), [], []
     for index, group in enumerate(groups):
@@ -82,7 +82,7 @@ def group_parameters(model: nn.Module, groups: tuple[ParameterGroup, ...], weigh
 
 
 def torch_groups(grouped: list[Grouped]) -> list[dict[str, Any]]:
-    """Groups as torch's optimizers take them: parameters with equal settings together."""
+    """Return torch parameter groups, one per combination of settings."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for each in grouped:
         groups.setdefault((each.learning_rate_ratio, each.weight_decay), []).append(each.parameter)

@@ -1,4 +1,4 @@
-"""The state of an optimizer as named tensors, as a checkpoint keeps it."""
+"""Optimizer state as named tensors, for checkpoints."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,9 +9,9 @@ from archetype.training.master_weights import float32_weights
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state under the parameters' names: `blocks.0.mixer.q.weight:exp_avg`.
+    """Return the optimizer state by parameter name: `blocks.0.mixer.q.weight:exp_avg`.
 
-    A tensor that is made of others, such as one of 8 bits, gives those: `blocks.0.mixer.q.weight:exp_avg.codes`.
+    A tensor subclass, such as an 8-bit state, is stored as its inner tensors: `blocks.0.mixer.q.weight:exp_avg.codes`.
     """
     return {
         f"{name}:{key}{part}": tensor
@@ -24,7 +24,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def restore_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Iterable[tuple[str, Tensor]]
 ) -> None:
-    """Give the optimizer the state that `optimizer_tensors` returned, tensor by tensor."""
+    """Restore the state that `optimizer_tensors` returned, tensor by tensor."""
     parameters = float32_weights(model, optimizer)
     on_device = {p for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
     for name, value in tensors:
@@ -32,19 +32,19 @@ def restore_optimizer(
         parameter = parameters[path]
         if "." in key:
             _restore_part(optimizer, parameter, key, value)
-        else:  # torch counts the steps on the host, unless its fused kernel does
+        else:  # torch keeps `step` on the host, except for fused optimizers
             stays = key == "step" and parameter not in on_device
             optimizer.state[parameter][key] = value if stays else value.to(parameter.device)
 
 
 def _parts(value: Tensor) -> Iterator[tuple[str, Tensor]]:
-    if not hasattr(value, "__tensor_flatten__") or hasattr(value, "device_mesh"):  # one in shards is one tensor
+    if not hasattr(value, "__tensor_flatten__") or hasattr(value, "device_mesh"):  # a sharded tensor counts as one
         return iter([("", value)])
     return ((f".{name}", getattr(value, name)) for name in value.__tensor_flatten__()[0])
 
 
 def _restore_part(optimizer: torch.optim.Optimizer, parameter: Tensor, path: str, value: Tensor) -> None:
-    """Fill one of the tensors that a state of 8 bits is made of; the state begins as torchao makes it."""
+    """Fill an inner tensor of an 8-bit state, which is created as torchao does if it does not exist."""
     state, (key, part) = optimizer.state[parameter], path.split(".")
     if key not in state:
         state[key] = optimizer._new_buffer(parameter, key == "exp_avg")  # type: ignore[attr-defined]
