@@ -198,7 +198,7 @@ class App:
             raise ApiError("media_type", "the content type is not application/json; send JSON")
 
     def _is_known(self, host: str) -> bool:
-        """Return whether a Host header names this server, as a foreign page's own host name may resolve to it."""
+        """Return whether a Host header is an address or an allowed name: a foreign page's own name may resolve here."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
         name = name.strip("[]").rstrip(".").lower()
         try:
