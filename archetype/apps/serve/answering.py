@@ -1,4 +1,4 @@
-"""What is sent to a client: the head that every answer bears, and errors in the shape of all others."""
+"""Status, headers and errors as sent to a client."""
 
 import logging
 import secrets
@@ -14,16 +14,16 @@ log = logging.getLogger("archetype.apps.serve.app")
 
 
 def request_id() -> str:
-    """A new value for the header that every answer bears."""
+    """Return a new value for the x-request-id header."""
     return f"req_{secrets.token_hex(12)}"
 
 
 class Answering:
-    """The status and headers that were sent to a client.
+    """Response to one request: records the status and adds the common headers.
 
     Args:
         send: of ASGI.
-        headers: of every answer, beside the request's id.
+        headers: added to every response, in addition to the request id.
 
     Attributes:
         status: of HTTP; 499 as long as nothing was sent.
@@ -36,7 +36,7 @@ class Answering:
         self.id = request_id()
 
     async def send(self, message: Message) -> None:
-        """Send a message of ASGI; the first gets the request's id."""
+        """Send an ASGI message; the first one also carries the request id and the common headers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._is_stream = any(value == b"text/event-stream" for _, value in message["headers"])
@@ -46,7 +46,7 @@ class Answering:
         await self._send(message)
 
     async def fail(self, error: ApiError) -> None:
-        """Send an error: as an answer, or as the last event of a stream."""
+        """Send an error as the response or, once a stream has started, as its last event."""
         if self.status != 499:
             if self._is_stream and not self._is_complete:
                 await self.send({"type": "http.response.body", "body": event(error.body)})
@@ -59,11 +59,11 @@ class Answering:
 
 
 def refusal(error: Exception, id: str) -> ApiError:
-    """An error that a handler raised, as a client sees it; a fault of ours goes to the log, without any contents.
+    """Convert a handler's exception to the error for the client; log internal errors without the request's contents.
 
     Args:
-        error: that was raised.
-        id: of the request, by which the log has it.
+        error: the exception that was raised.
+        id: request id, written to the log.
     """
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")

@@ -1,4 +1,4 @@
-"""The parts of answers: their objects, and tokens with their log-probabilities."""
+"""Parts of responses: the common fields, and tokens with their log-probabilities."""
 
 import secrets
 import time
@@ -12,10 +12,10 @@ from archetype.generate import Event, Logprobs
 
 
 class Envelope:
-    """The fields that all objects of one answer share.
+    """Fields shared by all objects of one response.
 
     Args:
-        model: that answers.
+        model: the model that answers.
         prefix: of the id.
         object: what the objects are called.
     """
@@ -30,25 +30,25 @@ class Envelope:
         }
 
     def holding(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """An object with these choices."""
+        """Return an object with these choices."""
         return self.fields | {"choices": choices} | more
 
     def chunks(self, with_usage: bool) -> Callable[[str], bytes]:
-        """A function that makes the event of a stream from a choice, as JSON; all else of it is the same in every one.
+        """Return a function that turns a choice (as JSON) into a stream event; all other fields stay the same.
 
         Args:
-            with_usage: whether the stream ends with the numbers of its tokens: then all others say that they have none.
+            with_usage: whether the stream ends with a usage event; all other events then have `"usage": null`.
         """
         head, _, tail = encode_json(self.holding([], **({"usage": None} if with_usage else {}))).partition("[]")
         return lambda choice: f"data: {head}[{choice}]{tail}\n\n".encode()
 
 
 class CompletionLogprobs:
-    """The log-probabilities of a text's tokens, as completions list them.
+    """Log-probabilities of a sequence in the format of the completions API.
 
     Args:
         model: whose tokens they are.
-        count: alternatives of each.
+        count: number of alternatives per token.
         offset: characters of the answer's text before them.
     """
 
@@ -57,24 +57,24 @@ class CompletionLogprobs:
         self._rows: list[tuple[str, float | None, dict[str, float] | None, int]] = []
 
     def add(self, token: int, text: str, logprobs: Logprobs | None) -> None:
-        """A token, and the text that became certain with it; the first of a text has no log-probability."""
+        """Add a token and the text it completes; the first token of a sequence has no log-probability."""
         name, alternatives = self._name(token), None
         if logprobs is not None:
             alternatives = dict[str, float]()
             for id, value in best(self._model, token, logprobs, self._count):
-                key = self._name(id)  # of two tokens with one text the likelier counts
+                key = self._name(id)  # if two tokens have the same text, the likelier is kept
                 alternatives[key] = max(value, alternatives.get(key, value))
         self._rows.append((name, None if logprobs is None else logprobs.logprob, alternatives, self._offset))
         self._offset += len(text)
 
     def take(self) -> dict[str, Any]:
-        """All that was added since the last time."""
+        """Return what was added since the last call."""
         columns = [list(column) for column in zip(*self._rows, strict=True)] or [[], [], [], []]
         self._rows = []
         return dict(zip(("tokens", "token_logprobs", "top_logprobs", "text_offset"), columns, strict=True))
 
     def _name(self, token: int) -> str:
-        """A token's text; one within a character is written by its bytes, as OpenAI's API does."""
+        """Return the text of a token; a token that is part of a character is written as bytes, as in OpenAI's API."""
         data = self._model.bytes_of(token)
         try:
             return data.decode()
@@ -83,7 +83,7 @@ class CompletionLogprobs:
 
 
 def chat_logprobs(model: ServedModel, event: Event, count: int) -> dict[str, Any]:
-    """A token and its alternatives, as chat completions list them."""
+    """Return a token and its alternatives in the format of the chat completions API."""
     assert event.token is not None and event.logprobs is not None
     alternatives = list(event.logprobs.top[:count])
     return _entry(model, event.token, event.logprobs.logprob) | {

@@ -1,4 +1,4 @@
-"""The server as an ASGI application: what every request passes before its handler, and what becomes of errors."""
+"""ASGI application of the server: checks before each handler, routing, timeouts and error responses."""
 
 import asyncio
 import hmac
@@ -24,9 +24,9 @@ from archetype.errors import nearest
 Handler = Callable[[Exchange], Awaitable[None]]
 KEYLESS = ("/", "/health")  # and the files of the page
 HEADER_BYTES = 2**15
-CLOSE = {"connection": "close"}  # for a body that nobody reads to its end
+CLOSE = {"connection": "close"}  # for a body that is not read to its end
 LOOPBACK = ("localhost", "ip6-localhost")
-# paths of other servers, and the one that does their work here
+# paths of other servers, and the path here that does the same
 INSTEAD = {
     **dict.fromkeys(("/v1/messages", "/api/chat"), "/v1/chat/completions"),
     **dict.fromkeys(("/api/generate", "/completion"), "/v1/completions"),
@@ -49,19 +49,19 @@ GET_FROM_MODELS = (
 
 
 class App:
-    """All routes, and what stands before them.
+    """ASGI application: all routes, and the checks that every request passes first.
 
     Args:
         models: that are served.
-        keys: one of which a request must bring; none where it need not.
-        hosts: names by which the server may be reached, beside loopback and addresses.
-        limits: of a request.
+        keys: API keys, one of which a request must send; if empty, no key is needed.
+        hosts: host names allowed in the Host header, in addition to loopback and IP addresses.
+        limits: limits of a request.
         runs: the folder of training runs that the page shows.
         reports: the folders of reports of studies that it shows.
-        origins: whose pages may read answers.
+        origins: origins whose pages may read responses (CORS).
 
     Raises:
-        SpecError: one of these is no origin.
+        SpecError: an item of `origins` is not an origin.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class App:
             self.metrics.count(path, answer.status)
 
     def _answered_by_models(self, paths: Iterable[str]) -> dict[str, Handler]:
-        """The handlers of some paths; nothing of torch is loaded for them before a model has to be."""
+        """Return the handlers of paths that need a model; torch is not imported before the first of their requests."""
         if not self.models.sources:
             return dict.fromkeys(paths, self._no_model)
         if self.models.sources[0].on_demand:
@@ -165,7 +165,7 @@ class App:
             timeout.reschedule(asyncio.get_running_loop().time())
 
     def _check_head(self, scope: Scope) -> None:
-        """See that a request is meant for this server.
+        """Check the Host header and the size of the request head.
 
         Raises:
             ApiError: it is not, or its head is too large.
@@ -179,7 +179,7 @@ class App:
             raise ApiError("host_not_allowed", message)
 
     def _check(self, scope: Scope) -> None:
-        """See that a request may be answered, by its head alone.
+        """Check from its head alone that a request may be answered.
 
         Raises:
             ApiError: it may not.
@@ -187,8 +187,8 @@ class App:
         headers = dict(scope["headers"])
         if self._keys and scope["path"] not in KEYLESS and not scope["path"].startswith("/assets/"):
             sent = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip() or headers.get(b"api-key", b"")
-            if sum(hmac.compare_digest(sent, key) for key in self._keys) == 0:  # all are compared, in equal time
-                # litellm tells a wrong key by these first words
+            if sum(hmac.compare_digest(sent, key) for key in self._keys) == 0:  # compares every key, in constant time
+                # litellm recognizes a wrong key by these first words
                 message = "Incorrect API key provided, or none; send it as `Authorization: Bearer KEY`"
                 raise ApiError("invalid_api_key", message)
         if self.stopping and scope["path"] not in KEYLESS:
@@ -198,7 +198,7 @@ class App:
             raise ApiError("media_type", "the content type is not application/json; send JSON")
 
     def _is_known(self, host: str) -> bool:
-        """Whether a Host header names this machine: a foreign page can have its own name lead here, but no address."""
+        """Return whether a Host header is an address or an allowed name: a foreign page's own name may resolve here."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
         name = name.strip("[]").rstrip(".").lower()
         try:
@@ -208,7 +208,7 @@ class App:
         return True
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """The body of a request, once it has arrived.
+        """Return the body of a request once it has arrived.
 
         Raises:
             ApiError: it is too large, or takes too long.
@@ -231,10 +231,10 @@ class App:
             raise ApiError("request_timeout", cause, headers=CLOSE) from None
 
     async def _run(self, scope: Scope, body: bytes, receive: Receive, answer: Answering) -> None:
-        """Let a handler answer, until the client has gone, the time is over, or the server has to stop.
+        """Run a handler until it ends, the client disconnects, the time limit is reached or the server stops.
 
         Raises:
-            ApiError: the time is over, or the server stops.
+            ApiError: the time limit is reached, or the server stops.
         """
         loop = asyncio.get_running_loop()
         scope["archetype.body"] = body
@@ -294,11 +294,11 @@ class App:
 
 
 class _Disconnected(Exception):
-    """The client has gone."""
+    """The client has disconnected."""
 
 
 class _Endpoint:
-    """A handler as Starlette routes to it."""
+    """Handler as an ASGI endpoint for Starlette's router."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler

@@ -1,4 +1,4 @@
-"""Bodies of requests: strict parsing, and errors that name the field."""
+"""Request bodies: strict parsing, and errors that name the field."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from archetype.apps.serve.errors import ApiError, unsupported
 from archetype.errors import nearest
 from archetype.spec.base import in_words, path
 
-TAGS = ("str", "int", "list", "dict", "bool")  # by which pydantic names the types of a union
+TAGS = ("str", "int", "list", "dict", "bool")  # pydantic's names of the types of a union
 # What stands where one of several types may: pydantic names an error of each.
 EXPECTED = {
     "prompt": "a text, a list of texts, a list of token ids, or a list of such lists",
@@ -28,18 +28,18 @@ class Fields(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}  # fields that are not supported: values that change nothing
-    ignored: ClassVar[frozenset[str]] = frozenset()  # fields that change no answer
-    instead: ClassVar[dict[str, str]] = {}  # what does the work of a field that is not supported
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}  # unsupported fields: values without effect
+    ignored: ClassVar[frozenset[str]] = frozenset()  # fields without effect on the response
+    instead: ClassVar[dict[str, str]] = {}  # alternative to each unsupported field
 
     def check(self, place: str = "") -> None:
-        """Refuse what is not supported, at every depth.
+        """Refuse unsupported fields, in nested objects too.
 
         Args:
             place: of this object in the body, such as "messages[0].".
 
         Raises:
-            ApiError: names the first.
+            ApiError: a field is not supported; names the first.
         """
         for name, values in self.neutral.items():
             if (value := getattr(self, name)) is not None and value not in values:
@@ -48,13 +48,13 @@ class Fields(BaseModel):
             inner.check(f"{place}{name}{index}.")
 
     def without_effect(self) -> list[str]:
-        """The fields that nothing acts on, at every depth, for the header that names them."""
+        """Return the fields without effect, in nested objects too, for the header that names them."""
         names = sorted(self.model_fields_set & (self.ignored | self.neutral.keys()))
         names += [f"{name}.{one}" for name, _, inner in self._inner() for one in inner.without_effect()]
         return list(dict.fromkeys(names))
 
     def _inner(self) -> Iterator[tuple[str, str, "Fields"]]:
-        """The objects in this one: the name of the field, the index in a list, and the object."""
+        """Iterate over nested objects as (field name, index if in a list, object)."""
         for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, Fields):
@@ -73,7 +73,7 @@ class Body(Fields):
         """Parse a body.
 
         Raises:
-            ApiError: it is not JSON, or the first of its fields that is wrong.
+            ApiError: the body is not JSON, or a field is wrong; names the first.
         """
         try:
             body = cls.model_validate_json(data)
@@ -84,7 +84,7 @@ class Body(Fields):
 
 
 def unknown(place: str, name: str, known: Iterable[str]) -> ApiError:
-    """The error of a key that nothing knows.
+    """Return the error of an unknown key.
 
     Args:
         place: of the key in the body.
@@ -96,7 +96,7 @@ def unknown(place: str, name: str, known: Iterable[str]) -> ApiError:
 
 
 def _known(cls: Any, keys: list[Any]) -> list[str]:
-    """The names of the fields of the object at a place of a body."""
+    """Return the field names of the object at a path in a body."""
     kinds = [cls]
     for key in (key for key in keys if isinstance(key, str)):
         fields = [kind.model_fields[key].annotation for kind in kinds if key in kind.model_fields]
@@ -105,7 +105,7 @@ def _known(cls: Any, keys: list[Any]) -> list[str]:
 
 
 def _classes(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The classes of objects in a type."""
+    """Iterate over the model classes in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

@@ -1,4 +1,4 @@
-"""The traced passes that clients look at, and the views that are computed of them.
+"""Traced forward passes that clients inspect, and the views computed from them.
 
 A capture holds queries and keys, not maps: the residual stream, and what the views of experts and recurrent layers
 read. Every view is computed between two steps of the engine, a layer at a time, so that no stream waits for longer.
@@ -37,16 +37,16 @@ from archetype.inspection.trace import Trace
 from archetype.inspection.way import Station, way
 
 T = TypeVar("T")
-MAX_BYTES = 2**28  # of all captures
-SECONDS = 1800.0  # for which a capture stays that nobody looks at
-TOP = 10  # answers of the lens
+MAX_BYTES = 2**28  # for all captures together
+SECONDS = 1800.0  # before an unused capture is dropped
+TOP = 10  # tokens per position of the logit lens
 
 
 class Capture:
-    """One traced pass and the views of it that were computed.
+    """Traced forward pass and its computed views.
 
     Args:
-        model: that computed it.
+        model: the model that ran the pass.
         inspection: of the pass.
     """
 
@@ -58,20 +58,20 @@ class Capture:
         self.used = time.monotonic()
         self.nbytes = 0
         self._last = _last_residual(inspection.trace)
-        self._turn = asyncio.Lock()  # one at a time has the logits
+        self._turn = asyncio.Lock()  # one view at a time holds the logits
         self._lens: LensView | None = None
         self._difference: float | None = None
         self._recurrent: RecurrentView | None = None
-        self._way: tuple[tuple[int, int], list[Station]] | None = None  # of the position that was asked for last
+        self._way: tuple[tuple[int, int], list[Station]] | None = None  # for the position requested last
         self._own_bytes = 0  # without the way
 
     @property
     def trace(self) -> Trace:
-        """The trace of the pass."""
+        """Return the trace of the pass."""
         return self.inspection.trace
 
     async def summarize(self) -> None:
-        """Compute what the answer to a new inspection says, and let go of what no view needs."""
+        """Compute the response to a new inspection, and free what no view needs."""
         run, trace, inspection = self.model.worker.run, self.trace, self.inspection
         paths = attention_paths(trace)
         norms = {name or "main": await run(partial(inspection.residual, name)) for name in _residual_stacks(trace)}
@@ -110,7 +110,7 @@ class Capture:
         )
 
     async def lens(self) -> LensView:
-        """The logit lens of all layers.
+        """Return the logit lens of all layers.
 
         Raises:
             ApiError: the model has no layers before a head.
@@ -124,7 +124,7 @@ class Capture:
         return self._lens
 
     async def way(self, position: int, source: int) -> list[Station]:
-        """What each box of the diagram gives at a position, of a pass that is traced for it.
+        """Return the output of each box of the diagram at a position, from a pass traced for it.
 
         Raises:
             ArchetypeError: there is no such position.
@@ -136,7 +136,7 @@ class Capture:
         return self._way[1]
 
     async def max_logit_difference(self) -> float:
-        """Between this pass and a plain one: 0.0."""
+        """Return the largest difference between the logits of this pass and of an untraced one; expected: 0.0."""
         async with self._logits():
             if self._difference is None:
                 self._difference = await self.model.worker.run(lambda: self.inspection.max_logit_difference)
@@ -156,7 +156,7 @@ class Capture:
                 trace.logits = recorded
 
     async def recurrent(self) -> RecurrentView:
-        """States and gates."""
+        """Return states and gates of the recurrent layers."""
         if self._recurrent is None:
             parts = await in_turns(self.model.worker, recurrent_parts(self.trace))
             self._recurrent = view_of_series(self.trace, [series for part in parts for series in part])
@@ -164,7 +164,7 @@ class Capture:
 
 
 class Captures:
-    """The inspections that clients look at; those that were not looked at for longest leave first.
+    """Captures in memory; the least recently used are dropped first.
 
     Args:
         models: that are served; with a model its captures go.
@@ -173,18 +173,18 @@ class Captures:
 
     def __init__(self, models: Models, max_bytes: int = MAX_BYTES) -> None:
         self.models, self.max_bytes = models, max_bytes
-        self.turn = asyncio.Lock()  # one text is read at a time
+        self.turn = asyncio.Lock()  # one pass is traced at a time
         self._captures: dict[str, Capture] = {}
         models.on_unload = self._forget
         models.memory.others.append(lambda: sum(one.nbytes for one in self.all))
 
     @property
     def all(self) -> list[Capture]:
-        """All captures, the one that was used last at the end."""
+        """Return all captures, the most recently used last."""
         return list(self._captures.values())
 
     def put(self, capture: Capture) -> None:
-        """Keep a capture; others leave where there is no room."""
+        """Store a capture, dropping others if memory is short."""
         self._captures[capture.id] = capture
         deadline = time.monotonic() - SECONDS
         while len(self._captures) > 1:
@@ -194,10 +194,10 @@ class Captures:
             del self._captures[oldest.id]
 
     def get(self, id: str) -> Capture:
-        """A capture, which is then the most recently used.
+        """Return a capture and mark it as most recently used.
 
         Raises:
-            ApiError: it has left.
+            ApiError: the capture was dropped.
         """
         if (capture := self._captures.pop(id, None)) is None or capture.used < time.monotonic() - SECONDS:
             raise ApiError("inspection_not_found", f"there is no inspection {id!r:.60} now; inspect the text again")
@@ -210,7 +210,7 @@ class Captures:
 
 
 async def in_turns(worker: Worker, work: Iterator[T]) -> list[T]:
-    """All that an iterator gives, each item computed between two steps of the engine."""
+    """Return all items of an iterator, each computed between two steps of the engine."""
     end: Any = object()
     items = []
     while (item := await worker.run(lambda: next(work, end))) is not end:
@@ -219,7 +219,7 @@ async def in_turns(worker: Worker, work: Iterator[T]) -> list[T]:
 
 
 def numbers(tensor: Tensor) -> Any:
-    """Numbers as lists, exactly; null for what is not finite."""
+    """Convert a tensor to nested lists of exact numbers; null for values that are not finite."""
     values = tensor.detach().cpu()
     return _finite(values.tolist()) if values.is_floating_point() else values.tolist()
 
@@ -231,7 +231,7 @@ def _finite(value: Any) -> Any:
 
 
 def _last_residual(trace: Trace) -> str | None:
-    """The name of what the head reads; None where the model has no layers, or no head."""
+    """Return the name of the activation that the head reads; None if the model has no layers or no head."""
     try:
         return [*residual_names(trace, answering_stack(trace)).values()][-1]
     except ArchetypeError:
@@ -245,7 +245,7 @@ def _residual_stacks(trace: Trace) -> list[str | None]:
 
 
 def _needed(trace: Trace) -> Iterator[str]:
-    """The activations that a view still to be computed reads."""
+    """Iterate over the activations that views not computed yet will read."""
     with_views = {*attention_paths(trace), *mixture_paths(trace)}
     remembering = {*recurrent_paths(trace)}
     for name in trace:
@@ -261,14 +261,14 @@ def _needed(trace: Trace) -> Iterator[str]:
 
 
 def _joined(heads: list[AttentionView]) -> AttentionView:
-    """The heads of a layer as one view."""
+    """Join the heads of a layer into one view."""
     statistics = {name: torch.cat([head.statistics[0][name] for head in heads]) for name in heads[0].statistics[0]}
     maps, allowed = torch.cat([head.maps[0] for head in heads]), torch.cat([head.allowed[0] for head in heads])
     return AttentionView(heads[0].paths, [statistics], [maps], [allowed])
 
 
 def _as_bytes(layers: list[AttentionView]) -> Tensor:
-    """The maps of all heads, filled up with zeros to the size of the largest: 0 not allowed, 1 to 255 the weight."""
+    """Return uint8 maps of all heads, zero-padded to the largest: 0 is a masked pair, 1 to 255 the weight."""
     sides = [max((view.maps[0].shape[axis] for view in layers), default=0) for axis in (1, 2)]
     rows = torch.zeros(sum(len(view.maps[0]) for view in layers), *sides, dtype=torch.uint8)
     start = 0

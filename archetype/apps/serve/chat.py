@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: answers to conversations, by the model's own template."""
+"""POST /v1/chat/completions: answers to conversations, rendered with the model's chat template."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ async def chat_completions(models: Models, metrics: Metrics, exchange: Exchange)
 
 
 async def render(models: Models, exchange: Exchange) -> None:
-    """Answer with the prompt that a conversation becomes, and its ids."""
+    """Answer with the rendered prompt of a conversation and its token ids."""
     body = exchange.read(ChatRequest)
     async with models.use(body.model) as model:
         model.check("chat completions")
@@ -50,10 +50,10 @@ async def render(models: Models, exchange: Exchange) -> None:
 
 
 async def _use_of_tools(model: ServedModel, body: ChatRequest) -> ToolUse | None:
-    """How the answers to a request may call its tools; None where they may not.
+    """Return how responses may call the request's tools; None if they may not.
 
     Raises:
-        ApiError: the model cannot, or the request asks for another form of its answer as well.
+        ApiError: the model cannot call tools, or the request also sets a response format.
     """
     if not body.tools and body.tool_choice in (None, "auto", "none"):
         return None
@@ -77,7 +77,7 @@ def conversation(
     continue_final: bool | None,
     tools: list[Any] | None = None,
 ) -> Callable[[], tuple[str, list[int]]]:
-    """A function that renders messages by the model's template and encodes them, to be called in a thread for texts.
+    """Return a function that renders messages with the chat template and tokenizes them, to be called in a text thread.
 
     Args:
         model: whose template it is.
@@ -122,7 +122,7 @@ async def _answer(
     envelope: Envelope,
     count: int | None,
 ) -> dict[str, Any]:
-    """The answer to a request that is not streamed."""
+    """Return the response to a request without streaming."""
     reasons: list[str | None] = ["length"] * choices.n
     contents: list[list[dict[str, Any]]] = [[] for _ in answers]
 
@@ -160,7 +160,7 @@ async def _stream(
     count: int | None,
     exchange: Exchange,
 ) -> None:
-    """Answer with a stream: the role first, the chunks of one step in one piece, an empty delta last."""
+    """Stream the response: the role first, the chunks of one step in one write, an empty delta last."""
     make = envelope.chunks(body.include_usage)
 
     def chunk(index: int, delta: str, logprobs: Any = None, reason: str | None = None, rest: str = "") -> bytes:

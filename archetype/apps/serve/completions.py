@@ -15,12 +15,12 @@ from archetype.generate import Event, Logprobs, Translation
 
 DEFAULT_TOKENS = 16
 OF_BEAMS = {"model", "prompt", "use_beam_search", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
-NEUTRAL = {"n": 1, "temperature": 0, "best_of": 1, "length_penalty": 1}  # values that say what a search does anyway
+NEUTRAL = {"n": 1, "temperature": 0, "best_of": 1, "length_penalty": 1}  # values that match what a beam search does
 
 
 @dataclass
 class Echo:
-    """A prompt as it stands before each of its continuations; empty where it was not asked for.
+    """Prompt repeated before each of its completions; empty unless `echo` is set.
 
     Attributes:
         text: of the prompt.
@@ -59,7 +59,7 @@ async def completions(models: Models, metrics: Metrics, exchange: Exchange) -> N
 
 
 def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True) -> list[int]:
-    """A prompt, or the whole text that an encoder reads, as token ids.
+    """Tokenize a prompt, or the whole text that an encoder reads.
 
     Args:
         model: that reads it.
@@ -84,7 +84,7 @@ def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True)
 async def _echoes(
     model: ServedModel, body: CompletionRequest, texts: list[str | Ids], prompts: list[list[int]]
 ) -> list[Echo]:
-    """The prompts, and how likely their tokens are, by one pass over each between the engine's steps."""
+    """Return the prompts with the log-probabilities of their tokens, from one pass per prompt between engine steps."""
     engine, count = model.worker.engine, body.logprobs
     assert engine is not None
 
@@ -115,7 +115,7 @@ def _echo(
 async def _answer(
     model: ServedModel, body: CompletionRequest, choices: Choices, echoes: list[Echo], envelope: Envelope
 ) -> dict[str, Any]:
-    """The answer to a request that is not streamed."""
+    """Return the response to a request without streaming."""
     count = len(choices.prompts) * choices.n
     texts, reasons = [""] * count, ["length"] * count
     before = [echoes[index // choices.n] for index in range(count)]
@@ -150,7 +150,7 @@ async def _stream(
     envelope: Envelope,
     exchange: Exchange,
 ) -> None:
-    """Answer with a stream: the chunks of one step in one piece."""
+    """Stream the response, the chunks of one step in one write."""
     make = envelope.chunks(body.include_usage)
     count = len(choices.prompts) * choices.n
     before = [echoes[index // choices.n] for index in range(count)]
@@ -187,7 +187,7 @@ async def _stream(
 
 
 def index_of(one: Event) -> int:
-    """The index of the choice that an event belongs to."""
+    """Return the index of the choice that an event belongs to."""
     index: int = one.request.id.index  # type: ignore[attr-defined]
     return index
 
@@ -196,7 +196,7 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     """Answer with the translations of the prompts, by beam search.
 
     Raises:
-        ApiError: the model is no translator, or the body asks for what no beam search has.
+        ApiError: the model does not translate, or the body sets an option that beam search lacks.
     """
     if not model.translates:
         raise unsupported("use_beam_search", "only a translator searches with beams")

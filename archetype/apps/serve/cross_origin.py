@@ -1,4 +1,4 @@
-"""Pages of other origins: which may ask this server, and what their browsers are told (CORS)."""
+"""Cross-origin requests (CORS): allowed origins, response headers and preflight."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,18 +7,18 @@ from archetype.errors import SpecError
 
 ORIGIN = re.compile(r"https?://[\w.-]+(:\d+)?|https?://\[[\da-fA-F:]+\](:\d+)?|null|\*")
 EXPOSED = "x-request-id, x-archetype-ignored, retry-after"  # headers that a page may read
-SECONDS = "600"  # for which a browser need not ask again
+SECONDS = "600"  # for which a browser caches a preflight response
 Headers = list[tuple[bytes, bytes]]
 
 
 class Origins:
-    """The origins whose pages may read answers.
+    """Origins whose pages may read responses.
 
     Args:
-        allowed: such as https://example.org; `*` is every one.
+        allowed: origins such as https://example.org; `*` allows all.
 
     Raises:
-        SpecError: one is no origin.
+        SpecError: an item is not an origin.
     """
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
@@ -28,7 +28,7 @@ class Origins:
                 raise SpecError("--allow-origin", f"{origin!r:.80} is no origin", "write it as https://example.org")
 
     def headers(self, request: Mapping[bytes, bytes]) -> Headers:
-        """The headers of every answer to a request; none where its page is not allowed."""
+        """Return the CORS headers of the response to a request; none if its origin is not allowed."""
         origin = request.get(b"origin")
         if origin is None or not self._allows(origin):
             return [(b"vary", b"origin")] if self._allowed - {"*"} else []
@@ -38,7 +38,7 @@ class Origins:
         ]  # fmt: skip
 
     def preflight(self, method: str, request: Mapping[bytes, bytes]) -> Headers | None:
-        """What a browser is told that asks before a request; None where this is no such question, or it is refused."""
+        """Return the headers of a preflight response; None if the request is not a preflight or is refused."""
         asked = request.get(b"access-control-request-method")
         if method != "OPTIONS" or asked not in (b"GET", b"POST") or not self._allows(request.get(b"origin", b"")):
             return None

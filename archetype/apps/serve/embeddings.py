@@ -1,4 +1,4 @@
-"""POST /v1/embeddings and /v1/classify: vectors of texts, and classes of texts and images."""
+"""POST /v1/embeddings and /v1/classify: embeddings of texts, and classes of texts and images."""
 
 import base64
 import binascii
@@ -36,7 +36,7 @@ from archetype.models.encoder_decoder.module import EncoderDecoder
 
 
 async def embeddings(models: Models, exchange: Exchange) -> None:
-    """Answer with a vector for each text."""
+    """Answer with an embedding of each text."""
     body = exchange.read(EmbeddingRequest)
     async with models.use(body.model) as model:
         model.check("embeddings")
@@ -86,12 +86,12 @@ async def classify(models: Models, exchange: Exchange) -> None:
 
 
 async def _in_slices(model: ServedModel, rows: list[list[int]], work: Callable[[list[int]], Tensor]) -> Tensor:
-    """The results of a model for many texts, those of like lengths together, with steps of the engine between them.
+    """Run a model over many sequences in batches of similar lengths, with engine steps in between.
 
     Args:
         model: that reads them.
-        rows: the tokens of the texts.
-        work: gives the results of the texts at some places.
+        rows: token ids of each text.
+        work: returns the results of the texts at the given indices.
 
     Raises:
         ApiError: a text is wrong.
@@ -109,7 +109,7 @@ async def _in_slices(model: ServedModel, rows: list[list[int]], work: Callable[[
 
 
 async def _classes_of_pictures(model: ServedModel, urls: list[str]) -> Tensor:
-    """The probabilities of pictures, few of which are in memory at once."""
+    """Return the class probabilities of images, of which only a few are in memory at once."""
     results = []
     for start in range(0, len(urls), PICTURES_AT_ONCE):
         some = urls[start : start + PICTURES_AT_ONCE]
@@ -130,7 +130,7 @@ def _check_inputs(inputs: list[Any]) -> list[Any]:
 
 
 def _rows(model: ServedModel, texts: list[str | Ids], pooling: Pooling | None) -> list[list[int]]:
-    """The ids of texts as `LanguageModel.embed` reads them."""
+    """Tokenize texts as `LanguageModel.embed` does."""
     checked = [encode(model, text) if isinstance(text, list) else text for text in texts]
     try:
         return model.lm.embedding_tokens(checked, pooling)
@@ -139,7 +139,7 @@ def _rows(model: ServedModel, texts: list[str | Ids], pooling: Pooling | None) -
 
 
 def _encode_text(model: ServedModel, text: str | Ids) -> list[int]:
-    """The ids of a text that ends, with all special tokens around it; a prompt, which goes on, has fewer."""
+    """Tokenize a complete text with all special tokens; a prompt, which is continued, has fewer."""
     if isinstance(text, list):
         return encode(model, text)
     return model.tokenizer.add_special_tokens(encode(model, text, add_special_tokens=False))
@@ -157,10 +157,10 @@ def _usage(tokens: int) -> dict[str, Any]:
 
 
 def picture(model: ServedModel, url: str) -> Tensor:
-    """The image of a data: URL as the model reads it, (channels, height, width).
+    """Decode the image of a data: URL to the model's input, (channels, height, width).
 
     Raises:
-        ApiError: it is no such URL, or holds no image.
+        ApiError: the URL is not a data: URL, or holds no image.
     """
     head, comma, text = url.partition(",")
     if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):

@@ -24,7 +24,7 @@ NUM_POINTS = 64  # of the line of predicted bytes
 
 
 class EngineBar:
-    """The numbers of the page's bar.
+    """State and throughput of the engines, for the web UI's status bar.
 
     Args:
         models: that are served.
@@ -91,7 +91,7 @@ class EngineBar:
                     del self._bandwidth[str(device)]
 
     def _row(self, model: "ServedModel", before: dict[str, tuple[float, int, int]]) -> dict[str, Any]:
-        """A model's numbers; rates are those since the last event, by the time in between."""
+        """Return the numbers of one model; rates are averages since the last event."""
         worker, kind = model.worker, model.lm.spec.kind
         row: dict[str, Any] = {"name": model.name, "kind": kind, "unfinished": worker.num_unfinished}
         if (engine := worker.engine) is None:
@@ -117,14 +117,14 @@ class EngineBar:
 
 
 def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sums of all models, and the bandwidth of the fastest device."""
+    """Return the sums over all models, and the bandwidth of the fastest device."""
     names = ("waiting", "running", "slots", "tokens_per_second", "bytes_per_second", "state_bytes")
     sums = {name: sum(row.get(name, 0) for row in rows) for name in names}
     return sums | {"bandwidth": max((row.get("bandwidth", 0) for row in rows), default=0)}
 
 
 def state_of(model: "ServedModel") -> dict[str, Any]:
-    """The slots of a model, the bytes of each part of its state as allocated and as counted, and how these grow."""
+    """Return a model's slots, the allocated and the predicted bytes of each part of its state, and their growth."""
     engine, spec = model.worker.engine, model.lm.spec
     assert engine is not None
     dtype = model.lm.model.dtype
@@ -151,6 +151,6 @@ def state_of(model: "ServedModel") -> dict[str, Any]:
 
 
 def bytes_of_step(spec: Any, nbytes: int) -> int:
-    """Bytes of the weights that one decoding step reads, of a model whose weights take `nbytes`."""
+    """Return the bytes of weights read by one decoding step, of a model whose weights take `nbytes` bytes."""
     report = cost_report(spec, 1, 1, "float32")
     return weights_read(report, 1, "decode") * nbytes // max(1, report.memory["weights"])

@@ -1,4 +1,4 @@
-"""The errors of the API: one table, and one shape for all of it."""
+"""Errors of the API: one table of codes, and one format."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ HEADERS = {
 
 
 class ApiError(Exception):
-    """A request that is refused.
+    """Error response to a request.
 
     Args:
         code: a key of `CODES`.
@@ -66,7 +66,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> bytes:
-        """The error as clients read it: all four keys, always."""
+        """Return the error as JSON; all four keys are always present."""
         message = shorten(one_line(self.message), MAX_CHARACTERS)
         error = {"message": message, "type": self.type, "param": self.param, "code": self.code}
         return json.dumps({"error": error}).encode()
@@ -90,7 +90,7 @@ def api_error(error: BaseException, param: str | None = None) -> ApiError:
 
 
 def unsupported(param: str, remedy: str) -> ApiError:
-    """A field that would change the answer, and that nothing here acts on."""
+    """Return the error of a field that would change the response but is not supported."""
     return ApiError("unsupported_parameter", f"{param}: is not supported; {remedy}", param.partition(".")[0])
 
 
@@ -107,7 +107,7 @@ encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def event(data: Any) -> bytes:
-    """One server-sent event.
+    """Encode one server-sent event.
 
     Args:
         data: bytes of JSON, or what is to be written as JSON.

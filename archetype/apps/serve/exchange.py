@@ -1,4 +1,4 @@
-"""One request and its answer, as handlers see them."""
+"""One request and its response, as handlers see them."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -18,7 +18,7 @@ EVENT_STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache"
 
 
 class Exchange:
-    """A request whose body has arrived.
+    """Request whose body has arrived, and its response.
 
     Args:
         scope: of ASGI.
@@ -32,21 +32,21 @@ class Exchange:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """The parameters of the path."""
+        """Return the path parameters."""
         parameters: Mapping[str, str] = self.scope["path_params"]
         return parameters
 
     @property
     def query(self) -> dict[str, str]:
-        """The query string, parsed."""
+        """Return the parsed query string."""
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
 
     def request_header(self, name: str) -> str:
-        """A header of the request; empty where there is none."""
+        """Return a request header; empty if absent."""
         return next((value.decode("latin-1") for key, value in self.scope["headers"] if key == name.encode()), "")
 
     def read(self, kind: type[B]) -> B:
-        """The body, checked; fields without effect are named in a header of the answer.
+        """Parse and check the body; name fields without effect in a response header.
 
         Raises:
             ApiError: something in it is wrong.
@@ -57,7 +57,7 @@ class Exchange:
         return body
 
     async def answer(self, data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Send an answer.
+        """Send the response.
 
         Args:
             data: to be written as JSON; bytes and texts are sent as they are.
@@ -71,7 +71,7 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": data})
 
     async def stream(self, events: AsyncGenerator[bytes]) -> None:
-        """Send server-sent events as they come, and that there are no more."""
+        """Send server-sent events as they come, then the end of the stream."""
         async with aclosing(events), self.open_stream() as write:
             async for event in events:
                 write(event)

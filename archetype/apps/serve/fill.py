@@ -1,4 +1,4 @@
-"""POST /api/fill: the likeliest tokens for every masked place of a text, by an encoder."""
+"""POST /api/fill: the most likely tokens for each masked position of a text, predicted by an encoder."""
 
 from dataclasses import asdict
 from typing import Annotated

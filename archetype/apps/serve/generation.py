@@ -1,4 +1,4 @@
-"""The choices of one answer: their requests to the engine, and the events of these."""
+"""Choices of one response: their requests to the engine, and the events of these requests."""
 
 import asyncio
 import secrets
@@ -25,7 +25,7 @@ COSTLY = {"presence_penalty", "frequency_penalty", "repetition_penalty", *KINDS}
 
 @dataclass
 class Choices:
-    """All choices of one answer, in the order of their indices: those of the first prompt come first.
+    """All choices of one response in the order of their indices; those of the first prompt come first.
 
     Attributes:
         model: that generates.
@@ -49,13 +49,13 @@ class Choices:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """How many tokens were read and sampled, the one that ended a text included."""
+        """Return the numbers of prompt and sampled tokens, end tokens included."""
         prompt, completion = sum(map(len, self.prompts)), sum(len(request.tokens) for request in self.requests)
         cached = sum(request.num_cached for request in self.requests[:: self.n])
         return usage(prompt, completion, cached)
 
     def cancel(self) -> None:
-        """Let all that is unfinished leave before the next step."""
+        """Cancel all unfinished requests before the next step."""
         self.cancelled = True
         for request in self.requests:
             if request.finish_reason is None:
@@ -64,7 +64,7 @@ class Choices:
         self.held.close()
 
     def pause(self, is_paused: bool) -> None:
-        """Make no more of the answer until its client has taken what there is."""
+        """Pause generation while the client is behind, or resume it."""
         self.model.worker.pause(self.requests, is_paused and not self.cancelled)
 
     async def read(self, use: Callable[[list[Event]], None], ping: Callable[[], None] = lambda: None) -> None:
@@ -108,7 +108,7 @@ class Choices:
 
 
 class Silence:
-    """Calls something whenever nothing came for `PING_SECONDS`.
+    """Timer that calls `ping` whenever no event came for `PING_SECONDS`.
 
     Args:
         ping: what is called.
@@ -120,11 +120,11 @@ class Silence:
         self._timer = self._loop.call_later(PING_SECONDS, self._look)
 
     def end(self) -> None:
-        """Something has come; another silence begins."""
+        """Restart the timer after an event."""
         self._began = self._loop.time()
 
     def stop(self) -> None:
-        """Stop, for nobody reads any more."""
+        """Stop the timer."""
         self._timer.cancel()
 
     def _look(self) -> None:
@@ -135,7 +135,7 @@ class Silence:
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
-    """The numbers of tokens, as answers give them."""
+    """Return the `usage` object of a response."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -156,7 +156,7 @@ async def begin(
     at_once: bool = False,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Choices:
-    """Submit the choices of an answer.
+    """Submit the choices of a response to the engine.
 
     Args:
         model: that generates.
@@ -219,7 +219,7 @@ async def begin(
 
 
 def admit(choices: Choices, body: GenerationRequest, limits: list[int], logprobs: int | None, param: str) -> None:
-    """See that an answer is not too large, and that there is memory for it and for the states of its texts.
+    """Check that a response is not too large, and that memory suffices for it and for the states of its sequences.
 
     Args:
         choices: of the answer, with their prompts.
@@ -229,7 +229,7 @@ def admit(choices: Choices, body: GenerationRequest, limits: list[int], logprobs
         param: the field of the body that has the prompts.
 
     Raises:
-        ApiError: it is, or there is none.
+        ApiError: the response is too large, or memory does not suffice.
     """
     model, numbers = choices.model, 0 if logprobs is None else 1 + logprobs
     if not body.stream:
@@ -243,10 +243,10 @@ def admit(choices: Choices, body: GenerationRequest, limits: list[int], logprobs
 
 
 def check_answer(nbytes: int, what: str, param: str) -> None:
-    """See that an answer may be sent as a whole.
+    """Check that a response is small enough to be sent as a whole.
 
     Raises:
-        ApiError: it is too large.
+        ApiError: the response is too large.
     """
     if nbytes > ANSWER_BYTES:
         cause = f"{what} make an answer of {nbytes >> 20:,} MiB, more than {ANSWER_BYTES >> 20}"
@@ -254,7 +254,7 @@ def check_answer(nbytes: int, what: str, param: str) -> None:
 
 
 def room(model: ServedModel, prompt: list[int], most: int | None, default: int | None, param: str) -> int:
-    """The tokens that may be generated after a prompt; those of a target have the context to themselves.
+    """Return how many tokens may be generated after a prompt; a target has the whole context to itself.
 
     Raises:
         ApiError: prompt and completion together are longer than the context.
@@ -280,7 +280,7 @@ def room(model: ServedModel, prompt: list[int], most: int | None, default: int |
 
 
 def check_tokens(model: ServedModel, ids: list[int], param: str) -> list[int]:
-    """Token ids, if the model has them.
+    """Return the token ids, checked against the vocabulary.
 
     Raises:
         ApiError: there are none, or one is outside the vocabulary.
@@ -294,6 +294,6 @@ def check_tokens(model: ServedModel, ids: list[int], param: str) -> list[int]:
 
 
 def best(model: ServedModel, token: int, logprobs: Logprobs, count: int) -> list[tuple[int, float]]:
-    """The likeliest tokens of a place, and the chosen one, whatever its rank."""
+    """Return the most likely tokens of a position and the sampled one, whatever its rank."""
     top = list(logprobs.top[:count])
     return top if any(id == token for id, _ in top) else [*top, (token, logprobs.logprob)]

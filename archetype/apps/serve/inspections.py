@@ -92,7 +92,7 @@ async def heads(captures: Captures, exchange: Exchange) -> None:
 
 
 async def lens(captures: Captures, exchange: Exchange) -> None:
-    """Answer with what each layer would answer, at all positions or at one."""
+    """Answer with the logit lens of each layer, at all positions or at one."""
     top = integer(exchange.query, "k", 1, 1, TOP)
     capture = captures.get(exchange.parameters["id"])
     async with captures.models.use(capture.model.name):
@@ -202,7 +202,7 @@ async def _view(capture: Capture, work: Any) -> Any:
     """A view that is computed between two steps.
 
     Raises:
-        ApiError: the model has none.
+        ApiError: the model has no such view.
     """
     try:
         return await capture.model.worker.run(work)
@@ -211,7 +211,7 @@ async def _view(capture: Capture, work: Any) -> Any:
 
 
 async def send_tensor(exchange: Exchange, tensor: Tensor) -> None:
-    """Answer with numbers, the last axis fastest, in the byte order of nearly all machines."""
+    """Answer with the values of a tensor as raw bytes, row-major and little-endian."""
     tensor = tensor.contiguous().cpu()
     headers = {
         "content-type": "application/octet-stream", "x-shape": ",".join(map(str, tensor.shape)),
@@ -222,10 +222,10 @@ async def send_tensor(exchange: Exchange, tensor: Tensor) -> None:
 
 
 def integer(query: dict[str, str], name: str, default: int, least: int, most: int) -> int:
-    """A number of the query.
+    """Return an integer from the query string.
 
     Raises:
-        ApiError: it is none, or out of range.
+        ApiError: the value is not an integer, or is out of range.
     """
     text = query.get(name, str(default))
     if not text.isdecimal() or len(text) > 9 or not least <= int(text) <= most:

@@ -1,4 +1,4 @@
-"""One budget of memory for the whole process: weights, states, answers, pictures, grammars."""
+"""Memory budget of the whole process: weights, states, responses, images, grammars."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ FALLBACK_MEMORY = 2**32  # bytes, where the system does not say how much is free
 
 
 class Memory:
-    """What is in use, and whether more fits.
+    """Memory in use, and whether more fits.
 
     Args:
         total: bytes of all together; None for nine tenths of what is free at first.
@@ -29,7 +29,7 @@ class Memory:
 
     @cached_property
     def total(self) -> int:
-        """Bytes of all together, fixed before the first model is loaded."""
+        """Return the total budget in bytes, fixed before the first model is loaded."""
         if self._total is not None:
             return self._total
         import torch
@@ -45,7 +45,7 @@ class Memory:
 
     @property
     def used(self) -> int:
-        """Bytes that requests use now."""
+        """Return the bytes in use, without the weights: reserved by requests, and counted by `others`."""
         return self._held + self._kept
 
     @property
@@ -54,7 +54,7 @@ class Memory:
 
     @contextmanager
     def hold(self, nbytes: int, what: str, param: str | None = None) -> Iterator[None]:
-        """Count what a request needs, as long as this lasts.
+        """Reserve memory for a request within the context.
 
         Args:
             nbytes: that it needs.
@@ -74,7 +74,7 @@ class Memory:
                 self._held -= nbytes
 
     def check(self, nbytes: int, what: str, param: str | None = None, alone: int | None = None) -> None:
-        """The same, without counting it: for what `others` will count.
+        """Check like `hold` without reserving: for memory that `others` will count.
 
         Args:
             nbytes: that all need together.

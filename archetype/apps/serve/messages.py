@@ -1,4 +1,4 @@
-"""Messages of a conversation, and what a chat template is given of them."""
+"""Messages of a conversation, and their form as input of a chat template."""
 
 import json
 from contextlib import suppress
@@ -46,10 +46,10 @@ class Message(Fields):
 
 
 def plain_messages(messages: list[Message], template: ChatTemplate) -> list[dict[str, Any]]:
-    """Messages as a template reads them: contents as texts, arguments of calls as objects, results with their names.
+    """Convert messages to the template's form: contents as text, call arguments as objects, tool results with names.
 
     Raises:
-        ApiError: a part is no text, or a message has more calls than the template writes.
+        ApiError: a part is not text, or a message has more calls than the template writes.
     """
     plain: list[dict[str, Any]] = []
     names: dict[Any, str] = {}  # of the functions that were called, by the ids of calls

@@ -1,4 +1,4 @@
-"""The counters of the server, for Prometheus."""
+"""Counters of the server, for Prometheus."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -30,13 +30,13 @@ COUNTERS = (
 
 
 class Clock:
-    """Measures the time to the first token of an answer, and between those after it."""
+    """Measures the time to the first token of a response, and the time between later tokens."""
 
     def __init__(self, first: Histogram, between: Histogram) -> None:
         self._next, self._between, self._last = first, between, time.perf_counter()
 
     def tick(self) -> None:
-        """Record that tokens have come."""
+        """Record the arrival of tokens."""
         now = time.perf_counter()
         self._next.observe(now - self._last)
         self._next, self._last = self._between, now
@@ -62,20 +62,20 @@ class Metrics:
         self._between = Histogram(name, help, ("model",), registry=self._registry, buckets=SECONDS)
 
     def clock(self, model: str) -> Clock:
-        """A clock that starts now."""
+        """Return a clock that starts now."""
         return Clock(self._first.labels(model), self._between.labels(model))
 
     def count(self, path: str, status: int) -> None:
-        """Count an answer."""
+        """Count a response."""
         self._requests.labels(path, str(status)).inc()
 
     def text(self) -> bytes:
-        """All numbers, as Prometheus reads them."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
 class EngineStats(Collector):
-    """The numbers that engines keep themselves.
+    """Collector of the engines' own statistics.
 
     Args:
         loaded: gives the models that are in memory.
@@ -85,7 +85,7 @@ class EngineStats(Collector):
         self._loaded = loaded
 
     def collect(self) -> Iterable[Metric]:
-        """The numbers of every model that generates."""
+        """Yield the metrics of every model that generates."""
         engines = [(model.name, model.worker.engine.stats()) for model in self._loaded() if model.worker.engine]
         for kind, rows in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
             for name, text, field in rows:

@@ -1,4 +1,4 @@
-"""The models that are served: loaded when they are first asked for, within a budget of memory."""
+"""Served models: loaded at their first request, within a memory budget."""
 
 import asyncio
 import gc
@@ -87,7 +87,7 @@ class _Entry:
 
 
 class Models:
-    """All models by name; those that nobody uses leave when another needs their memory, the least recent first.
+    """All models by name; idle ones are unloaded when another needs their memory, the least recently used first.
 
     Args:
         sources: the models; the first answers requests that name none.
@@ -107,7 +107,7 @@ class Models:
             from archetype.tokenizers.known_templates import template_source
 
             template_source(options.chat_template)  # which is refused before a model is loaded
-        self._turn = asyncio.Lock()  # one is loaded at a time
+        self._turn = asyncio.Lock()  # one model is loaded at a time
         self.on_unload: Callable[[ServedModel], None] = lambda model: None
         self.memory = Memory(options.memory_bytes)
         self.memory.weights = lambda: sum(model.nbytes for model in self.loaded)
@@ -115,16 +115,16 @@ class Models:
 
     @property
     def sources(self) -> list[Source]:
-        """The models in the order of the command line."""
+        """Return the models in the order of the command line."""
         return [entry.source for entry in self._entries.values()]
 
     @property
     def loaded(self) -> "list[ServedModel]":
-        """Those that are in memory."""
+        """Return the models in memory."""
         return [entry.model for entry in self._entries.values() if entry.model is not None]
 
     def has_chat_template(self, source: Source) -> bool | None:
-        """Whether a model has one; None for a model of the hub, of which that is not known before it is loaded.
+        """Return whether a model has a chat template; None if unknown: a hub model that is not loaded yet.
 
         Raises:
             DataError: its file is damaged.
@@ -140,7 +140,7 @@ class Models:
         return read_template(tokenizer if tokenizer.is_dir() else folder) is not None if folder.is_dir() else None
 
     def source(self, name: str | None) -> Source:
-        """The model of a name or an alias; without one, the first.
+        """Return the model with a name or alias; without a name, the first model.
 
         Raises:
             ApiError: there is none.
@@ -157,7 +157,7 @@ class Models:
 
     @asynccontextmanager
     async def use(self, name: str | None) -> "AsyncIterator[ServedModel]":
-        """A loaded model, which stays in memory until this ends.
+        """Provide a loaded model that stays in memory within the context.
 
         Raises:
             ApiError: there is none of this name, or it cannot be loaded now.
@@ -206,7 +206,7 @@ class Models:
             return entry.model
 
     def _make_room(self, entry: _Entry) -> None:
-        """Let models leave until this one fits.
+        """Unload models until this one fits.
 
         Raises:
             ApiError: it never does, or those that are in use need the memory.
@@ -251,7 +251,7 @@ async def _in_own_thread(work: "Callable[[], LanguageModel]") -> "LanguageModel"
 
 
 def summary(source: Source, model: "ServedModel | None", created: int) -> dict[str, Any]:
-    """The entry of one model in the list of models."""
+    """Return the entry of one model in the list of models."""
     created = created if model is None else model.created
     item = {"id": source.name, "object": "model", "created": created, "owned_by": "archetype"}
     return item | {"max_model_len": None if model is None else model.context_length}

@@ -23,7 +23,7 @@ MAX_SAMPLES = 200  # of an answer
 
 
 class Runs:
-    """The runs of a folder.
+    """Training runs of a folder.
 
     Args:
         folder: which may not exist yet.
@@ -85,7 +85,7 @@ class Runs:
         await exchange.answer(answer)
 
     def rows(self) -> list[dict[str, Any]]:
-        """All runs, the newest first; what cannot be read says why."""
+        """Return all runs, newest first; a run that cannot be read has an error instead."""
         rows = [self._row(name, folder) for name, folder in run_folders(self.folder).items()]
         readable = [row for row in rows if "problem" not in row]
         recipes = [row.pop("values") for row in readable]
@@ -113,7 +113,7 @@ class Runs:
         return metrics
 
     def _folder(self, name: str) -> Path:
-        """A run by its name in the list; no other path leads anywhere.
+        """Return the folder of a run by its listed name; other paths are refused.
 
         Raises:
             ApiError: there is none.
@@ -124,7 +124,7 @@ class Runs:
 
 
 def _details(folder: Path) -> dict[str, Any]:
-    """The recipe, the specification and the environment of a run."""
+    """Return recipe, specification and environment of a run."""
     details: dict[str, Any] = {"environment": {}}
     for key, file in (("recipe", "recipe.yaml"), ("spec", "spec.yaml")):
         details[key] = read_bytes(folder / file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
@@ -147,7 +147,7 @@ def _architecture(folder: Path, changed: float) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _flops_per_target(folder: Path, changed: float) -> float:
-    """FLOPs of training for each token or image."""
+    """Return the training FLOPs per token or image."""
     spec, values = read(folder / "spec.yaml"), read_mapping(folder / "recipe.yaml")
     length = None if spec.reads_images else values.get("sequence_length")  # an image is one target
     if values.get("trainable") is None and values.get("adapter") is None:
@@ -171,10 +171,10 @@ def _changed(folder: Path) -> float:
 
 
 def _number(query: dict[str, str], name: str, default: float, least: float, most: float) -> float:
-    """A number of the query.
+    """Return a number from the query string.
 
     Raises:
-        ApiError: it is none, or out of range.
+        ApiError: the value is not a number, or is out of range.
     """
     text = query.get(name, str(default))
     try:

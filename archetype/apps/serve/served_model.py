@@ -1,4 +1,4 @@
-"""A model in memory, and what answers are made with."""
+"""Model in memory, and what handlers need to answer requests with it."""
 
 import hashlib
 import time
@@ -21,7 +21,7 @@ from archetype.weights.fingerprint import weights_fingerprint
 
 
 class ServedModel:
-    """A loaded model and what answers are made with.
+    """Loaded model with the worker that runs it.
 
     Args:
         source: its name.
@@ -46,22 +46,22 @@ class ServedModel:
 
     @property
     def generates(self) -> bool:
-        """Whether it continues texts, or writes the targets of sources."""
+        """Return whether the model generates text (decoder or encoder-decoder)."""
         return self.lm.spec.continues_text or self.lm.spec.writes_target
 
     @property
     def translates(self) -> bool:
-        """Whether it is an encoder-decoder."""
+        """Return whether the model is an encoder-decoder."""
         return self.lm.spec.reads_source
 
     @property
     def context_length(self) -> int | None:
-        """Tokens of a text at most; None for a model of images."""
+        """Return the maximal number of tokens of a sequence; None for an image model."""
         return None if self.lm.spec.reads_images else self.lm.model.spec.context_length
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that it can read; 0 for a model of images."""
+        """Return the vocabulary size; 0 for an image model."""
         return self.lm.spec.input_vocab_size
 
     @property
@@ -69,7 +69,7 @@ class ServedModel:
         """The tokenizer.
 
         Raises:
-            ApiError: it has none.
+            ApiError: the model has no tokenizer.
         """
         if self.lm.tokenizer is None:
             raise ApiError("invalid_value", f"the model {self.name} has no tokenizer; send token ids", "prompt")
@@ -86,7 +86,7 @@ class ServedModel:
         return {} if self.lm.tokenizer is None else {id: name for name, id in self.lm.tokenizer.special_tokens.items()}
 
     def bytes_of(self, token: int) -> bytes:
-        """A token's bytes for display; the name of a special token, or of one beyond the tokenizer."""
+        """Return a token's bytes for display; the name of a special token, or of one outside the tokenizer."""
         if (name := self.special.get(token)) is not None:
             return name.encode()
         if self.lm.tokenizer is None or token >= self.lm.tokenizer.vocab_size:
@@ -94,7 +94,7 @@ class ServedModel:
         return self.token_bytes(token) or self.lm.tokenizer.token(token).encode()
 
     def check_state(self, length: int, source_length: int, param: str) -> None:
-        """See that there is memory for the state of one more text.
+        """Check that memory suffices for the state of one more sequence.
 
         Args:
             length: of the text; of a target, where there is a source.
@@ -118,13 +118,13 @@ class ServedModel:
             self.memory.check(rows * alone, f"the state of a text of {length:,} tokens", param, alone)
 
     def check(self, task: str) -> None:
-        """See that the model is of the kind for a task.
+        """Check that the model supports a task.
 
         Args:
             task: "completions", "chat completions", "embeddings" or "classes".
 
         Raises:
-            ApiError: it is of another kind; names what it can do.
+            ApiError: the model does not support the task; names what it supports.
         """
         head = getattr(self.lm.spec, "head", None)
         able = {

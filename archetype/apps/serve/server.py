@@ -27,7 +27,7 @@ SWITCH_SECONDS = 0.001  # after which a model's thread, between two operations, 
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1 with time limits for the head of a request and for a reader, and errors in the shape of all others."""
+    """HTTP/1.1 protocol with time limits for request heads and slow readers, and errors in the API's format."""
 
     _head_timer: asyncio.TimerHandle | None = None
     _send_timer: asyncio.TimerHandle | None = None
@@ -76,12 +76,12 @@ class Protocol(H11Protocol):
 
     @property
     def waiting(self) -> int:
-        """Bytes that the client has not taken."""
+        """Return the number of bytes that the client has not read yet."""
         return self.transport.get_write_buffer_size()
 
     @property
     def speed(self) -> float:
-        """Bytes a second that the client takes, of what waits for it."""
+        """Return the rate at which the client reads its buffered bytes, in bytes per second."""
         return (self._taken - self._taken_before) / max(self.loop.time() - self._since, 1e-3)
 
     @property
@@ -195,7 +195,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on a port; 0 is any that is free.
+    """Return a socket that listens on a port; 0 picks a free port.
 
     Raises:
         DataError: the address is another's, or in use.
@@ -243,7 +243,7 @@ def serve(app: App, listening: socket.socket, grace_seconds: float, on_started: 
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, which wakes up in half the time, where it is installed."""
+    """Return uvloop's event loop if installed (it wakes up in half the time)."""
     try:
         from uvloop import new_event_loop
     except ImportError:

@@ -86,7 +86,7 @@ async def served_models(models: Models, exchange: Exchange) -> None:
 
 
 def models_row(models: Models) -> Any:
-    """A function from a model's source to its row: what the model can do."""
+    """Return a function from a model's source to its row, which says what the model can do."""
     loaded = {model.name: model for model in models.loaded}
 
     def row(source: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ async def evaluate(models: Models, exchange: Exchange) -> None:
 
 
 def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
-    """The diagram, the costs, what fits and what differs, of the specification that a request names.
+    """Return diagram, costs, memory fit and differences of the specification named by a request.
 
     Args:
         models: that are served, whose specifications can be named.
@@ -153,7 +153,7 @@ def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
 
 
 def family_name(spec: ModelSpec) -> str | None:
-    """The family under which a model can be published; None where there is none."""
+    """Return the family under which a model can be exported; None if no family fits."""
     try:
         return family_for(spec).name
     except ArchetypeError:
@@ -162,7 +162,7 @@ def family_name(spec: ModelSpec) -> str | None:
 
 @lru_cache(maxsize=64)  # what a change is compared with stays the same from one key to the next
 def sums(spec: ModelSpec, batch: int, length: int | None, dtype: str) -> dict[str, Any]:
-    """The sums of a specification that another is compared with."""
+    """Return the totals of a specification, for comparison with another."""
     report = cost_report(spec, batch, length, dtype)
     return {"name": spec.name or spec.kind} | {
         name: getattr(report, name) for name in ("parameters", "flops", "state", "memory")
@@ -170,7 +170,7 @@ def sums(spec: ModelSpec, batch: int, length: int | None, dtype: str) -> dict[st
 
 
 def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
-    """The specification that a request names; never a file.
+    """Return the specification named by a request; files cannot be named.
 
     Raises:
         SpecError: there is none, or it is wrong.
@@ -187,7 +187,7 @@ def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
 
 
 def problems(error: SpecError, text: str) -> Iterator[dict[str, Any]]:
-    """Each mistake with its line and column in a text; where it has none, those of what stands around it.
+    """Yield each mistake with its line and column in a text, or those of the enclosing node.
 
     Args:
         error: one mistake, or several.
@@ -207,7 +207,7 @@ def problems(error: SpecError, text: str) -> Iterator[dict[str, Any]]:
 
 
 def position_of(path: str, node: Any) -> tuple[int, int]:
-    """Line and column, counted from 1, of the deepest part of a path that stands in a YAML tree."""
+    """Return line and column, counted from 1, of the deepest part of a path found in a YAML tree."""
     mark = getattr(node, "start_mark", None)
     for key in re.findall(r"[^.\[\]]+", path):
         for wrapper in ("block", "blocks"):  # of layers that repeat
@@ -281,7 +281,7 @@ def form(spec: ModelSpec) -> list[dict[str, Any]]:
 
 
 def diagram(scene: Scene) -> dict[str, Any]:
-    """The drawing, and the boxes with their costs."""
+    """Return the drawing, and the boxes with their costs."""
     boxes = [
         {"id": box.id, "label": box.label, "shape": box.shape, "detail": box.detail, "kind": box.kind,
          "repeat": box.repeat, "field": box.field, "change": box.change, "cost": box.cost.to_json()}

@@ -1,4 +1,4 @@
-"""What is asked of one token of an inspection: its way through the diagram, and what is chosen after it."""
+"""Inspection of one token: its values along the diagram, and the token sampled after it."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ async def choice(captures: Captures, exchange: Exchange) -> None:
 
 
 def _chosen(capture: Capture, logits: Tensor, sampling: Sampling, count: int) -> dict[str, Any]:
-    """The likeliest tokens with their probabilities before and after the settings, and the chosen one."""
+    """Return the most likely tokens with their probabilities before and after the settings, and the sampled token."""
     whole, left = logits.softmax(-1), filtered(logits[None], sampling)[0].softmax(-1)
     if sampling.greedy:
         left = nn.functional.one_hot(logits.argmax(), len(logits)).float()
@@ -68,7 +68,7 @@ def _chosen(capture: Capture, logits: Tensor, sampling: Sampling, count: int) ->
 
 
 async def _stations(capture: Capture, captures: Captures, exchange: Exchange) -> list[Station]:
-    """The stations of the position that a query names.
+    """Return the stations of the position named by the query.
 
     Raises:
         ApiError: there is no such position, or no memory for the pass.
@@ -85,15 +85,15 @@ async def _stations(capture: Capture, captures: Captures, exchange: Exchange) ->
 
 
 def _rms(values: Tensor) -> Tensor:
-    """The root of the mean square, of what is a number."""
+    """Return the root mean square of all values that are not NaN."""
     return values[~values.isnan()].double().square().mean().sqrt()
 
 
 def _decimal(query: dict[str, str], name: str, default: float, least: float, most: float) -> float:
-    """A decimal number of the query.
+    """Return a decimal number from the query string.
 
     Raises:
-        ApiError: it is none, or out of range.
+        ApiError: the value is not a number, or is out of range.
     """
     text = query.get(name, str(default))
     try:

@@ -12,7 +12,7 @@ from archetype.apps.serve.requests import DetokenizeRequest, TokenizeRequest
 
 
 async def tokenize(models: Models, exchange: Exchange) -> None:
-    """Answer with the ids of a text or a conversation."""
+    """Answer with the token ids of a text or a conversation."""
     body = exchange.read(TokenizeRequest)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("invalid_value", "prompt: or messages says what to encode; give one of them", "prompt")
@@ -36,7 +36,7 @@ async def tokenize(models: Models, exchange: Exchange) -> None:
 
 
 async def detokenize(models: Models, exchange: Exchange) -> None:
-    """Answer with the text of ids."""
+    """Answer with the text of token ids."""
     body = exchange.read(DetokenizeRequest)
     async with models.use(body.model) as model:
         tokenizer = model.tokenizer
@@ -46,7 +46,7 @@ async def detokenize(models: Models, exchange: Exchange) -> None:
 
 
 async def tokenizer_info(models: Models, exchange: Exchange) -> None:
-    """Answer with the special tokens and the template of the first model, or of the one that the query names."""
+    """Answer with the special tokens and chat template of the model named by the query (absent: the first)."""
     query = exchange.query.get("model")
     async with models.use(query) as model:
         tokenizer, names = model.tokenizer, model.lm.special_names

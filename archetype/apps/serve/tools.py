@@ -1,4 +1,4 @@
-"""Tools of a conversation: how requests declare them, and the calls of an answer."""
+"""Tools of a conversation: their declaration in requests, and the tool calls of responses."""
 
 import secrets
 import string
@@ -91,10 +91,10 @@ class ToolUse:
     special: Mapping[str, int]
 
     def settings(self) -> dict[str, Any]:
-        """What the engine needs to know: which special tokens are text, and the grammar of a call that has to be.
+        """Return engine settings: special tokens to keep in the text, and the grammar of a required call.
 
         Raises:
-            ApiError: no grammar can say it.
+            ApiError: no grammar can express the call.
         """
         settings: dict[str, Any] = {"special_in_text": frozenset(self.special.values())}
         if self.is_forced:
@@ -106,7 +106,7 @@ class ToolUse:
 
 
 def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel: bool | None) -> ToolUse | None:
-    """How the answers to a request may call its tools; None where they may not. Called in a thread for texts.
+    """Return how responses may call the request's tools; None if they may not. Called in a text thread.
 
     Args:
         model: that answers.
@@ -142,7 +142,7 @@ def tool_use(model: ServedModel, tools: list[Any] | None, choice: Any, parallel:
 
 
 def takes_text(template: ChatTemplate) -> bool:
-    """Whether a template reads the arguments of calls as JSON texts; an object is the rule."""
+    """Return whether a template reads call arguments as JSON text; most read an object."""
     try:
         return tool_form(template).takes_text
     except DataError:
@@ -151,7 +151,7 @@ def takes_text(template: ChatTemplate) -> bool:
 
 @dataclass
 class Answer:
-    """The message of a choice, as it grows.
+    """Message of a choice while it is generated.
 
     Attributes:
         use: how it may call tools; None where it may not.
@@ -170,7 +170,7 @@ class Answer:
             self._parser = ToolCallParser(use.form, use.functions, use.has_one, has_content=not use.is_forced)
 
     def push(self, text: str, is_last: bool) -> list[dict[str, Any]]:
-        """What a further text changes, as deltas of a stream."""
+        """Append text, and return the changes as deltas of a stream."""
         if self._parser is None:
             pieces: list[Piece] = [text] if text else []
         else:
@@ -182,7 +182,7 @@ class Answer:
         return "tool_calls" if reason == "stop" and self.calls else reason
 
     def message(self) -> dict[str, Any]:
-        """The whole message."""
+        """Return the whole message."""
         content = self.content if self.content or not self.calls else None
         message = {"role": "assistant", "content": content, "refusal": None}
         return message | ({"tool_calls": self.calls} if self.calls else {})
@@ -205,10 +205,10 @@ class Answer:
 
 
 def check_calls(messages: list[dict[str, Any]], template: ChatTemplate) -> None:
-    """Refuse several calls of a message where the template would write the first alone.
+    """Refuse messages with several calls if the template would write only the first.
 
     Raises:
-        ApiError: names the message.
+        ApiError: a message has several calls; names it.
     """
     for number, message in enumerate(messages):
         if len(message.get("tool_calls") or ()) > 1:

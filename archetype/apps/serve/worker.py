@@ -1,4 +1,4 @@
-"""A loaded model at work: one thread for all that passes through it, and its results in the event loop."""
+"""Worker of a loaded model: one thread for all forward passes, with results in the event loop."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ TEXT_THREADS = 4
 
 
 def compute_with(num_threads: int) -> None:
-    """Let the thread that calls this compute with so many threads.
+    """Set the number of threads that the calling thread computes with.
 
     When a thread first asks for its number, torch gives it the one that any thread set last; so it asks at once.
     """
@@ -31,21 +31,21 @@ def compute_with(num_threads: int) -> None:
 
 
 class Stream:
-    """The events of some requests, as the event loop gets them: those of one step together."""
+    """Events of some requests, delivered to the event loop step by step."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []  # that came before there was a reader
+        self._events: list[Event] = []  # that arrived before a reader was set
         self._reader: Callable[[list[Event]], None] | None = None
 
     def put(self, events: list[Event]) -> None:
-        """Give the reader what a step brought; called in the event loop."""
+        """Pass the events of a step to the reader; called in the event loop."""
         if self._reader is None:
             self._events += events
         else:
             self._reader(events)
 
     def read(self, reader: Callable[[list[Event]], None]) -> None:
-        """Let a function, which raises nothing, have all events: those that are there now, then those of each step."""
+        """Set the reader, which must not raise: it gets the events so far, then those of each step."""
         self._reader = reader
         if events := self._events:
             self._events = []
@@ -64,12 +64,12 @@ class Choice:
 
 
 class Worker:
-    """Runs a model's engine, and between its steps what else is asked of the model, in one thread.
+    """Thread that runs a model's engine and, between its steps, other jobs of the model.
 
     Args:
         lm: the model.
-        engine: of it; None where it does not continue texts.
-        max_queue: requests that may wait, beside those that are decoded together.
+        engine: the model's engine; None if the model does not generate.
+        max_queue: requests that may queue when all slots are busy.
     """
 
     def __init__(self, lm: LanguageModel, engine: Engine | None, max_queue: int) -> None:
@@ -95,19 +95,19 @@ class Worker:
             self._compiling.submit(engine.grammar, engine.sampling.replace(regex="a"))
 
     async def text(self, work: Callable[[], T], then: Callable[[], None] = lambda: None) -> T:
-        """Do something to a text in another thread, for a limited time.
+        """Run work on a text (tokenization, templates) in another thread, with a time limit.
 
         Args:
             work: what is to be done; what has not begun when the time is over, or the client has gone, never does.
             then: is called in the event loop when it has really ended.
 
         Raises:
-            ApiError: it takes too long.
+            ApiError: the time limit is reached.
         """
         return await self._elsewhere(self._texts, work, then)
 
     async def grammar(self, settings: Sampling) -> None:
-        """Compile a grammar in a thread for grammars, so that texts without one do not wait; the engine keeps it.
+        """Compile a grammar in its own thread, so that other requests do not wait; the engine caches it.
 
         Raises:
             ArchetypeError: it is wrong.
@@ -135,11 +135,11 @@ class Worker:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the engine's states and grammars."""
+        """Return the bytes of the engine's states and grammars."""
         return 0 if self.engine is None else self.engine.nbytes
 
     def admit(self, count: int) -> None:
-        """Count requests that begin; `done` counts each as it ends.
+        """Count requests as admitted; `done` counts each as it ends.
 
         Raises:
             ApiError: too many are waiting.
@@ -150,17 +150,17 @@ class Worker:
         self.num_unfinished += count
 
     def done(self, count: int = 1) -> None:
-        """Requests have ended, or did not begin."""
+        """Count requests that have ended, or were not submitted."""
         self.num_unfinished -= count
 
     def submit(self, prompt: list[int], stream: Stream, index: int, logprobs: int | None, **settings: Any) -> Request:
-        """Let a request begin that was admitted; any thread may call this.
+        """Submit an admitted request to the engine; any thread may call this.
 
         Args:
             prompt: token ids.
-            stream: gets its events, whose `request.id` is a `Choice`.
+            stream: receives its events, whose `request.id` is a `Choice`.
             index: of the choice.
-            logprobs: alternatives of each token; None for no log-probabilities.
+            logprobs: number of alternatives per token; None for no log-probabilities.
             settings: as `Engine.submit` takes them.
         """
         assert self.engine is not None
@@ -178,7 +178,7 @@ class Worker:
             self._changed.notify()
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run something in the model's thread, between two steps; what is cancelled before its turn never runs.
+        """Run a job in the model's thread between two steps; a job cancelled before its turn never runs.
 
         Raises:
             ApiError: too many are waiting.
@@ -205,7 +205,7 @@ class Worker:
             self.done()
 
     def stop(self) -> None:
-        """End the thread; the model is not used any more."""
+        """Stop the thread; the model must not be used afterwards."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -232,11 +232,11 @@ class Worker:
 
     @property
     def _is_generating(self) -> bool:
-        """Whether a request can go on, or leave."""
+        """Return whether a request can continue, or leave its slot."""
         return any(not request.is_paused for request in [*self._generating])
 
     def _deliver(self, events: list[Event]) -> None:
-        """Hand over what one step brought."""
+        """Deliver the events of one step to their streams."""
         streams: dict[Stream, list[Event]] = {}
         for event in events:
             if event.finish_reason is not None:
@@ -248,7 +248,7 @@ class Worker:
             stream.put(own)
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
-        """Call something in the event loop, if it still runs."""
+        """Call a function in the event loop, if the loop still runs."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)
 
