@@ -38,9 +38,11 @@ def _edits(text: str, node: Any, key: Any, before: Any, after: Any, short: Any) 
     """The edits of a node, whose key in a mapping is `key`."""
     if before == after:
         return
-    if node.id == "mapping" and isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+    are_mappings = isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys()
+    are_lists = isinstance(before, list) and isinstance(after, list) and len(before) == len(after)
+    if are_mappings and node.id == "mapping" and node.value:
         yield from _edits_of_mapping(text, node, before, after, short)
-    elif node.id == "sequence" and isinstance(after, list) and len(node.value) == len(before) == len(after):
+    elif are_lists and node.id == "sequence" and len(node.value) == len(after):
         shorts = short if isinstance(short, list) and len(short) == len(after) else after
         for child, *values in zip(node.value, before, after, shorts, strict=True):
             yield from _edits(text, child, None, *values)

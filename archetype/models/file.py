@@ -24,15 +24,15 @@ def read(file: Path) -> ModelSpec:
 
 
 def edited(text: str, before: ModelSpec, after: ModelSpec) -> str | None:
-    """The YAML of a specification changed into another, with its comments; None where that takes other words.
+    """Edit a YAML text to describe another specification, keeping its comments; None if no edit does.
 
     Args:
-        text: of a file that describes `before`.
-        before: the specification.
-        after: what is to be described.
+        text: YAML that describes `before`.
+        before: the present specification.
+        after: the specification to describe.
     """
     candidates = []
-    for each_layer in (False, True):  # as a file may have its layers
+    for each_layer in (False, True):  # a file may repeat its layers or list each
         old, new = (spec.dump(full=True, each_layer=each_layer) for spec in (before, after))
         candidate = edited_values(text, old, new, after.dump(each_layer=each_layer))
         with suppress(SpecError):

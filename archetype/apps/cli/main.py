@@ -211,7 +211,7 @@ def main() -> None:
         help_ = " ".join(["archetype", *_verb_of(error), "--help"])
         _fail(f"{one_line(_usage(error), MAX_MESSAGE - len(help_) - 8)} See `{help_}`.", 2)
     except (KeyboardInterrupt, typer.Abort) as error:
-        if isinstance(cut := error.__cause__, EOFError):  # which typer takes for the end of what is typed
+        if isinstance(cut := error.__cause__, EOFError):  # typer treats any EOFError as the end of input
             _fail_of_cut_module(cut)
             raise cut from None
         _fail("interrupted", 130)
@@ -232,7 +232,7 @@ def main() -> None:
 
 
 def _fail_of_cut_module(error: EOFError) -> None:
-    """End with one line where a module's compiled copy was cut off, as importlib leaves it on a full disk."""
+    """Exit with one line if a compiled module was truncated, as importlib leaves it on a full disk."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
@@ -252,7 +252,7 @@ def _fail_of_extension(error: Exception) -> None:
 
 
 def _fail_of_memory(error: Exception) -> None:
-    """End with one line where memory ran out: in Python, on a device, or in torch's allocator of the CPU."""
+    """Exit with one line if memory ran out: in Python, on a device, or in PyTorch's CPU allocator."""
     torch = sys.modules.get("torch")
     is_device = torch is not None and isinstance(error, torch.OutOfMemoryError)
     if is_device or isinstance(error, MemoryError) or "can't allocate memory" in str(error):

@@ -170,17 +170,17 @@ def set_(
 
 
 def _edited_file(source: str, before: "ModelSpec", after: "ModelSpec") -> str | None:
-    """The user's own YAML file with the changed lines; None where the source is no such file."""
+    """Return the text of the user's YAML file with the changed lines; None if the source is not a YAML file."""
     file = Path(source)
     if file.suffix not in (".yaml", ".yml") or not file.is_file():
         return None
     from archetype.errors import Notice
     from archetype.models.file import edited
 
-    own = file.read_bytes().decode()  # with its line ends
-    text = edited(own, before, after)
-    if (text or "").count("#") < own.count("#"):
-        warnings.warn(f"{file}: comments on what is written anew are not kept", Notice, stacklevel=1)
+    written = file.read_bytes().decode()  # keeps the line ends
+    text = edited(written, before, after)
+    if (text or "").count("#") < written.count("#"):
+        warnings.warn(f"{file}: comments on replaced values are lost", Notice, stacklevel=1)
     return text
 
 

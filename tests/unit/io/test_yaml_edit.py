@@ -116,6 +116,15 @@ def test_only_the_lines_that_were_asked_for_change(assignment: str, changed_line
     assert edited_file(FILE, spec, assign(spec, [assignment])) == expected
 
 
+def test_keys_are_added_to_an_empty_mapping() -> None:
+    text = FILE.replace("mixer:\n", "dropout: 0.0\n      mixer:\n").replace("{position: none}", "{}  # as usual")
+    spec = parse(yaml_value(text, ""))
+    result = edited_file(text, spec, assign(spec, ["embedding.scale=2.0", "embedding.norm=rms"]))
+    assert result is not None
+    changed_lines = set(result.splitlines()) - set(text.splitlines())
+    assert changed_lines == {"embedding: {scale: 2.0, norm: {kind: rms}}  # as usual"}
+
+
 def test_what_needs_other_keys_is_not_edited() -> None:
     """A table of anchors, whose alias would change with it."""
     anchored = FILE.replace("final_norm: rms ", "final_norm: &norm {kind: rms}").replace("norm: rms}", "norm: *norm}")

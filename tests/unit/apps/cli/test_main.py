@@ -364,7 +364,7 @@ def test_set_keeps_the_comments_of_a_file(tmp_path: Path) -> None:
     run("set", str(file), "context_length=64", "--to", str(file))
     assert file.read_text() == out
     file.write_text(file.read_text().replace("repeat:", "# how many\n  repeat:"))
-    with pytest.warns(Notice, match="mine.yaml: comments on what is written anew are not kept"):
+    with pytest.warns(Notice, match="mine.yaml: comments on replaced values are lost"):
         run("set", str(file), "layers[0].mixer.num_heads=2")
 
 
