@@ -1,6 +1,8 @@
 """Attention to the keys of an earlier layer: what a plain model computes whose keys and values are patched."""
 
+import copy
 import math
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -219,11 +221,15 @@ def test_a_reader_that_is_not_recorded_reads_a_cache_that_is() -> None:
     for pattern in ("full", WINDOW):
         model = built(decoder(layer(pattern), layer(pattern, keys_from=0, sinks=True)), torch.bfloat16)
         step, state = DecodeStep(model, model.new_state(3, 20)), model.new_state(3, 20)
-        for place in range(12):
+        exact = copy.deepcopy(model).double()(TOKENS).logits
+        recorded, plain = [], []
+        for position in range(12):
             with torch.no_grad():
-                output = model(TOKENS[:, place : place + 1], state)
+                output = model(TOKENS[:, position : position + 1], state)
             state = output.state
-            assert distance(step(TOKENS[:, place : place + 1]), output.logits[:, 0]) < 3e-2
+            recorded.append(distance(step(TOKENS[:, position : position + 1]).double(), exact[:, position]))
+            plain.append(distance(output.logits[:, 0].double(), exact[:, position]))
+        assert mean(recorded) < 1.5 * mean(plain) < 0.05, (recorded, plain)  # each rounds to bfloat16 in its own order
         assert step.replay is not None
 
 
