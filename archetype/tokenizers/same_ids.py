@@ -21,7 +21,6 @@ def awkward_cases(tokenizer: Tokenizer, others: Iterable[str] = ()) -> Iterator[
     Texts that the tokenizer refuses are left out.
 
     Args:
-        tokenizer: whose ids are given.
         others: further texts.
     """
     names = [*tokenizer.symbols, *tokenizer.special_tokens][:MOST_NAMES]
@@ -41,7 +40,6 @@ def check_saved(
     A tokenizer.json is read by its own library, as transformers reads it; a folder without one, by Archetype.
 
     Args:
-        tokenizer: that was saved.
         folder: that it was saved to.
         allow_different: name the difference in a warning, and leave the file as it is.
         remedy: what a user can do about a difference.
@@ -92,9 +90,7 @@ def differing_ends(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterator
     """Differences of bos and eos: of several eos the first counts, since the files of a tokenizer name no more.
 
     Args:
-        tokenizer: that was saved.
         read: what its file is read as.
-        file: its name.
     """
     for name, one, other in (("bos", [tokenizer.bos], [read.bos]), ("eos", tokenizer.eos[:1], read.eos[:1])):
         first, second = ("absent" if [*ids] in ([], [None]) else f"id {ids[0]}" for ids in (one, other))
