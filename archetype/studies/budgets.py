@@ -28,9 +28,9 @@ def equal_budgets(
 
     Args:
         arms: by name.
-            results: by arm, in the order of seeds.
-            control: arm that the others are compared with.
-            others: arms to compare.
+        results: by arm, in the order of seeds.
+        control: arm that the others are compared with.
+        others: arms to compare.
 
     Returns:
         For each budget its name, amount, losses by arm (means over seeds) and paired differences with 95 % intervals;

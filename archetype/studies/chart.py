@@ -21,12 +21,12 @@ class Chart:
 
     Args:
         x_name: of the horizontal axis.
-            y_name: of the vertical axis.
-            lines: (x, y) values by label.
-            points: (x, y) values drawn as dots, by label.
-            bands: (x, lower, upper) values in the color of the label.
-            log_x: whether the horizontal axis is logarithmic.
-            log_y: whether the vertical axis is logarithmic.
+        y_name: of the vertical axis.
+        lines: (x, y) values by label.
+        points: (x, y) values drawn as dots, by label.
+        bands: (x, lower, upper) values in the color of the label.
+        log_x: whether the horizontal axis is logarithmic.
+        log_y: whether the vertical axis is logarithmic.
     """
 
     x_name: str

@@ -182,7 +182,7 @@ class Within(Decision):
 
     Attributes:
         low: lower bound.
-            high: upper bound.
+        high: upper bound.
     """
 
     kind: Literal["within"] = "within"
@@ -216,8 +216,8 @@ class SlopeBetween(Decision):
 
     Attributes:
         x: value of each arm.
-            low: lower bound of the slope's interval.
-            high: upper bound of the slope's interval.
+        low: lower bound of the slope's interval.
+        high: upper bound of the slope's interval.
     """
 
     takes_all_arms: ClassVar[bool] = True

@@ -25,13 +25,13 @@ class Experiment(Spec):
 
     Attributes:
         version: of the file format.
-            claim: number among the 25 claims of the source documents.
-            title: in a few words.
-            sentence: the claim of the documents in our own words.
-            headline: note shown whatever the verdict.
-            split: where a text's validation and test parts come from: everywhere in it, or its end.
-            parts: each has its own outcome.
-            is_calibration: whether it calibrates the machine, which other verdicts require.
+        claim: number among the 25 claims of the source documents.
+        title: in a few words.
+        sentence: the claim of the documents in our own words.
+        headline: note shown whatever the verdict.
+        split: where a text's validation and test parts come from: everywhere in it, or its end.
+        parts: each has its own outcome.
+        is_calibration: whether it calibrates the machine, which other verdicts require.
     """
 
     version: Literal[1] = 1

@@ -30,12 +30,12 @@ class Curve:
 
     Args:
         label: of the line.
-            x: values on the horizontal axis.
-            y: values on the vertical axis.
-            x_name: of the horizontal axis, with its unit.
-            y_name: of the vertical axis, with its unit.
-            log_x: whether the horizontal axis is logarithmic.
-            log_y: whether the vertical axis is logarithmic.
+        x: values on the horizontal axis.
+        y: values on the vertical axis.
+        x_name: of the horizontal axis, with its unit.
+        y_name: of the vertical axis, with its unit.
+        log_x: whether the horizontal axis is logarithmic.
+        log_y: whether the vertical axis is logarithmic.
     """
 
     label: str
@@ -62,10 +62,10 @@ class Outcome:
 
     Args:
         holds: whether the claim holds within the tolerances fixed beforehand.
-            sentence: the finding with its numbers; if the claim does not hold, what holds instead.
-            values: all numbers by name.
-            controls: deliberate mistakes.
-            curves: to be drawn.
+        sentence: the finding with its numbers; if the claim does not hold, what holds instead.
+        values: all numbers by name.
+        controls: deliberate mistakes.
+        curves: to be drawn.
     """
 
     holds: bool

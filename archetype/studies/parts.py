@@ -45,10 +45,10 @@ class CheckPart(Spec):
 
     Attributes:
         id: unique within the claim.
-            type: kind of check.
-            says: what this part claims, in one sentence.
-            check: name of the check, such as rope.shift.
-            expect: prediction before the run.
+        type: kind of check.
+        says: what this part claims, in one sentence.
+        check: name of the check, such as rope.shift.
+        expect: prediction before the run.
     """
 
     always_dumped: ClassVar[tuple[str, ...]] = ("id", "type")
@@ -72,21 +72,21 @@ class TrainedPart(Spec):
 
     Attributes:
         id: unique within the claim.
-            type: trained.
-            says: what this part claims, in one sentence.
-            base: model that all arms modify: a preset, a file, or a specification.
-            arms: changes by name of the arm; the first arm is the control.
-            match: quantities that all arms share.
-            data: corpora by name or file, or data as in a recipe; the first one decides.
-            recipe: training recipe, as a file or inline.
-            tune: trials before the comparison.
-            seeds: number of pairs.
-            metric: what is measured.
-            decide: decision rule.
-            between: the control and the one arm compared with it (absent: every arm is compared with the first).
-            expect: prediction before the run.
-            modes: budgets.
-            limits: what the outcome does not show.
+        type: trained.
+        says: what this part claims, in one sentence.
+        base: model that all arms modify: a preset, a file, or a specification.
+        arms: changes by name of the arm; the first arm is the control.
+        match: quantities that all arms share.
+        data: corpora by name or file, or data as in a recipe; the first one decides.
+        recipe: training recipe, as a file or inline.
+        tune: trials before the comparison.
+        seeds: number of pairs.
+        metric: what is measured.
+        decide: decision rule.
+        between: the control and the one arm compared with it (absent: every arm is compared with the first).
+        expect: prediction before the run.
+        modes: budgets.
+        limits: what the outcome does not show.
     """
 
     always_dumped: ClassVar[tuple[str, ...]] = ("id", "type")
@@ -141,19 +141,19 @@ class ScalingLawPart(Spec):
 
     Attributes:
         id: unique within the experiment.
-            type: scaling_law.
-            says: the question, in one sentence.
-            base: the model.
-            sizes: changes of it by name of the size, smallest first; the last is left out of the fit.
-            tokens: of the runs of each size.
-            data: training data.
-            recipe: training recipe.
-            tune: trials of each size, with the fewest tokens.
-            seeds: runs per size and number of tokens.
-            metric: what is measured.
-            margin: largest relative error of a correct prediction.
-            quick: number of sizes and tokens in quick mode.
-            expect: prediction before the run.
+        type: scaling_law.
+        says: the question, in one sentence.
+        base: the model.
+        sizes: changes of it by name of the size, smallest first; the last is left out of the fit.
+        tokens: of the runs of each size.
+        data: training data.
+        recipe: training recipe.
+        tune: trials of each size, with the fewest tokens.
+        seeds: runs per size and number of tokens.
+        metric: what is measured.
+        margin: largest relative error of a correct prediction.
+        quick: number of sizes and tokens in quick mode.
+        expect: prediction before the run.
     """
 
     always_dumped: ClassVar[tuple[str, ...]] = ("id", "type")

@@ -85,7 +85,7 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
 
     Args:
         store: of the arm's data.
-            clock: returns the time spent so far.
+        clock: returns the time spent so far.
 
     Raises:
         SpecError: a training step does not fit into memory.

@@ -112,8 +112,8 @@ class ScalingLawStudy:
 
     Args:
         mode: quick uses fewer sizes and tokens.
-            data_folder: of the corpora.
-            split: parts of a text that are held out.
+        data_folder: of the corpora.
+        split: parts of a text that are held out.
     """
 
     def __init__(

@@ -40,19 +40,19 @@ class SearchFile(Spec):
 
     Attributes:
         version: of the file format.
-            title: in a few words.
-            base: model to change.
-            space: values by path, as in an arm of an experiment; a candidate takes one value of each.
-            candidates: how many are sampled (absent: all).
-            seed: of the sampling and of the runs.
-            limits: largest value of a quantity that a candidate may have.
-            data: training data; the first entry is used.
-            recipe: training recipe.
-            metric: test metric of the Pareto front; candidates are ranked by the same metric on validation data.
-            rungs: training tokens of each rung, in increasing order.
-            keep: share of the candidates that go on to the next rung.
-            cost: quantity weighed against validation loss or accuracy.
-            split: parts of a text that are held out.
+        title: in a few words.
+        base: model to change.
+        space: values by path, as in an arm of an experiment; a candidate takes one value of each.
+        candidates: how many are sampled (absent: all).
+        seed: of the sampling and of the runs.
+        limits: largest value of a quantity that a candidate may have.
+        data: training data; the first entry is used.
+        recipe: training recipe.
+        metric: test metric of the Pareto front; candidates are ranked by the same metric on validation data.
+        rungs: training tokens of each rung, in increasing order.
+        keep: share of the candidates that go on to the next rung.
+        cost: quantity weighed against validation loss or accuracy.
+        split: parts of a text that are held out.
     """
 
     version: Literal[1] = 1

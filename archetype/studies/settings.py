@@ -62,11 +62,11 @@ class Match(Spec):
 
     Attributes:
         tokens: training tokens of each arm.
-            params: largest relative difference in non-embedding parameters.
-            flops: largest relative difference in FLOPs per token.
-            state: largest relative difference in bytes of state.
-            free: size that is solved for, in every arm but the control or by name of the arm.
-            solve: quantity that it is solved for.
+        params: largest relative difference in non-embedding parameters.
+        flops: largest relative difference in FLOPs per token.
+        state: largest relative difference in bytes of state.
+        free: size that is solved for, in every arm but the control or by name of the arm.
+        solve: quantity that it is solved for.
     """
 
     tokens: Literal["equal"] = "equal"
@@ -88,13 +88,13 @@ class Metric(Spec):
 
     Attributes:
         name: of the measurement.
-            better: which direction is better.
-            length: tokens of a window (absent: the model's context).
-            positions: first position of each window that counts, and the one after the last (absent: the second half).
-            skip: tokens at the start of the text that never count, so that metrics with other positions use the same
-                tokens.
-            data: fields of synthetic data in which test examples differ from training.
-            minus: fields of this metric with other values, whose measurement is subtracted.
+        better: which direction is better.
+        length: tokens of a window (absent: the model's context).
+        positions: first position of each window that counts, and the one after the last (absent: the second half).
+        skip: tokens at the start of the text that never count, so that metrics with other positions use the same
+            tokens.
+        data: fields of synthetic data in which test examples differ from training.
+        minus: fields of this metric with other values, whose measurement is subtracted.
     """
 
     name: Literal["test.bits_per_byte", "test.loss", "test.accuracy", "test.bits_per_parameter"] = "test.bits_per_byte"
@@ -122,8 +122,8 @@ class Tune(Spec):
 
     Attributes:
         grid: values by path of a recipe's field, such as optimizer.learning_rate; spec.PATH is a field of the model.
-            seeds: of the trials.
-            extend: how often the grid is extended, for all arms, if a best value is at its edge.
+        seeds: of the trials.
+        extend: how often the grid is extended, for all arms, if a best value is at its edge.
     """
 
     grid: dict[str, tuple[int | Finite | bool | str, ...]]
@@ -136,8 +136,8 @@ class Expectation(Spec):
 
     Attributes:
         verdict: of the part.
-            effect: expected range of a trained part's effect, as shares of the control.
-            source: of the prediction.
+        effect: expected range of a trained part's effect, as shares of the control.
+        source: of the prediction.
     """
 
     verdict: Literal["shown", "no difference shown", "not shown", "open"] = "open"
@@ -156,12 +156,12 @@ class Mode(Spec):
 
     Attributes:
         tokens: training tokens of each run (absent: those of full).
-            seeds: number of pairs (absent: the part's).
-            tune: none, or other trials (absent: the part's).
-            base: another size of model (absent: the part's).
-            data: other data (absent: the part's first).
-            sizes: further models on which the tuned arms run with a few seeds.
-            device: cpu or cuda (absent: cuda in gpu mode, else cpu).
+        seeds: number of pairs (absent: the part's).
+        tune: none, or other trials (absent: the part's).
+        base: another size of model (absent: the part's).
+        data: other data (absent: the part's first).
+        sizes: further models on which the tuned arms run with a few seeds.
+        device: cpu or cuda (absent: cuda in gpu mode, else cpu).
     """
 
     tokens: Count | None = None
@@ -178,9 +178,9 @@ class Modes(Spec):
 
     Attributes:
         quick: at most a minute; gives a direction, never a verdict.
-            full: decides the verdict.
-            extended: full, with the other corpora and sizes.
-            gpu: on a GPU.
+        full: decides the verdict.
+        extended: full, with the other corpora and sizes.
+        gpu: on a GPU.
     """
 
     quick: Mode = Mode()

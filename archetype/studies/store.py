@@ -258,7 +258,7 @@ class Heartbeat:
 
     Attributes:
         step: current training step.
-            steps: of the whole run.
+        steps: of the whole run.
     """
 
     def __init__(self, folder: Path, seconds: float = SECONDS_BETWEEN_BEATS) -> None:

@@ -42,7 +42,7 @@ class Study:
     Args:
         mode: quick, full, extended or gpu.
         exact: make no runs; if any is missing, all trained parts are reported as not run.
-            began: time from which this command's time is counted (default: now).
+        began: time from which this command's time is counted (default: now).
     """
 
     def __init__(

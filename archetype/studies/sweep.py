@@ -40,7 +40,7 @@ class Engine:
 
         Raises:
             DataError: some runs failed; names the first.
-                Stopped: a signal arrived; unfinished runs can be resumed.
+            Stopped: a signal arrived; unfinished runs can be resumed.
         """
         keys = list(dict.fromkeys(keys))
         for key in keys:
@@ -171,8 +171,8 @@ def make_needed(
     Args:
         needed: returns the missing runs of the current stage.
         engine: that makes the runs.
-            say: called with a line before each stage.
-            progress: called with the runs done and their total.
+        say: called with a line before each stage.
+        progress: called with the runs done and their total.
     """
     while requests := needed():
         keys = [store.add(request) for request in requests]
@@ -191,8 +191,8 @@ def work_through(
 
     Args:
         keys: of the runs, in order.
-            look: called after each run and each step.
-            parent: process id; this process stops when that one ends (default: never).
+        look: called after each run and each step.
+        parent: process id; this process stops when that one ends (default: never).
     """
     while True:
         for key in keys:

@@ -63,9 +63,9 @@ def promised(planned: Iterable[PlannedRun], time_of: Probes, workers: int, now: 
 
     Args:
         planned: runs of all parts.
-            time_of: returns the time of a run.
-            workers: parallel processes.
-            now: returns the time of this process; its start-up and reading of data is repeated in every worker.
+        time_of: returns the time of a run.
+        workers: parallel processes.
+        now: returns the time of this process; its start-up and reading of data is repeated in every worker.
     """
     runs = {(one.request.key, one.is_trial): one for one in planned}.values()
     timed = [(one, time_of(one.arm)) for one in runs]
@@ -125,9 +125,9 @@ def times(store: Store, name: str, trials: Sequence[RunRequest], pairs: Sequence
 
     Args:
         store: of the finished runs.
-            name: of the study.
-            trials: requests of the trials.
-            pairs: requests of the pairs.
+        name: of the study.
+        trials: requests of the trials.
+        pairs: requests of the pairs.
 
     Returns:
         `runs`, `promised` and `taken` of each stage, the last two with `wall` and `busy` seconds; null if no expected

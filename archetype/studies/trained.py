@@ -54,8 +54,8 @@ class TrainedStudy:
 
     Args:
         mode_name: quick, full, extended or gpu.
-            data_folder: of the corpora.
-            split: parts of a text that are held out.
+        data_folder: of the corpora.
+        split: parts of a text that are held out.
 
     Raises:
         ArchetypeError: an arm is invalid or cannot be matched, or a corpus is missing.

@@ -27,8 +27,8 @@ def trained_outcome(
 
     Args:
         trials: that tuned the arms.
-            comparisons: on every corpus and size; the first decides.
-            verdicts: of each arm tested against the control, as a report may state them.
+        comparisons: on every corpus and size; the first decides.
+        verdicts: of each arm tested against the control, as a report may state them.
     """
     part, first = study.part, comparisons[0]
     control, _ = part.compared

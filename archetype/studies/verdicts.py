@@ -100,8 +100,8 @@ def confirmed(
 
     Args:
         verdict: on the deciding corpus.
-            first: name of the deciding corpus.
-            others: names and evidence of the others.
+        first: name of the deciding corpus.
+        others: names and evidence of the others.
     """
     for name, evidence in others:
         mean = float(np.mean(evidence.differences)) if evidence.control else math.nan

@@ -32,8 +32,8 @@ def tokenizer_json(vocab: Mapping[str, Any], merges: bytes, config: Mapping[str,
 
     Args:
         vocab: contents of vocab.json.
-            merges: contents of merges.txt.
-            config: contents of tokenizer_config.json, which names special tokens.
+        merges: contents of merges.txt.
+        config: contents of tokenizer_config.json, which names special tokens.
 
     Raises:
         DataError: the files are not GPT-2's, or damaged.

@@ -36,10 +36,10 @@ class MarianTokenizer(Tokenizer):
 
     Args:
         source: contents of source.spm.
-            target: contents of target.spm.
-            vocab: contents of vocab.json.
-            config: contents of tokenizer_config.json, which names special tokens.
-            target_vocab: contents of target_vocab.json, if the model has one.
+        target: contents of target.spm.
+        vocab: contents of vocab.json.
+        config: contents of tokenizer_config.json, which names special tokens.
+        target_vocab: contents of target_vocab.json, if the model has one.
 
     Raises:
         DataError: the package sentencepiece is not installed, or a file is damaged (names it).

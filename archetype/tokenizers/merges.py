@@ -29,8 +29,8 @@ def replay(words: Mapping[tuple[str, ...], int], merges: Sequence[Pair], prefix:
 
     Args:
         words: how often each word occurs, by its symbols.
-            merges: pairs in order.
-            prefix: of symbols that continue a word; a merge drops the second symbol's prefix.
+        merges: pairs in order.
+        prefix: of symbols that continue a word; a merge drops the second symbol's prefix.
     """
     symbols = [list(word) for word in words]
     counts = list(words.values())

@@ -21,8 +21,8 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
 
     Args:
         backend: of the `tokenizers` library.
-            config: contents of tokenizer_config.json.
-            added: tokens listed with ids, which the library ignores.
+        config: contents of tokenizer_config.json.
+        added: tokens listed with ids, which the library ignores.
 
     Warns:
         Notice: a token missing from the vocabulary got an id that no file names.

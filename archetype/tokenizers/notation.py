@@ -26,9 +26,9 @@ def read_notation(text: str, place: int, quotes: tuple[str, str], depth: int = 0
 
     Args:
         text: such as `{key:<q>a text<q>,other:[1,true]}`.
-            place: position of the value.
-            quotes: opening and closing quote.
-            depth: nesting depth.
+        place: position of the value.
+        quotes: opening and closing quote.
+        depth: nesting depth.
 
     Raises:
         Incomplete: the text ends before the value does, or nests too deeply.

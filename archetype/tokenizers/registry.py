@@ -50,8 +50,7 @@ def register_tokenizer(cls: T) -> T:
 
 def trainable_kinds() -> tuple[str, ...]:
     """Return the kinds that can be trained, in a recipe or by `archetype tokenizer train --kind`."""
-    # type: ignore[attr-defined]
-    return tuple(kind for kind, cls in _classes().items() if cls.train.__func__ is not Tokenizer.train.__func__)
+    return tuple(kind for kind, cls in _classes().items() if cls.train.__func__ is not Tokenizer.train.__func__)  # type: ignore[attr-defined]
 
 
 def tokenizer_class(kind: object, kinds: Collection[str] | None = None) -> type[Tokenizer]:
@@ -80,10 +79,10 @@ def train_tokenizer(
     Args:
         kind: bytes needs no text; characters and words use what occurs; bpe merges characters, byte_bpe bytes; or a
             registered kind.
-            texts: to train on. BPE leaves out <|endoftext|>, the only special token of byte_bpe.
-            vocab_size: largest number of ids: required for BPE, optional for words; other kinds determine it
-                themselves.
-            lowercase: whether texts are lowercased, in training and later; only byte_bpe and bpe.
+        texts: to train on. BPE leaves out <|endoftext|>, the only special token of byte_bpe.
+        vocab_size: largest number of ids: required for BPE, optional for words; other kinds determine it
+            themselves.
+        lowercase: whether texts are lowercased, in training and later; only byte_bpe and bpe.
 
     Raises:
         DataError: there is no text, or the kind cannot have that many ids.

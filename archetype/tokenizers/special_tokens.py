@@ -82,9 +82,9 @@ def write_config(
 
     Args:
         tokenizer: if it has several eos, the first is written.
-            config: contents of the file that the tokenizer was opened from.
-            name_of: returns the token of an id.
-            opened: bos and eos when opened (default: not read from a file, so all are written).
+        config: contents of the file that the tokenizer was opened from.
+        name_of: returns the token of an id.
+        opened: bos and eos when opened (default: not read from a file, so all are written).
     """
     ends = ends_of(tokenizer)._asdict()
     changed = {

@@ -83,8 +83,8 @@ def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: 
 
     Args:
         config: its contents, merged with special_tokens_map.json.
-            obeyed: values with which keys ask for nothing, since the vocabulary's file has the same effect.
-            tokens: names of special tokens.
+        obeyed: values with which keys ask for nothing, since the vocabulary's file has the same effect.
+        tokens: names of special tokens.
 
     Warns:
         NotObeyed: names them.
