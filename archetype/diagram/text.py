@@ -1,8 +1,8 @@
-"""How wide text is, and numbers in few characters."""
+"""Estimate text widths, and format numbers briefly."""
 
 import textwrap
 
-# Widths of DejaVu Sans, the widest of the fonts that a picture asks for, in hundredths of its size; others are 100.
+# Widths of DejaVu Sans, the widest font used, in hundredths of its size; other characters count 100.
 WIDTHS = {
     28: "ijl", 29: "IJ", 32: " ,.·", 34: "/:;\\|", 35: "f", 36: "-", 38: "ᵀ", 39: "()[]t", 40: "!²", 41: "r", 46: '"',
     50: "*_`–", 52: "sz", 53: "?", 55: "c", 56: "L", 58: "Fk", 59: "vxy", 60: "P", 61: "TYaoθ", 62: "e",
@@ -10,17 +10,15 @@ WIDTHS = {
     78: "&", 79: "OQ", 82: "w", 84: "#+<=>^~→×⊕−⊙≤", 86: "M", 95: "%", 97: "m", 99: "W",
 }  # fmt: skip
 WIDTH = {character: width / 100 for width, characters in WIDTHS.items() for character in characters}
-BOLD = 1.13  # of a bold font, at most
-NOTE = 11.5  # size of text beside boxes
+BOLD = 1.13  # factor of bold text, at most
+NOTE = 11.5  # size of text next to boxes
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """The width of a line of text, in pixels.
+    """Return the estimated width of a line in pixels.
 
     Args:
-        text: the line.
         size: of the font, in pixels.
-        bold: whether it is bold.
     """
     return sum(WIDTH.get(character, 1.0) for character in text) * size * (BOLD if bold else 1)
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts: where each token is sent, and how evenly."""
+"""View of mixtures of experts: where each token is routed, and how evenly."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class ExpertsView(View):
-    """The mixtures of a model, and the tokens that they route."""
+    """Routings of a model's mixtures of experts, and the routed tokens."""
 
     routings: list[Routing]
     tokens: tuple[str, ...]
 
     def table(self) -> Table:
-        """A mixture a row."""
+        """Tabulate one mixture per row."""
         rows = []
         for one in self.routings:
             load = "  ".join(f"{value:.0%}" for value in one.load.tolist())
@@ -36,7 +36,7 @@ class ExpertsView(View):
         return Table(("mixture", "load of each expert", "router entropy", "most over even"), rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
-        """Each token's experts with their weights."""
+        """Return each token's experts with their weights."""
         names = ("weights", "load", "entropy")
         mixtures = [
             {"path": one.path, "chosen": one.chosen.tolist()} | {name: rounded(getattr(one, name)) for name in names}
@@ -45,7 +45,7 @@ class ExpertsView(View):
         return {"tokens": [*self.tokens], "mixtures": mixtures}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The same as tensors, by path."""
+        """Return the routings as tensors by path."""
         return {
             f"{one.path}.{name}": getattr(one, name)
             for one in self.routings
@@ -53,7 +53,7 @@ class ExpertsView(View):
         }
 
     def draw(self) -> "Figure":
-        """For each mixture the weights by token and expert, and the load beside."""
+        """Draw for each mixture the weights by token and expert, and the load next to it."""
         width = max(4.5, min(11.0, 0.24 * len(self.tokens) + 1.5))
         heights = [max(1.3, 0.17 * len(one.load) + 0.5) for one in self.routings]
         figure = figures.new_figure(width + 2.4, sum(heights) + 1.4)
@@ -79,20 +79,19 @@ class ExpertsView(View):
 
 
 def mixture_paths(trace: Trace) -> list[str]:
-    """The parts that send tokens to experts, by path."""
+    """Return the paths of parts that route tokens to experts."""
     return [path for path, shown in shown_parts(trace.model).items() if shown.routing is not None]
 
 
 @torch.no_grad()
 def experts_view(trace: Trace, layer: int | str | None = None) -> ExpertsView:
-    """The routing of all rows' tokens.
+    """Return the routing of all tokens.
 
     Args:
-        trace: of a text.
-        layer: whose mixture (absent: all).
+        layer: whose mixture (default: all).
 
     Raises:
-        SpecError: there is none.
+        SpecError: there is no mixture of experts.
     """
     start = "" if layer is None else f"{layer_path(trace.model, layer)}."
     routings = [_routing(trace, path) for path in mixture_paths(trace) if path.startswith(start)]
