@@ -59,8 +59,7 @@ def content_layout(
         lines: captions.
         columns: width of the block's widest content.
         letters: replacements of B, T and S in this stack.
-        legible: measure whose numbers must not shrink: boxes are as wide as their text, and the caller adds
-            captions
+        legible: measure whose numbers must not shrink: boxes are as wide as their text, and the caller adds captions
             (default: boxes of one width with shrinking text).
         counts: number of layers stated next to it; boxes show the cost of one.
     """

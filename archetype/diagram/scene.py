@@ -72,8 +72,7 @@ class Box:
         y: upper edge.
         w: width.
         h: height.
-        kind: role, which determines the color: mixer, feedforward, norm, position, embedding, head; input, output,
-            add,
+        kind: role, which determines the color: mixer, feedforward, norm, position, embedding, head; input, output, add,
             multiply, tap (where a branch leaves the residual stream) and layer (of a stack drawn elsewhere).
         label: its name.
         shape: of its weights or its result, in letters.

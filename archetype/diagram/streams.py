@@ -100,7 +100,7 @@ def _side_by_side(rails: list[Rail]) -> tuple[Layout, float]:
 
 
 def _tie(layout: Layout, table: Box, head: Box) -> None:
-    """A wire between two boxes of one table, left of the rail."""
+    """Draw a wire between two boxes with a shared table, left of the rail."""
     low, high = table.y + table.h / 2, head.y + head.h / 2
     layout.wire(table, head, "tied", [(table.x, low), (-TIE, low), (-TIE, high), (head.x, high)])
     layout.notes.append(Note(-TIE - 6, head.y - GAP, "tied", "end"))

@@ -24,7 +24,7 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 
 
 def fitted(text: str, size: float, width: float, smallest: float, bold: bool = False) -> tuple[str, float]:
-    """A text and the size in which it fits a width; where even the smallest is too large, its end is left out."""
+    """Return a text and the size at which it fits a width; at the smallest size it is truncated."""
     whole = text_width(text, size, bold)
     if whole <= width:
         return text, size
@@ -36,7 +36,7 @@ def fitted(text: str, size: float, width: float, smallest: float, bold: bool = F
 
 
 def wrapped(text: str, size: float, width: float) -> list[str]:
-    """A text as lines that fit a width."""
+    """Wrap a text into lines that fit a width."""
     number = max(1, int(width / (0.6 * size)))
     while True:
         lines = textwrap.wrap(text, number) or [""]
@@ -46,7 +46,7 @@ def wrapped(text: str, size: float, width: float) -> list[str]:
 
 
 def short(number: float) -> str:
-    """28,311,552 as 28.3 M."""
+    """Format 28,311,552 as 28.3 M."""
     for factor, prefix in ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if number >= factor:
             return f"{number / factor:.3g} {prefix}" if number < 999.5 * factor else f"{number / factor:,.0f} {prefix}"
@@ -54,7 +54,7 @@ def short(number: float) -> str:
 
 
 def short_bytes(number: float) -> str:
-    """28,311,552 as 27 MiB."""
+    """Format 28,311,552 as 27 MiB."""
     for factor, unit in ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if number >= factor:
             return f"{number / factor:.3g} {unit}" if number < 999.5 * factor else f"{number / factor:,.0f} {unit}"

@@ -60,8 +60,7 @@ def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) 
     """Return statistics of each head, as means over queries.
 
     Args:
-        ids: of the tokens (T,), if queries and keys are the same tokens; otherwise only entropy and first are
-            defined.
+        ids: of the tokens (T,), if queries and keys are the same tokens; otherwise only entropy and first are defined.
 
     Returns:
         By name: entropy (nats); distance to the keys (positions); weight of the previous position, of the first, and of

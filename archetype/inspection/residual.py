@@ -63,8 +63,7 @@ class ResidualView(View):
         norms: of the vectors after the embedding and after each layer.
         added: norm of what each content (mixer, cross, feedforward) adds per layer; NaN if the layer lacks it.
         shares: projection of the addition onto the vector after the layer, relative to its squared norm; with the share
-            of
-            the vector before the layer they sum to 1.
+            of the vector before the layer they sum to 1.
     """
 
     layers: list[str]

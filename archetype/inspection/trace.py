@@ -189,8 +189,7 @@ class Tracer:
 
         Raises:
             ArchetypeError: the model does not generate text, or a changed activation is not computed during generation:
-                keys
-                and queries are then read from the cache, and patches have other positions.
+                keys and queries are then read from the cache, and patches have other positions.
         """
         if self._loaded is None or not isinstance(self.model, GenerativeModel) or self.inputs.ids is None:
             raise SpecError("generate", "this model does not continue texts", "use run()")

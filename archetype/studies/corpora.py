@@ -42,8 +42,7 @@ class StudyData:
         recipe: the `data` of a recipe, with paths relative to the store.
         test: path of the test text relative to the store; empty for synthetic data.
         baseline: of predicting unigram frequencies of the training text: `validation_loss` and (test) `loss` in nats
-            per
-            token; for synthetic data loss and accuracy of guessing.
+            per token; for synthetic data loss and accuracy of guessing.
     """
 
     name: str

@@ -68,7 +68,8 @@ class Evidence:
 class Verdict:
     """Decision on a part with the figures behind it.
 
-    verdict: shown, no difference shown, or not shown at this scale.
+    Attributes:
+        verdict: shown, no difference shown, or not shown at this scale.
         reason: in one line.
         effect: mean paired difference, or slope, with its 95 % interval.
         interval90: the 90 % interval, used for equivalence.

@@ -90,8 +90,7 @@ class RunResult:
         validation_accuracy: on the whole validation text.
         folder: of the run.
         examples: by hash of the metric, correct answers and answers per test example; for text, the sum (bits, nats)
-            and
-            the count it is divided by, per passage.
+            and the count it is divided by, per passage.
         train_loss: mean of the last steps in nats; None if unknown.
         test_loss: in nats; None if unknown.
     """
@@ -112,8 +111,7 @@ class RunResult:
 
         Args:
             metric: of the test. For accuracy the score is the negative validation accuracy, otherwise the validation
-                loss.
-                Test results are never used for selection.
+                loss. Test results are never used for selection.
         """
         score = -(self.validation_accuracy or 0.0) if metric.is_accuracy else self.validation_loss
         return math.inf if self.has_diverged else score

@@ -71,15 +71,13 @@ class ChatTemplate:
 
         Args:
             messages: each with role and content. A null content is passed to the template, as in transformers; other
-                null
-                keys are dropped.
+                null keys are dropped.
             add_generation_prompt: whether to end with the text that precedes an answer.
             tools: functions that an answer may call, as JSON schemas.
 
         Raises:
             DataError: the template is invalid, refuses these messages, ignores a part of them, or exceeds the limits of
-                time
-                or memory.
+                time or memory.
         """
         return str(self.for_tools(tools)._rendered(messages, add_generation_prompt, tools)[0])
 

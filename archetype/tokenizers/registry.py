@@ -80,8 +80,7 @@ def train_tokenizer(
         kind: bytes needs no text; characters and words use what occurs; bpe merges characters, byte_bpe bytes; or a
             registered kind.
         texts: to train on. BPE leaves out <|endoftext|>, the only special token of byte_bpe.
-        vocab_size: largest number of ids: required for BPE, optional for words; other kinds determine it
-            themselves.
+        vocab_size: largest number of ids: required for BPE, optional for words; other kinds determine it themselves.
         lowercase: whether texts are lowercased, in training and later; only byte_bpe and bpe.
 
     Raises:

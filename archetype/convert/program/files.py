@@ -50,8 +50,7 @@ def write_program(model: Model, format: ProgramFormat, folder: Path) -> None:
 
     Raises:
         CheckpointError: the model cannot be traced, the format does not support its dtype, or the program read back
-            gives
-            other numbers.
+            gives other numbers.
     """
     if format == "onnx":
         onnx.check(model.dtype)
