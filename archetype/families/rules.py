@@ -57,8 +57,7 @@ def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[
     """Return the rules of a table; each line has the file's name of a part and the name here.
 
     A line stands for a weight and a bias, which are dropped if the model has none; after `=`, for a tensor without such
-    a
-    suffix. Alternatives in braces correspond one to one; braces on the right alone are parameters of one tensor:
+    a suffix. Alternatives in braces correspond one to one; braces on the right alone are parameters of one tensor:
 
         model.layers.{i}.self_attn.{q,k,v,o}_proj   blocks.{i}.mixer.{q,k,v,o}
         transformer.h.{i}.attn.c_attn               blocks.{i}.mixer.{q,k,v}

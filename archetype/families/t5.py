@@ -51,9 +51,8 @@ def t5(
     """Build an encoder-decoder with `num_layers` on each side, or `num_decoder_layers` in the decoder.
 
     Scores are not scaled. T5 v1.1 has `gated` feed-forward parts with GELU, T5 plain ones with ReLU. A `tied` head
-    divides
-    its input by the square root of d_model, an untied one does not, unless `scaled` says otherwise. `head` replaces the
-    head over the vocabulary.
+    divides its input by the square root of d_model, an untied one does not, unless `scaled` says otherwise. `head`
+    replaces the head over the vocabulary.
     """
     norm = RMSNorm(eps=eps)
     cross = Attention(num_heads=num_heads, head_dim=head_dim, scale=1.0, dropout=dropout)

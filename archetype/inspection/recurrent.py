@@ -102,6 +102,11 @@ def recurrent_parts(trace: Trace, layer: int | str | None = None) -> Iterator[li
 
 
 def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
+    """Return the view of these series.
+
+    Raises:
+        SpecError: there are none.
+    """
     if not series:
         raise SpecError("recurrent", "all that is remembered here are keys and values", "look at the attention")
     tokens = next((

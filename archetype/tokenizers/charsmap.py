@@ -7,8 +7,7 @@ class Charsmap:
     """Precompiled normalization rules of a SentencePiece model.
 
     The trie is a double array (Darts, S. Yata) of 32-bit units: the child of a node for a byte is at index XOR offset
-    XOR
-    byte, a leaf's value at index XOR offset. The replacements follow the trie as zero-terminated strings.
+    XOR byte, a leaf's value at index XOR offset. The replacements follow the trie as zero-terminated strings.
 
     Args:
         data: size of the trie in bytes, trie, and replacements; empty if nothing is replaced.

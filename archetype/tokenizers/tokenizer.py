@@ -31,8 +31,7 @@ class Tokenizer(ABC):
 
     A kind of tokenizer is a subclass, registered with `register_tokenizer`. It needs `kind`, `vocab_size`, `encode`,
     `decode`, `token`, and either `files`, `open` and `save`, or the base class `JSONTokenizer`, which has these three.
-    A
-    kind that overrides `train` can be trained by `archetype tokenizer train --kind` and in recipes.
+    A kind that overrides `train` can be trained by `archetype tokenizer train --kind` and in recipes.
 
     Attributes:
         kind: bytes, characters, words, bpe, byte_bpe, sentencepiece, marian, tiktoken, unigram, ...

@@ -1,4 +1,4 @@
-"""Packed matrices as a weights file holds them, in the places of a model's parameters."""
+"""Packed matrices read from a weights file, in place of a model's parameters."""
 
 import math
 import re
@@ -14,19 +14,19 @@ from archetype.weights.packed import PackedMatrix, replace
 from archetype.weights.quantized import BITS, GROUP, QuantizedMatrix
 
 REMEDY = "take the run's own weights"
-PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # by a matrix's first
+PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # by the first part of a matrix
 
 
 def install_packed(
     model: nn.Module, tensors: Tensors, dtype: torch.dtype | None, device: torch.device | None
 ) -> tuple[str, ...]:
-    """Put the packed matrices of a file in the places of a model's parameters.
+    """Install the packed matrices of a file in place of a model's parameters.
 
     Returns:
-        Patterns of the tensors' names.
+        Patterns of the names of their tensors.
 
     Raises:
-        CheckpointError: one is no matrix of the model.
+        CheckpointError: a matrix belongs to no parameter of the model.
     """
     patterns = []
     for first, parts in PARTS.items():

@@ -40,8 +40,7 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
     """Return the tensors of the file by name: matrices in the given types, norms and vectors in float32.
 
     A model of 8 or 4 bits keeps its integers and scales in a file of its own type (q8_0, q4_0). Any other type rounds
-    all
-    weights again; a warning gives the relative error.
+    all weights again; a warning gives the relative error.
 
     Args:
         target: GGUF description of its family.

@@ -193,8 +193,7 @@ def _is_found_apart(piece: Piece, kind: int) -> bool:
     """Return whether llama.cpp must find a user-defined symbol in the raw text, before spaces are replaced.
 
     After such a symbol llama.cpp starts a new text. Unigram finds these symbols among its other pieces. BPE joins runs
-    of
-    spaces first because they have the best score here (Gemma's file scores them differently).
+    of spaces first because they have the best score here (Gemma's file scores them differently).
     """
     return piece.type == USER_DEFINED and kind == BPE and piece.text.strip(SPACE) != ""
 

@@ -150,8 +150,7 @@ def _sizes_of_one(is_oblivious: bool) -> Iterator[None]:
     """Let torch treat a size of 1 as any other size, either by the example's sizes or obliviously to them.
 
     Most models trace with False. A size that follows from the length, such as a number of patches, may be 1 whatever
-    the
-    example's length is: then only True works, which in turn refuses more of torch's own checks.
+    the example's length is: then only True works, which in turn refuses more of torch's own checks.
     """
     with torch.fx.experimental._config.patch(backed_size_oblivious=is_oblivious):  # type: ignore[attr-defined]
         yield
