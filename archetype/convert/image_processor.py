@@ -160,7 +160,7 @@ def square_pictures(num_channels: int, side: int) -> ImageProcessor:
 
 
 def numbers_as_they_are(num_channels: int, side: int) -> ImageProcessor:
-    """Return the steps for a model trained on numbers, which leave them unchanged."""
+    """Return an image processor that leaves pixels unchanged, for models trained on plain numbers."""
     return ImageProcessor(do_resize=False, size=_square(side), do_rescale=False, do_normalize=False)
 
 

@@ -44,7 +44,7 @@ def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[
 def put_branches(
     rail: Rail, place: str, kind: Kind, stack: StackCost, layer_costs: LayerCosts, names: tuple[str, ...]
 ) -> None:
-    """Some contents of a block, wired as its wiring says."""
+    """Draw some contents of a block next to the rail, connected according to the block's wiring."""
     field = field_of(kind, stack)
     parts = {name: part for name, part in contents(kind.block).items() if name in names}
     drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}

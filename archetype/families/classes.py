@@ -61,13 +61,13 @@ def write_pair_classes(model: Any) -> dict[str, Any]:
 
 
 def write_classes(model: Any) -> dict[str, Any]:
-    """Return the keys that name a head's classes, with transformers' default names."""
+    """Return the keys of a head's classes, with transformers' default names."""
     if not isinstance(model.head, ClassificationHead | TokenClassificationHead):
         return {}
     return names_of_classes(model.head.num_classes)
 
 
 def names_of_classes(num_classes: int) -> dict[str, Any]:
-    """Return the keys that name this many classes by their numbers."""
+    """Return the keys for this many classes, with transformers' default names."""
     names = {str(number): f"LABEL_{number}" for number in range(num_classes)}
     return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}

@@ -59,7 +59,7 @@ def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def surprise(part: dict[str, Any]) -> str:
-    """Return whether a part's verdict differs from the prediction; empty without a prediction."""
+    """Return "surprise" or "as expected" for a part's verdict; empty without a prediction or verdict."""
     expected = part["expect"].get("verdict", "open")
     if expected == "open" or not any(
         part["verdict"].startswith(word) for word in ("shown", "no difference", "not shown")

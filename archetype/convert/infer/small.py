@@ -59,7 +59,7 @@ def make_small(values: dict[str, Any], fitting: dict[str, dict[str, Any]] | None
 
 
 def with_sizes(values: dict[str, Any], config: Any) -> dict[str, Any]:
-    """Return the keys with small values for all sizes that a class of transformers has by default, also in sections.
+    """Return the keys with small values also for sizes that the class of transformers has by default.
 
     Args:
         values: of a config.json whose own sizes are small.

@@ -105,7 +105,7 @@ class LatentAttention(Mixer):
 
     @property
     def separates_documents(self) -> bool:
-        """Whether a mask separates documents: yes."""
+        """True: a mask separates packed documents."""
         return True
 
     @property

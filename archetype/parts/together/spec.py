@@ -44,7 +44,7 @@ class MixersTogether(Mixer):
 
     @property
     def separates_documents(self) -> bool:
-        """Whether all mixers do."""
+        """Whether all mixers compute packed documents independently."""
         return all(mixer.separates_documents for mixer in self.parts)
 
     @property
@@ -54,12 +54,12 @@ class MixersTogether(Mixer):
 
     @property
     def sees_later(self) -> bool:  # type: ignore[override]
-        """Whether any mixer does."""
+        """Whether positions of any mixer see later ones."""
         return any(mixer.sees_later for mixer in self.parts)
 
     @property
     def keys_follow_length(self) -> bool:
-        """Whether any mixer does."""
+        """Whether the cached keys of any mixer change as the sequence grows."""
         return any(mixer.keys_follow_length for mixer in self.parts)
 
     @property
@@ -69,7 +69,7 @@ class MixersTogether(Mixer):
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether any mixer does."""
+        """Whether any mixer adds a term to the loss."""
         return any(mixer.adds_to_loss for mixer in self.parts)
 
     def named_parts(self) -> Iterator[tuple[str, Any]]:
@@ -106,12 +106,12 @@ class FeedForwardsTogether(FeedForward):
 
     @property
     def adds_to_loss(self) -> bool:
-        """Whether any part does."""
+        """Whether any part adds a term to the loss."""
         return any(feedforward.adds_to_loss for feedforward in self.parts)
 
     @property
     def separates_documents(self) -> bool:
-        """Whether all parts do."""
+        """Whether all parts compute packed documents independently."""
         return all(part.separates_documents for part in self.parts)
 
     def named_parts(self) -> Iterator[tuple[str, Any]]:
