@@ -95,5 +95,5 @@ def _go_on(subject: Subject, state: State, rows: list[Tensor], names: list[int])
     for index, row in enumerate(rows):
         expected = subject.read(torch.cat((row, newest[index]))[None], rows=names[index : index + 1])
         if (difference := distance(results[index, -1], expected[0, -1])) > EXACT:
-            cause = f"row {index} of {len(rows)}, after {len(row)} tokens, goes on otherwise than alone"
+            cause = f"row {index} of {len(rows)}, after {len(row)} tokens, continues differently than alone"
             raise Violated(f"{cause}, by {difference:.0e}")

@@ -49,5 +49,5 @@ def kinds_named(name: str) -> list[Kind]:
     for role, kind in all_kinds():
         by_name.setdefault(str(kind.model_fields["kind"].default), []).append((role, kind))
     if name not in by_name:
-        raise SpecError(name, "there is no such kind of a part", nearest_kind(name, list(by_name)))
+        raise SpecError(name, "there is no part of this kind", nearest_kind(name, list(by_name)))
     return by_name[name]

@@ -230,7 +230,7 @@ def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, T
     for mine, theirs in ((expected, state), (left_out, Selected(Tensors.open(folder), left_out))):
         for name, tensor in theirs.items():
             if not torch.equal(_bits(tensor), _bits(mine[name])):
-                raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
+                raise CheckpointError(name, "reads back differently than it was written", "check the disk, try again")
 
 
 def _bits(tensor: Tensor) -> Tensor:

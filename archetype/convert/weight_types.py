@@ -106,7 +106,7 @@ def _of_header(config: PublishedConfig, header: Header) -> WeightTypes:
     shapes = shapes_of(build_on_meta(model))
     rules = with_names_of_file(family, for_model(family.format.rules_for(model), model.num_layers, shapes), list(sizes))
     if missing := next((rule.hf for rule in rules if rule.hf not in sizes), None):
-        raise SpecError(f"{config.place}: {missing}", "is not among the tensors beside it", "is it the whole folder?")
+        raise SpecError(f"{config.place}: {missing}", "is not among its folder's tensors", "is the folder complete?")
     return WeightTypes.mixed(PUBLISHED, shares(rules, shapes, sizes.__getitem__))
 
 

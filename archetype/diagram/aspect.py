@@ -15,7 +15,7 @@ def proportion(aspect: str) -> float:
     """
     match = re.fullmatch(r"([1-9]\d{0,3}):([1-9]\d{0,3})", aspect)
     if match is None:
-        raise SpecError("aspect", f"{aspect!r:.40} is no proportion", "write width and height, such as 16:9")
+        raise SpecError("aspect", f"{aspect!r:.40} is not an aspect ratio", "write width and height, such as 16:9")
     return int(match[1]) / int(match[2])
 
 

@@ -58,7 +58,7 @@ def read_positions(
         values = {"rope_parameters": sections.get(kind), "rope_scaling": scaling if kind in scaled else None}
         positions[kind] = read_rotary(Config(values, config.place), head_dim, context_length, theta)
         if positions[kind].dim is not None:
-            raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
+            raise config.error("partial_rotary_factor", "this format rotates whole heads", "remove it")
     return positions
 
 

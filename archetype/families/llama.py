@@ -93,14 +93,14 @@ def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, re
     def read(config: Config, values: Values) -> Values:
         position = read_rotary(config, values["head_dim"], values["context_length"], theta, trained, rereads)
         if whole and position.dim is not None:  # transformers rotates whole heads here and ignores the key
-            raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
+            raise config.error("partial_rotary_factor", "this format rotates whole heads", "remove it")
         return {"position": position}
 
     def write(model: Decoder) -> dict[str, Any]:
         mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
         heads, position = mixer.sizes(model.d_model), mixer.position
         if whole and heads.rotary_dim != heads.head_dim:
-            cause = "this format turns whole heads"
+            cause = "this format rotates whole heads"
             raise CheckpointError("layers[0].mixer.position.dim", cause, "export to another family")
         rotary = expect_kind(Rotary, position, "layers[0].mixer.position")
         return {"rope_parameters": write_rotary(rotary, heads.head_dim)}

@@ -127,7 +127,7 @@ def _layers(names: Collection[str]) -> tuple[Spelling, list[str]]:
         }
         if prefixes:
             return spelling, [prefixes[number] for number in sorted(prefixes)]
-    cause = "no tensors predict tokens after the next in a way that is read"
+    cause = "no prediction layers of a known form were found"
     raise CheckpointError("further_tokens", cause, REMEDY)
 
 

@@ -112,7 +112,7 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
         raise CheckpointError(orphans[0], "the family's format has no place for this parameter", "use another family")
     twice = sorted(name for (name, _), count in uses.items() if count > 1)
     if twice:
-        raise CheckpointError(twice[0], "two weight rules claim this parameter", "this is a mistake in the family")
+        raise CheckpointError(twice[0], "two weight rules claim this parameter", "this is a bug in the family")
     return model_rules
 
 

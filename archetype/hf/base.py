@@ -86,7 +86,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
         """
         if every_n_layers != 1 or offload:
             name = "offload" if offload else "every_n_layers"
-            raise SpecError(name, "is not known to models of type archetype", "let all blocks be computed again")
+            raise SpecError(name, "is not known to models of type archetype", "recompute all blocks")
         recompute_blocks(self, "blocks")
 
     def activation_checkpointing_disable(self) -> None:
@@ -113,7 +113,7 @@ def refuse(arguments: dict[str, Any]) -> None:
     """
     for name, value in arguments.items():
         if name not in HARMLESS and value is not None and value is not False:
-            raise SpecError(name, "is no input of a model of type archetype", "leave it out")
+            raise SpecError(name, "is not an input of models of type archetype", "leave it out")
 
 
 def check_kind(model: ArchetypePreTrainedModel, fits: bool, does: str) -> None:

@@ -123,7 +123,7 @@ class ArchetypeCache(Cache):
         if self.state is None or length >= self.seen:
             return
         if not self.is_croppable:
-            cause = "what was read cannot be forgotten by a recurrence, a window, or rows of several lengths"
+            cause = "tokens cannot be removed from a recurrence, a window, or rows of several lengths"
             raise SpecError(NAME, cause, "generate without a draft model, or one row at a time")
         lengths = torch.full_like(self.state.lengths, length)
         self.state, self.seen = State(lengths, self.state.layers, self.state.capacity), length
@@ -155,6 +155,6 @@ def cache_of(value: Any, use_cache: bool) -> ArchetypeCache | None:
     if value is None:
         return ArchetypeCache() if use_cache else None
     if not isinstance(value, ArchetypeCache):
-        cause = f"is a {type(value).__name__}, and this model goes on from an ArchetypeCache"
-        raise SpecError(NAME, cause, "give what an earlier pass has returned")
+        cause = f"is a {type(value).__name__}, but this model needs an ArchetypeCache"
+        raise SpecError(NAME, cause, "pass the cache that an earlier call returned")
     return value

@@ -73,7 +73,7 @@ def read_on(
 ) -> Pass:
     """Run a pass of a causal model from a cache, or over whole sequences, or over several documents in a row."""
     if types is not None and bool(types.any()):
-        raise SpecError("token_type_ids", "are read by no model that writes text", "leave them out")
+        raise SpecError("token_type_ids", "are not supported by causal models", "leave them out")
     rows, (batch, length) = Rows.of(mask, tokens.shape[1]), tokens.shape
     moved = rows.moved(tokens)
     if past is None and rows.num_tokens is None and (documents := documents_of(position_ids)) is not None:

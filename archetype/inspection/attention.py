@@ -36,7 +36,7 @@ def attention_path(trace: Trace, layer: int | str) -> str:
     """
     paths = attention_paths(trace)
     if not paths:
-        raise SpecError("attention", "no layer of this model attends", "look at another view")
+        raise SpecError("attention", "this model has no attention", "choose another view")
     if layer in paths:
         return str(layer)
     if isinstance(layer, str) and layer.rpartition(".")[2] in ("mixer", "cross"):
@@ -232,7 +232,7 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
         raise SpecError("head", "belongs to a layer, and none is named", "give its layer as well")
     paths = attention_paths(trace) if layer is None else [attention_path(trace, layer)]
     if not paths:
-        raise SpecError("attention", "no layer of this model attends", "look at another view")
+        raise SpecError("attention", "this model has no attention", "choose another view")
     if head is not None:
         steps = attention_steps(trace, paths[0])
         count = steps.weights.shape[1]

@@ -105,9 +105,9 @@ def attribution_view(
     """
     model, stack = trace.model, answering_stack(trace)
     if not isinstance(model, Decoder | Encoder | EncoderDecoder) or model.lm_head is None:
-        raise SpecError("attribution", "is for heads over tokens", "look at the lens")
+        raise SpecError("attribution", "needs a head over the vocabulary", "use the lens instead")
     if not stacks(model)[stack].residual.is_sum:
-        raise SpecError("attribution", "the residual stream of this model is no sum", "look at the lens")
+        raise SpecError("attribution", "this model's residual stream is not a plain sum", "use the lens instead")
     assert trace.logits is not None
     length, vocab_size = trace.logits.shape[1:]
     if not -length <= position < length:
@@ -130,8 +130,8 @@ def attribution_view(
         path = point.removesuffix(".out")
         added = added_by(trace, path)
         if added is None:
-            cause = f"the output of {path} is not its input plus what its parts give"
-            raise SpecError("attribution", cause, "look at the lens")
+            cause = f"the output of {path} is not its input plus the outputs of its parts"
+            raise SpecError("attribution", cause, "use the lens instead")
         if (source := reinjected.get(index)) is not None:
             again = trace[f"{path}.in"] - trace[points[index]]
             parts.append(part(f"layer {index} input of layer {source}", "embedding", again[0, position]))
@@ -158,8 +158,8 @@ def frozen_norm(trace: Trace, path: str, x: Float[Tensor, "D"]) -> FrozenNorm:
     """
     norm, frozen = trace.model.get_submodule(path), shown_parts(trace.model)[path].frozen
     if frozen is None:
-        cause = f"the last norm, {type(norm).__name__}, is no sum over parts"
-        raise SpecError("attribution", cause, "look at the lens")
+        cause = f"the last norm, {type(norm).__name__}, cannot be split into parts"
+        raise SpecError("attribution", cause, "use the lens instead")
     return frozen(norm, x)
 
 
@@ -168,7 +168,7 @@ def _row(head: LanguageModelHead, embedding: Any, token: int) -> tuple[Float[Ten
     table = embedding if head.weight is None else head.weight
     if head.dense is not None or not isinstance(table, Tensor):
         cause = "the head transforms its vectors" if head.dense is not None else "its table has few bits"
-        raise SpecError("attribution", f"{cause}: a logit is no sum over parts", "look at the lens")
+        raise SpecError("attribution", f"{cause}: a logit cannot be split into parts", "use the lens instead")
     return table[token].double() * head.spec.scale, 0.0 if head.bias is None else float(head.bias[token])
 
 

@@ -96,7 +96,7 @@ def experts_view(trace: Trace, layer: int | str | None = None) -> ExpertsView:
     start = "" if layer is None else f"{layer_path(trace.model, layer)}."
     routings = [_routing(trace, path) for path in mixture_paths(trace) if path.startswith(start)]
     if not routings:
-        raise SpecError("experts", "there is no mixture of experts here", "look at another view")
+        raise SpecError("experts", "the model has no mixture of experts", "choose another view")
     count = len(routings[0].chosen)
     texts = trace.inputs.tokens
     tokens = texts if len(texts) == count else tuple(map(str, range(count)))

@@ -40,7 +40,7 @@ def answering_stack(trace: Trace) -> str:
     paths = stacks(trace.model)
     if not paths or trace.logits is None:
         kind = trace.model.spec.kind
-        raise SpecError("lens", f"this model of kind {kind} has no layers before a head", "look at another view")
+        raise SpecError("lens", f"this model of kind {kind} has no layers before a head", "choose another view")
     return _last_stack(trace.model)
 
 

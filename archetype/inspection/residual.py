@@ -49,7 +49,7 @@ def main_stack(trace: Trace) -> str:
     paths = stacks(trace.model)
     if not paths:
         kind = trace.model.spec.kind
-        raise SpecError("residual", f"a model of kind {kind} has no residual stream", "look at another view")
+        raise SpecError("residual", f"a model of kind {kind} has no residual stream", "choose another view")
     return next((path for path in ("decoder", "global_model") if path in paths), next(iter(paths)))
 
 

@@ -150,9 +150,9 @@ def _check_metric(metric: Metric, is_text: bool) -> None:
     """
     of_windows = [name for name in ("length", "positions", "skip") if getattr(metric, name)]
     if not is_text and of_windows:
-        raise SpecError(f"metric.{of_windows[0]}", "is of a text, and these examples are drawn", "leave it out")
+        raise SpecError(f"metric.{of_windows[0]}", "needs text, but the data are generated examples", "leave it out")
     if is_text and metric.data:
-        raise SpecError("metric.data", "is of drawn examples, and this is a text", "leave it out")
+        raise SpecError("metric.data", "needs generated examples, but the data are text", "leave it out")
     if of_windows == ["skip"]:
         raise SpecError("metric.skip", "has no effect without positions or length", "add one, or leave it out")
 
@@ -195,7 +195,7 @@ def _check_matched(arms: Sequence[Arm], matched: Match) -> None:
     limits = {"params": "non_embedding", "flops": "flops_per_token", "state": "state_bytes"}
     for arm, values in zip(arms[1:], others, strict=True):
         if values["tokens"] != control["tokens"] and arm.recipe.batch_size == arms[0].recipe.batch_size:
-            raise SpecError(f"arms.{arm.name}", "learns from another number of tokens", "give it the same row length")
+            raise SpecError(f"arms.{arm.name}", "trains on another number of tokens", "give it the same row length")
         for field, name in limits.items():
             share: float | None = getattr(matched, field)
             off = abs(values[name] - control[name]) / max(1.0, control[name])

@@ -70,7 +70,7 @@ def choose_experiment(
     """
     specs = {name: _comparable(source) for name, source in zip(_names(sources), sources, strict=True)}
     if len(specs) < 2:
-        raise SpecError("MODEL...", "is one model, and nothing to compare it with", "name another")
+        raise SpecError("MODEL...", "names one model only", "name another to compare it with")
     data = str(Path(data).absolute()) if Path(data).exists() else data
     study = TrainedStudy(_part(specs, data, TOKENS_PER_STEP), "full", data_folder, store)
     settings = f"{fingerprint(study.part)} {study.data[0].sha256} {minutes:g} {workers}"

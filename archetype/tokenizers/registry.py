@@ -100,7 +100,7 @@ def train_tokenizer(
         cause = f"{vocab_size} is too small for {kind}"
         raise DataError("vocab_size", cause, f"use at least {tokenizer.vocab_size}")
     if vocab_size not in (None, tokenizer.vocab_size) and not cls.learns_vocabulary:
-        cause = f"a tokenizer of kind {kind} has {tokenizer.vocab_size} tokens here, whatever is asked for"
+        cause = f"a tokenizer of kind {kind} always has {tokenizer.vocab_size} tokens here"
         raise DataError("vocab_size", cause, "leave it out")
     return tokenizer
 

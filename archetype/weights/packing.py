@@ -19,7 +19,7 @@ def check_type(weights: str) -> None:
         SpecError: it does not.
     """
     if weights not in TYPES:
-        cause = f"{weights!r} is no type that matrices are packed in"
+        cause = f"{weights!r} is not a type of packed weights"
         raise SpecError("weights", cause, f"use {', '.join(TYPES[:-1])} or {TYPES[-1]}")
 
 

@@ -59,7 +59,7 @@ class FileTensors(Tensors):
         except (RuntimeError, ValueError, IndexError):
             shapes = " and ".join(str(list(self._header.entries[one].shape)) for one in stored)
             cause = f"has shape {shapes}, which does not fit the file's heads"
-            raise CheckpointError(f"{self._header.place}: {stored[0]}", cause, "is it the whole file?") from None
+            raise CheckpointError(f"{self._header.place}: {stored[0]}", cause, "is the file complete?") from None
 
     def mapped(self, name: str) -> Tensor:
         """Return a tensor in the requested dtype: a view of the file if it is stored so, else a copy."""

@@ -157,12 +157,12 @@ def _put_vocabulary(
 def _compare(file: Path, tensors: dict[str, Stored]) -> None:
     read = read_header(file).entries
     if read.keys() != tensors.keys():
-        raise CheckpointError(str(file), "does not hold the tensors that were written", "is the disk sound? try again")
+        raise CheckpointError(str(file), "does not hold the tensors that were written", "check the disk, try again")
     for name, (kind, data) in tensors.items():
         entry, written = read[name], data.reshape(-1).view(torch.uint8).numpy()
         stored = np.memmap(file, np.uint8, "r", entry.offset, entry.num_bytes)
         if entry.type != kind.upper() or not np.array_equal(stored, written):
-            raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
+            raise CheckpointError(name, "reads back differently than it was written", "check the disk, try again")
 
 
 def _differing_prompts(file: Path, tokenizer: Tokenizer, row: list[int]) -> Iterator[str]:

@@ -25,7 +25,7 @@ NUMBERS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 
 FLOAT, STRING, ARRAY = 6, 8, 9
 MAX_DIMENSIONS = 4
 MAX_NAME = 2**16  # bytes of the name of a key or a tensor
-AGAIN = "is it the whole file? download it again"
+AGAIN = "is the file complete? download it again"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def read_header(path: Path) -> Header:
         entries |= header.entries
     expected = headers[0].metadata.get(PART_TENSORS, len(entries))
     if expected != len(entries):
-        raise CheckpointError(str(files[0]), f"has {len(entries)} tensors in all parts, and says {expected}", AGAIN)
+        raise CheckpointError(str(files[0]), f"has {len(entries)} tensors in all parts instead of {expected}", AGAIN)
     return Header(str(files[0]), headers[0].metadata, entries)
 
 
@@ -122,7 +122,7 @@ def _parts(path: Path) -> list[Path]:
         for number in range(1, int(name["count"]) + 1)
     ]
     if missing := next((file for file in files if not file.exists()), None):
-        raise CheckpointError(str(missing), "is missing, and the other parts do nothing without it", "download it")
+        raise CheckpointError(str(missing), "is missing, and the model needs all its parts", "download it")
     return files or [path]
 
 

@@ -74,7 +74,7 @@ def read_gguf(
     spec = assign(spec, list(overrides))
     if spec.num_layers > len(rest.entries):  # refuse before building that many layers
         cause = f"describes {spec.num_layers} layers, and there are only {len(rest.entries)} tensors"
-        raise CheckpointError(header.place, cause, "is it the whole file?")
+        raise CheckpointError(header.place, cause, "is the file complete?")
     model = build_on_meta(spec)
     try:
         rules = for_model(target.rules, spec.num_layers, shapes_of(model))

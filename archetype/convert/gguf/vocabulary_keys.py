@@ -38,7 +38,7 @@ def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | Non
             raise DataError(f"{place}: {PREFIX}.{name}", "is missing or of another type", "convert the model again")
         if name not in ("tokens", "merges") and value is not None and len(value) != len(tokens):
             cause = f"has {len(value)} items, and there are {len(tokens)} tokens"
-            raise DataError(f"{place}: {PREFIX}.{name}", cause, "is it the whole file?")
+            raise DataError(f"{place}: {PREFIX}.{name}", cause, "is the file complete?")
     special = {key.removesuffix(ID): keys.pop(key) for key in [*keys] if key.endswith(ID)}
     if wrong := next((role for role, id in special.items() if not isinstance(id, int) or id >= len(tokens)), None):
         raise DataError(f"{place}: {PREFIX}.{wrong}{ID}", f"{special[wrong]!r} is no token", "convert the model again")

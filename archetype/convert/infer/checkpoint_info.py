@@ -182,7 +182,7 @@ class CheckpointInfo:
         """Return the rows and columns of a matrix."""
         shape = self.shapes[tensor]
         if len(shape) != 2 or not all(shape):
-            raise CheckpointError(tensor, f"has shape {list(shape)} where a matrix should be", "is the file whole?")
+            raise CheckpointError(tensor, f"has shape {list(shape)} where a matrix should be", "is the file complete?")
         return shape
 
     def activation(self, gated: bool) -> Activation:

@@ -134,12 +134,12 @@ def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[
         if match := re.fullmatch(r"(.*?)\.(\d+)\..+", name):
             groups.setdefault(match[1], []).append(int(match[2]))
     if not groups:
-        raise CheckpointError(info.config.place, "no tensor is of a numbered layer", "is this a decoder?")
+        raise CheckpointError(info.config.place, "no tensor belongs to a numbered layer", "is this a decoder?")
     prefix = max(groups, key=lambda group: len(groups[group]))
     numbers = sorted(set(groups[prefix]))
     if numbers != list(range(len(numbers))):
         absent = min(set(range(len(numbers))) - set(numbers))
-        raise CheckpointError(f"{prefix}.{absent}", "no tensor is of this layer", "is the checkpoint complete?")
+        raise CheckpointError(f"{prefix}.{absent}", "no tensor belongs to this layer", "is the checkpoint complete?")
     return prefix, numbers
 
 

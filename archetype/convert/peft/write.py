@@ -100,7 +100,7 @@ def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[
     for rule in rules:
         if (module := rule.hf.rpartition(".")[0]) in modules:
             if rule.shape is not None or rule.expert is not None:
-                raise CheckpointError(rule.params[0], "cannot stand beside a peft adapter", "export it merged")
+                raise CheckpointError(rule.params[0], "cannot be saved next to a PEFT adapter", "export it merged")
             tensor = joined(rule, state)
             modules[module][rule.hf] = tensor.T if rule.transposed else tensor
     return modules

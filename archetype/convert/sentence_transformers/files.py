@@ -169,4 +169,4 @@ def read_json(files: Files, name: str, place: str = "") -> Any:
         return json.loads(files.get(name, b"{}"))
     except ValueError:
         place = f"{place}/{name}" if place else name
-        raise CheckpointError(place, "is not JSON", "is the file whole?") from None
+        raise CheckpointError(place, "is not JSON", "is the file complete?") from None

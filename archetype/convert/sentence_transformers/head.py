@@ -63,7 +63,7 @@ def read_head(files: Files) -> SentenceEmbeddingHead | None:
             case "Dropout" if pooling:
                 pass  # only used in training
             case _:
-                cause = f"a module {kind} here is not known"
+                cause = f"a module {kind} is not supported here"
                 raise CheckpointError(f"{MODULES}: {path or kind}", cause, "give --pooling")
     if not pooling:
         return None
@@ -142,7 +142,7 @@ def _read_dense(config: Mapping[str, Any], path: str) -> DenseLayer:
     if name not in known:
         raise CheckpointError(f"{path}/{CONFIG}: activation_function", f"{name!r} is not known", "give --pooling")
     if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-        raise CheckpointError(f"{path}/{CONFIG}", "is not of a plain layer on a text's vector", "give --pooling")
+        raise CheckpointError(f"{path}/{CONFIG}", "is not a plain layer on the sentence vector", "give --pooling")
     width = config.get("out_features")
     if type(width) is not int or width < 1:
         raise CheckpointError(
@@ -154,7 +154,7 @@ def _read_dense(config: Mapping[str, Any], path: str) -> DenseLayer:
 def _dense_config(layer: DenseLayer, width: int) -> dict[str, Any]:
     names = {activation: name for name, activation in ACTIVATIONS.items()}
     if layer.activation not in names:
-        cause = f"{layer.activation.kind} is none of sentence-transformers' own"
+        cause = f"{layer.activation.kind} is not an activation of sentence-transformers"
         raise CheckpointError("head.layers: activation", cause, "keep the run directory")
     return {
         "in_features": width, "out_features": layer.width, "bias": layer.bias,
