@@ -40,7 +40,7 @@ def shares_sum_to_whole(subject: Subject) -> None:
                 parameter.data = _share(parameter.data, plan.parameters[name], rank)
             plan.resize(rank)
             gathers = plan.gathered is not None
-            results.append(module(*(_alone(one, rank, left[rank]) for one in copy.deepcopy(arguments))))
+            results.append(module(*(_alone(argument, rank, left[rank]) for argument in copy.deepcopy(arguments))))
         if len(results) == PROCESSES:
             is_split = True
             joined = torch.cat(results, -1) if gathers else sum(results[1:], results[0])
@@ -63,7 +63,7 @@ def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[A
     for path, module in modules.items():
 
         def keep(module: nn.Module, arguments: Any, result: Tensor, path: str = path) -> None:
-            inputs = (Table(one) if any(one is table for table in tables) else one for one in arguments)
+            inputs = (Table(x) if any(x is table for table in tables) else x for x in arguments)
             calls[path] = copy.deepcopy(tuple(inputs)), result.clone()
 
         handles.append(module.register_forward_hook(keep))

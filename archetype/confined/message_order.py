@@ -43,14 +43,14 @@ def writes_in_order(environment: Environment, source: str) -> bool:
         return False
     ((place, loop),) = loops
     loop.iter = nodes.Const(None)  # the one use that is allowed
-    named = [one.name for one in tree.find_all(nodes.Name)]
-    behind = [one.name for part in tree.body[place + 1 :] for one in _names(part)]
+    named = [name.name for name in tree.find_all(nodes.Name)]
+    behind = [name.name for part in tree.body[place + 1 :] for name in _names(part)]
     return (
         not loop.recursive
         and loop.test is None
         and CARRIED.isdisjoint(named)
         and behind.count(PROMPT) == named.count(PROMPT)
-        and not any(_reads_others(one, names) for one in tree.find_all(nodes.Node))
+        and not any(_reads_others(node, names) for node in tree.find_all(nodes.Node))
         and all(map(_asks_of_the_past, loop.body))
     )
 

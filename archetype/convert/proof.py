@@ -85,8 +85,8 @@ def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = Fal
         remedy = "check what is assumed, correct it with --set NAME=VALUE, and import it with --accept-unproved"
         raise CheckpointError(place, f"nothing proves how {family.name} is read: {reason}", remedy) from None
     if proof.fault:
-        said = ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
-        remedy = f"leave out --set {said}" if said else "no layout known here agrees: see docs/adding_a_family.md"
+        options = ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
+        remedy = f"leave out --set {options}" if options else "no layout known here agrees: see docs/adding_a_family.md"
         raise CheckpointError(place, f"read so, {family.name} differs from {proof.by}: {proof.fault}", remedy)
 
 

@@ -107,7 +107,7 @@ class Cards:
         inner.branches = SUM / 2 + GAP
         place = f"{stack.prefix}blocks.{'*' if 1 < len(stack.stack.layers) == len(kind.layers) else label(kind.layers)}"
         put_branches(inner, place, kind, stack, costs, branch)
-        parts = [one for one in inner.layout.containers if one.kind in ("mixer", "cross", "feedforward")]
+        parts = [box for box in inner.layout.containers if box.kind in ("mixer", "cross", "feedforward")]
         _put_source(inner, place)
         left, bottom, right, top = inner.layout.bounds
         frame = Container(f"{place}.{'.'.join(branch)}.card", left - GAP / 2, bottom - GAP, right - left + GAP,
@@ -118,7 +118,7 @@ class Cards:
         if costs.count > 1:
             edge = frame.y + frame.h
             inner.layout.notes.append(Note(frame.x + frame.w - GAP, edge, f"× {costs.count}", "end", "fold"))
-        heading = f"{number}  {' ∥ '.join(one.label for one in parts)}"
+        heading = f"{number}  {' ∥ '.join(box.label for box in parts)}"
         lines = list(_wrapped(heading, "; ".join(_facts(number, users)), max(frame.w, CAPTION)))
         card, height = Layout(), LINE * len(lines) + 6
         card.join(inner.layout, -frame.x, height - frame.y)

@@ -24,7 +24,7 @@ class ReportCosts:
         self.stacks = {stack.prefix: stack for stack in stacks}
         parts = [part for stack in stacks for group in stack.groups for part in group.cost.contents.values()]
         formulas = (formula for row in report.rows for formula in row.formulas.values())
-        self.symbols = symbol_names(formulas, {one for part in parts for one in part.symbols})
+        self.symbols = symbol_names(formulas, {symbol for part in parts for symbol in part.symbols})
 
     def take(self, *modules: str) -> Cost:
         """Take the cost of modules outside the blocks."""

@@ -78,4 +78,4 @@ def _state(layout: Layout, link: Link, gutter: float) -> None:
 
 
 def _blocks(layout: Layout, prefix: str = "") -> list[Container]:
-    return [one for one in layout.containers if one.kind == "block" and one.id.startswith(prefix)]
+    return [box for box in layout.containers if box.kind == "block" and box.id.startswith(prefix)]

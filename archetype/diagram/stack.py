@@ -209,7 +209,8 @@ def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None
     )
     if rail.legible is not None:  # contents are drawn elsewhere
         box = rail.sized(box)
-        rail.layout.add(replace(box, x=max(one.x + one.w for one in rail.layout.boxes) + 3 * MARGIN, y=rail.y - H))
+        right = max(other.x + other.w for other in rail.layout.boxes)
+        rail.layout.add(replace(box, x=right + 3 * MARGIN, y=rail.y - H))
         return
     mixer = next(one for one in containers if one.kind == "mixer" and one.id.startswith(stack.prefix))
     right, middle = mixer.x + mixer.w, mixer.y + mixer.h / 2

@@ -78,7 +78,7 @@ def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any]
         raise CheckpointError("further_tokens", f"a model of kind {model.kind} has no such layers to read", REMEDY)
     rules = family.format.rules_for(model)
     predictions = read_predictions(names, rules, model)
-    used, patterns = {one.hf for one in predictions.rules}, [re.compile(pattern) for pattern in family.format.ignored]
+    used, patterns = {rule.hf for rule in predictions.rules}, [re.compile(pattern) for pattern in family.format.ignored]
     left_out = tuple(name for name in names if name in predictions.copies or any(p.fullmatch(name) for p in patterns))
     reading = family.reading or InferenceReport((), len(names) - len(left_out), (), (), (), ())
     reading = replace(reading, left_out=tuple(name for name in left_out if name not in used))

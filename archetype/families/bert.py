@@ -74,7 +74,7 @@ def bert(
         embedding=Embedding(
             position=position, scale=embedding_scale, num_token_types=num_token_types, norm=norm, dropout=dropout
         ),
-        layers=cycle(num_layers, *(block.replace(mixer=block.mixer.replace(pattern=one)) for one in patterns)),
+        layers=cycle(num_layers, *(block.replace(mixer=block.mixer.replace(pattern=pattern)) for pattern in patterns)),
         head=head or MaskedLanguageModelHead(activation=head_activation or activation, norm=norm, tied=tied),
         initialization=NormalInitialization(std=std),
         **model,

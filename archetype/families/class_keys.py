@@ -65,7 +65,7 @@ def releases() -> tuple[Release, ...]:
 
 def nearest(known: Collection[Release], release: Release) -> Release:
     """Return the newest known release up to this one; the oldest if all are later."""
-    return max((one for one in known if one <= release), default=min(known))
+    return max((candidate for candidate in known if candidate <= release), default=min(known))
 
 
 def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mapping[str, Any] | None:
@@ -109,9 +109,9 @@ def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool 
         return
     if (installed := _installed()) is not None and releases()[0] <= release_of(installed) < newest:
         before = class_keys(release_of(installed)).get(kind)
-        said = "" if before is None else ", ".join(sorted(values.keys() & (before.defaults.keys() ^ read.keys())))
-        if said:
-            cause = f"transformers {dotted(newest)} reads {said} otherwise than {installed}, which is installed"
+        differing = "" if before is None else ", ".join(sorted(values.keys() & (before.defaults.keys() ^ read.keys())))
+        if differing:
+            cause = f"transformers {dotted(newest)} reads {differing} otherwise than {installed}, which is installed"
             _warn(f"{place}: {cause}; the model is what the {kind} classes of {dotted(newest)} make of it")
     unread = sorted(values.keys() - read.keys() - BOOKKEEPING - OF_TRAINING)
     if is_later(values) and unread and not is_registered:

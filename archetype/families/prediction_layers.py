@@ -136,7 +136,7 @@ def _block(
 ) -> tuple[int, list[Rule]]:
     """Return the last layer of the model whose tensor names match a block's, and the block's rules."""
     for layer in reversed(range(len(model.layers))):
-        own = [one for one in (r.for_layer(layer) for r in rules) if one.params[0].startswith(f"blocks.{layer}.")]
+        own = [rule for rule in (r.for_layer(layer) for r in rules) if rule.params[0].startswith(f"blocks.{layer}.")]
         match = re.match(rf"(?:.*?\.)?{layer}\.", own[0].hf) if own else None
         if match is None:
             continue
@@ -145,10 +145,10 @@ def _block(
             place = f"further_tokens.blocks.{number}."
             return layer, [
                 replace(
-                    one,
-                    hf=prefix + one.hf.removeprefix(match[0]),
-                    params=tuple(place + param.removeprefix(f"blocks.{layer}.") for param in one.params),
+                    rule,
+                    hf=prefix + rule.hf.removeprefix(match[0]),
+                    params=tuple(place + param.removeprefix(f"blocks.{layer}.") for param in rule.params),
                 )
-                for one in own
+                for rule in own
             ]
     raise CheckpointError(prefix, "predicts further tokens by a block that no layer of the model is like", REMEDY)

@@ -26,7 +26,7 @@ def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: i
         router=SoftmaxRouter(renormalize=True), balance_loss=0.001,
     )  # fmt: skip
     delta = model.layers[0].replace(mixer=GatedDeltaNet(num_heads=32, num_key_heads=16, eps=eps))
-    layers = tuple(one if layer % 4 == 3 else delta for layer, one in enumerate(model.layers))
+    layers = tuple(block if layer % 4 == 3 else delta for layer, block in enumerate(model.layers))
     return model.replace(layers=layers)
 
 

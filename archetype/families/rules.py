@@ -84,8 +84,8 @@ def _alternatives(hf: str, param: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     if left is None:
         yield hf, tuple(params)
     else:
-        for name, one in zip(left[1].split(","), params, strict=True):
-            yield from _alternatives(hf.replace(left[0], name, 1), one)
+        for name, name_here in zip(left[1].split(","), params, strict=True):
+            yield from _alternatives(hf.replace(left[0], name, 1), name_here)
 
 
 def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Rule]:
@@ -100,8 +100,8 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
     all_rules: list[Rule] = []
     for template in rules:
         if "{name}" in template.hf:
-            taken = {name for one in all_rules for name in one.params}
-            all_rules += [one for one in _for_each_name(template, shapes) if taken.isdisjoint(one.params)]
+            taken = {name for earlier in all_rules for name in earlier.params}
+            all_rules += [further for further in _for_each_name(template, shapes) if taken.isdisjoint(further.params)]
         else:
             all_rules += _fill_in(template, num_layers, shapes)
     model_rules = [r for r in all_rules if any(name in shapes for name in r.params)]

@@ -47,7 +47,7 @@ def _read_layers(config: Config, values: Values) -> Values:
     size = config.optional_size("sliding_window")
     size = size if config.flag("use_sliding_window", False) else None
     patterns = read_patterns(config, number, size, lambda i: SLIDING if size and not turned[i] else FULL)
-    return {"without_rope": tuple(i for i, one in enumerate(turned) if not one), "patterns": patterns}
+    return {"without_rope": tuple(i for i, is_rotated in enumerate(turned) if not is_rotated), "patterns": patterns}
 
 
 def _write_layers(model: Decoder) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def switch(*, num_experts: int, balance_loss: float = 0.01, **design: Any) -> En
         sparse = stack.layers[1].replace(
             feedforward=MixtureOfExperts(expert=stack.layers[1].feedforward, **sizes, **settings)
         )
-        return stack.replace(layers=tuple(sparse if layer % 2 else one for layer, one in enumerate(stack.layers)))
+        return stack.replace(layers=tuple(sparse if layer % 2 else block for layer, block in enumerate(stack.layers)))
 
     return dense.replace(encoder=with_experts(dense.encoder), decoder=with_experts(dense.decoder))
 

@@ -149,7 +149,7 @@ def rules(model: ModelSpec) -> tuple[Rule, ...]:
     """.replace("NETWORK", network)
     )
     head = weight_rules("classification_head.{dense,out_proj}   {classifier.dense,classifier}")
-    return (*(replace(one, hf=f"{prefix}{one.hf}") for one in body), *head)
+    return (*(replace(rule_of_body, hf=f"{prefix}{rule_of_body.hf}") for rule_of_body in body), *head)
 
 
 def t5_format(model_type: str, name: str, keys: ConfigTable) -> Format:

@@ -39,7 +39,7 @@ class ArchetypePreTrainedModel(PreTrainedModel):
     def _draw(self, module: nn.Module, name: str, tensor: Tensor) -> None:
         """Initialize one tensor in place, from a generator seeded by its name."""
         if "_places" not in self.__dict__:
-            self.__dict__["_places"] = {one: name.removeprefix("network.") for name, one in self.named_modules()}
+            self.__dict__["_places"] = {child: name.removeprefix("network.") for name, child in self.named_modules()}
             self.__dict__["_seed"] = int(torch.randint(2**31, ()))
         spec, place = self.architecture, self.__dict__["_places"].get(module, "")
         own = OwnTensor(module, name, f"{place}.{name}" if place else name, tensor)

@@ -48,7 +48,7 @@ class ArchetypeConfig(PretrainedConfig):
     def describe(self, spec: ModelSpec) -> None:
         """Set the specification."""
         self.spec = spec.dump()
-        self.extensions = [one.model_dump(mode="json") for one in extensions_of([spec])]
+        self.extensions = [extension.model_dump(mode="json") for extension in extensions_of([spec])]
         self.is_encoder_decoder = spec.reads_source
         self.tie_word_embeddings = False  # a head that shares the table has no weights of its own to be tied
         self._architecture = spec

@@ -138,14 +138,14 @@ class AttentionHead(View):
         weights = self.weights.masked_fill(self.masked.isneginf(), torch.nan)  # drawn like pairs that are not allowed
         steps = ((self.scores, "1  score  q·k", low, high, "cividis"), (self.masked, "2  masked", low, high, "cividis"),
                  (weights, "3  weight, after the softmax", 0.0, 1.0, "viridis"))  # fmt: skip
-        for index, (one, (cells, heading, start, end, colors)) in enumerate(zip(axes, steps, strict=True)):
+        for index, (axis, (cells, heading, start, end, colors)) in enumerate(zip(axes, steps, strict=True)):
             image = figures.heat_map(
-                one, cells, self.queries if index == 0 else (), self.keys, colors=colors, low=start, high=end
+                axis, cells, self.queries if index == 0 else (), self.keys, colors=colors, low=start, high=end
             )
-            figures.title(one, heading)
-            figures.color_bar(figure, image, one, "")
-            one.set_aspect("equal", adjustable="box")
-            one.set_xlabel("keys", fontsize=8)
+            figures.title(axis, heading)
+            figures.color_bar(figure, image, axis, "")
+            axis.set_aspect("equal", adjustable="box")
+            axis.set_xlabel("keys", fontsize=8)
         axes[0].set_ylabel("queries", fontsize=8)
         figure.suptitle(f"{self.path}, head {self.head}\n", x=0.01, ha="left", fontsize=12, color=figures.INK)
         return figure

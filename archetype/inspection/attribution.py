@@ -147,7 +147,7 @@ def attribution_view(
                 rest = x[0, position].double() - heads[:, position].double().sum(0) * scale
                 parts.append(part(f"layer {index} bias of o", "bias", rest))
     parts.append(Contribution("biases of the last norm and head", "bias", float(constant @ row) + bias))
-    return AttributionView(position, token, name(token), sum(one.logit for one in parts), parts)
+    return AttributionView(position, token, name(token), sum(contribution.logit for contribution in parts), parts)
 
 
 def frozen_norm(trace: Trace, path: str, x: Float[Tensor, "D"]) -> FrozenNorm:

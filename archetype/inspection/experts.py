@@ -28,49 +28,49 @@ class ExpertsView(View):
     def table(self) -> Table:
         """Tabulate one mixture per row."""
         rows = []
-        for one in self.routings:
-            load = "  ".join(f"{value:.0%}" for value in one.load.tolist())
-            rows.append(
-                (one.path, load, f"{float(one.entropy.mean()):.3f}", f"{len(one.load) * float(one.load.max()):.2f}")
-            )
+        for routing in self.routings:
+            load = "  ".join(f"{value:.0%}" for value in routing.load.tolist())
+            entropy, most = float(routing.entropy.mean()), len(routing.load) * float(routing.load.max())
+            rows.append((routing.path, load, f"{entropy:.3f}", f"{most:.2f}"))
         return Table(("mixture", "load of each expert", "router entropy", "most over even"), rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
         """Return each token's experts with their weights."""
         names = ("weights", "load", "entropy")
         mixtures = [
-            {"path": one.path, "chosen": one.chosen.tolist()} | {name: rounded(getattr(one, name)) for name in names}
-            for one in self.routings
+            {"path": routing.path, "chosen": routing.chosen.tolist()}
+            | {name: rounded(getattr(routing, name)) for name in names}
+            for routing in self.routings
         ]
         return {"tokens": [*self.tokens], "mixtures": mixtures}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the routings as tensors by path."""
         return {
-            f"{one.path}.{name}": getattr(one, name)
-            for one in self.routings
+            f"{routing.path}.{name}": getattr(routing, name)
+            for routing in self.routings
             for name in ("chosen", "weights", "load", "entropy")
         }
 
     def draw(self) -> "Figure":
         """Draw for each mixture the weights by token and expert, and the load next to it."""
         width = max(4.5, min(11.0, 0.24 * len(self.tokens) + 1.5))
-        heights = [max(1.3, 0.17 * len(one.load) + 0.5) for one in self.routings]
+        heights = [max(1.3, 0.17 * len(routing.load) + 0.5) for routing in self.routings]
         figure = figures.new_figure(width + 2.4, sum(heights) + 1.4)
         grid = figure.subplots(
             len(heights), 2, squeeze=False, width_ratios=(width, 1.6), height_ratios=heights, sharey="row"
         )
         image = None
-        for row, one in enumerate(self.routings):
+        for row, routing in enumerate(self.routings):
             left, right = grid[row]
-            experts = [str(number) for number in range(len(one.load))]
+            experts = [str(number) for number in range(len(routing.load))]
             names = self.tokens if row == len(heights) - 1 else ()
             image = figures.heat_map(
-                left, one.gates.T, experts, names, colors="magma", low=0.0, high=float(one.weights.max())
+                left, routing.gates.T, experts, names, colors="magma", low=0.0, high=float(routing.weights.max())
             )
-            figures.title(left, f"{one.path}: weight of each expert", 9)
-            right.barh(range(len(one.load)), one.load.tolist(), color=figures.COLORS["feedforward"], height=0.7)
-            right.axvline(1 / len(one.load), color=figures.INK, linewidth=0.8, linestyle=":")
+            figures.title(left, f"{routing.path}: weight of each expert", 9)
+            right.barh(range(len(routing.load)), routing.load.tolist(), color=figures.COLORS["feedforward"], height=0.7)
+            right.axvline(1 / len(routing.load), color=figures.INK, linewidth=0.8, linestyle=":")
             figures.plain(right)
             figures.title(right, "load", 9)
             right.tick_params(labelleft=False, left=False)

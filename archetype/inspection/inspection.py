@@ -202,7 +202,7 @@ class Inspection(View):
         ]
 
     def _answers(self) -> str:
-        return "  ".join(f"{one['name']} {one['probability']:.1%}" for one in self._best())
+        return "  ".join(f"{answer['name']} {answer['probability']:.1%}" for answer in self._best())
 
     def _id(self, token: int | str | None) -> int | None:
         if not isinstance(token, str):

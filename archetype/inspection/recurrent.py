@@ -54,7 +54,7 @@ class RecurrentView(View):
         figure = figures.new_figure(columns * width + 0.6, 1.55 * len(paths) + 0.8)
         grid = figure.subplots(len(paths), columns, squeeze=False)
         for row, path in enumerate(paths):
-            own = [one for one in self.series if one.path == path]
+            own = [series for series in self.series if series.path == path]
             for column in range(columns):
                 axes = grid[row, column]
                 if column >= len(own):

@@ -84,5 +84,5 @@ def rounded(tensor: Tensor, digits: int = 5) -> Any:
 
 def _rounded(value: Any, digits: int) -> Any:
     if isinstance(value, list):
-        return [_rounded(one, digits) for one in value]
+        return [_rounded(item, digits) for item in value]
     return float(f"{value:.{digits}g}") if value == value and abs(value) != float("inf") else None

@@ -77,9 +77,9 @@ def way(model: Model, inputs: Inputs, position: int, source: int = 0) -> Iterato
 def _ordered(scene: Scene, trace: Trace) -> Iterator[tuple[str, int | None]]:
     """Yield the ids of boxes, and of the contents around them, in the order of computation."""
     ids = [box.id for box in scene.boxes if box.kind not in ("tap", "layer")]
-    contents = {one.id for one in scene.containers if one.kind in ("mixer", "cross", "feedforward")}
+    contents = {container.id for container in scene.containers if container.kind in ("mixer", "cross", "feedforward")}
     for at, id in reversed([*enumerate(ids)]):  # put a content after its last box
-        content = next((one for one in contents if id.startswith(f"{one}.")), None)
+        content = next((content_id for content_id in contents if id.startswith(f"{content_id}.")), None)
         if content is not None:
             ids.insert(at + 1, content)
             contents.remove(content)

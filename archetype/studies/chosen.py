@@ -150,8 +150,8 @@ def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str
     times = [time_of_run(arm, study.store) for arm in arms]
     # as many evaluations as a full run, but few steps
     whole = [arm.recipe.replace(steps=NUM_EVALUATIONS, evaluate_every=1) for arm in arms]
-    fixed = sum(one.load * (one.of(recipe) - recipe.steps * one.step) for one, recipe in zip(times, whole, strict=True))
-    rest, seconds = _runs(study) * fixed, _runs(study) * sum(one.load * one.step for one in times)
+    fixed = sum(time.load * (time.of(run) - run.steps * time.step) for time, run in zip(times, whole, strict=True))
+    rest, seconds = _runs(study) * fixed, _runs(study) * sum(time.load * time.step for time in times)
     at_once = min(workers, num_cores())
     steps = max(minutes * 60 * at_once - rest, 0.0) / seconds
     if not steps >= MIN_STEPS:

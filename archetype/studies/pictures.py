@@ -28,8 +28,8 @@ def _losses(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
 
 def _trials(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
     paths, arms = part["tuning"]["paths"], part["tuning"]["arms"]
-    trials = {arm: [(*one["values"], one["loss"]) for one in about["trials"]] for arm, about in arms.items()}
-    if len(paths) == 1 and all(isinstance(one[0], int | float) for many in trials.values() for one in many):
+    trials = {arm: [(*trial["values"], trial["loss"]) for trial in about["trials"]] for arm, about in arms.items()}
+    if len(paths) == 1 and all(isinstance(trial[0], int | float) for many in trials.values() for trial in many):
         pairs = {arm: sorted(pair for pair in many if pair[1] is not None) for arm, many in trials.items()}
         curves = {arm: ([x for x, _ in many], [y for _, y in many]) for arm, many in pairs.items()}
         yield "trials", Chart(paths[0], "validation loss", curves, curves, log_x=True)
@@ -44,7 +44,7 @@ def _law(part: Mapping[str, Any]) -> Chart:
         tokens = [run["tokens"] for run in of_size]
         points[_size(parameters)] = (tokens, [run["loss"] for run in of_size])
         lines[_size(parameters)] = (tokens, [law.loss(parameters, one) for one in tokens])
-    band = [[one[name] for one in part["predicted"]] for name in ("tokens", "low", "high")]
+    band = [[prediction[name] for prediction in part["predicted"]] for name in ("tokens", "low", "high")]
     bands = {_size(part["seen"][0]["parameters"]): (band[0], band[1], band[2])}
     return Chart("tokens", "loss", lines, points, bands, log_x=True, log_y=True)
 

@@ -54,7 +54,7 @@ def reading_lines(outcome: Mapping[str, Any]) -> list[str]:
     reading = outcome.get("reading")
     if not reading:
         return []
-    words = [f'- document {one["file"]}, line {one["line"]}: "{one["words"]}"' for one in reading["document"]]
+    words = [f'- document {at["file"]}, line {at["line"]}: "{at["words"]}"' for at in reading["document"]]
     rows = [
         (part["id"], ASKS[about.get("of", "sentence")], finding_of(outcome, part), about.get("note", ""))
         for part in outcome["parts"]

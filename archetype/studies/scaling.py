@@ -225,7 +225,7 @@ class ScalingLawStudy:
     def planned_runs(self) -> list[PlannedRun]:
         """Return all trials, then all fitted and held-out runs."""
         first = self.arms[self.tokens[0]]
-        trials = [PlannedRun(arm, one, True) for size, arm in first.items() for _, one in self._trials(size)]
+        trials = [PlannedRun(arm, request, True) for size, arm in first.items() for _, request in self._trials(size)]
         arms, seeds = [arm for by_size in self.arms.values() for arm in by_size.values()], range(self.part.seeds)
         return trials + [PlannedRun(arm, self._request(arm, seed), False) for arm in arms for seed in seeds]
 
@@ -251,15 +251,15 @@ class ScalingLawStudy:
         is_timed = self.device == "cpu"
         times = {size: time_of_run(arm) if is_timed else RunTime(0.0) for size, arm in first.items()}
         planned = self.planned_runs()
-        trials = [one for one in planned if one.is_trial]
-        seconds = [time_of_run(one.arm).of(one.arm.recipe, not one.is_trial) for one in planned if is_timed]
+        trials = [run for run in planned if run.is_trial]
+        seconds = [time_of_run(run.arm).of(run.arm.recipe, not run.is_trial) for run in planned if is_timed]
         runs = len(planned) - len(trials)
         return {
             "trials": len(trials), "pairs": runs, "runs": runs + len(trials),
             "minutes": sum(seconds) / 60 if is_timed else None,
             "tokens": sum(self.tokens) * len(first) * self.part.seeds + len(trials) * self.tokens[0],
             "arms": {size: quantities(arm) | {"solved": ""} for size, arm in first.items()},
-            "seconds_per_step": {size: one.step for size, one in times.items()} if is_timed else {},
+            "seconds_per_step": {size: time.step for size, time in times.items()} if is_timed else {},
             "detectable": None, "deviation": None,
         }  # fmt: skip
 

@@ -148,7 +148,7 @@ class Search:
         """Return each candidate's validation score after this many tokens; None until its run is done."""
         results = {name: self.store.result(self._request(name, tokens)) for name in names}
         metric = self.file.metric
-        return {name: None if one is None else one.validation_score(metric) for name, one in results.items()}
+        return {name: None if result is None else result.validation_score(metric) for name, result in results.items()}
 
     def rungs(self) -> list[tuple[int, dict[str, float | None]]]:
         """Return (tokens, validation scores) of each rung that has begun."""

@@ -67,8 +67,8 @@ def value_text(value: Any, others: Sequence[Any]) -> str:
         return str(value)
     same_kind = [other for other in others if isinstance(other, Mapping) and other.get("kind") == value.get("kind")]
     fields = [name for name in value if name != "kind" and any(other.get(name) != value[name] for other in same_kind)]
-    said = [f"{name} {_plain(value[name])}" for name in fields]
-    return ", ".join([str(value["kind"]), *said] if "kind" in value else said)
+    values = [f"{name} {_plain(value[name])}" for name in fields]
+    return ", ".join([str(value["kind"]), *values] if "kind" in value else values)
 
 
 def _plain(value: Any) -> str:

@@ -174,14 +174,14 @@ class Store:
             return None
         about = read_json(folder / "state.done")
         measured = {name: read_json(folder / "measured" / f"{name}.json") for name in names}
-        values = {name: _value(one) for name, one in measured.items()}
+        values = {name: _value(value) for name, value in measured.items()}
         last = about["validation_loss"]
         return RunResult(
             values, about["has_diverged"] or not all(map(math.isfinite, values.values())), about,
             [(step, loss) for step, loss in about["validation"]], math.inf if last is None else last,
             about["validation_accuracy"], folder,
-            {name: (one["correct"], one["answers"]) for name, one in measured.items() if "answers" in one},
-            about.get("train_loss"), next((one.get("loss") for one in measured.values()), None),
+            {name: (value["correct"], value["answers"]) for name, value in measured.items() if "answers" in value},
+            about.get("train_loss"), next((value.get("loss") for value in measured.values()), None),
         )  # fmt: skip
 
     def seconds_of_silence(self, key: str) -> float:

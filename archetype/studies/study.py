@@ -95,7 +95,7 @@ class Study:
 
     def promise(self, time_of: Probes, workers: int) -> dict[str, Any]:
         """Return the expected time of all runs on the CPU; see `times.promised`."""
-        planned = [one for study in self.studies.values() if study.device == "cpu" for one in study.planned_runs()]
+        planned = [run for study in self.studies.values() if study.device == "cpu" for run in study.planned_runs()]
         return promised(planned, time_of, workers, lambda: clock() - Spent(0.0, self.began.busy))
 
     def plan(self, workers: int = 1) -> dict[str, Any]:
@@ -112,8 +112,8 @@ class Study:
         time_of = Probes(self.store, time_of_run)
         for name, study in self.trained.items():
             is_timed = study.device == "cpu"
-            planned = [(one, time_of(one.arm)) for one in study.planned_runs() if is_timed]
-            seconds = {one.request.key: time.of(one.arm.recipe, not one.is_trial) for one, time in planned}
+            planned = [(run, time_of(run.arm)) for run in study.planned_runs() if is_timed]
+            seconds = {run.request.key: time.of(run.arm.recipe, not run.is_trial) for run, time in planned}
             parts[name] = study.count() | {
                 "minutes": sum(seconds.values()) / 60 if is_timed else None,
                 "arms": {arm.name: quantities(arm) | {"solved": arm.solved} for arm in study.arms.values()},
@@ -207,7 +207,7 @@ class Study:
             write_calibration(self.store, experiment, {part["id"]: part["verdict"] for part in parts}, share)
         self._keep_command()
         requests = [study.requests() for study in self.studies.values()]
-        trials, pairs = ([one for kinds in requests for one in kinds[number]] for number in (0, 1))
+        trials, pairs = ([run for kinds in requests for run in kinds[number]] for number in (0, 1))
         return {
             "version": 1, "claim": experiment.claim, "title": experiment.title, "sentence": experiment.sentence,
             "headline": experiment.headline, "mode": self.mode, "hash": experiment.hash, "code": CODE,

@@ -52,8 +52,8 @@ class Probes:
         if key not in self._measured:
             before = [] if self._measured else [self.time_of_run(arm, self.store)]
             measured = self._measured[key] = self.time_of_run(arm, self.store)
-            self.busy += sum(one.probe for one in (*before, measured))
-            self.first += sum(max(0.0, one.probe - measured.probe) for one in before)
+            self.busy += sum(run_time.probe for run_time in (*before, measured))
+            self.first += sum(max(0.0, run_time.probe - measured.probe) for run_time in before)
         return self._measured[key]
 
 
@@ -67,17 +67,17 @@ def promised(planned: Iterable[PlannedRun], time_of: Probes, workers: int, now: 
         workers: parallel processes.
         now: returns the time of this process; its start-up and reading of data is repeated in every worker.
     """
-    runs = {(one.request.key, one.is_trial): one for one in planned}.values()
-    timed = [(one, time_of(one.arm)) for one in runs]
+    runs = {(run.request.key, run.is_trial): run for run in planned}.values()
+    timed = [(run, time_of(run.arm)) for run in runs]
     start_up = max(0.0, now().busy - time_of.busy)
     stages, spent = dict[str, dict[str, float]](), dict[str, float]()
     processes, firsts, load = 1, 0.0, max((time.load for _, time in timed), default=1.0)
     for name, is_trial in ((TRIALS, True), (PAIRS, False)):
-        of_stage = [(one, time) for one, time in timed if one.is_trial == is_trial]
+        of_stage = [(run, time) for run, time in timed if run.is_trial == is_trial]
         at_once = max(1, min(workers, num_cores(), len(of_stage)))
         busy = wall = 0.0
-        for one, time in of_stage:
-            for part, seconds in time.parts(one.arm.recipe, not is_trial).items():
+        for run, time in of_stage:
+            for part, seconds in time.parts(run.arm.recipe, not is_trial).items():
                 spent[part] = spent.get(part, 0.0) + seconds
                 busy, wall = busy + seconds, wall + seconds * time.load / at_once
         if of_stage:
@@ -139,11 +139,11 @@ def times(store: Store, name: str, trials: Sequence[RunRequest], pairs: Sequence
     for stage, requests in ((TRIALS, trials), (PAIRS, pairs)):
         if keys := dict.fromkeys(request.key for request in requests):
             stages[stage] = {"runs": len(keys), "promised": _promise_of(promise, stage), "taken": _taken(store, keys)}
-    commands = [Spent(**one) for one in recorded.get("commands", [])]
+    commands = [Spent(**command) for command in recorded.get("commands", [])]
     taken = [Spent(**stage["taken"]) for stage in stages.values() if stage["taken"]]
     if commands and len(taken) == len(stages):
         everything = sum(commands, Spent())
-        rest = everything.busy - sum(one.busy for one in taken)
+        rest = everything.busy - sum(command.busy for command in taken)
         if rest >= 0:  # negative if other commands made some of the runs
             stages[REST] = {"runs": 0, "promised": _promise_of(promise, REST), "taken": {"wall": None, "busy": rest}}
             whole = {kind: total(promise, kind) for kind in ("wall", "busy")} if promise else None

@@ -103,14 +103,14 @@ class TrainedStudy:
         """Return (done, total) of trials and pairs, if no grid is extended further."""
         trials, requests = self.trials()
         missing = self._missing(requests)
-        pairs = [] if missing else [one for group in self._groups(trials) for one in self._pairs(*group[1:])]
+        pairs = [] if missing else [request for group in self._groups(trials) for request in self._pairs(*group[1:])]
         stages = {"trials": (len(requests) - len(missing), len(requests))} if requests else {}
         return stages | {"pairs": (len(pairs) - len(self._missing(pairs)), len(pairs) or self.count()["pairs"])}
 
     def count(self) -> dict[str, int]:
         """Return the number of trials, pairs, runs and tokens, if no grid is extended."""
         planned = self.planned_runs()
-        trials, runs = sum(one.is_trial for one in planned), len({(one.request.key, one.is_trial) for one in planned})
+        trials, runs = sum(run.is_trial for run in planned), len({(run.request.key, run.is_trial) for run in planned})
         tokens = runs * next(iter(self.arms.values())).tokens
         return {"trials": trials, "pairs": len(planned) - trials, "runs": runs, "tokens": tokens}
 

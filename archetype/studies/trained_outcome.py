@@ -87,15 +87,16 @@ def slopes(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
         an old report without compute.
     """
     digest = comparisons[0].get("data_sha256")
-    sizes = [one for one in comparisons if digest is not None and one.get("data_sha256") == digest]
-    values = [value for one in sizes for many in one["values"].values() for value in many]
+    sizes = [comparison for comparison in comparisons if digest is not None and comparison.get("data_sha256") == digest]
+    values = [value for comparison in sizes for many in comparison["values"].values() for value in many]
     if len(sizes) < 2 or any(value is None or value <= 0 for value in values):
         return {}
-    num_seeds = min(len(one["seeds"]) for one in sizes)  # further sizes use the first seeds of the deciding size
+    # further sizes use the first seeds of the deciding size
+    num_seeds = min(len(comparison["seeds"]) for comparison in sizes)
     by_arm = {}
     for arm in comparisons[0]["values"]:
-        flops = [one["training_flops"][arm] for one in sizes]
-        losses = [[one["values"][arm][seed] for one in sizes] for seed in range(num_seeds)]
+        flops = [comparison["training_flops"][arm] for comparison in sizes]
+        losses = [[comparison["values"][arm][seed] for comparison in sizes] for seed in range(num_seeds)]
         if len(set(flops)) > 1:
             by_arm[arm] = list(log_slope(flops, losses)[:3])
     return by_arm

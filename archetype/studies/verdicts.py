@@ -61,7 +61,8 @@ def joint_verdict(settled: Sequence[dict[str, Any]], noun: str) -> str:
         settled: one or more objects with `verdict` and `is_supported`.
         noun: what each is about, such as parts.
     """
-    verdicts, supported = {one["verdict"] for one in settled}, sum(one["is_supported"] for one in settled)
+    verdicts = {outcome["verdict"] for outcome in settled}
+    supported = sum(outcome["is_supported"] for outcome in settled)
     if len(verdicts) == 1:
         return str(next(iter(verdicts)))
     if supported == len(settled):

@@ -20,10 +20,10 @@ def allows(about: Any, schema: Mapping[str, Any], kind: str) -> bool:
     about = resolved(about, schema)
     kinds = about.get("type")
     return kind in (kinds if isinstance(kinds, list) else [kinds]) or any(
-        allows(one, schema, kind)
+        allows(alternative, schema, kind)
         for name in ("anyOf", "oneOf")
         if isinstance(several := about.get(name), list)
-        for one in several
+        for alternative in several
     )
 
 

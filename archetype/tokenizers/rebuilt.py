@@ -211,12 +211,12 @@ def otherwise(tokenizer: "HuggingFaceTokenizer", folder: Path) -> Iterator[str]:
     cls = reading_class(tokenizer.config, read_json(file) if file.is_file() else {}, has_bytes)
     if cls is None or (parts := differences(tokenizer, cls.name)) == []:
         return
-    said = f"{DEFINITION}: transformers {table()['version']} reads this folder by {cls.name}, which"
-    said += f" has its own {enumeration(parts, 'and')}" if parts else " is not compared with the file here"
+    message = f"{DEFINITION}: transformers {table()['version']} reads this folder by {cls.name}, which"
+    message += f" has its own {enumeration(parts, 'and')}" if parts else " is not compared with the file here"
     remedy = f"if {CONFIG} has 'tokenizer_class': '{AS_FILE}'"
     if cls.is_forced:
         remedy = f"by {AS_FILE}.from_pretrained"
-    yield f"{said}, so that tokens may differ there; it takes the file as it is {remedy}"
+    yield f"{message}, so that tokens may differ there; it takes the file as it is {remedy}"
 
 
 def name_rebuilt(tokenizer: "HuggingFaceTokenizer", folder: Path) -> None:
@@ -225,5 +225,5 @@ def name_rebuilt(tokenizer: "HuggingFaceTokenizer", folder: Path) -> None:
     Warns:
         ReadOtherwise: names the class and the parts.
     """
-    for said in otherwise(tokenizer, folder):
-        warnings.warn(said, ReadOtherwise, stacklevel=2)
+    for message in otherwise(tokenizer, folder):
+        warnings.warn(message, ReadOtherwise, stacklevel=2)

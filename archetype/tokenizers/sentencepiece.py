@@ -263,10 +263,10 @@ def write_model(pieces: Iterable[Piece], settings: ModelSettings, special: Mappi
     """
     pieces = list(pieces)
     messages = [
-        _field(PIECES, _field(PIECE, one.text.encode()) + _field(SCORE, one.score) + _field(TYPE, one.type))
-        for one in pieces
+        _field(PIECES, _field(PIECE, piece.text.encode()) + _field(SCORE, piece.score) + _field(TYPE, piece.type))
+        for piece in pieces
     ]
-    byte_fallback = any(one.type == BYTE for one in pieces)
+    byte_fallback = any(piece.type == BYTE for piece in pieces)
     trainer = {MODEL_TYPE: settings.kind, BYTE_FALLBACK: byte_fallback, SPACE_BEHIND: settings.space_behind}
     normalizer = {CHARSMAP: settings.charsmap, ADDS_PREFIX: settings.adds_prefix, JOINS_SPACES: settings.joins_spaces}
     names = {SPECIAL_PIECES[role]: text.encode() for role, text in special.items()}

@@ -243,7 +243,7 @@ class ToolCallParser:
 
     def _end_of(self, literals: tuple[str | None, ...], place: int) -> int:
         """Return the end of the literal that matches: OPEN if one still may match, NO if none can."""
-        ends = [follow(one, self._text, place) for one in literals if one is not None]
+        ends = [follow(literal, self._text, place) for literal in literals if literal is not None]
         return max((end for end in ends if end >= 0), default=OPEN if OPEN in ends else NO)
 
     def _after(self) -> bool:

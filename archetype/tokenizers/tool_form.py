@@ -56,7 +56,7 @@ class ToolForm:
         more = (
             self.quotes if pairs is None else (pairs.between, pairs.next_pair, pairs.after_none, pairs.next_after_none)
         )
-        return [one for one in (self.opening, self.before_arguments, self.after, self.next_name, *more) if one]
+        return [text for text in (self.opening, self.before_arguments, self.after, self.next_name, *more) if text]
 
     def until(self, ends: Sequence[str]) -> "ToolForm":
         """Cut the last literal before the first end-of-text token.

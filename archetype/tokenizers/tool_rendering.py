@@ -68,7 +68,7 @@ class _Renderings:
     def form(self) -> ToolForm | None:
         """Return the inferred format after testing it; None if it cannot be inferred."""
         text = self.calls(ARGUMENTS)
-        start = next((len(one) for one in (self._head, self._prompt) if text.startswith(one)), None)
+        start = next((len(beginning) for beginning in (self._head, self._prompt) if text.startswith(beginning)), None)
         if start is None or (name := text.find(NAMES[0], start)) < 0:
             return None
         opening = text[len(self._prompt) : name] if text.startswith(self._prompt) else text[start:name]

@@ -59,22 +59,22 @@ def name_unread(definition: Mapping[str, Any], backend: "Backend") -> None:
     tokens = enumerate(definition.get("added_tokens") or [])
     keys += [f"added_tokens[{number}].{key}" for number, token in tokens for key in token if key not in ADDED]
     if keys:
-        said = shorten(", ".join(keys), 200)
-        warnings.warn(f"{FILE}: {said}: not read by its library, so that nothing changes", UnreadKeys, stacklevel=2)
+        unread = shorten(", ".join(keys), 200)
+        warnings.warn(f"{FILE}: {unread}: not read by its library, so that nothing changes", UnreadKeys, stacklevel=2)
     if definition["model"].get("dropout"):
         message = f"{FILE}: model.dropout cuts texts by chance, which is not done here"
         warnings.warn(message, NotObeyed, stacklevel=2)
 
 
-def _missing(said: Any, read: Any) -> Iterator[str]:
-    if isinstance(said, dict) and isinstance(read, dict):
-        for key, value in said.items():
+def _missing(written: Any, read: Any) -> Iterator[str]:
+    if isinstance(written, dict) and isinstance(read, dict):
+        for key, value in written.items():
             if key in read:
                 yield from (f".{key}{path}" for path in _missing(value, read[key]))
             elif key not in OLDER:
                 yield f".{key}"
-    elif isinstance(said, list) and isinstance(read, list) and len(said) == len(read):
-        for number, pair in enumerate(zip(said, read, strict=True)):
+    elif isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        for number, pair in enumerate(zip(written, read, strict=True)):
             yield from (f"[{number}]{path}" for path in _missing(*pair))
 
 
@@ -101,8 +101,8 @@ def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: 
         if asks:
             keys.append(key)
     if keys:
-        said = shorten(", ".join(map(repr, keys)), 200)
-        warnings.warn(f"{CONFIG}: {said} may change tokens, which is not done here", NotObeyed, stacklevel=2)
+        unobeyed = shorten(", ".join(map(repr, keys)), 200)
+        warnings.warn(f"{CONFIG}: {unobeyed} may change tokens, which is not done here", NotObeyed, stacklevel=2)
 
 
 def said_by_definition(definition: Mapping[str, Any], starts: bool, ends: bool) -> dict[str, Any]:

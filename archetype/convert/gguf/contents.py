@@ -38,9 +38,9 @@ class FileTensors(Tensors):
         for name in names:
             change = target.change(name)
             stored = change.names(name) if change is not None else []
-            if change is not None and stored and all(one in entries for one in stored):
+            if change is not None and stored and all(part in entries for part in stored):
                 self._changes[name] = change, stored
-        parts = {one for _, stored in self._changes.values() for one in stored}
+        parts = {part for _, stored in self._changes.values() for part in stored}
         self._names = [*self._changes, *(name for name in entries if name not in parts)]
 
     def names(self) -> list[str]:
@@ -88,7 +88,7 @@ class FileTensors(Tensors):
         if change is None:
             return torch.equal(stored[0].to(dtype).float(), stored[0])
         written = change.write(change.read(stored, self._model).to(dtype), self._model, None)
-        return all(torch.equal(one.float(), other) for one, other in zip(written, stored, strict=True))
+        return all(torch.equal(tensor.float(), other) for tensor, other in zip(written, stored, strict=True))
 
     def _stored(self, name: str) -> Tensor:
         """Return a tensor as the file stores it; quantized blocks as float32."""

@@ -137,7 +137,8 @@ def without_windows(model: Decoder) -> Decoder:
     The context is cut to the narrowest window, within which both give the same.
     """
     mixers = [block.mixer for block in model.layers]
-    widths = [one.pattern.size for one in mixers if isinstance(one, Attention) and isinstance(one.pattern, Window)]
+    patterns = [mixer.pattern for mixer in mixers if isinstance(mixer, Attention)]
+    widths = [pattern.size for pattern in patterns if isinstance(pattern, Window)]
     if not widths:
         return model
     blocks = (block.replace(mixer=block.mixer.replace(pattern=Full())) for block in model.layers)

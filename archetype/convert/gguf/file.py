@@ -127,7 +127,7 @@ def _put_tensor(writer: Any, library: Any, name: str, stored: Stored) -> None:
 
 
 def _put_vocabulary(
-    writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, said: Mapping[str, Any], ends: bool
+    writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, config: Mapping[str, Any], ends: bool
 ) -> None:
     writer.add_tokenizer_model(vocab.model)
     if vocab.pre is not None:
@@ -141,8 +141,8 @@ def _put_vocabulary(
     if vocab.charsmap:
         writer.add_precompiled_charsmap(vocab.charsmap)
     # llama.cpp stops at eos and at eot: the token that templates print as eos, and another that ends a reply
-    eos, turn = [*dict.fromkeys((*tokenizer.eos[:1], *said.get("eos_token_id", ()), *tokenizer.eos)), None, None][:2]
-    ids = {"bos": tokenizer.bos, "eos": eos, "eot": turn, "padding": said.get("pad_token_id")} | vocab.special
+    eos, turn = [*dict.fromkeys((*tokenizer.eos[:1], *config.get("eos_token_id", ()), *tokenizer.eos)), None, None][:2]
+    ids = {"bos": tokenizer.bos, "eos": eos, "eot": turn, "padding": config.get("pad_token_id")} | vocab.special
     for role, id in ids.items():
         if id is not None:
             writer.add_uint32(f"{PREFIX}.{role}_token_id", id)

@@ -65,8 +65,8 @@ def check_gemma3(decoder: Decoder) -> None:
     if any(windows) and not ordered:
         raise unsupported("layers[*].mixer.pattern", "another order of windows than five of six layers in gemma3")
     positions = [expect_kind(Attention, block.mixer, "layers[*].mixer").position for block in decoder.layers]
-    local = [one for one, width in zip(positions, windows, strict=True) if width is not None]
-    if any(one != LOCAL for one in local):
+    local = [position for position, width in zip(positions, windows, strict=True) if width is not None]
+    if any(position != LOCAL for position in local):
         raise unsupported("layers[*].mixer.position", "other positions of windows than theta 10,000 in gemma3")
     _check_scale(decoder, "gemma3")
     check_gemma(decoder)

@@ -66,7 +66,7 @@ def with_sizes(values: dict[str, Any], config: Any) -> dict[str, Any]:
         config: the configuration that the class builds from it.
     """
     inner = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
-    sections = {name: with_sizes(values.get(name) or {}, one) for name, one in inner.items() if one is not None}
+    sections = {name: with_sizes(values.get(name) or {}, part) for name, part in inner.items() if part is not None}
     sizes = {key: size for key, size in SIZES.items() if key not in {*values, *KEPT} and _has_size(config, key)}
     return values | sizes | sections
 

@@ -78,8 +78,8 @@ def _is_adapted(values: Mapping[str, Any], module: str) -> bool:
     layers = values.get("layers_to_transform")
     if isinstance(names, str) or module in names or layers is None or layers == []:
         return True
-    patterns = [_compiled("layers_pattern", one) for one in _listed(values.get("layers_pattern") or [])]
-    match = next(filter(None, (one.match(module) for one in patterns or [ANY_LAYER])), None)
+    patterns = [_compiled("layers_pattern", expression) for expression in _listed(values.get("layers_pattern") or [])]
+    match = next(filter(None, (pattern.match(module) for pattern in patterns or [ANY_LAYER])), None)
     return match is not None and int(match["idx"]) in _listed(layers)
 
 

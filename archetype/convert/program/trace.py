@@ -88,7 +88,8 @@ def _padding_matters(model: Model) -> bool:
 
     A pattern that depends on the sequence length is built per length, and then all sequences of a batch have the same.
     """
-    follows_length = any(getattr(getattr(one, "rule", None), "depends_on_length", False) for one in model.modules())
+    rules = (getattr(module, "rule", None) for module in model.modules())
+    follows_length = any(getattr(rule, "depends_on_length", False) for rule in rules)
     sees_ahead = not (model.spec.is_causal or model.spec.reads_source)
     return (sees_ahead or model.spec.head.has_classes or model.spec.head.embeds) and not follows_length
 
@@ -129,7 +130,7 @@ def _pass_of(model: Model) -> nn.Module:
 
 def _result(output: Output) -> Tensor:
     results = (output.text_vectors, output.logits, output.hidden)
-    return next(one for one in results if one is not None)
+    return next(result for result in results if result is not None)
 
 
 def _dynamic_shapes(spec: ModelSpec, inputs: Inputs) -> dict[str, dict[int, Dim]]:

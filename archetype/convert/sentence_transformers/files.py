@@ -103,8 +103,8 @@ def write_files(files: Files, folder: Path) -> None:
 def write_prompts(prompts: Mapping[str, str], folder: Path) -> None:
     """Add prompts to a folder, which is created if missing."""
     folder.mkdir(exist_ok=True)
-    said = read_json(read_files(folder), PROMPTS, str(folder))
-    atomic.write_json(folder / PROMPTS, said | {"prompts": (said.get("prompts") or {}) | dict(prompts)})
+    settings = read_json(read_files(folder), PROMPTS, str(folder))
+    atomic.write_json(folder / PROMPTS, settings | {"prompts": (settings.get("prompts") or {}) | dict(prompts)})
 
 
 def read_settings(files: Files) -> SentenceSettings:
@@ -113,18 +113,18 @@ def read_settings(files: Files) -> SentenceSettings:
     Raises:
         CheckpointError: names the key that is wrong.
     """
-    settings, said = read_json(files, SETTINGS), read_json(files, PROMPTS)
-    length, prompts = settings.get("max_seq_length"), said.get("prompts") or {}
+    settings, prompt_settings = read_json(files, SETTINGS), read_json(files, PROMPTS)
+    length, prompts = settings.get("max_seq_length"), prompt_settings.get("prompts") or {}
     if length is not None and (type(length) is not int or length < 1):
         cause = f"{length!r} is not a positive whole number"
         raise CheckpointError(f"{SETTINGS}: max_seq_length", cause, "fix the file")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise CheckpointError(f"{PROMPTS}: prompts", "does not hold texts by their names", "fix the file")
-    name = said.get("default_prompt_name")
+    name = prompt_settings.get("default_prompt_name")
     if name is not None and name not in prompts:
         cause = f"{name!r:.40} is none of the prompts"
         raise CheckpointError(f"{PROMPTS}: default_prompt_name", cause, "fix the file")
-    pooling = [read_json(files, f"{one['path']}/{CONFIG}") for one in listed_modules(files) if is_pooling(one)]
+    pooling = [read_json(files, f"{module['path']}/{CONFIG}") for module in listed_modules(files) if is_pooling(module)]
     return SentenceSettings(
         max_length=length,
         lowercase=settings.get("do_lower_case") is True,

@@ -116,11 +116,11 @@ def write_head(model: ModelSpec, before: Files) -> dict[str, bytes]:
 
 
 def _read_pooling(config: Mapping[str, Any], path: str) -> tuple[PoolingMode, ...]:
-    said = config.get("pooling_mode", [mode for _, mode, key in MODES if config.get(key) is True])
-    names = (said,) if isinstance(said, str) else tuple(said)
+    modes = config.get("pooling_mode", [mode for _, mode, key in MODES if config.get(key) is True])
+    names = (modes,) if isinstance(modes, str) else tuple(modes)
     known = {mode: ours for ours, mode, _ in MODES}
     if not names or not all(isinstance(name, str) and name in known for name in names):
-        cause = f"{said!r} is not known"
+        cause = f"{modes!r} is not known"
         raise CheckpointError(f"{path}/{CONFIG}: pooling_mode", cause, f"known are {', '.join(known)}")
     return tuple(known[name] for name in names)
 

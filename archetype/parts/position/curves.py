@@ -77,7 +77,7 @@ def _alibi(position: Alibi, place: Place) -> Curves:
 def _relative_bias(position: RelativeBias, place: Place) -> Curves:
     reach = min(place.length - 1, 2 * position.max_distance)
     ahead = range(-reach, 1 if place.causal else reach + 1)
-    buckets = [relative_bucket(position, place.causal, one) for one in ahead]
+    buckets = [relative_bucket(position, place.causal, distance) for distance in ahead]
     return {"kind": "relative_bias", "num_buckets": position.num_buckets, "ahead": list(ahead), "buckets": buckets}
 
 
