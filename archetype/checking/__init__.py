@@ -1,1 +1,1 @@
-"""The invariants of the roles: what must hold of every part, ours or a stranger's, run on small models of it."""
+"""Invariants of the roles, checked on small models of every part, built-in or from an extension."""

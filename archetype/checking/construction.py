@@ -1,4 +1,4 @@
-"""What a specification is written as, built to, counted as and drawn as."""
+"""Checks that a specification survives writing, and that model, cost and diagram agree with it."""
 
 import json
 import re
@@ -18,7 +18,7 @@ BATCH = 2
 
 
 def round_trip(subject: Subject) -> None:
-    """The specification is the same after it was written as YAML or JSON and read again."""
+    """A specification written as YAML or JSON reads back unchanged."""
     texts = {"YAML": yaml_value(to_yaml(subject.spec), "YAML"), "JSON": json.loads(to_json(subject.spec))}
     for name, data in texts.items():
         if parse(data) != subject.spec:
@@ -26,16 +26,16 @@ def round_trip(subject: Subject) -> None:
 
 
 def is_built(subject: Subject) -> None:
-    """A module is built from the specification, which it keeps as it is."""
+    """The model is built and keeps its specification unchanged."""
     if build_on_meta(subject.spec).spec != subject.spec:
         raise Violated("the module has another specification than it was built from")
     subject.model  # noqa: B018  # with storage
 
 
 def parameters_are_counted(subject: Subject) -> None:
-    """The cost counts as many parameters as are built, in every module that it names, and leaves none out.
+    """The cost names every module with parameters once and counts the parameters that are built.
 
-    A parameter belongs to the row with the longest name that its own begins with.
+    A parameter belongs to the row with the longest module name that is a prefix of its own.
     """
     report = _report(subject)
     owner: dict[str, Row] = {}
@@ -52,7 +52,8 @@ def parameters_are_counted(subject: Subject) -> None:
             raise Violated(f"{name} is counted nowhere")
         built[module] += parameter.numel()
     for row in report.rows:
-        own = [built[module] for module in modules_of(row) if built[module]]  # others have an earlier layer's weights
+        # layers that share an earlier layer's weights own none
+        own = [built[module] for module in modules_of(row) if built[module]]
         if sum(own) != row.parameters or len(set(own)) > 1:
             counted, number = row.parameters // max(1, len(own)), max(own, default=0)
             raise Violated(f"the cost of {modules_of(row)[0]} counts {counted:,} parameters and it has {number:,}")
@@ -61,13 +62,13 @@ def parameters_are_counted(subject: Subject) -> None:
 
 
 def modules_of(row: Row) -> list[str]:
-    """The modules of a row of the report, which stands for those of several layers: blocks.0,2-4.mixer.q."""
+    """Return the modules of a row of the report, which may cover several layers: blocks.0,2-4.mixer.q."""
     named = re.fullmatch(r"(.*blocks\.)([\d,.-]+)(\..*)", row.module)
     return [f"{named[1]}{layer}{named[3]}" for layer in layers_of(named[2])] if named else [row.module]
 
 
 def layers_of(label: str) -> list[int]:
-    """The layers that `0-4,6` or `0,2..8` names."""
+    """Return the layers that `0-4,6` or `0,2..8` stands for."""
     if ".." in label:
         first, second, last = map(int, re.split(r",|\.\.", label))
         return list(range(first, last + 1, second - first))
@@ -76,7 +77,7 @@ def layers_of(label: str) -> list[int]:
 
 
 def state_is_counted(subject: Subject) -> None:
-    """The cost counts as many bytes of state as are allocated, for a text below the context and for the context."""
+    """The cost counts the bytes of state that are allocated, for a short sequence and for the full context."""
     if not subject.writes:
         raise Inapplicable("reads whole inputs, without a state")
     has_source = "source" in subject.parameters
@@ -88,7 +89,7 @@ def state_is_counted(subject: Subject) -> None:
 
 
 def is_drawn(subject: Subject) -> None:
-    """The diagram's boxes hold every parameter and FLOP that is counted, and each is in the picture once."""
+    """The diagram's boxes add up to all parameters and FLOPs, and each is drawn exactly once."""
     report = _report(subject)
     drawn = draw(report)
     sums = {
@@ -107,5 +108,5 @@ def is_drawn(subject: Subject) -> None:
 
 
 def _report(subject: Subject) -> CostReport:
-    length = None if subject.reads_images else subject.length  # an image has its own
+    length = None if subject.reads_images else subject.length  # fixed for images
     return cost_report(subject.spec, BATCH, length, "float32")

@@ -1,4 +1,4 @@
-"""What holds of a state: it changes no result, wherever a text is cut, and whoever else is in the batch."""
+"""Checks of the decoding state: results do not depend on it, on where a sequence is split, or on the batch."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from archetype.nn.comparison import distance
 
 
 def state_changes_nothing(subject: Subject) -> None:
-    """A whole text gives the same with a state as without."""
+    """A sequence gives the same results with a state as without."""
     _check_writes(subject)
     tokens = subject.tokens(2, subject.length)
     with_state, state = subject.step(tokens, subject.new_state(range(2), subject.length))
@@ -24,7 +24,7 @@ def state_changes_nothing(subject: Subject) -> None:
 
 
 def chunks_are_whole(subject: Subject) -> None:
-    """A text in pieces, each with what the state holds of those before it, gives what the whole text gives."""
+    """A sequence read in chunks from a state gives the results of the whole sequence."""
     _check_writes(subject)
     tokens, length = subject.tokens(2, subject.length), subject.length
     whole = subject.read(tokens)
@@ -37,7 +37,7 @@ def chunks_are_whole(subject: Subject) -> None:
 
 
 def padding_leaves_states(subject: Subject) -> None:
-    """Rows that have ended, or rest while others go on, have the state that they would have alone."""
+    """Sequences that have ended or that pause while others go on keep the state that they would have alone."""
     _check_writes(subject)
     length = subject.length - 1
     sizes = [length, 4]
@@ -61,7 +61,7 @@ def padding_leaves_states(subject: Subject) -> None:
 
 
 def rows_join_and_leave(subject: Subject) -> None:
-    """Rows that stay, are copied, or are replaced by others of another length and a smaller buffer, go on as alone."""
+    """Slots that stay, are copied, or are replaced by other sequences continue as they would alone."""
     _check_writes(subject)
     length = subject.length - 2
     rows = [subject.tokens(1, size, size)[0] for size in (length, length - 3, 2)]
@@ -82,18 +82,18 @@ def _check_writes(subject: Subject) -> None:
 
 
 def _state_of(subject: Subject, rows: list[Tensor], names: list[int], capacity: int) -> State:
-    """The state of rows of different lengths after they were read."""
+    """Return the state of sequences of different lengths after they were read."""
     lengths = [len(row) for row in rows]
     padded = torch.stack([pad(row, (0, max(lengths) - len(row))) for row in rows])
     return subject.step(padded, subject.new_state(names, capacity), lengths)[1]
 
 
 def _go_on(subject: Subject, state: State, rows: list[Tensor], names: list[int]) -> None:
-    """One token more for each row of a state gives what it gives after the texts that they have read."""
+    """Check that one more token for each slot gives the results of reading the whole sequence without a state."""
     newest = subject.tokens(len(rows), 1, 7)
     results, _ = subject.step(newest, state)
     for index, row in enumerate(rows):
         expected = subject.read(torch.cat((row, newest[index]))[None], rows=names[index : index + 1])
         if (difference := distance(results[index, -1], expected[0, -1])) > EXACT:
-            cause = f"row {index} of {len(rows)}, after {len(row)} tokens, goes on otherwise than alone"
+            cause = f"row {index} of {len(rows)}, after {len(row)} tokens, continues differently than alone"
             raise Violated(f"{cause}, by {difference:.0e}")

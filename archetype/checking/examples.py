@@ -22,14 +22,14 @@ from archetype.roles.wiring import Wiring
 from archetype.spec.base import Spec
 from archetype.spec.kinds import Part
 
-BLOCKS = 2  # equal layers of a model: what one shares with the other by mistake shows
+BLOCKS = 2  # equal layers of a model, so that accidental sharing between them shows
 
 
 class Example(NamedTuple):
     """A model of a part.
 
     Attributes:
-        name: what is special about it, in words.
+        name: its difference from the defaults, in words.
         model: the specification.
     """
 
@@ -42,19 +42,19 @@ def _layers(**contents: Any) -> dict[str, Any]:
 
 
 def _with_mixer(part: Mixer) -> dict[str, Any]:
-    """Layers with a mixer; where it reads what another layer leaves, after some that read none."""
+    """Return layers with a mixer; one that reads other layers' output comes after layers without such reading."""
     layers = _layers(mixer=part.own)
     return layers if part.own == part else layers | {"layers": [*layers["layers"], BLOCK | {"mixer": part}]}
 
 
 def _with_feedforward(part: FeedForward) -> dict[str, Any]:
-    """Layers with a feed-forward part, and an embedding that gives them what it reads beside the stream."""
+    """Return layers with a feed-forward part, and an embedding with the per-layer input that it reads."""
     per_layer = {"features": part.layer_features} if part.layer_features else None
     return _layers(feedforward=part) | {"embedding": {"per_layer": per_layer}}
 
 
 def _with_embedding(part: TokenEmbedding) -> dict[str, Any]:
-    """An embedding, and layers that read what it gives them beside the stream."""
+    """Return an embedding, and layers that read the per-layer input that it computes."""
     if not part.embeds_text:
         return _sides() | {"embedding": part}
     reader = {"mixer": "none", "feedforward": {"kind": "per_layer_input", "features": part.layer_features}}
@@ -63,12 +63,11 @@ def _with_embedding(part: TokenEmbedding) -> dict[str, Any]:
 
 
 def _sides() -> dict[str, Any]:
-    """The fields of an encoder-decoder."""
     decoder = _layers(cross_attention=ATTENTION)
     return {"kind": "encoder_decoder", "encoder": _layers(), "decoder": decoder}
 
 
-# Where a member of each role stands: fields of a decoder, or of an encoder.
+# Where a part of each role is put: fields of a decoder or of an encoder.
 PLACES: dict[type[Part], Any] = {
     Mixer: _with_mixer,
     FeedForward: _with_feedforward,
@@ -88,15 +87,14 @@ AROUND = ("decoder", "encoder")  # kinds of model that parts are put into
 
 
 def examples(role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None = None) -> list[Example]:
-    """Models of a kind: its defaults, in an encoder too, then small sizes and every change of one field.
+    """Return models of a kind: its defaults, also in an encoder, then small sizes and every change of one field.
 
     Args:
-        role: in which the kind is looked at.
-        kind: the class.
-        fixed: values of some fields, which stay as they are (absent: none).
+        role: under which the kind is checked.
+        fixed: values of fields that do not change (default: none).
 
     Raises:
-        SpecError: no values are accepted for the fields that the kind requires; the last refusal.
+        SpecError: no values of the kind's required fields are accepted; it is the last refusal.
     """
     fixed = dict(fixed or {})
     part, models = _first(role, kind, fixed)
@@ -108,7 +106,7 @@ def examples(role: type[Part], kind: type[Part], fixed: Mapping[str, Any] | None
 
 
 def _changed(role: type[Part], part: Part, change: Change, fixed: dict[str, Any]) -> Iterator[Example]:
-    """The models of a part after one change, by its options in turn; one that does not agree with the rest is none."""
+    """Yield the models of a part after one change, trying its values in turn; skip those that are refused."""
     options = iter(change.options)
     while True:
         try:
@@ -123,7 +121,7 @@ def _changed(role: type[Part], part: Part, change: Change, fixed: dict[str, Any]
 
 
 def _first(role: type[Part], kind: type[Part], fixed: Mapping[str, Any]) -> tuple[Part, list[ModelSpec]]:
-    """The first part whose fields agree with each other and with a model, and its models."""
+    """Return the first valid part with a valid model, and its models."""
     for part in instances(kind, fixed):
         if models := list(_models(role, part)):
             return part, models
@@ -131,7 +129,7 @@ def _first(role: type[Part], kind: type[Part], fixed: Mapping[str, Any]) -> tupl
 
 
 def _models(role: type[Part], part: Part) -> Iterator[ModelSpec]:
-    """The models that a part can stand in, each once; a kind of model is one itself."""
+    """Yield each distinct model that can hold the part; a kind of model holds itself."""
     seen: list[ModelSpec] = []
     for around in AROUND if role in PLACES else ("",):
         try:
@@ -150,7 +148,7 @@ def _model(role: type[Part], part: Part, around: str) -> ModelSpec:
 
 
 def _label(field: str, value: Any) -> str:
-    """A change in words: sinks=true, gate=OutputGate, position.scaling=yarn."""
+    """Describe a change: sinks=true, gate=OutputGate, position.scaling=yarn."""
     if isinstance(value, Spec):
         value = getattr(value, "kind", type(value).__name__)
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What holds while a model learns: gradients are finite, and reach every parameter."""
+"""Checks of training: gradients are finite and reach every parameter."""
 
 import torch
 from torch import Tensor
@@ -8,14 +8,14 @@ from archetype.checking.subject import Inapplicable, Subject, Violated, vectors
 from archetype.models.build import Model
 from archetype.nn.comparison import distance
 
-LEAST = 1e-7  # of the largest gradient of all; a router that is not trained had 2e-11
-# The softmax over keys sees differences of scores only, and what all keys have in common is in none of them.
+LEAST = 1e-7  # of the largest gradient of the model; an untrained router had 2e-11
+# The softmax over keys depends on differences of scores only, so what is added to all keys has no gradient.
 COMMON_TO_ALL_KEYS = ("mixer.k.bias", "mixer.k_global.bias", "mixer.k_norm.bias", "mixer.position_k.bias")
 
 
 @torch.enable_grad()
 def autocast_is_finite(subject: Subject) -> None:
-    """A pass forward and backward under autocast to bfloat16 gives finite numbers and gradients."""
+    """A forward and backward pass under autocast to bfloat16 gives finite outputs and gradients."""
     model = subject.built().train()
     with torch.autocast(subject.device.type, torch.bfloat16):
         output = model(**subject.inputs())
@@ -30,9 +30,10 @@ def autocast_is_finite(subject: Subject) -> None:
 
 @torch.enable_grad()
 def every_parameter_learns(subject: Subject) -> None:
-    """Every parameter gets a gradient that is no mere rounding, in training or in evaluation.
+    """Every parameter gets a gradient above rounding errors, in training or in evaluation.
 
-    In evaluation, because a batch norm's mean takes a bias away; in float64, in which more is no rounding.
+    Evaluation is included because a batch norm in training cancels a bias before it; float64 keeps rounding errors
+    small.
     """
     model = subject.built(torch.float64)
     if not any(True for _ in model.parameters()):
@@ -44,7 +45,7 @@ def every_parameter_learns(subject: Subject) -> None:
 
 
 def _without_gradient(subject: Subject, model: Model) -> set[str]:
-    """The parameters whose gradient is zero, or so small that it is rounding, which changes with the loss's unit."""
+    """Return the parameters whose gradient is zero, or a rounding error, which changes with the scale of the loss."""
     gradients, tripled = _gradients(subject, model, 1.0), _gradients(subject, model, 3.0)
     largest = max(float(gradient.abs().max()) for gradient in gradients.values())
     small = {name for name, gradient in gradients.items() if gradient.abs().max() <= LEAST * largest}
@@ -57,7 +58,7 @@ def _without_gradient(subject: Subject, model: Model) -> set[str]:
 
 
 def _gradients(subject: Subject, model: Model, scale: float) -> dict[str, Tensor]:
-    """The gradient of each parameter by a pass over whole inputs, of a loss times `scale`; zeros where it has none."""
+    """Return each parameter's gradient of a loss times `scale`, from one pass; zeros without one."""
     model.zero_grad()
     output = model(**{name: in_float64(value) for name, value in subject.inputs().items()})
     vectors = output.hidden if output.text_vectors is None else output.text_vectors

@@ -1,4 +1,4 @@
-"""Which kinds are to be checked: those that a file registers, or those of a name."""
+"""The kinds to check: those that a file registers, or those of a name."""
 
 from pathlib import Path
 
@@ -13,21 +13,21 @@ Kind = tuple[type[Part], type[Part]]  # a role, and a member of it
 
 
 def checked_roles() -> tuple[type[Part], ...]:
-    """The roles whose invariants are known: those of parts of a model, and of models."""
+    """Return the roles with known invariants: those of parts of a model, and of models."""
     return (*PLACES, ModelSpec)
 
 
 def all_kinds() -> list[Kind]:
-    """Every kind of every role that is checked."""
+    """Return every kind of every checked role."""
     load_all_kinds()
     return [(role, kind) for role in checked_roles() for kind in role.kinds.values()]
 
 
 def kinds_of_file(file: Path) -> list[Kind]:
-    """Run a Python file, and return the kinds that it registers.
+    """Run a Python file and return the kinds that it registers.
 
     Raises:
-        ArchetypeError: it cannot be run, or registers no part of a model.
+        ArchetypeError: the file cannot be run, or registers no part of a model.
     """
     if not file.is_file():
         raise SpecError(str(file), "there is no such file", "give a Python file that registers parts, or a kind's name")
@@ -40,7 +40,7 @@ def kinds_of_file(file: Path) -> list[Kind]:
 
 
 def kinds_named(name: str) -> list[Kind]:
-    """The kinds of a name, one for each role that has it.
+    """Return the kinds of a name, one for each role that has it.
 
     Raises:
         SpecError: there is none.
@@ -49,5 +49,5 @@ def kinds_named(name: str) -> list[Kind]:
     for role, kind in all_kinds():
         by_name.setdefault(str(kind.model_fields["kind"].default), []).append((role, kind))
     if name not in by_name:
-        raise SpecError(name, "there is no such kind of a part", nearest_kind(name, list(by_name)))
+        raise SpecError(name, "there is no part of this kind", nearest_kind(name, list(by_name)))
     return by_name[name]

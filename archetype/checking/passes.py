@@ -1,4 +1,4 @@
-"""What holds of passes over whole inputs: finite, blind to the future, each row for itself, compiled as eager."""
+"""Checks of forward passes: finite, causal, independent of the rest of the batch, and equal when compiled."""
 
 import warnings
 
@@ -11,10 +11,11 @@ from archetype.nn.comparison import distance
 from archetype.training.block_execution import blocks_of, compile_blocks
 
 EXACT = 1e-5  # of the largest magnitude, in float32
-WRONG = 1e-3  # what every mistake exceeds
-COMPILED_LENGTH = 4  # tokens of the text whose program is compiled: a loop over positions becomes as long
+WRONG = 1e-3  # exceeded by every mistake
+# tokens of the compiled sequence; loops over positions are unrolled, so it is short
+COMPILED_LENGTH = 4
 ROUNDING = 1e-6  # of the largest magnitude, in float64, between devices: rotations are computed in float32
-BITS = 1e-12  # of the largest magnitude, in float64: what no rounding reaches that is none of float32's
+BITS = 1e-12  # of the largest magnitude; rounding in float64 stays below it, rounding in float32 does not
 
 
 def is_finite(subject: Subject) -> None:
@@ -24,7 +25,7 @@ def is_finite(subject: Subject) -> None:
 
 
 def device_changes_nothing(subject: Subject) -> None:
-    """Another device computes what the CPU does, in float64, in which no more than rotations are rounded."""
+    """Another device gives the CPU's results in float64, up to rounding in rotations."""
     if subject.device == CPU:
         raise Inapplicable("is computed there")
     inputs = {name: in_float64(value) for name, value in subject.inputs().items()}
@@ -36,12 +37,12 @@ def device_changes_nothing(subject: Subject) -> None:
 
 
 def in_float64(value: Tensor) -> Tensor:
-    """Pictures in float64; tokens as they are."""
+    """Return images in float64; tokens unchanged."""
     return value.double() if value.is_floating_point() else value
 
 
 def future_changes_nothing(subject: Subject) -> None:
-    """Later tokens change nothing of what comes before them, and a token changes what is computed at its place."""
+    """Later tokens do not change earlier positions, and each token changes the output at its own position."""
     if not subject.writes:
         raise Inapplicable("every position of an encoder may see every other")
     tokens = subject.tokens(2, subject.length)
@@ -50,7 +51,7 @@ def future_changes_nothing(subject: Subject) -> None:
         changed = torch.cat((tokens[:, :seen], (tokens[:, seen:] + 1) % vocab_size), 1)
         after = subject.read(changed)
         if not torch.equal(before[:, :seen], after[:, :seen]):
-            # a product of another shape, as experts compute it, rounds otherwise: in float64 nothing must be left
+            # products of other shapes, as in experts, round otherwise; in float64 the difference must vanish
             exact = [subject.exact.read(some)[:, :seen] for some in (tokens, changed)]
             if (leak := distance(*exact)) > BITS:
                 place = int((exact[0] - exact[1]).abs().amax((0, 2)).argmax())
@@ -60,7 +61,7 @@ def future_changes_nothing(subject: Subject) -> None:
 
 
 def batch_is_single(subject: Subject) -> None:
-    """A row of a batch gives what it gives alone."""
+    """A sequence in a batch gives the results that it gives alone."""
     inputs = subject.inputs()
     together = vectors(subject.model(**inputs))
     for row in range(len(together)):
@@ -70,7 +71,7 @@ def batch_is_single(subject: Subject) -> None:
 
 
 def padding_is_nothing(subject: Subject) -> None:
-    """Rows of different lengths give what each gives alone, whatever stands in the padding."""
+    """Sequences of different lengths give the results that each gives alone, whatever the padding contains."""
     if subject.reads_images:
         raise Inapplicable("pictures have one size")
     length = subject.length
@@ -89,7 +90,7 @@ def padding_is_nothing(subject: Subject) -> None:
 
 
 def compiled_is_eager(subject: Subject) -> None:
-    """Blocks that torch.compile makes programs of give what they give without."""
+    """Blocks compiled by torch.compile give the results of eager ones."""
     model = subject.built().requires_grad_(False)
     if not blocks_of(model):
         raise Inapplicable("has no blocks")
@@ -97,8 +98,8 @@ def compiled_is_eager(subject: Subject) -> None:
     if not subject.reads_images:
         inputs = {name: value[:, :COMPILED_LENGTH] for name, value in inputs.items()}
     eager = vectors(model(**inputs))
-    with warnings.catch_warnings(action="ignore"):  # of torch's compiler, about itself
-        torch.compiler.reset()  # of programs of earlier models, whose number is limited
+    with warnings.catch_warnings(action="ignore"):  # of torch's compiler
+        torch.compiler.reset()  # drops programs of earlier models, as their number is limited
         try:
             compile_blocks(model)
         except SpecError as error:

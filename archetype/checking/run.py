@@ -17,13 +17,13 @@ MAX_FINDING = 200  # characters
 
 
 class Invariant(NamedTuple):
-    """Something that must hold of every model.
+    """A property that every model must have.
 
     Attributes:
         name: in words.
         check: raises `Violated` or `Inapplicable`; any other exception is a failure, too.
-        needs: what must hold, or not be asked, for it to say something of its own.
-        of_defaults_only: whether it is asked of the first example alone, because it takes long.
+        needs: checks that must hold or be left out for this one to be informative.
+        of_defaults_only: whether only the first example is checked, to save time.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Invariant(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What became of an invariant.
+    """The result of checking an invariant.
 
     Attributes:
         invariant: its name.
-        result: whether it holds; `-` where it is not asked.
-        finding: what was seen where it fails, why it is not asked; else empty.
+        result: holds, fails, or `-` if it was not checked.
+        finding: the observation if it fails, the reason if it was not checked; otherwise empty.
     """
 
     invariant: str
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The rows of one kind.
+    """The results for one kind.
 
     Attributes:
         role: in words.
@@ -63,12 +63,12 @@ class Report(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether no row fails."""
+        """Whether no invariant fails."""
         return all(row.result != "fails" for row in self.rows)
 
 
 READ_IN_PARTS = (passes.padding_is_nothing, decoding.chunks_are_whole)
-# In order. Each is asked where what it needs holds, so that one mistake fails one row.
+# In order. Each is checked if those that it needs hold, so that one mistake fails one row.
 INVARIANTS = (
     Invariant("YAML and JSON round trip", construction.round_trip, ()),
     Invariant("a module is built", construction.is_built, ()),
@@ -105,18 +105,16 @@ def check_kind(
     device: torch.device = CPU,
     tell: Callable[[str, str], None] | None = None,
 ) -> Report:
-    """Ask every invariant of every example of a kind.
+    """Check every invariant on every example of a kind.
 
     Args:
-        role: in which the kind is looked at.
-        kind: the class.
-        fixed: values of its fields that no example changes (absent: none).
-        without: checks that are left out.
-        device: that computes.
-        tell: is told the name of an example and of an invariant, before it is asked.
+        role: under which the kind is checked.
+        fixed: values of fields that no example changes (default: none).
+        without: checks to leave out.
+        tell: called with the names of an example and an invariant before each check.
 
     Raises:
-        SpecError: no example of the kind is accepted.
+        SpecError: no example of the kind is valid.
     """
     chosen = examples(role, kind, fixed)
     asked = [invariant for invariant in INVARIANTS if invariant.check not in without]
@@ -133,8 +131,9 @@ def check_example(
     device: torch.device = CPU,
     tell: Callable[[str, str], None] | None = None,
 ) -> list[Row]:
-    """Ask invariants of one model, in order; what needs another that fails is not asked."""
-    subject, rows, cause = Subject(example.model, device), [], dict[Check, str]()  # why what needs a check is not asked
+    """Check invariants on one model, in order; those that need a failed one are skipped."""
+    # reasons for skipping, by the check that is needed
+    subject, rows, cause = Subject(example.model, device), [], dict[Check, str]()
     for invariant in asked:
         if invariant.of_defaults_only and not is_first:
             rows.append(Row(invariant.name, "-", "asked of the defaults alone"))
@@ -160,13 +159,13 @@ def _ask(invariant: Invariant, subject: Subject) -> Row:
         return Row(invariant.name, "-", str(reason))
     except Violated as violation:
         return Row(invariant.name, "fails", str(violation))
-    except Exception as error:  # whatever a stranger's part raises is what was seen
+    except Exception as error:  # any exception from an extension's part is a finding
         return Row(invariant.name, "fails", one_line(f"{type(error).__name__}: {error}", MAX_FINDING))
     return Row(invariant.name, "holds")
 
 
 def _joined(examples: list[str], rows: tuple[Row, ...]) -> Row:
-    """One row for all examples: the first that fails, else one that holds, else why none is asked."""
+    """Return one row for all examples: the first failure, else the first success, else the reason for skipping."""
     failing = [(name, row) for name, row in zip(examples, rows, strict=True) if row.result == "fails"]
     if failing:
         name, row = failing[0]

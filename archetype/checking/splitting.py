@@ -1,4 +1,4 @@
-"""What holds of a part whose tensors are shared among processes."""
+"""Checks of tensor parallelism."""
 
 import copy
 from dataclasses import replace
@@ -17,13 +17,13 @@ PROCESSES = 2
 
 
 class Table(NamedTuple):
-    """An argument that is a table of which each process has some rows, such as that of an embedding for a tied head."""
+    """An argument that is a table split by rows among processes, such as the embedding for a tied head."""
 
     rows: Tensor
 
 
 def shares_sum_to_whole(subject: Subject) -> None:
-    """Where there is a plan for tensor parallelism, what the shares compute sums to the whole."""
+    """If a module has a plan for tensor parallelism, the outputs of its shares add up to the whole output."""
     modules = dict(subject.model.named_modules())
     planned = {path: module for path, module in modules.items() if isinstance(_plan(module), SplitPlan)}
     calls = _calls(subject, planned)
@@ -35,12 +35,12 @@ def shares_sum_to_whole(subject: Subject) -> None:
             module = copy.deepcopy(planned[path])
             plan = _plan(module)
             if not isinstance(plan, SplitPlan) or not {*dict(module.named_parameters())} <= {*plan.parameters}:
-                break  # a plan that leaves a parameter out is none
+                break  # a plan without one of the parameters is invalid
             for name, parameter in module.named_parameters():
                 parameter.data = _share(parameter.data, plan.parameters[name], rank)
             plan.resize(rank)
             gathers = plan.gathered is not None
-            results.append(module(*(_alone(one, rank, left[rank]) for one in copy.deepcopy(arguments))))
+            results.append(module(*(_alone(argument, rank, left[rank]) for argument in copy.deepcopy(arguments))))
         if len(results) == PROCESSES:
             is_split = True
             joined = torch.cat(results, -1) if gathers else sum(results[1:], results[0])
@@ -55,7 +55,7 @@ def _plan(module: nn.Module) -> SplitPlan | TablePlan | None:
 
 
 def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[Any, Tensor]]:
-    """What each module is called with in a pass, and what it gives."""
+    """Return the arguments and the output of each module in a pass."""
     calls: dict[str, tuple[Any, Tensor]] = {}
     plans = ((module, _plan(module)) for module in subject.model.modules())
     tables = [module.get_submodule(plan.table).weight for module, plan in plans if isinstance(plan, TablePlan)]
@@ -63,7 +63,7 @@ def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[A
     for path, module in modules.items():
 
         def keep(module: nn.Module, arguments: Any, result: Tensor, path: str = path) -> None:
-            inputs = (Table(one) if any(one is table for table in tables) else one for one in arguments)
+            inputs = (Table(x) if any(x is table for table in tables) else x for x in arguments)
             calls[path] = copy.deepcopy(tuple(inputs)), result.clone()
 
         handles.append(module.register_forward_hook(keep))
@@ -76,14 +76,14 @@ def _calls(subject: Subject, modules: dict[str, nn.Module]) -> dict[str, tuple[A
 
 
 def _alone(argument: Any, rank: int, left: dict[int, Any]) -> Any:
-    """What a module is called with in one process: its rows of a table; a context with what its shares left."""
+    """Return an argument as one process sees it: its rows of a table, or a context with its earlier shares' results."""
     if isinstance(argument, Table):
         return torch.chunk(argument.rows, PROCESSES)[rank]
     return replace(argument, shared={}, left=left) if isinstance(argument, ForwardContext) else argument
 
 
 def _share(tensor: Tensor, share: Cut | Whole, rank: int) -> Tensor:
-    """The share of one process: a piece, all of it, or of what is added once an equal part."""
+    """Return the share of one process: a piece, everything, or an equal part of a term that is added once."""
     if isinstance(share, Cut):
         return torch.chunk(tensor, PROCESSES, share.dim)[rank].clone()
     return tensor / PROCESSES if share is Whole.ONCE else tensor

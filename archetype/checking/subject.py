@@ -1,4 +1,4 @@
-"""A model under check: built with every tensor random, and called alike whatever its kind."""
+"""The model under check: built with random tensors, with one interface for all kinds."""
 
 import inspect
 from collections.abc import Iterable
@@ -21,74 +21,69 @@ SOURCE_LENGTH = 7
 
 
 class Violated(Exception):
-    """An invariant does not hold; the message says in one line what was seen."""
+    """An invariant does not hold; the message states the observation in one line."""
 
 
 class Inapplicable(Exception):
-    """An invariant is not asked of a model; the message says why."""
+    """An invariant does not apply to a model; the message states the reason."""
 
 
 class Subject:
-    """One model, and what it is called with.
-
-    Args:
-        spec: the specification.
-        device: that computes it.
-    """
+    """A model and its inputs."""
 
     def __init__(self, spec: ModelSpec, device: torch.device = CPU) -> None:
         self.spec, self.device = spec, device
 
     @cached_property
     def model(self) -> Any:
-        """The model in float32, every tensor random, ready to evaluate."""
+        """The model in float32 with random tensors, in evaluation mode."""
         return self.built().requires_grad_(False)
 
     @cached_property
     def exact(self) -> "Subject":
-        """The same in float64, in which a rounding is no more than 1e-15."""
+        """The same model in float64."""
         other = Subject(self.spec, self.device)
         other.model = self.built(torch.float64).requires_grad_(False)
         return other
 
     def built(self, dtype: torch.dtype = torch.float32) -> Model:
-        """Another model with the same weights, the same on every device, whose parameters take gradients."""
+        """Return another model with the same weights on every device, whose parameters require gradients."""
         return randomize(build(self.spec, dtype=dtype)).to(self.device)
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """Names of what its forward takes, which say what it reads."""
+        """Names of the arguments of its forward method."""
         return frozenset(inspect.signature(module_class(self.spec).forward).parameters)
 
     @property
     def reads_images(self) -> bool:
-        """Whether it reads pictures, which have one size."""
+        """Whether it reads images, which have a fixed size."""
         return "images" in self.parameters
 
     @property
     def writes(self) -> bool:
-        """Whether it writes a text token by token, with a state."""
+        """Whether it generates token by token, with a state."""
         return "state" in self.parameters
 
     @property
     def length(self) -> int:
-        """Tokens of the longest text that it is given."""
+        """Tokens of the longest sequence used in checks."""
         return min(self.spec.context_length, 16)
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary that it writes in."""
+        """Size of the output vocabulary."""
         spec: Any = self.spec
         return int(spec.vocab_size)
 
     def tokens(self, rows: int, length: int, seed: int = 0, vocab_size: int | None = None) -> Tensor:
-        """Random tokens (B, T) of its vocabulary."""
+        """Return random tokens (B, T) of its vocabulary."""
         vocab_size = vocab_size or self.vocab_size
         tokens = torch.randint(vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
         return tokens.to(self.device)
 
     def inputs(self, rows: int = ROWS) -> dict[str, Tensor]:
-        """Arguments of its forward: whole rows of pixels, of tokens, or of sources and targets."""
+        """Return arguments of its forward method: images, tokens, or sources and targets."""
         if self.reads_images:
             spec: Any = self.spec
             shape = (rows, spec.num_channels, spec.image_size, spec.image_size)
@@ -99,21 +94,21 @@ class Subject:
         )
 
     def sources(self, rows: Iterable[int]) -> Tensor:
-        """The source of each of some rows (B, S)."""
+        """Return the sources of some rows (B, S)."""
         vocab_size = getattr(self.spec, "source_vocab_size", None)
         return self.tokens(64, SOURCE_LENGTH, 50, vocab_size)[list(rows)]
 
     def indices(self, values: list[int]) -> Tensor:
-        """Numbers of rows or of tokens, where the model is."""
+        """Return indices of rows or tokens on the model's device."""
         return torch.tensor(values, device=self.device)
 
     def read(self, tokens: Tensor, num_tokens: list[int] | None = None, rows: Iterable[int] | None = None) -> Tensor:
-        """Vectors of whole texts (B, T, ...): logits of each token, or what it has instead.
+        """Return the outputs for whole sequences (B, T, ...): logits of each token, or hidden vectors.
 
         Args:
-            tokens: of each row (B, T), padded at the end.
-            num_tokens: how many of each row's are not padding (absent: all).
-            rows: the rows whose sources are read, where there are sources (absent: the first ones).
+            tokens: (B, T), padded at the end.
+            num_tokens: tokens of each sequence that are not padding (default: all).
+            rows: indices of the sources to read, if the model has sources (default: the first ones).
         """
         options: dict[str, Any] = {}
         if num_tokens is not None:
@@ -123,14 +118,14 @@ class Subject:
         return vectors(self.model(tokens, **options))
 
     def new_state(self, rows: Iterable[int], capacity: int) -> State:
-        """The state of some rows before their texts."""
+        """Return the state of some rows before their first token."""
         rows = list(rows)
         first = self.sources(rows) if "source" in self.parameters else len(rows)
         state: State = self.model.new_state(first, capacity=capacity)
         return state
 
     def step(self, tokens: Tensor, state: State, num_tokens: list[int] | None = None) -> tuple[Tensor, State]:
-        """Vectors of further tokens, and the state after them."""
+        """Return the outputs for further tokens, and the state after them."""
         counts = None if num_tokens is None else self.indices(num_tokens)
         output = self.model(tokens, state, counts)
         assert output.state is not None
@@ -138,7 +133,7 @@ class Subject:
 
 
 def vectors(output: Output) -> Tensor:
-    """What a pass computes of every position: logits, or hidden vectors where the logits are of whole texts."""
+    """Return the outputs of a pass for each position: logits, or hidden vectors if logits are of whole sequences."""
     logits = output.logits
     if logits is not None and (logits.dim() == 3 or output.hidden is None):
         return logits

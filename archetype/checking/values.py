@@ -12,7 +12,7 @@ from archetype.models.block.spec import Block
 from archetype.spec.base import Spec
 from archetype.spec.kinds import ByKind
 
-# The sizes of every model that is checked: 24 features have many divisors, and each head's can be paired.
+# The sizes of every checked model: 24 features have many divisors, and the features of each head can be paired.
 SIZES = {"vocab_size": 31, "context_length": 24, "d_model": 24}
 NORM = {"kind": "rms"}
 ATTENTION = {"kind": "attention", "num_heads": 4}
@@ -20,26 +20,26 @@ EXPERTS = {
     "kind": "experts", "num_experts": 4, "experts_per_token": 2,
     "expert": {"kind": "gated", "d_ff": 20, "activation": "silu"},
 }  # fmt: skip
-# A block as a Llama has it, which published formats can express.
+# A block of Llama's design, which published formats can express.
 BLOCK: dict[str, Any] = {
     "wiring": {"kind": "pre_norm", "norm": NORM},
     "mixer": ATTENTION | {"position": {"kind": "rotary"}},
     "feedforward": {"kind": "gated", "d_ff": 20, "activation": "silu"},
 }
-WHOLE = (4, 2, 6, 3, 1)  # divisors of the width; fields in turn begin with another one, so that sizes differ
+WHOLE = (4, 2, 6, 3, 1)  # divisors of the width; successive fields begin with different ones, so that sizes differ
 REAL = (2.0, 1.0, 0.5, 4.0)
-MOST = 500  # combinations of required fields that are tried
+MOST = 500  # combinations of required fields to try
 LARGE = 8  # defaults above it are replaced in the example of small sizes
-SMALL = 4  # by this one
-NAMES = ("kind", "version", "name")  # fields that change no number
+SMALL = 4  # their replacement
+NAMES = ("kind", "version", "name")  # fields without effect on results
 
 
 class Change(NamedTuple):
     """Other values of one field.
 
     Attributes:
-        field: its path, or what is changed in words.
-        options: a value of it, and with that the fields of the whole; the first that is accepted will do.
+        field: its path, or the change in words.
+        options: values of the field, each with the resulting fields of the whole; the first valid one is used.
     """
 
     field: str
@@ -47,14 +47,13 @@ class Change(NamedTuple):
 
 
 def instances(kind: type[Spec], fixed: Mapping[str, Any] | None = None) -> Iterator[Any]:
-    """Specifications of a class with values for all fields that are required, as many as its checks accept.
+    """Yield valid specifications of a class with values for all required fields.
 
     Args:
-        kind: the class.
         fixed: values of some fields (absent: none).
 
     Raises:
-        SpecError: why the last combination was refused, where no combination is accepted.
+        SpecError: no combination is valid; it is the last refusal.
     """
     around = SIZES | {"final_norm": NORM}
     fixed = {name: value for name, value in around.items() if name in kind.model_fields} | dict(fixed or {})
@@ -75,11 +74,11 @@ def instances(kind: type[Spec], fixed: Mapping[str, Any] | None = None) -> Itera
 
 
 def values(annotation: Any, turn: int = 0) -> list[Any]:
-    """Values that a type allows, or may allow: what reads them has the last word.
+    """Return candidate values for a type, which the specification's own checks may still refuse.
 
     Args:
         annotation: a type, or a field with its metadata.
-        turn: the field's place among those of its class.
+        turn: index of the field in its class.
     """
     if isinstance(annotation, FieldInfo):
         return members(role) if (role := by_kind(annotation)) else values(annotation.annotation, turn)
@@ -108,11 +107,11 @@ def values(annotation: Any, turn: int = 0) -> list[Any]:
     return []
 
 
-_open: set[type[Spec]] = set()  # kinds of which an example is being made, which may hold members of their own role
+_open: set[type[Spec]] = set()  # kinds under construction, as they may contain members of their own role
 
 
 def members(role: ByKind) -> list[Any]:
-    """One member of each kind of an open set."""
+    """Return one member of each kind of an open set."""
     examples: list[Any] = []
     for kind in role.kinds().values():
         if not kind.is_absent and kind not in _open:
@@ -125,12 +124,12 @@ def members(role: ByKind) -> list[Any]:
 
 
 def by_kind(field: FieldInfo) -> ByKind | None:
-    """The open set that a field's values belong to; None for a field of another type."""
+    """Return the open set of a field's values; None for a field of another type."""
     return next((metadata for metadata in field.metadata if isinstance(metadata, ByKind)), None)
 
 
 def changes(spec: Spec) -> Iterator[Change]:
-    """Every change of one field: small sizes, flags the other way, each other choice, and what is absent given."""
+    """Yield every change of one field: small sizes, flipped flags, other choices, and absent fields given."""
     fields = {name: field for name, field in type(spec).model_fields.items() if name not in NAMES}
     large = {name: getattr(spec, name) for name in fields if name not in SIZES}
     small = {name: SMALL for name, value in large.items() if type(value) is int and value > LARGE}
@@ -147,7 +146,7 @@ def changes(spec: Spec) -> Iterator[Change]:
 
 
 def _other_members(name: str, field: FieldInfo, value: Any) -> Iterator[Change]:
-    """Each other word or class that may stand in a field, and changes within the class that stands there."""
+    """Yield the other words or classes allowed in a field, and changes within its present class."""
     for member in _members(field.annotation):
         if get_origin(member) is Literal:
             yield from (Change(name, [(word, {name: word})]) for word in get_args(member) if word != value)
@@ -161,7 +160,7 @@ def _other_members(name: str, field: FieldInfo, value: Any) -> Iterator[Change]:
 
 
 def _members(annotation: Any) -> Iterator[Any]:
-    """The members of a union, however deep; a type alone is its own."""
+    """Yield the members of a union, also nested; any other type itself."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _members(inner[0])

@@ -1,1 +1,1 @@
-"""Work on what strangers wrote, each kind of it a module with a function `answer`, in a process that can be killed."""
+"""Work on untrusted input in a process that can be killed: one module with a function `answer` for each task."""

@@ -1,4 +1,4 @@
-"""A grammar tried out, for a process that can be killed: its compiler may recurse, build and search without bound."""
+"""Trying out a grammar in a process that can be killed, as its compiler may recurse, build and search without bound."""
 
 import ctypes
 import json
@@ -12,11 +12,12 @@ import llguidance
 
 from archetype.errors import shorten
 
-LONGEST = 1000  # characters of what is wrong: it repeats the grammar
-STEPS = 64  # tokens of a text that are tried: what grows with each of them shows
-PLACED = 20_000  # characters of a JSON schema whose fault is looked for part by part
+LONGEST = 1000  # characters of an error, which may repeat the grammar
+STEPS = 64  # tokens to follow, so that growth with each token shows
+# characters of a JSON schema in which the faulty part is searched for
+PLACED = 20_000
 LONGEST_PLACE = 100  # characters
-PER_CHARACTER = 10_000  # bytes of a compiled grammar at most, where the system does not say how many it takes
+PER_CHARACTER = 10_000  # bytes of a compiled grammar, an upper bound if the system cannot measure it
 
 
 def answer(kind: str, source: str, whitespace: str | None, num_tokens: int = 0) -> tuple[str | None, int]:
@@ -24,12 +25,11 @@ def answer(kind: str, source: str, whitespace: str | None, num_tokens: int = 0) 
 
     Args:
         kind: json_schema, regex or lark.
-        source: of the grammar.
-        whitespace: at one place of JSON, as an expression; None for any.
-        num_tokens: of the tokenizer whose tokens the grammar names by their ids; 0 where it names none.
+        whitespace: pattern of whitespace between tokens of JSON; None for any.
+        num_tokens: size of the tokenizer whose ids the grammar refers to; 0 if it does not.
 
     Returns:
-        What is wrong with it, None where nothing is; and the bytes that it takes.
+        The error, or None; and the size of the compiled grammar in bytes.
     """
     text = text_of(kind, source, whitespace)
     tokenizer, before = _bytes(num_tokens), allocated()
@@ -42,13 +42,13 @@ def answer(kind: str, source: str, whitespace: str | None, num_tokens: int = 0) 
     taken = PER_CHARACTER * len(source) if before is None else (allocated() or 0) - before
     fault = fault_of(matcher)
     if fault is not None and kind == "json_schema" and len(source) <= PLACED:
-        with suppress(RecursionError):  # then it is too deep, as its fault says
+        with suppress(RecursionError):  # the schema is nested too deeply; the error says so
             fault = f"{place_of(json.loads(source), fault)}{fault}"
     return fault, max(taken, len(source))
 
 
 def place_of(schema: object, fault: str) -> str:
-    """Where a JSON schema is wrong, such as "properties.a: ": its innermost part that has the same fault alone."""
+    """Return the innermost part of a JSON schema that has the same error alone, such as "properties.a: "."""
     path: list[str] = []
     inner: list[str] | None = []
     while inner is not None:
@@ -60,7 +60,7 @@ def place_of(schema: object, fault: str) -> str:
 
 
 def _parts(schema: object) -> Iterator[tuple[list[str], object]]:
-    """The mappings in a mapping or list and in these, each with its keys: one of both is a schema."""
+    """Yield the mappings within a mapping or list, two levels deep, with their keys; they may be schemas."""
     for key, value in _items(schema):
         if isinstance(value, dict):
             yield [key], value
@@ -81,34 +81,34 @@ def _fault_alone(schema: object) -> str | None:
 
 
 def text_of(kind: str, source: str, whitespace: str | None) -> str:
-    """A grammar as llguidance reads it; arguments as for `answer`.
+    """Return a grammar in llguidance's form; arguments as for `answer`.
 
     Raises:
-        ValueError: it is no JSON object.
+        ValueError: the schema is not a JSON object.
     """
     matcher = llguidance.LLMatcher
     if kind == "json_schema":
         defaults: Any = None if whitespace is None else {"whitespace_pattern": whitespace}
-        return matcher.grammar_from_json_schema(source, defaults)  # the schema's own "x-guidance" comes after these
+        return matcher.grammar_from_json_schema(source, defaults)  # the schema's own "x-guidance" takes precedence
     return matcher.grammar_from_regex(source) if kind == "regex" else matcher.grammar_from_lark(source)
 
 
 def limits() -> Any:
-    """What each step of a grammar may take; llguidance counts, and the time follows.
+    """Return the limits of each step of a grammar; llguidance counts items, which bounds the time.
 
-    A row of 1,000 items takes 40 ms where each is combined with each, as in `start: start start | "a"`, and 8 kB; the
-    row of a JSON schema has 4 items for each property that may still come.
+    A row of 1,000 items takes 40 ms if each is combined with each, as in `start: start start | "a"`, and 8 kB; the row
+    of a JSON schema has 4 items for each property still possible.
     """
     return llguidance.LLParserLimits(max_items_in_row=1000, max_lexer_states=100_000, verbose_errors=False)
 
 
 def fault_of(matcher: Any) -> str | None:
-    """Why a text cannot be followed any more; None where it can."""
+    """Return the reason why a grammar cannot be followed any further; None if it can."""
     return str(matcher.get_error()).partition("<state>")[0].strip()[:LONGEST] if matcher.is_error() else None
 
 
 def allocated() -> int | None:
-    """Bytes that this process has allocated and not freed; None where only the system could say."""
+    """Return the bytes that this process has allocated and not freed; None if only the system could tell."""
     if sys.platform != "linux" or not hasattr(library := ctypes.CDLL(None), "mallinfo2"):
         return None
     library.mallinfo2.restype = _Allocations
@@ -128,7 +128,7 @@ class _Allocations(ctypes.Structure):
 
 
 class _Bytes:
-    """256 tokens of a byte each, one that ends a text, and others without a text."""
+    """256 tokens of one byte each, an end token, and further tokens without text."""
 
     bos_token_id, eos_token_id, special_token_ids = None, 256, (256,)
 

@@ -1,4 +1,4 @@
-"""Chat templates that write one message after the other, so that a rendering holds those of all beginnings."""
+"""Chat templates that render message by message, so that one rendering contains those of all prefixes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,17 +14,17 @@ PAST = {
     "changed",
     "depth",
     "depth0",
-}  # of a loop: without what follows
+}  # attributes of a loop that do not depend on later messages
 PROMPT = "add_generation_prompt"
-CARRIED = {"namespace", "cycler", "joiner"}  # what one message leaves to the next, and to the end
+CARRIED = {"namespace", "cycler", "joiner"}  # objects that carry data from one message to later text
 
 
 def writes_in_order(environment: Environment, source: str) -> bool:
-    """Whether a template is a loop over the messages in which each is written by itself and by what is before it.
+    """Return whether a template is a loop that renders each message from itself and earlier messages only.
 
-    Nothing else may read the messages but the first of them, nothing in the loop may ask how many there are or be
-    carried on, and whether there is a prompt for an answer is asked behind the loop alone. What a beginning of the
-    messages becomes is then the rendering up to there, and the text behind the loop.
+    Apart from the loop, only the first message may be read; within it, nothing may depend on the number of messages or
+    be carried on; and the generation prompt is only tested after the loop. The rendering of a prefix of the messages is
+    then the rendering up to its end, followed by the text after the loop.
     """
     tree = environment.parse(source)
     names = {"messages"}
@@ -32,7 +32,7 @@ def writes_in_order(environment: Environment, source: str) -> bool:
         value, target = assigned.node, assigned.target
         if isinstance(value, nodes.Name) and value.name in names and isinstance(target, nodes.Name):
             names.add(target.name)
-            assigned.node = nodes.Const(None)  # another name for them, whose uses are looked at, too
+            assigned.node = nodes.Const(None)  # an alias, whose uses are checked as well
     loops = [
         (place, loop)
         for place, part in enumerate(tree.body)
@@ -42,21 +42,21 @@ def writes_in_order(environment: Environment, source: str) -> bool:
     if len(loops) != 1:
         return False
     ((place, loop),) = loops
-    loop.iter = nodes.Const(None)  # the use that is allowed
-    named = [one.name for one in tree.find_all(nodes.Name)]
-    behind = [one.name for part in tree.body[place + 1 :] for one in _names(part)]
+    loop.iter = nodes.Const(None)  # the one use that is allowed
+    named = [name.name for name in tree.find_all(nodes.Name)]
+    behind = [name.name for part in tree.body[place + 1 :] for name in _names(part)]
     return (
         not loop.recursive
         and loop.test is None
         and CARRIED.isdisjoint(named)
         and behind.count(PROMPT) == named.count(PROMPT)
-        and not any(_reads_others(one, names) for one in tree.find_all(nodes.Node))
+        and not any(_reads_others(node, names) for node in tree.find_all(nodes.Node))
         and all(map(_asks_of_the_past, loop.body))
     )
 
 
 def starts_of_messages(template: Template, values: dict[str, Any]) -> tuple[str, list[int]]:
-    """A rendering, and where in it the loop came to each message; last, where it came to its end."""
+    """Return a rendering with the offset of each message's text, and last the offset at which the loop ended."""
     pieces, starts = [], list[int]()
     length = 0
 
@@ -74,7 +74,7 @@ def starts_of_messages(template: Template, values: dict[str, Any]) -> tuple[str,
 
 
 def _loops(body: list[nodes.Node]) -> Iterator[nodes.For]:
-    """Loops that nothing is around but conditions: what they write is the template's text at once."""
+    """Yield loops within conditions only, whose output goes directly to the text."""
     for node in body:
         if isinstance(node, nodes.For):
             yield node
@@ -89,7 +89,7 @@ def _names(node: nodes.Node) -> Iterator[nodes.Name]:
 
 
 def _reads_others(node: nodes.Node, names: set[str]) -> bool:
-    """Whether the messages are used for more than the first of them."""
+    """Return whether a node uses the messages for more than the first of them."""
     is_first = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == 0
     return not is_first and any(
         isinstance(child, nodes.Name) and child.name in names and child.ctx == "load"
@@ -98,7 +98,7 @@ def _reads_others(node: nodes.Node, names: set[str]) -> bool:
 
 
 def _asks_of_the_past(node: nodes.Node) -> bool:
-    """Whether all that is asked of the loop is known before the next message; a loop within it is of its own."""
+    """Return whether all uses of the loop variable are known before the next message; inner loops have their own."""
     if isinstance(node, nodes.For):
         return _asks_of_the_past(node.iter)
     if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name) and node.node.name == "loop":

@@ -1,8 +1,8 @@
-"""Work on what a stranger wrote, in a process that can be killed: it has a time and a memory, whatever it tries.
+"""Work on untrusted input in a process that can be killed, with limits of time and memory.
 
-Python cannot stop one of its own threads, and a compiler of grammars or a method of a long text looks at no clock. So
-a module of ours does such work in a process of its own, which ends with ours, and starts anew after it was killed.
-Windows and macOS know no limit for a process's memory: there the time alone holds.
+Python cannot stop its own threads, and a grammar compiler or a string method never checks the time. So such work is
+done in a child process, which ends with its parent and is restarted after it was killed. Windows and macOS have no
+limit for a process's memory; only the time limit applies there.
 """
 
 import atexit
@@ -17,24 +17,24 @@ from importlib import import_module
 from subprocess import PIPE
 from typing import Any, BinaryIO
 
-HEAD = struct.Struct("<q")  # of each message: its bytes
+HEAD = struct.Struct("<q")  # length of each message in bytes
 PROGRAM = """
 import sys
 sys.path[:] = sys.argv[3:]
 from archetype.confined.process import answer_requests
 answer_requests(sys.argv[1], int(sys.argv[2]))
 """
-BUSY = 10  # times as long as the work may take may pass until it is done: other programs have the processor, too
-LONGEST_ERROR = 1000  # characters of a message
+# the wall-clock limit as a multiple of the processor-time limit, as other programs need the processor as well
+BUSY = 10
+LONGEST_ERROR = 1000  # characters of an error message
 
 
 class ConfinedError(Exception):
     """The work was not done.
 
     Args:
-        kind: name of the exception that ended it; "Killed" where none did, "Late" where other programs may have had the
-            processor.
-        message: what it says.
+        kind: name of the exception that ended it; "Killed" if the process was killed; "Late" if the wall-clock limit
+            passed, perhaps due to other programs.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -43,11 +43,11 @@ class ConfinedError(Exception):
 
 
 class Confined:
-    """A process of its own in which a function is called.
+    """A child process in which a function is called.
 
     Args:
-        module: whose function `answer` is called; JSON can say what it is given, and what it gives.
-        memory: bytes that the process may have.
+        module: with the function `answer`; its arguments and result must be JSON.
+        memory: limit in bytes.
     """
 
     def __init__(self, module: str, memory: int) -> None:
@@ -57,15 +57,14 @@ class Confined:
         atexit.register(self.close)
 
     def __call__(self, *args: Any, seconds: float, max_bytes: int) -> Any:
-        """What the function gives.
+        """Return the function's result.
 
         Args:
-            args: its arguments.
-            seconds: of the processor's time that it may take.
-            max_bytes: that it may give, beside 16 times what its arguments have.
+            seconds: limit of processor time.
+            max_bytes: limit of the result, to which 16 times the size of the arguments is added.
 
         Raises:
-            ConfinedError: it failed, or needed more than it may have.
+            ConfinedError: the function failed or exceeded a limit.
         """
         try:
             request = json.dumps(args).encode()
@@ -107,8 +106,8 @@ class Confined:
         process.communicate()
 
     def _running(self) -> "subprocess.Popen[bytes]":
-        if self._process is not None and self._owner != os.getpid():  # a copy of our process has one of its own
-            self._process.returncode = 0  # to be waited for by the other
+        if self._process is not None and self._owner != os.getpid():  # after a fork, the child needs its own
+            self._process.returncode = 0  # the parent waits for it
             self._process = None
         if self._process is None or self._process.poll() is not None:
             self.close()
@@ -118,7 +117,7 @@ class Confined:
         return self._process
 
     def _ended(self, process: "subprocess.Popen[bytes]", seconds: float, is_late: bool) -> ConfinedError:
-        """Why there is no reply; the next request finds another process."""
+        """Return the reason why there is no reply, and end the process; the next request starts another."""
         process.kill()
         status = process.wait()
         self.close()
@@ -130,11 +129,11 @@ class Confined:
 
 
 def answer_requests(module: str, memory: int) -> None:
-    """The process: call the module's function for each request, until there are no more."""
+    """Serve requests in the child process until there are no more."""
     _limit(memory)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the other process decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is the parent's to handle
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # nothing that is printed stands among the replies
+    sys.stdout = sys.stderr  # printed text must not mix with the replies
     while (limits := _read(requests)) is not None and (request := _read(requests)) is not None:
         seconds, max_bytes = json.loads(limits)
         try:
@@ -159,12 +158,12 @@ def _limit(memory: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     size = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform != "darwin":  # where it is refused
+    if sys.platform != "darwin":  # which refuses it
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 def _allow(seconds: float) -> None:
-    """Let the process be ended when it has worked so long from now on; 0: never."""
+    """Set the processor time after which the process is ended; 0: none."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
@@ -175,7 +174,7 @@ def _write(pipe: BinaryIO | Any, message: bytes) -> None:
 
 
 def _read(pipe: BinaryIO | Any, max_bytes: int | None = None) -> bytes | None:
-    """The next message; None where there is none, or a longer one."""
+    """Return the next message; None at the end, or if it is too long."""
     head = pipe.read(HEAD.size)
     if len(head) < HEAD.size or ((size := HEAD.unpack(head)[0]) > (size if max_bytes is None else max_bytes)):
         return None

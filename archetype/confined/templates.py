@@ -1,4 +1,4 @@
-"""Rendering of chat templates, which come with weights and are not trusted, for a process that can be killed."""
+"""Rendering of untrusted chat templates, which come with weights, in a process that can be killed."""
 
 import json
 from datetime import datetime
@@ -16,13 +16,13 @@ def answer(source: str, values: dict[str, Any], with_starts: bool = False) -> li
     """Render a template.
 
     Args:
-        source: in Jinja.
-        values: by the names that it knows them by.
-        with_starts: whether to say where each message begins, of a template that writes them in order.
+        source: Jinja source.
+        values: variables of the template.
+        with_starts: whether to return the offset of each message, for a template that renders them in order.
 
     Returns:
-        "text" and the text; "refused" and why the template refuses it or is none; or "fails" and what Python says.
-        With starts "text", the text and a list of them; of another template "unordered" and nothing.
+        "text" and the text; "refused" and the reason, if the template raises it or is invalid; or "fails" and Python's
+        message. With starts, "text", the text and the offsets, or "unordered" for any other template.
     """
     try:
         if not with_starts:
@@ -34,7 +34,7 @@ def answer(source: str, values: dict[str, Any], with_starts: bool = False) -> li
         return ["refused", _line(error)]
     except MemoryError:
         raise
-    except Exception as error:  # whatever Python says of an expression or of the compiled template
+    except Exception as error:  # any error of an expression or of the compiled template
         return ["fails", _line(error)]
 
 
@@ -49,7 +49,7 @@ def _is_ordered(source: str) -> bool:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what a model is trained on, and changes no text."""
+    """`{% generation %}` marks the text to train on and does not change the rendering."""
 
     tags = {"generation"}  # noqa: RUF012 as in jinja2
 
@@ -61,7 +61,7 @@ class _Generation(Extension):
 
 @cache
 def _environment() -> ImmutableSandboxedEnvironment:
-    """As transformers sets Jinja up: no attribute leads to Python itself, and nothing that is given can be changed."""
+    """Return Jinja set up as in transformers: templates cannot reach Python's internals or change their inputs."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
@@ -77,7 +77,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON without the escapes for web pages that Jinja's own filter adds; arguments as in transformers."""
+    """Return JSON without the HTML escapes of Jinja's own filter; arguments as in transformers."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,1 +1,1 @@
-"""Published folders in and out: Hugging Face, GGUF, families that are not registered, parity with transformers."""
+"""Import from and export to published formats: Hugging Face, GGUF, PEFT, Sentence Transformers, ONNX."""

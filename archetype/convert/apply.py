@@ -1,4 +1,4 @@
-"""Weight rules applied: a file's tensors into a model, and a model's parameters into a file's tensors."""
+"""Apply weight rules: load a checkpoint's tensors into a model, and export a model's parameters as tensors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
@@ -23,17 +23,16 @@ def load_tensors(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> None:
-    """Give every parameter of a model on the meta device its tensor.
+    """Load a checkpoint into a model on the meta device.
 
-    A parameter that needs no change is a view of the file, so that loading reads nothing.
+    A tensor that needs no change becomes a view of the mapped file, so that loading reads nothing.
 
     Args:
-        model: on the meta device.
-        tensors: of the checkpoint.
-        rules: of this model, as `for_model` gives them.
+        model: on the meta device; its parameters are replaced.
+        rules: of this model, as returned by `for_model`.
         ignored: patterns of tensors that no rule uses.
-        dtype: of the weights (absent: as in the file).
-        device: where they go (absent: CPU).
+        dtype: of the weights (default: that of the first tensor a rule names).
+        device: of the weights (default: CPU).
 
     Raises:
         CheckpointError: names the tensor that is missing, left over or of the wrong shape.
@@ -43,16 +42,17 @@ def load_tensors(
     for rule in rules:
         _check_shape(rule, tensors.shape(rule.hf), [rule.shape_in(shapes[name]) for name in rule.params])
     buffers = dict(model.named_buffers())
-    numbers = {name for name, buffer in buffers.items() if not buffer.is_floating_point()}  # such as those of experts
+    numbers = {name for name, buffer in buffers.items() if not buffer.is_floating_point()}  # integer buffers
     weights = [rule for rule in rules if numbers.isdisjoint(rule.params)]
-    dtype = dtype or tensors.dtype(weights[0].hf)  # a file of mixed types becomes its first tensor's
+    dtype = dtype or tensors.dtype(weights[0].hf)  # a file of mixed types takes its first tensor's
     state = {rule.params[0]: _integers(rule, tensors, device) for rule in rules if rule not in weights}
     for rule in weights:
         rule_dtype = dtype
-        if not buffers.keys().isdisjoint(rule.params):  # statistics and corrections keep their precision
+        if not buffers.keys().isdisjoint(rule.params):  # statistics and router corrections keep their precision
             rule_dtype = torch.promote_types(tensors.dtype(rule.hf), dtype)
         params = _split(rule, tensors, [rule.shape_in(shapes[name]) for name in rule.params], rule_dtype, device)
         if rule.expert is None:
+            # filled one expert at a time, since each expert is a tensor of its own in the file
             state |= params
             continue
         for name, tensor in params.items():
@@ -61,23 +61,23 @@ def load_tensors(
             state[name][rule.expert] = tensor
     model.load_state_dict(state, strict=True, assign=True)
     if device is None or device.type == "cpu":
-        library()  # opened, or even compiled, before anybody times a step
+        library()  # compile or open the native library now, not in the first timed step
 
 
 def shapes_of(model: nn.Module) -> dict[str, Shape]:
-    """The shape of every tensor of a model, by name."""
+    """Return the shape of every tensor of a model's state, by name."""
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def published_shapes(model: nn.Module) -> dict[str, Shape]:
-    """Of all tensors but those of the head for vectors of texts, which have files of their own."""
+    """Return the shapes of all tensors but those of the sentence head, which is stored in its own files."""
     return {name: shape for name, shape in shapes_of(model).items() if not name.startswith("sentence_head.")}
 
 
 def export_tensors(
     model: nn.Module, rules: list[Rule], state: dict[str, Tensor] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """The file's tensors, one by one; of the model's own, or of those that stand for them in `state`."""
+    """Yield the file's tensors by name, made from `state` (default: the model's own state)."""
     state = model.state_dict() if state is None else state
     for rule in rules:
         params = _params(rule, state)
@@ -88,7 +88,7 @@ def export_tensors(
 
 
 def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
-    """The size of each of the file's tensors, in bytes."""
+    """Return the size of each of the file's tensors in bytes."""
     state = model.state_dict()
     return {rule.hf: sum(tensor.nbytes for tensor in _params(rule, state)) for rule in rules}
 
@@ -96,12 +96,10 @@ def export_sizes(model: nn.Module, rules: list[Rule]) -> dict[str, int]:
 def shares(
     rules: Iterable[Rule], shapes: Mapping[str, Shape], size: Callable[[str], int]
 ) -> Iterator[tuple[str, int, Fraction]]:
-    """Yield the name of each parameter, with its numbers and its bytes in one of the file's tensors.
+    """Yield each parameter's name, its number of weights and its share of the bytes of a tensor in the file.
 
     Args:
-        rules: of the model.
-        shapes: of its parameters.
-        size: the bytes of a tensor of the file, by its name.
+        size: returns the bytes of a tensor of the file by its name.
     """
     for rule in rules:
         counts = {name: prod(shapes[name] if rule.expert is None else shapes[name][1:]) for name in rule.params}
@@ -116,14 +114,14 @@ def _params(rule: Rule, state: dict[str, Tensor]) -> list[Tensor]:
 def _split(
     rule: Rule, tensors: Tensors, shapes: list[Shape], dtype: torch.dtype, device: torch.device | None
 ) -> dict[str, Tensor]:
-    """The parameters that one tensor holds."""
+    """Return the parameters stored in one tensor of the file, copied only where a view will not do."""
     as_it_is = len(rule.params) == 1 and not rule.transposed and not rule.swapped and tensors.dtype(rule.hf) == dtype
     if as_it_is and device in (None, torch.device("cpu")):
         return {rule.params[0]: tensors.mapped(rule.hf).view(shapes[0])}
     with tensors.copied(rule.hf) as tensor:
         turned = tensor.transpose(-1, -2) if rule.transposed else tensor
         turned = _halves_swapped(turned) if rule.swapped else turned
-        if rule.heads == 1 and rule.shape is None:  # views, so that nothing is copied twice
+        if rule.heads == 1 and rule.shape is None:  # split into views: only `copy_` below copies
             pieces = turned.split([shape[0] for shape in shapes])
         else:
             joined = turned.reshape(rule.heads, -1)
@@ -135,12 +133,12 @@ def _split(
 
 
 def _halves_swapped(tensor: Tensor) -> Tensor:
-    """The second half of each row before the first."""
+    """Swap the two halves of the last dimension."""
     return tensor.roll(tensor.shape[-1] // 2, dims=-1)
 
 
 def _integers(rule: Rule, tensors: Tensors, device: torch.device | None) -> Tensor:
-    """A tensor of whole numbers, in 64 bits as it is."""
+    """Return a copy of an int64 tensor, which is never converted to another type."""
     stored = tensors.stored(rule.hf)
     if stored.dtype != torch.int64:
         cause = f"is stored as {str(stored.dtype).removeprefix('torch.')}, and the model has whole numbers there"
@@ -149,25 +147,23 @@ def _integers(rule: Rule, tensors: Tensors, device: torch.device | None) -> Tens
 
 
 def _joint_shape(shapes: list[Shape]) -> Shape:
-    """The shape of tensors that are concatenated along their rows."""
     return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
 def file_shape(rule: Rule, shapes: list[Shape]) -> Shape:
-    """The shape of a file's tensor, whose parameters have these."""
+    """Return the shape of the file's tensor that holds parameters of the given shapes."""
     shape = _shape_in_file(rule, shapes)
     return (*shape[:-2], shape[-1], shape[-2]) if rule.transposed else shape
 
 
 def _shape_in_file(rule: Rule, shapes: list[Shape]) -> Shape:
-    """The shape of a file's tensor before it is transposed."""
+    """Return the shape in the file before the transposition that the rule asks for."""
     if rule.shape is None:
         return _joint_shape(shapes)
     return (*rule.shape[:-2], rule.shape[-1], rule.shape[-2]) if rule.transposed else rule.shape
 
 
 def _join(tensors: list[Tensor], heads: int) -> Tensor:
-    """Concatenate head by head."""
     return torch.cat([tensor.reshape(heads, -1) for tensor in tensors], dim=1)
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face folders: config.json and safetensors, read and written."""
+"""Read and write Hugging Face folders: config.json and safetensors."""
 
 import re
 import warnings
@@ -43,16 +43,15 @@ def read_model(
     overrides: Sequence[str] = (),
     further_tokens: bool = False,
 ) -> tuple[Family, Model]:
-    """The family and the model in a folder, its weights mapped from the file wherever they need no change.
+    """Return the family and the model of a folder; weights are mapped from the file where no conversion is needed.
 
     Args:
         folder: holds config.json and model.safetensors, or an index with its shards.
-        dtype: type of the weights (absent: as in the file).
-        device: where they go (absent: CPU).
-        allow_pickle: also read pytorch_model.bin where there are no safetensors.
-        overrides: path=value, applied to the specification that the folder describes, or LAYOUT=value for what its
-            files do not show.
-        further_tokens: read the layers that predict them, which are left out otherwise.
+        dtype: of the weights (default: as in the file).
+        device: of the weights (default: CPU).
+        allow_pickle: read pytorch_model.bin if there are no safetensors.
+        overrides: path=value changes to the specification, or LAYOUT=value for layouts that the files do not show.
+        further_tokens: also read the layers for multi-token prediction.
 
     Raises:
         CheckpointError: names the file, key or tensor that is wrong.
@@ -80,7 +79,7 @@ def read_model(
 
 
 def _head_tensors(folder: Path, family: Family, spec: ModelSpec, allow_pickle: bool) -> list[str]:
-    """The tensors of the head that config.json describes, where modules.json puts another one in its place."""
+    """Return the tensors of the head in config.json if modules.json replaces it by a sentence head."""
     if not spec.head.embeds:
         return []
     tensors = open_tensors(folder, allow_pickle)
@@ -94,18 +93,16 @@ def _head_tensors(folder: Path, family: Family, spec: ModelSpec, allow_pickle: b
 
 
 def read_left_out(folder: Path, family: Family, spec: ModelSpec, allow_pickle: bool = False) -> Mapping[str, Tensor]:
-    """The weights of a folder that a model has no use for, such as those of a part that sees images.
+    """Return the weights of a folder that the model does not use, such as those of an image encoder.
 
-    They stay in their file until they are asked for.
+    They stay in their file until they are accessed.
 
     Args:
         folder: that the model was read from.
-        family: of the model.
-        spec: of the model.
-        allow_pickle: as for `read_model`.
+        allow_pickle: as in `read_model`.
 
     Warns:
-        LeftOut: the family is registered, so that nothing else has said so.
+        LeftOut: tensors of a registered family are left out; other families have warned already.
     """
     tensors = open_tensors(folder, allow_pickle)
     names = prediction_tensors(tensors.names()) if family.reading is None else family.reading.left_out
@@ -117,15 +114,15 @@ def read_left_out(folder: Path, family: Family, spec: ModelSpec, allow_pickle: b
 
 
 def open_tensors(folder: Path, allow_pickle: bool = False, dtype: torch.dtype | None = None) -> Tensors:
-    """The tensors of a folder, of which those in few bits are the numbers that they stand for.
+    """Open the tensors of a folder; quantized ones are dequantized.
 
     Args:
         folder: holds config.json and the weights.
-        allow_pickle: also read pytorch_model.bin where there are no safetensors.
-        dtype: of numbers that are stored in few bits (absent: as config.json says, or as the others).
+        allow_pickle: read pytorch_model.bin if there are no safetensors.
+        dtype: of dequantized tensors (default: as in config.json, or that of the other tensors).
 
     Raises:
-        CheckpointError: there are no weights, or they are stored in a way that is not read.
+        CheckpointError: there are no weights, or they are quantized in an unsupported way.
     """
     tensors, file = Tensors.open(folder, allow_pickle), folder / "config.json"
     config = read_mapping(file)
@@ -152,7 +149,7 @@ def _read_weights(
     if (unread := unread_set(folder)) is not None:
         warnings.warn(Notice(f"{folder}: {unread}"), stacklevel=2)
     names = tensors.names()
-    if spec.num_layers > len(names):  # refused before so many layers are made
+    if spec.num_layers > len(names):  # refuse before building that many layers
         cause = f"describes {spec.num_layers} layers, and there are only {len(names)} tensors"
         raise CheckpointError(str(folder / "config.json"), cause, "does it describe this checkpoint?")
     model = build_on_meta(spec)
@@ -181,17 +178,16 @@ def write_model(
 
     Args:
         model: whose specification the family's format can express.
-        family: whose format is written.
         folder: exists.
-        config: further keys of config.json, such as the ids that start and end a text.
-        shard_bytes: the size above which the weights go into several files with an index.
+        config: further keys of config.json, such as the ids of bos and eos.
+        shard_bytes: size above which weights are split into several files with an index.
         left_out: further tensors, written as they are.
     """
     from huggingface_hub import split_state_dict_into_shards_factory
 
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     keys = family.format.config_for(model.spec)
-    if family.reading is not None:  # as it was read, which says all that `config` does
+    if family.reading is not None:  # keep the keys as read, which include those in `config`
         keys = with_dtype(keys, dtype)
     else:
         keys |= {"dtype": dtype}
@@ -213,7 +209,7 @@ def write_model(
 
 
 def with_copies(model: Model, family: Family, left_out: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What a model has left out, where tensors that repeat one of its own are as that is now."""
+    """Return the unused tensors, with copies of a model's own tensors brought up to date."""
     state = model.state_dict()
     copies = {name: param for name, param in family.format.copies.items() if name in left_out and param in state}
     if not copies:
@@ -222,7 +218,7 @@ def with_copies(model: Model, family: Family, left_out: Mapping[str, Tensor]) ->
 
 
 def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-    """Read a folder that was just written, and compare it with what was to be written, to the bit.
+    """Read a written folder back and compare every tensor bit by bit.
 
     Raises:
         CheckpointError: names the tensor that differs.
@@ -234,16 +230,16 @@ def compare(model: Model, family: Family, folder: Path, left_out: Mapping[str, T
     for mine, theirs in ((expected, state), (left_out, Selected(Tensors.open(folder), left_out))):
         for name, tensor in theirs.items():
             if not torch.equal(_bits(tensor), _bits(mine[name])):
-                raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
+                raise CheckpointError(name, "reads back differently than it was written", "check the disk, try again")
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor, so that a NaN equals itself."""
+    """View a tensor as bytes, so that NaN equals NaN."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def with_names_of_file(family: Family, rules: list[Rule], names: list[str]) -> list[Rule]:
-    """The rules with the names of this file: with or without the family's prefix, and older ones of norms."""
+    """Return the rules with the file's spelling of names: with or without the prefix, and old names of norms."""
     present = set(names)
 
     def renamed(rule: Rule) -> Rule:
@@ -254,14 +250,14 @@ def with_names_of_file(family: Family, rules: list[Rule], names: list[str]) -> l
 
 
 def _spellings(name: str, prefix: str) -> Iterator[str]:
-    """The possible names of a tensor: a file that was saved without the head has no prefix."""
+    """Yield the possible names of a tensor; a file saved without the head has no prefix."""
     for spelling in (name, name.removeprefix(prefix), prefix + name):
         yield spelling
         yield spelling.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
 
 def _tied_copies(family: Family, rules: list[Rule], tensors: Tensors) -> list[str]:
-    """Patterns of the tensors that a file repeats although the model has them once; they must be the same."""
+    """Return patterns for tensors that duplicate a tied one, after checking that they are equal."""
     used, present = {rule.hf for rule in rules}, set(tensors.names())
     sources = {rule.params[0]: rule.hf for rule in rules if len(rule.params) == 1}
     patterns = []

@@ -1,6 +1,6 @@
-"""preprocessor_config.json: how the pixels of a picture become the numbers that a model reads.
+"""Read preprocessor_config.json: the steps from the pixels of an image to the numbers a model reads.
 
-The steps, their order and their arithmetic are those of transformers' image processors with the backend of PIL.
+Steps, order and arithmetic are those of transformers' image processors with the PIL backend.
 """
 
 import warnings
@@ -17,21 +17,21 @@ from archetype.io.yaml import read_mapping
 from archetype.spec.base import Finite, Flag, Positive, Size, Spec, invalid
 
 FILE = "preprocessor_config.json"
-NESTED_FILE = "processor_config.json"  # of models of several inputs; what it says of pictures takes precedence
-BILINEAR, BICUBIC = 2, 3  # filters by the numbers of PIL
-MAX_PIXELS = 2**24  # of a picture once it is scaled: one of 1 x 10,000 grows with its shorter side
+NESTED_FILE = "processor_config.json"  # of multimodal models; its image section takes precedence
+BILINEAR, BICUBIC = 2, 3  # PIL's numbers of filters
+MAX_PIXELS = 2**24  # of a scaled image; scaling the shorter side of a 1 x 10,000 image would need far more
 
 Pixels = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float32]
 
 
 class Sides(Spec):
-    """What a picture is scaled or cut to.
+    """Target size of scaling or cropping.
 
     Attributes:
-        height: rows, with `width`.
-        width: columns.
-        shortest_edge: the shorter side; the other keeps the proportion.
+        height: in rows; needs `width`.
+        width: in columns.
+        shortest_edge: length of the shorter side; the aspect ratio is kept.
     """
 
     height: Size | None = None
@@ -40,13 +40,13 @@ class Sides(Spec):
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> "Sides":
-        said = [name for name in ("height", "width", "shortest_edge") if getattr(self, name) is not None]
-        if said not in (["height", "width"], ["shortest_edge"]):
-            invalid("", f"has {' and '.join(said) or 'nothing'}", "give height and width, or shortest_edge")
+        given = [name for name in ("height", "width", "shortest_edge") if getattr(self, name) is not None]
+        if given not in (["height", "width"], ["shortest_edge"]):
+            invalid("", f"has {' and '.join(given) or 'nothing'}", "give height and width, or shortest_edge")
         return self
 
     def of(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns for a picture of these.
+        """Return the number of rows and columns for an image of the given size.
 
         Raises:
             DataError: they are too many.
@@ -73,19 +73,19 @@ ByChannel = Annotated[tuple[Finite, ...], BeforeValidator(_as_list), Field(min_l
 
 
 class ImageProcessor(Spec):
-    """The steps from pixels to numbers, in the order of the fields; their names are the keys of the file.
+    """Preprocessing steps in the order of the fields, which are named as in the file.
 
     Attributes:
-        do_convert_rgb: whether a picture always gets three channels; those of other models follow `num_channels`.
-        do_resize: whether pictures are scaled to `size`.
+        do_convert_rgb: whether grayscale images are repeated to three channels.
+        do_resize: whether images are scaled to `size`.
         size: height and width, or the shortest edge.
-        resample: the filter, by PIL's number: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming.
-        do_center_crop: whether the middle of `crop_size` is cut out; what is missing around it is black.
+        resample: PIL's filter: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming.
+        do_center_crop: whether the center of `crop_size` is cut out, padded with black.
         crop_size: height and width.
-        do_rescale: whether pixels, 0 to 255, are multiplied by `rescale_factor`.
+        do_rescale: whether pixels (0 to 255) are multiplied by `rescale_factor`.
         rescale_factor: 1/255 for numbers of 0 to 1.
-        do_normalize: whether `image_mean` is subtracted, and the difference divided by `image_std`.
-        image_mean: of each channel, or one of all.
+        do_normalize: whether `image_mean` is subtracted and the result divided by `image_std`.
+        image_mean: one number, or one per channel.
         image_std: likewise.
     """
 
@@ -110,14 +110,14 @@ class ImageProcessor(Spec):
         return self
 
     def numbers(self, pixels: Pixels) -> Numbers:
-        """The numbers of one picture.
+        """Return the numbers of one image, (C, H, W).
 
         Args:
             pixels: (C, H, W).
 
         Raises:
-            SpecError: mean or deviation are those of other channels, or no number is left of pixels.
-            DataError: they become too many.
+            SpecError: the mean or deviation is for another number of channels, or the result is infinite.
+            DataError: the scaled image is too large.
         """
         if self.do_convert_rgb and len(pixels) == 1:
             pixels = pixels.repeat(3, axis=0)
@@ -125,7 +125,7 @@ class ImageProcessor(Spec):
             pixels = _resized(pixels, self.size.of(*pixels.shape[1:]), self.resample)
         if self.do_center_crop and self.crop_size is not None:
             pixels = _center_crop(pixels, *self.crop_size.of(*pixels.shape[1:]))
-        with np.errstate(all="ignore"):  # what float32 cannot hold is refused
+        with np.errstate(all="ignore"):  # overflow is refused below
             numbers = pixels.astype(np.float32)
             if self.do_rescale:
                 numbers = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
@@ -144,7 +144,7 @@ class ImageProcessor(Spec):
         return np.array(values, dtype=np.float32)[:, None, None]
 
     def contents(self) -> dict[str, Any]:
-        """The contents of the file; of this class all keys are obeyed by every version of transformers."""
+        """Return the contents of the file, under a class of transformers all of whose versions obey these keys."""
         values = self.dump(full=True)
         sides = {name: value.dump() for name in ("size", "crop_size") if (value := getattr(self, name)) is not None}
         means = {name: values[name][0] for name in ("image_mean", "image_std") if len(values[name]) == 1}
@@ -152,7 +152,7 @@ class ImageProcessor(Spec):
 
 
 def square_pictures(num_channels: int, side: int) -> ImageProcessor:
-    """How a model trained here on files of pictures has them: scaled, the middle square cut out, numbers of 0 to 1."""
+    """Return the steps used for models trained on image files: scale, crop the center square, rescale to 0..1."""
     return ImageProcessor(
         do_convert_rgb=num_channels == 3, size=Sides(shortest_edge=side), resample=BICUBIC, do_center_crop=True,
         crop_size=_square(side), do_normalize=False,
@@ -160,12 +160,12 @@ def square_pictures(num_channels: int, side: int) -> ImageProcessor:
 
 
 def numbers_as_they_are(num_channels: int, side: int) -> ImageProcessor:
-    """For a model trained on numbers: they go in unchanged."""
+    """Return an image processor that leaves pixels unchanged, for models trained on plain numbers."""
     return ImageProcessor(do_resize=False, size=_square(side), do_rescale=False, do_normalize=False)
 
 
-# What each class of transformers does where the file does not say; a size that is one number is the shortest edge of
-# those with default_to_square false.
+# Defaults of each class in transformers. A size given as one number is the shortest edge where default_to_square is
+# false.
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 CLIP: dict[str, Any] = {
     "do_convert_rgb": True, "size": {"shortest_edge": 224}, "default_to_square": False, "resample": BICUBIC,
@@ -184,12 +184,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 OF_MODELS = {"vit": "ViTImageProcessor", "vit_msn": "ViTImageProcessor", "ijepa": "ViTImageProcessor",
              "deit": "DeiTImageProcessor"}  # fmt: skip
 NAMES = ("image_processor_type", "feature_extractor_type")
-WITHOUT_EFFECT = {  # of one picture: keys that name classes, places, or what is done to labels or several pictures
+WITHOUT_EFFECT = {  # keys about classes, devices, labels or batches
     *NAMES, "processor_class", "_processor_class", "auto_map", "default_to_square", "pad_size", "return_tensors",
     "device", "disable_grouping", "input_data_format", "image_seq_length", "do_reduce_labels", "reduce_labels",
     "_valid_kwargs_names", "_valid_processor_keys",
 }  # fmt: skip
-USED_IF = {  # the flag without which a key may be null
+USED_IF = {  # a key may be null if this flag is false
     "size": "do_resize", "resample": "do_resize", "crop_size": "do_center_crop", "rescale_factor": "do_rescale",
     "image_mean": "do_normalize", "image_std": "do_normalize",
 }  # fmt: skip
@@ -197,17 +197,16 @@ NEUTRAL = {"do_pad": (False,), "data_format": ("channels_first",), "use_square_s
 
 
 def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -> ImageProcessor:
-    """The steps that a preprocessor_config.json says: each key is read, without effect, named in a warning, or refused.
+    """Return the steps of a preprocessor_config.json; each key is read, known to have no effect, warned of or refused.
 
     Args:
-        contents: of the file.
-        model_type: by which transformers finds the class where the file names none.
+        model_type: implies the class if the file names none.
 
     Raises:
-        CheckpointError: a value is wrong, or asks for what is not done here.
+        CheckpointError: a value is wrong, or asks for an unsupported step.
 
     Warns:
-        NotObeyed: names keys that are not known, which transformers' class passes over too.
+        NotObeyed: names unknown keys, which transformers' class ignores as well.
     """
     name = str(next((contents[key] for key in NAMES if contents.get(key)), OF_MODELS.get(model_type or "", "")))
     name = name.replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
@@ -240,7 +239,7 @@ def open_processor(contents: Mapping[str, Any], model_type: str | None = None) -
 
 
 def read_processor_contents(folder: Path) -> dict[str, Any] | None:
-    """What a model's folder says of pictures; None where it says nothing."""
+    """Return the image section of a model's folder; None if there is none."""
     if (nested := folder / NESTED_FILE).is_file():
         contents = read_mapping(nested).get("image_processor")
         if isinstance(contents, dict):
@@ -250,7 +249,7 @@ def read_processor_contents(folder: Path) -> dict[str, Any] | None:
 
 
 def _sides(value: Any, square: bool) -> Any:
-    """Sizes of older files: one number, or height and width."""
+    """Convert sizes of older files, given as one number or as height and width."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {"height": value, "width": value} if square else {"shortest_edge": value}
     if isinstance(value, list) and len(value) == 2:
@@ -259,7 +258,7 @@ def _sides(value: Any, square: bool) -> Any:
 
 
 def _resized(pixels: Pixels, sides: tuple[int, int], resample: int) -> Pixels:
-    """Each channel scaled alone, as PIL scales those of a picture."""
+    """Scale each channel separately; PIL gives the same for a whole image."""
     from PIL import Image
 
     size, filter = sides[::-1], Image.Resampling(resample)
@@ -267,7 +266,7 @@ def _resized(pixels: Pixels, sides: tuple[int, int], resample: int) -> Pixels:
 
 
 def _center_crop(pixels: Pixels, height: int, width: int) -> Pixels:
-    """The middle, where half a pixel is to be cut off as transformers does; black where there is none."""
+    """Crop the center as transformers does (odd margins round down); pad with black."""
     rows, columns = (_middle(have, want) for have, want in zip(pixels.shape[1:], (height, width), strict=True))
     cut = np.zeros((len(pixels), height, width), dtype=np.uint8)
     cut[:, rows[1], columns[1]] = pixels[:, rows[0], columns[0]]
@@ -275,7 +274,7 @@ def _center_crop(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def _middle(have: int, want: int) -> tuple[slice, slice]:
-    """Of one side: what is taken of the picture, and where it goes."""
+    """Return, for one axis, the slice of the image and the slice of the result that it fills."""
     if want <= have:
         start = (have - want) // 2
         return slice(start, start + want), slice(0, want)

@@ -1,4 +1,4 @@
-"""The README.md of an exported folder: what the model is, what it costs, how good it was, and how to load it."""
+"""Write the README.md of an exported folder: description, cost, evaluation and how to load the model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ MODEL_CARD, DRAWING = "README.md", "architecture.svg"
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model card says besides the specification. It claims nothing of data or licence, which it cannot know.
+    """Contents of a model card that the specification does not have; data and licence are unknown and not mentioned.
 
     Attributes:
         name: by which the model is loaded: owner/name, or a folder.
-        revision: the branch of the hub that holds it (absent: main).
-        evaluation: the last evaluation of its training, as the metrics of a run hold it (empty: none is known).
+        revision: branch on the hub (default: main).
+        evaluation: last evaluation in the run's metrics; empty if there is none.
     """
 
     name: str = "PATH"
@@ -34,7 +34,7 @@ class ModelCard:
     evaluation: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, model: ModelSpec, family: Family, folder: Path) -> None:
-        """Write the card and the drawing that it shows."""
+        """Write the card and the drawing it shows."""
         report = cost_report(model)
         Drawing(draw(report)).save(folder / DRAWING)
         costs = comparison_table(["bfloat16"], [report])
@@ -65,7 +65,7 @@ of {family.format.architecture_of(model)}. Written by Archetype {__version__}.
         atomic.write_bytes(folder / MODEL_CARD, text.encode())
 
     def _metadata(self, model: ModelSpec, family: Family) -> str:
-        """The front matter, by which the hub files the model."""
+        """Return the front matter, from which the hub reads library and task."""
         library, task, tags = "transformers", "text-generation" if model.continues_text else None, ["archetype"]
         if model.head.embeds:
             library, task = "sentence-transformers", "sentence-similarity"

@@ -1,4 +1,4 @@
-"""The file by which transformers finds the classes of `archetype.hf` by itself, in a folder whose code is trusted."""
+"""Write the module through which transformers finds the classes of `archetype.hf` (trust_remote_code)."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from archetype.distribution import installed_from
 from archetype.io import atomic
 
 FILE = "modeling_archetype.py"
-# of each class the Auto class that makes it
+# The Auto class that builds each class.
 AUTO = {
     "ArchetypeForCausalLM": "AutoModelForCausalLM",
     "ArchetypeForSeq2SeqLM": "AutoModelForSeq2SeqLM",
@@ -25,11 +25,10 @@ __all__ = [{quoted}]
 
 
 def write_own_code(folder: Path, architecture: str) -> dict[str, str]:
-    """Write the file that imports the classes.
+    """Write the module that imports the classes.
 
     Args:
-        folder: of an export.
-        architecture: the class of its model.
+        architecture: class name of its model.
 
     Returns:
         `auto_map` of config.json.

@@ -1,7 +1,7 @@
-"""Whether a folder gives the same in Archetype and in transformers, module by module; a GGUF file, in llama.cpp.
+"""Compare a folder's model in Archetype and in transformers, module by module; a GGUF file, with llama.cpp.
 
-For who ports or converts models. The modules that are compared follow from the weight rules: those of both models that
-hold the same tensors, in the order in which they run.
+For ports and conversions. The weight rules pair the modules: those that hold the same tensors are compared in the
+order in which they run.
 """
 
 import json
@@ -40,7 +40,7 @@ OUTPUTS = ("logits", "prediction_logits", "last_hidden_state")
 
 @dataclass(frozen=True)
 class ModuleDifference:
-    """A module, its counterpart in transformers, and the largest difference of outputs, of the largest magnitude."""
+    """Largest difference between the outputs of a module and its counterpart, relative to the largest magnitude."""
 
     module: str
     reference: str
@@ -49,16 +49,16 @@ class ModuleDifference:
 
 @dataclass(frozen=True)
 class Parity:
-    """The result of a comparison.
+    """Result of a comparison.
 
     Attributes:
         dtype: of weights and computation.
-        tolerance: beyond which a module counts as diverging.
+        tolerance: largest relative difference that counts as agreement.
         modules: in the order in which they run.
-        left_out: modules without a counterpart that computes the same.
-        difference: of the models' outputs, the largest, of the largest magnitude.
-        kl: divergence of the two output distributions, in nats, on average; None for models without one.
-        top1: the share of positions at which both have the same likeliest token or class.
+        left_out: modules without a comparable counterpart.
+        difference: largest difference of the models' outputs, relative to their largest magnitude.
+        kl: mean KL divergence of the output distributions in nats; None for models without a distribution.
+        top1: fraction of positions at which both rank the same token or class first.
     """
 
     dtype: str
@@ -71,12 +71,12 @@ class Parity:
 
     @property
     def first(self) -> ModuleDifference | None:
-        """The first module that diverges."""
+        """First module that differs by more than the tolerance."""
         return next((module for module in self.modules if module.difference > self.tolerance), None)
 
     @property
     def agrees(self) -> bool:
-        """Whether the outputs agree, and every module on the way to them."""
+        """Whether the outputs and all modules agree."""
         return self.difference <= self.tolerance and self.first is None
 
 
@@ -88,18 +88,16 @@ def compare(
     tolerance: float | None = None,
     overrides: Sequence[str] = (),
 ) -> Parity:
-    """Run both models on the same input.
+    """Run both models on the same input and compare.
 
     Args:
-        folder: a Hugging Face folder, a GGUF file, or the name of a model of huggingface.co, owner/name or
-            owner/name@revision.
-        dtype: of weights and computation.
-        text: the input (absent: random tokens, or a random image).
-        tolerance: beyond which a module diverges (absent: what the type allows).
-        overrides: path=value, applied to the specification that Archetype reads.
+        folder: a Hugging Face folder, a GGUF file, or a model of huggingface.co (owner/name or owner/name@revision).
+        text: input (default: random tokens or a random image).
+        tolerance: largest relative difference that counts as agreement (default: by dtype).
+        overrides: path=value changes to the specification that Archetype reads.
 
     Raises:
-        ArchetypeError: the folder cannot be read, transformers is missing or cannot read it.
+        ArchetypeError: the folder cannot be read, or transformers is missing or cannot read it.
     """
     folder = hub.local(folder)
     if is_gguf(folder):
@@ -137,7 +135,7 @@ def compare(
 def _compare_with_llama_cpp(
     path: Path, dtype: str, text: str | None, tolerance: float | None, overrides: Sequence[str]
 ) -> Parity:
-    """Both outputs for the same tokens; llama.cpp shows no modules."""
+    """Compare only the outputs, since llama.cpp exposes no modules."""
     from archetype.convert.gguf import parity
 
     model, output, reference = parity.outputs(path, dtype, text, overrides)
@@ -148,13 +146,13 @@ def _compare_with_llama_cpp(
 
 
 def reference_class(values: Mapping[str, Any], place: str) -> Any:
-    """The class of transformers that reads a config.json: the one that it names, or the one of its type.
+    """Return the class of transformers that a config.json names, or the one of its type.
 
-    No code of a folder is run. Published files may name a class of their own code, of which transformers has the same
-    under another name (Sarvam's is GLM-4's).
+    No code of the folder is run. A file that names a class of its own code gets the class of its type (Sarvam's is
+    GLM-4's).
 
     Raises:
-        DataError: transformers is missing, or has no class of the type.
+        DataError: transformers is missing, or has no class for the type.
     """
     try:
         import transformers
@@ -175,11 +173,11 @@ def reference_class(values: Mapping[str, Any], place: str) -> Any:
 
 
 def read_configuration(model_class: Any, folder: Path) -> tuple[Any, Callable[[Any], Any]]:
-    """The configuration of a folder's config.json, and what makes a model of it with fresh weights."""
+    """Return the configuration of a folder, and the function that builds a model with fresh weights from it."""
     from transformers import CONFIG_MAPPING
 
     kind = str(read_mapping(folder / "config.json").get("model_type"))
-    config_class = getattr(model_class, "config_class", None)  # an Auto class has none, and its type is known
+    config_class = getattr(model_class, "config_class", None)  # None for an Auto class
     if kind in CONFIG_MAPPING:
         config_class = CONFIG_MAPPING[kind]
     assert config_class is not None
@@ -193,7 +191,7 @@ def read_configuration(model_class: Any, folder: Path) -> tuple[Any, Callable[[A
 
 @contextmanager
 def quiet_reference() -> Iterator[None]:
-    """Have transformers print nothing but errors."""
+    """Silence transformers except for errors."""
     from transformers import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -208,7 +206,7 @@ def quiet_reference() -> Iterator[None]:
 
 
 def load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
-    """The model as transformers reads it, by the class that config.json names."""
+    """Load the model with transformers, by the class that config.json names."""
     file = folder / "config.json"
     model_class = reference_class(json.loads(file.read_bytes()), str(file))
     try:
@@ -217,13 +215,13 @@ def load_reference(folder: Path, dtype: torch.dtype | None) -> nn.Module:
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise DataError(str(folder), f"transformers cannot read it: {' '.join(str(error).split())}") from None
     if hasattr(model.config, "use_cache"):
-        model.config.use_cache = False  # one pass needs none, and not every class can make its own
+        model.config.use_cache = False  # one pass needs no cache, and not every class can build one
     reference: nn.Module = model.eval()
     return reference
 
 
 def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[list[tuple[Rule, str]], list[str]]:
-    """Modules (as rules of module names) with the one of transformers that holds the same weight; those without."""
+    """Pair modules, as rules of module names, with those of transformers that hold the same weight; list the rest."""
     known, pairs, without = _ModulesByWeight(reference), [], _cut_elsewhere(model.spec)
     rules = for_model(family.format.rules_for(model.spec), model.spec.num_layers, published_shapes(model))
     for rule, (_, tensor) in zip(rules, export_tensors(model, rules), strict=True):
@@ -239,14 +237,14 @@ def _pair_modules(family: Family, model: Model, reference: nn.Module) -> tuple[l
 
 
 def _cut_elsewhere(model: ModelSpec) -> list[str]:
-    """Modules that end before or after a scale or a soft cap where transformers' do not: their outputs differ."""
+    """Return modules whose output is scaled or capped inside the module here but outside it in transformers."""
     scaled = getattr(getattr(model, "embedding", None), "scale", 1.0) != 1.0
     has_softcap = getattr(getattr(model, "head", None), "softcap", None) is not None
     return ["embedding.token"] * scaled + ["lm_head"] * has_softcap
 
 
 class _ModulesByWeight:
-    """The modules of a model, by name or, where a file's names are older ones, by the weight that they hold."""
+    """Modules of a model by name or, if the file's names differ, by a hash of their weight."""
 
     def __init__(self, model: nn.Module) -> None:
         self.names = {name for name, _ in model.named_modules()}
@@ -255,9 +253,9 @@ class _ModulesByWeight:
             self.holders.setdefault(_digest(weight), []).append(name.rpartition(".")[0])
 
     def find(self, path: str, weight: Tensor) -> str | None:
-        """The module of this name, or of those with this weight that of the same layer with the most similar name.
+        """Return the module of this name; otherwise one with this weight in the same layer, with the most similar name.
 
-        Fresh norms all hold the same ones.
+        Several modules can hold the same weight, as fresh norms do.
         """
         if path in self.names:
             return path
@@ -274,7 +272,7 @@ def _digest(tensor: Tensor) -> bytes:
 
 @contextmanager
 def _record_outputs(model: nn.Module, names: set[str]) -> Iterator[dict[str, Tensor]]:
-    """The output of each of these modules, the first time that it runs, in the order of running."""
+    """Record the output of each of these modules at its first call, in the order of calls."""
     outputs: dict[str, Tensor] = {}
 
     def recorder(name: str) -> Callable[[Any, Any, Any], None]:
@@ -293,15 +291,15 @@ def _record_outputs(model: nn.Module, names: set[str]) -> Iterator[dict[str, Ten
 
 
 def _join(group: Rule, outputs: dict[str, Tensor]) -> Tensor:
-    """The outputs of several modules, in the order of the one that holds all their weights in transformers."""
+    """Join the outputs of several modules as transformers' fused module orders them."""
     parts = [outputs[name].unflatten(-1, (group.heads, -1)) for name in group.params]
     return torch.cat(parts, dim=-1).flatten(-2)
 
 
 def distance(tensor: Tensor, reference: Tensor) -> float | None:
-    """The largest difference, of the largest magnitude; None where the two do not have the same shape."""
+    """Return the largest difference relative to the reference's largest magnitude; None if shapes differ."""
     if reference.dim() == 4 and tensor.dim() == 3:
-        reference = reference.flatten(2).transpose(1, 2)  # an image of patches
+        reference = reference.flatten(2).transpose(1, 2)  # (B, D, H, W) to (B, H * W, D)
     tensor, reference = tensor.double().squeeze(), reference.double().squeeze()
     if tensor.shape != reference.shape:
         return None
@@ -309,7 +307,7 @@ def distance(tensor: Tensor, reference: Tensor) -> float | None:
 
 
 def make_inputs(model: Model, folder: Path, text: str | None) -> dict[str, Tensor]:
-    """The arguments of both models, under transformers' names."""
+    """Return the arguments of both models, under transformers' names."""
     generator = torch.Generator().manual_seed(0)
     spec = model.spec
     if isinstance(model, VisionEncoder):
@@ -320,18 +318,17 @@ def make_inputs(model: Model, folder: Path, text: str | None) -> dict[str, Tenso
     else:
         vocab_size = min(getattr(spec, "vocab_size", 2), getattr(spec, "source_vocab_size", None) or 2**31)
         length = min(LENGTH, spec.context_length)
-        # the first ids are often padding, which transformers treats as something else than a token
+        # low ids are often padding, which transformers treats differently from other tokens
         tokens = torch.randint(min(5, vocab_size - 1), vocab_size, (1, length), generator=generator)
     if isinstance(model, EncoderDecoder):
         end = read_mapping(folder / "config.json").get("eos_token_id")
-        if model.spec.head.classifies and isinstance(end, int):  # by which transformers finds the place that it reads
+        if model.spec.head.classifies and isinstance(end, int):  # transformers' head reads the position of this token
             tokens[:, -1] = end
         return {"input_ids": tokens, "decoder_input_ids": tokens.roll(1, 1)}
     return {"input_ids": tokens}
 
 
 def _encode(folder: Path, text: str) -> list[int]:
-    """A text's tokens by the folder's tokenizer."""
     try:
         tokenizer = open_tokenizer(folder)
     except DataError as error:
@@ -362,7 +359,7 @@ def run_reference(family: Family, model: nn.Module, inputs: dict[str, Tensor]) -
 
 
 def _compare_likelihoods(spec: ModelSpec, output: Tensor, reference: Tensor) -> tuple[float | None, float | None]:
-    """KL divergence and agreement of the likeliest, where the outputs are logits."""
+    """Return KL divergence and top-1 agreement if the outputs are logits."""
     if getattr(spec, "head", None) is not None and spec.head.kind == "none":
         return None, None
     expected, log_probabilities = reference.double().log_softmax(-1), output.double().log_softmax(-1)

@@ -1,8 +1,8 @@
-"""Proof of a reading by names and shapes: a small model of the same keys, built by transformers and read here.
+"""Verify an inferred reading: transformers builds a small model with the same keys, and both outputs are compared.
 
-Names and shapes do not show how a fused projection is cut or which features rotate together. Before the weights of a
-type that the tests do not prove are read for the first time, transformers builds a small model of that config.json with
-random weights; it is read here, and the logits are compared. Where they differ, the other layouts are tried.
+Names and shapes do not show how a fused projection is split or which features rotate together. The first time that
+weights of a type not verified by the tests are read, transformers builds a small model of that config.json with random
+weights. Archetype reads it, and the logits are compared. If they differ, the other layouts are tried.
 """
 
 import json
@@ -35,31 +35,30 @@ from archetype.io.low_bit.settings import without_settings
 from archetype.io.yaml import read_mapping
 from archetype.nn.comparison import randomize
 
-EXACT = parity.TOLERANCES["float32"]  # of the largest logit
-# Keys that are tried one after the other where transformers cannot build a small model with those before.
+EXACT = parity.TOLERANCES["float32"]  # relative to the largest logit
+# Changes of keys, tried in turn until transformers can build a small model.
 PADDED: dict[str, Any] = {"pad_token_id": 0}
 FALLBACKS: tuple[dict[str, Any], ...] = ({}, PADDED, LATENT, LATENT | PADDED, {"intermediate_size": None})
 LARGEST = 40_000_000  # parameters of a small model
-TRIALS = 300  # small models that are read to find layouts that agree; not a time, so that a busy machine finds as many
+TRIALS = 300  # layouts tried; a count rather than a time limit, so that a busy machine finds the same
 
 
 class Unprovable(Exception):
-    """Why no small model can be compared."""
+    """No small model can be compared; the message says why."""
 
 
 def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = False, allow_pickle: bool = False) -> None:
-    """Check that what the reading of a folder assumes is proved; prove it now where that was never done.
+    """Check that the assumptions in reading a folder are verified, and verify them now if that was never done.
 
-    Registered families and types that the tests prove are left as they are.
+    Registered families and types that the tests verify pass without a comparison.
 
     Args:
-        folder: a Hugging Face folder.
-        overrides: as `read_model` takes them.
-        accept: whether a reading that nothing can prove is accepted.
+        overrides: as for `read_model`.
+        accept: whether to accept a reading that nothing can verify.
         allow_pickle: as for `read_model`.
 
     Raises:
-        CheckpointError: the small model differs, or nothing can prove the reading and that is not accepted.
+        CheckpointError: the small model differs, or the reading cannot be verified and `accept` is false.
     """
     file = folder / "config.json"
     values, (settings, changes) = without_settings(read_mapping(file)), split_overrides(overrides)
@@ -69,7 +68,7 @@ def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = Fal
     if proof is not None and proof.asked is None and not proof.fault:
         return
     shapes = open_tensors(folder, allow_pickle).shapes()
-    # which may refuse it by itself
+    # this may already refuse the folder
     family, _ = read_hf_spec(folder, lambda: shapes, warn=False, settings=settings)
     assert family.reading is not None
     place = f"{file}: model_type"
@@ -86,22 +85,21 @@ def check_proved(folder: Path, overrides: Sequence[str] = (), accept: bool = Fal
         remedy = "check what is assumed, correct it with --set NAME=VALUE, and import it with --accept-unproved"
         raise CheckpointError(place, f"nothing proves how {family.name} is read: {reason}", remedy) from None
     if proof.fault:
-        said = ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
-        remedy = f"leave out --set {said}" if said else "no layout known here agrees: see docs/adding_a_family.md"
+        options = ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
+        remedy = f"leave out --set {options}" if options else "no layout known here agrees: see docs/adding_a_family.md"
         raise CheckpointError(place, f"read so, {family.name} differs from {proof.by}: {proof.fault}", remedy)
 
 
 @torch.inference_mode()
 def prove(values: dict[str, Any], settings: Mapping[str, Any], changes: Sequence[str] = ()) -> Proof:
-    """Compare a small model of a config.json, find the layouts by which it agrees, and keep the outcome.
+    """Compare a small model of a config.json, find the layouts by which it agrees, and store the result.
 
     Args:
-        values: of config.json.
-        settings: layouts that the user has set, which are not tried otherwise.
-        changes: assignments to the specification, with which it may agree where it differs without them.
+        settings: layouts set by the user, which stay as they are.
+        changes: assignments to the specification, tried if the small model differs without them.
 
     Raises:
-        Unprovable: transformers is missing, lacks the class, or cannot build it small.
+        Unprovable: transformers is missing, lacks the class, or cannot build a small model.
     """
     with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -109,13 +107,13 @@ def prove(values: dict[str, Any], settings: Mapping[str, Any], changes: Sequence
         proof = settle_by(small, settings)
         keep_proof(values, settings, proof)
         if proof.fault and changes and small.agrees([*_assignments(settings), *changes]):
-            return replace(proof, fault="")  # by the user's word, which is not kept
+            return replace(proof, fault="")  # relies on the user's changes, so it is not stored
         return proof
 
 
 @torch.inference_mode()
 def settle_by(small: "SmallModel", settings: Mapping[str, Any]) -> Proof:
-    """Find the layouts by which a small model is read as transformers reads it; `settings` as for `prove`."""
+    """Find the layouts with which a small model agrees with transformers; `settings` as for `prove`."""
     by, assignments = f"transformers {transformers_version()}", _assignments(settings)
     difference, alternatives = small.difference(assignments), small.alternatives(settings)
     asked = (*alternatives, *settings)
@@ -136,7 +134,7 @@ def _assignments(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _other_layouts(alternatives: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
-    """Each other value of each layout alone, then of two of them together, up to a number of trials."""
+    """Yield changes of one layout, then of two together, up to `TRIALS`."""
     others = (
         dict(zip(names, chosen, strict=True))
         for count in (1, 2)
@@ -147,14 +145,14 @@ def _other_layouts(alternatives: Mapping[str, tuple[str, ...]]) -> Iterator[dict
 
 
 class SmallModel:
-    """A small model of a config.json in a folder, and what transformers computes with it.
+    """Small model of a config.json in a folder, and its output in transformers.
 
     Args:
         folder: empty.
-        values: of the config.json that is made small.
+        values: of the config.json to shrink.
 
     Raises:
-        Unprovable: it cannot be made.
+        Unprovable: the model cannot be built.
     """
 
     def __init__(self, folder: Path, values: dict[str, Any]) -> None:
@@ -167,18 +165,18 @@ class SmallModel:
                 self.inputs = parity.make_inputs(ours, folder, None)
                 self.reference: Tensor = parity.run_reference(family, model, self.inputs)
                 return
-            except DataError as error:  # of transformers
+            except DataError as error:  # transformers lacks the class, or cannot read its own file
                 lacking = f"transformers {transformers_version()} has no class for it"
                 lacks_class = error.place.endswith("architectures")
                 raise Unprovable(lacking if lacks_class else self._without_folder(error)) from None
             except ArchetypeError as error:
                 reasons.append(self._without_folder(error))
-            except Exception as error:  # whatever a type's code raises on sizes that it was not written for
+            except Exception as error:  # a class may raise anything for sizes it was not written for
                 reasons.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
         raise Unprovable(reasons[0])
 
     def _without_folder(self, error: ArchetypeError) -> str:
-        """Return what is wrong without the name of the temporary folder, which is gone when a user reads it."""
+        """Return the error's text without the temporary folder, which no longer exists when the user reads it."""
         return re.sub(rf"^{re.escape(str(self.folder))}(/|: )", "", f"{error.place}: {error.cause}")
 
     def _read(self, overrides: Sequence[str]) -> tuple[Any, Any]:
@@ -186,16 +184,16 @@ class SmallModel:
         return model, family
 
     def alternatives(self, settings: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
-        """The other values of each layout that is assumed of it."""
+        """Return the other values of each assumed layout."""
         family, _ = read_hf_spec(self.folder, warn=False, settings=settings)
         assert family.reading is not None
         return family.reading.alternatives
 
     def difference(self, overrides: Sequence[str]) -> float:
-        """The largest difference of logits, of the largest magnitude.
+        """Return the largest difference of logits relative to the largest magnitude.
 
         Raises:
-            Unprovable: it cannot be read.
+            Unprovable: the model cannot be read.
         """
         try:
             difference = parity.distance(parity.run(self._read(overrides)[0], self.inputs), self.reference)
@@ -204,7 +202,7 @@ class SmallModel:
         return float("inf") if difference is None else difference
 
     def agrees(self, overrides: Sequence[str]) -> bool:
-        """Whether it can be read with these changes, and agrees then."""
+        """Return whether the model can be read with these overrides, and agrees."""
         try:
             return self.difference(overrides) < EXACT
         except Unprovable:
@@ -218,23 +216,23 @@ def _num_parameters(config: Any, make: Callable[[Any], Any]) -> int:
 
 
 def _write(folder: Path, values: dict[str, Any]) -> nn.Module:
-    """Have transformers write a model with random weights, and read it back.
+    """Let transformers write a model with random weights, and load it again.
 
     Raises:
-        ArchetypeError: it lacks the class.
+        ArchetypeError: transformers lacks the class.
         ValueError: the model is too large.
     """
     model_class, file = parity.reference_class(values, "config.json"), folder / "config.json"
     file.write_text(json.dumps(values), encoding="utf-8")
     with parity.quiet_reference(), torch.random.fork_rng(devices=[]):
         config, make = parity.read_configuration(model_class, folder)
-        if _num_parameters(config, make) > LARGEST:  # by sizes that the file does not name
+        if _num_parameters(config, make) > LARGEST:  # because of sizes that the file does not name
             file.write_text(json.dumps(values := with_sizes(values, config)), encoding="utf-8")
             config, make = parity.read_configuration(model_class, folder)
         if (count := _num_parameters(config, make)) > LARGEST:
             raise ValueError(f"{count:,} parameters, which no size that is known here makes fewer")
         model: Any = make(config)
-        # those that are computed are never trained, and stay
+        # parameters computed at construction are never trained and must keep their values
         parameters = model.named_parameters()
         computed = {name: tensor.detach().clone() for name, tensor in parameters if not tensor.requires_grad}
         randomize(model)

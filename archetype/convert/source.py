@@ -1,4 +1,4 @@
-"""Whatever names a specification: a preset, a file, a run directory, a Hugging Face folder, or plain data."""
+"""Open a specification from any source: preset, file, run directory, Hugging Face folder, GGUF or plain data."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Source = str | Path | dict[str, Any] | ModelSpec
 
 
 def open_spec(source: Source) -> ModelSpec:
-    """The specification that `source` names.
+    """Return the specification that `source` names.
 
     Raises:
-        ArchetypeError: nothing of that name exists, or what exists is wrong.
+        ArchetypeError: the source does not exist, or is invalid.
     """
     if isinstance(source, Spec):
         return source
@@ -54,7 +54,7 @@ def open_spec(source: Source) -> ModelSpec:
             str(place), "holds neither spec.yaml nor config.json", f"known families: {', '.join(designs())}"
         )
     if is_gguf(place):
-        from archetype.convert.gguf.specification import read_spec  # here, because no other source needs it
+        from archetype.convert.gguf.specification import read_spec  # imported here, since no other source needs it
 
         return read_spec(place)[1]
     if place.is_file():
@@ -65,12 +65,12 @@ def open_spec(source: Source) -> ModelSpec:
 
 
 class PublishedConfig(NamedTuple):
-    """A published config.json.
+    """Location of a published config.json.
 
     Attributes:
-        file: of this machine.
-        shapes: gives the shapes of the model's tensors as numbers, which families need that are not registered.
-        model: its folder, or its name on the hub.
+        file: local path.
+        shapes: returns the shapes of the model's dequantized tensors; needed for unregistered families.
+        model: folder, or name on the hub.
     """
 
     file: Path
@@ -79,15 +79,15 @@ class PublishedConfig(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The file as messages name it."""
+        """Path of the file as messages show it."""
         return str(Path(self.model) / self.file.name)
 
 
 def find_config(source: Path) -> PublishedConfig | None:
-    """The published config.json that a source names; None where it names none.
+    """Return the published config.json that a source names; None if it names none.
 
     Args:
-        source: a folder with a config.json, such a file, or a name on the hub, of which only this file is fetched.
+        source: a folder with a config.json, such a file, or a name on the hub; of a name only this file is fetched.
     """
     if source.is_dir():
         file = source / CONFIG
@@ -109,7 +109,7 @@ def _local_config(file: Path) -> PublishedConfig:
 
 
 def without_weights(place: str | Path) -> CheckpointError:
-    """The error of a name that is no model's folder: what it is instead, and how to come to a model."""
+    """Return the error for a path without weights: it says what the path is, and how to get a model from it."""
     is_preset = str(place) in preset_facts()
     if is_preset or (Path(place).is_file() and Path(place).suffix in SUFFIXES):
         what = "a preset" if is_preset else "a specification"
@@ -126,7 +126,7 @@ def read_hf_spec(
     warn: bool = True,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Family, ModelSpec]:
-    """The family and the specification that a folder's config.json describes, as `read_config` reads it."""
+    """Return the family and the specification that a folder's config.json describes; see `read_config`."""
     config = _local_config(folder / CONFIG)
     return read_config(config if shapes is None else config._replace(shapes=shapes), warn, settings)
 
@@ -134,22 +134,22 @@ def read_hf_spec(
 def read_config(
     config: PublishedConfig, warn: bool = True, settings: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Family, ModelSpec]:
-    """The family and the specification that a published config.json describes.
+    """Return the family and the specification that a published config.json describes.
 
-    A family that is not registered is read by its tensors too; then its `reading` says what that rests on.
+    An unregistered family is read from its tensors as well; its `reading` lists what that rests on.
 
     Args:
-        config: the config.json, and what gives the shapes of the tensors.
-        warn: say so where a family is not registered.
-        settings: layouts that neither keys nor tensors of a family that is not registered show, by name; they go
-            before those that a proof has found.
+        config: the config.json, and the function for the shapes of the tensors.
+        warn: whether to warn about unregistered families.
+        settings: layouts of an unregistered family that neither keys nor tensors determine, by name; they override
+            those that a proof has found.
 
     Warns:
         UnknownFamily: the family is not registered.
-        UnreadKeys: the file has keys that no class of a registered family reads.
-        ReadOtherwise: it means something else to the installed transformers, or to a later one that has written it.
+        UnreadKeys: the file has keys that the registered family's class does not read.
+        ReadOtherwise: the installed transformers, or the version that wrote the file, reads a key differently.
     """
-    # here, because presets and files need none of it
+    # imported here, since presets and files need neither
     from archetype.convert.infer import read_unknown
     from archetype.convert.infer.proofs import find_proof, with_proof
 
@@ -174,10 +174,10 @@ def read_config(
 
 
 def _shapes_beside(file: Path) -> Shapes:
-    """The shapes that the safetensors beside a config.json say.
+    """Return the shapes in the safetensors next to a config.json.
 
     Raises:
-        CheckpointError: there are none, or the file has another name and may be of another model.
+        CheckpointError: there are none, or the file has another name and may belong to another model.
     """
     if file.name == CONFIG and weight_files.has_weights(file.parent):
         return _shapes(weight_files.header(file.parent), file)
@@ -187,7 +187,7 @@ def _shapes_beside(file: Path) -> Shapes:
 
 
 def _shapes(header: Header, file: Path) -> Shapes:
-    """The shapes of a header's tensors as numbers, in however few bits the config.json says that they are stored."""
+    """Return the shapes of a header's tensors after dequantization."""
     settings = read_settings(read_mapping(file), file.parent)
     plain = header if settings is None else plain_header(header, settings)
     return {name: tensor.shape for name, tensor in plain.items()}

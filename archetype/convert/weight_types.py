@@ -1,4 +1,4 @@
-"""Types of weights that differ from tensor to tensor: those of a GGUF file, and those a model was published in."""
+"""Types of weights that differ between tensors: those of GGUF files, and those in which a model was published."""
 
 import re
 from collections.abc import Mapping
@@ -25,18 +25,17 @@ PUBLISHED = "published"
 
 
 def weight_types(name: str, model: ModelSpec, source: Any) -> str | WeightTypes:
-    """Return the types of a model's weights that `--dtype` names.
+    """Return the types of a model's weights for `--dtype`.
 
     Args:
-        name: of a type that all weights have; of a type of GGUF files, such as q4_k_m; or `published`.
-        model: whose weights they are.
-        source: that it was read from.
+        name: a type for all weights, a type of GGUF files such as q4_k_m, or `published`.
+        source: that the model was read from.
 
     Raises:
-        SpecError: llama.cpp does not know the model, or nothing says in which types it was published.
+        SpecError: llama.cpp does not support the model, or the published types are unknown.
     """
     if name.lower() in FILE_TYPES:
-        from archetype.convert.gguf.sizes import gguf_weights  # here, because no other type needs torch
+        from archetype.convert.gguf.sizes import gguf_weights  # imported here, since no other type needs torch
 
         try:
             return gguf_weights(model, name.lower())
@@ -61,7 +60,6 @@ def _published(model: ModelSpec, source: Any) -> WeightTypes:
 
 
 def _by_module(model: ModelSpec, weights: Mapping[str, str]) -> WeightTypes:
-    """Of a preset, whose modules match patterns; the first that matches says the type."""
     from archetype.estimate.rows import module_rows
     from archetype.models.cost import model_cost
 
@@ -108,11 +106,11 @@ def _of_header(config: PublishedConfig, header: Header) -> WeightTypes:
     shapes = shapes_of(build_on_meta(model))
     rules = with_names_of_file(family, for_model(family.format.rules_for(model), model.num_layers, shapes), list(sizes))
     if missing := next((rule.hf for rule in rules if rule.hf not in sizes), None):
-        raise SpecError(f"{config.place}: {missing}", "is not among the tensors beside it", "is it the whole folder?")
+        raise SpecError(f"{config.place}: {missing}", "is not among its folder's tensors", "is the folder complete?")
     return WeightTypes.mixed(PUBLISHED, shares(rules, shapes, sizes.__getitem__))
 
 
 def _bytes(tensor: TensorHeader) -> int:
-    """Bytes of a tensor, whose type has its bits in its name: BF16, F8_E4M3, U8."""
+    """Return the size of a tensor in bytes; its type's name contains the bits: BF16, F8_E4M3, U8."""
     bits = re.search(r"\d+", tensor.dtype)
     return prod(tensor.shape) * (8 if bits is None else int(bits[0])) // 8

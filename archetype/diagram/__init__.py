@@ -1,4 +1,4 @@
-"""Architectures as diagrams: from a specification and its costs to a scene, and from that to SVG, PNG or JSON.
+"""Draw architectures: from a specification and its costs to a scene, and from that to SVG, PNG, PDF or JSON.
 
     draw = archetype.draw("llama-3-8b")    # a notebook shows it; .svg, .scene, .save("llama.png")
 

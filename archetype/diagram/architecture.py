@@ -1,4 +1,4 @@
-"""The picture of a whole model: its streams, a heading, and what letters and bars mean."""
+"""Draw a whole model: its streams, a heading and a legend."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from archetype.diagram.text import NOTE, fitted, text_width, wrapped
 from archetype.errors import SpecError, one_line
 from archetype.estimate.report import CostReport
 
-EDGE, SLIDE_EDGE = 28.0, 16.0  # around the picture
+EDGE, SLIDE_EDGE = 28.0, 16.0  # margins of the picture
 UNITS: dict[Measure, str] = {
     "parameters": "parameters", "active": "parameters that one token meets", "flops": "FLOPs of a forward pass",
     "bytes": "bytes of the weights",
@@ -21,15 +21,14 @@ UNITS: dict[Measure, str] = {
 
 
 def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
-    """Return the scene of a model in a proportion, its kinds of blocks in as many rows as leave the text largest.
+    """Return a model's scene with an aspect ratio, with as many rows of blocks as leave the text largest.
 
     Args:
-        report: its costs.
-        measure: what the bars of the boxes show.
-        aspect: width and height, such as 16:9.
+        measure: shown by the bars of boxes.
+        aspect: such as 16:9.
 
     Raises:
-        SpecError: there is no such measure or proportion.
+        SpecError: the measure or the aspect ratio is invalid.
     """
     is_one = len(report.spec.stacks) == 1  # side by side, two streams stand in one row each
     rows = range(PANELS_IN_A_ROW, 0, -1) if is_one else [PANELS_IN_A_ROW]
@@ -40,7 +39,7 @@ def draw_in(report: CostReport, measure: Measure, aspect: str) -> Scene:
 
 
 def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | None:
-    """The scene with each content of the blocks once, in the arrangement that leaves the text largest."""
+    """Return the scene with each distinct content drawn once on a card, arranged so that text is largest."""
     drawer = Drawer(report, cards=measure)
     if drawer.cards is None or not drawer.cards.is_complete:
         return None
@@ -70,16 +69,15 @@ def _with_cards(report: CostReport, measure: Measure, aspect: str) -> Scene | No
 def draw(
     report: CostReport, measure: Measure = "parameters", unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW
 ) -> Scene:
-    """The scene of a model.
+    """Return the scene of a model.
 
     Args:
-        report: its costs.
-        measure: what the bars of the boxes show.
-        unfold: draw each layer for itself, where there are few enough.
-        in_a_row: kinds of blocks side by side, before the next row begins above them.
+        measure: shown by the bars of boxes.
+        unfold: draw each layer separately, if there are few enough.
+        in_a_row: kinds of blocks per row.
 
     Raises:
-        SpecError: there is no such measure.
+        SpecError: the measure is invalid.
     """
     if measure not in UNITS:
         raise SpecError("measure", f"there is no measure {measure!r}", f"use one of {', '.join(UNITS)}")
@@ -88,13 +86,13 @@ def draw(
 
 
 def _legend(drawer: Drawer, boxes: list[Box], notes: Iterable[Note] = ()) -> tuple[tuple[str, int, str], ...]:
-    """The letters of boxes and of the shapes beside them."""
+    """Return the legend entries for letters in boxes and shapes."""
     shapes = [box.shape for box in boxes] + [note.text for note in notes if note.text.startswith("(")]
     return drawer.costs.legend(shapes, [box.label for box in boxes])
 
 
 def _framed(report: CostReport, measure: Measure, drawer: Drawer, layout: Layout, is_slide: bool = False) -> Scene:
-    """The scene of a layout: with a heading, on a slide of one line, and what letters and bars mean."""
+    """Add heading and legend to a layout; on a slide they take one line each."""
     name = one_line(report.spec.name, 80) or report.spec.kind
     left, bottom, right, top = layout.area
     edge = SLIDE_EDGE if is_slide else EDGE

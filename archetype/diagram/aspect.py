@@ -1,4 +1,4 @@
-"""A scene with empty margins that give it a proportion, such as that of a slide."""
+"""Pad a scene to an aspect ratio, such as that of a slide."""
 
 import re
 from dataclasses import replace
@@ -8,26 +8,25 @@ from archetype.errors import SpecError
 
 
 def proportion(aspect: str) -> float:
-    """Return the width of a picture for each pixel of its height.
+    """Return width / height of an aspect ratio.
 
     Raises:
-        SpecError: it is no pair such as 16:9.
+        SpecError: it is not of the form 16:9.
     """
     match = re.fullmatch(r"([1-9]\d{0,3}):([1-9]\d{0,3})", aspect)
     if match is None:
-        raise SpecError("aspect", f"{aspect!r:.40} is no proportion", "write width and height, such as 16:9")
+        raise SpecError("aspect", f"{aspect!r:.40} is not an aspect ratio", "write width and height, such as 16:9")
     return int(match[1]) / int(match[2])
 
 
 def with_aspect(scene: Scene, aspect: str) -> Scene:
-    """The scene in the middle of a picture of a proportion; nothing is scaled or cut.
+    """Center a scene in a picture of the given aspect ratio, without scaling or cropping.
 
     Args:
-        scene: what is drawn.
-        aspect: width and height, such as 16:9.
+        aspect: such as 16:9.
 
     Raises:
-        SpecError: it is no such pair.
+        SpecError: it is not of that form.
     """
     ratio = proportion(aspect)
     width, height = max(scene.width, ratio * scene.height), max(scene.height, scene.width / ratio)

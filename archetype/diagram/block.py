@@ -1,4 +1,4 @@
-"""A block on the rail: its contents, laid out and wired as its wiring says."""
+"""Draw a block on the rail, with its contents connected as its wiring defines."""
 
 from typing import NamedTuple
 
@@ -25,17 +25,17 @@ class Kind(NamedTuple):
 
 
 def put_block(rail: Rail, place: str, kind: Kind, stack: StackCost, costs: ReportCosts) -> None:
-    """The contents of a block, wired as its wiring says."""
+    """Put the contents of a block on the rail."""
     layer_costs = costs.of_layers(stack, kind.layers)
     own = layer_costs.take("wiring")
-    if own.parameters or own.flops:  # what a wiring from outside computes with weights of its own
+    if own.parameters or own.flops:  # a registered wiring may have weights
         rail.put(Box(f"{place}.wiring", 0, 0, W, SLIM, "operation", title(kind.block.wiring), "", len(kind.layers), own,
                      field=f"{field_of(kind, stack)}.wiring", sets=layer_costs.owners))  # fmt: skip
     put_branches(rail, place, kind, stack, layer_costs, tuple(contents(kind.block)))
 
 
 def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[str, ...]]:
-    """Return the names of a block's contents, those together that read the same vectors side by side."""
+    """Return the names of a block's contents, grouped if they are computed in parallel."""
     names = tuple(contents(kind.block))
     is_one = len(names) == 2 and _branch(kind.block, costs.of_layers(stack, kind.layers)).parallel
     return [names] if is_one else [(name,) for name in names]
@@ -44,7 +44,7 @@ def branches_of(kind: Kind, stack: StackCost, costs: ReportCosts) -> list[tuple[
 def put_branches(
     rail: Rail, place: str, kind: Kind, stack: StackCost, layer_costs: LayerCosts, names: tuple[str, ...]
 ) -> None:
-    """Some contents of a block, wired as its wiring says."""
+    """Draw some contents of a block next to the rail, connected according to the block's wiring."""
     field = field_of(kind, stack)
     parts = {name: part for name, part in contents(kind.block).items() if name in names}
     drawings = {name: inside(part, layer_costs.modules(name), function) for name, (part, function) in parts.items()}
@@ -53,7 +53,7 @@ def put_branches(
     branch = _branch(kind.block, layer_costs)
 
     def norm_of(content: str, ending: str) -> Box | None:
-        wiring = kind.block.wiring  # one from outside may have no norms
+        wiring = kind.block.wiring  # a registered wiring may lack norms
         if not ending or not hasattr(wiring, "norm") or (norm := wiring.norm_of(content, ending)).is_absent:
             return None
         name = f"{content}_{ending}"
@@ -61,7 +61,7 @@ def put_branches(
                    layer_costs.count, layer_costs.take(name), field=f"{field}.wiring",
                    sets=layer_costs.owners)  # fmt: skip
 
-    def carry(*names: str) -> None:  # streams, on the rail before contents read them
+    def carry(*names: str) -> None:  # several streams pass these boxes before contents read them
         for name in () if stack.stack.residual.is_sum else names:
             own = f"{name}_residual"
             rail.put(Box(f"{place}.{own}", 0, 0, W, SLIM, "operation", title(stack.stack.residual),
@@ -84,23 +84,23 @@ def put_branches(
     for name, content in laid_out.items():
         carry(name)
         before, after, behind = (norm_of(name, ending) for ending in (branch.before, branch.after, branch.behind))
-        # what is read of an encoder is added to its query's vector by every wiring
+        # every wiring adds the encoder's contribution to its query's vector
         rail.branch(f"{place}.{name}", content, before, after, behind, branch.residual or name == "cross")
 
 
 def field_of(kind: Kind, stack: StackCost) -> str:
-    """The layers as `diff` writes them: layers[*], encoder.layers[1::2]."""
+    """Return the layers in the notation of `diff`: layers[*], encoder.layers[1::2]."""
     return stack.stack.field(index_text(list(kind.layers), len(stack.stack.layers)))
 
 
 def captions(name: str, part: Mixer | FeedForward, costs: LayerCosts) -> list[str]:
-    """Return what is said of a content of a block."""
+    """Return the captions of a content of a block."""
     own = mixer_facts(costs.block.mixer, costs.stack.stack.causal) if name == "mixer" else []
     return facts(part) + own
 
 
 def _branch(block: Block, costs: LayerCosts) -> Branch:
-    """How contents leave and join the stream; where the wiring does not say it, by the norms that its cost counts."""
+    """Return how contents leave and join the stream; for an unknown wiring, judged by the norms in its cost."""
     if (function := provided("diagram", type(block.wiring))) is not None:
         branch: Branch = function(block.wiring)
         return branch

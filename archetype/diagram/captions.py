@@ -1,4 +1,4 @@
-"""Captions beside the boxes of a diagram: the fields of a part that differ from the usual."""
+"""Captions next to boxes: fields of a part that differ from the defaults."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,12 +9,12 @@ from archetype.spec.base import Spec
 
 
 def facts(part: Spec) -> list[str]:
-    """The fields of a part that are not as usual, a line each."""
+    """Return the fields of a part that differ from the defaults, one per line."""
     return [line for name, value in part.dump().items() if name != "kind" and (line := _fact(name, value))]
 
 
 def mixer_facts(cost: MixerCost, causal: bool) -> list[str]:
-    """Of a mixer also its direction and the state that it keeps of each row."""
+    """Return a mixer's direction, and the size of its state per row."""
     mixer: Mixer = cost.part
     lines = ["causal" if causal else "sees both directions"] if mixer.sees_later else []
     if causal:

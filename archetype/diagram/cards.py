@@ -1,4 +1,4 @@
-"""A model for a slide: its layers by numbers, and each distinct content of its blocks once, on a card."""
+"""Draw a model for a slide: layers as numbers, and each distinct content of its blocks once on a card."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from archetype.models.block.diagram import contents
 from archetype.models.stack.cost import StackCost, label
 from archetype.roles.drawing import inside, title
 
-MOST_ROWS = 8  # of a stack on a slide; one that folds into no fewer is shown by its kinds of blocks
-CAPTION = 220.0  # least width of the text below a card
+MOST_ROWS = 8  # a stack that folds into more rows is shown by its kinds of blocks
+CAPTION = 220.0  # smallest width of a card's caption
 
 
 @dataclass
 class _User:
-    """Layers of a stack that have a branch, in one variant of it."""
+    """Layers of a stack that use a branch, in one variant."""
 
     stack: StackCost
     costs: LayerCosts
@@ -30,14 +30,13 @@ class _User:
 
 
 class Cards:
-    """The distinct branches of all blocks, numbered from 1; those that are drawn alike share a card, as 1a and 1b.
+    """Distinct branches of all blocks, numbered from 1; variants drawn alike share a card, as 1a and 1b.
 
     Args:
-        measure: whose numbers boxes show.
-        costs: of the model.
+        measure: shown in boxes.
 
     Attributes:
-        is_complete: whether each layer is drawn: no stack has more kinds of blocks than a picture shows.
+        is_complete: whether every layer is drawn: no stack has more kinds of blocks than fit.
     """
 
     def __init__(self, measure: Measure, costs: ReportCosts) -> None:
@@ -52,7 +51,7 @@ class Cards:
                     self._add(branch, kind, costs.stacks[prefix])
 
     def put_outline(self, rail: Rail, stack: StackCost) -> None:
-        """Put the layers of a stack on a rail, each with the numbers of its branches."""
+        """Put the layers of a stack on a rail, labelled with the numbers of their branches."""
         kinds = self.kinds[stack.prefix]
         self.letters[stack.prefix] = rail.letters
         names = [" → ".join(self._names_of(kind, stack)) for kind in kinds]
@@ -64,7 +63,7 @@ class Cards:
         rail.layout.containers.insert(0, frame)
 
     def _names_of(self, kind: Kind, stack: StackCost) -> Iterator[str]:
-        """The names of a block's branches, in their order."""
+        """Yield the names of a block's branches in order."""
         for branch in branches_of(kind, stack, self.costs):
             for number, (names, users) in enumerate(self.branches.values(), 1):
                 for user, name in zip(users, _names(number, users), strict=True):
@@ -72,7 +71,7 @@ class Cards:
                         yield name
 
     def _add(self, branch: tuple[str, ...], kind: Kind, stack: StackCost) -> None:
-        """Note that a kind of block has a branch."""
+        """Register a branch of a kind of block."""
         costs = self.costs.of_layers(stack, kind.layers)
         parts = {name: part for name, part in contents(kind.block).items() if name in branch}
         facts = [line for name, (part, _) in parts.items() for line in captions(name, part, costs)]
@@ -91,11 +90,11 @@ class Cards:
             own.kinds.append(kind)
 
     def drawn(self) -> list[Layout]:
-        """Each branch with its caption; the lower left corner is at the origin."""
+        """Draw each branch with its caption; the lower left corner is the origin."""
         return [self._card(number, *branch) for number, branch in enumerate(self.branches.values(), 1)]
 
     def _card(self, number: int, branch: tuple[str, ...], users: Sequence[_User]) -> Layout:
-        """Draw one branch with the stretch of the residual stream that it leaves and joins."""
+        """Draw one branch with the part of the residual stream that it leaves and joins."""
         layers: dict[str, list[int]] = {}
         for user in users:
             layers.setdefault(user.stack.prefix, []).extend(layer for kind in user.kinds for layer in kind.layers)
@@ -108,7 +107,7 @@ class Cards:
         inner.branches = SUM / 2 + GAP
         place = f"{stack.prefix}blocks.{'*' if 1 < len(stack.stack.layers) == len(kind.layers) else label(kind.layers)}"
         put_branches(inner, place, kind, stack, costs, branch)
-        parts = [one for one in inner.layout.containers if one.kind in ("mixer", "cross", "feedforward")]
+        parts = [box for box in inner.layout.containers if box.kind in ("mixer", "cross", "feedforward")]
         _put_source(inner, place)
         left, bottom, right, top = inner.layout.bounds
         frame = Container(f"{place}.{'.'.join(branch)}.card", left - GAP / 2, bottom - GAP, right - left + GAP,
@@ -119,7 +118,7 @@ class Cards:
         if costs.count > 1:
             edge = frame.y + frame.h
             inner.layout.notes.append(Note(frame.x + frame.w - GAP, edge, f"× {costs.count}", "end", "fold"))
-        heading = f"{number}  {' ∥ '.join(one.label for one in parts)}"
+        heading = f"{number}  {' ∥ '.join(box.label for box in parts)}"
         lines = list(_wrapped(heading, "; ".join(_facts(number, users)), max(frame.w, CAPTION)))
         card, height = Layout(), LINE * len(lines) + 6
         card.join(inner.layout, -frame.x, height - frame.y)
@@ -131,15 +130,15 @@ class Cards:
 
 
 def _names(number: int, users: Sequence[_User]) -> list[str]:
-    """The number of a branch for each of its users: 1, or 1a and 1b where it has variants within a stack."""
+    """Return the name of a branch for each user: 1, or 1a and 1b if it has variants within a stack."""
     variants = list(dict.fromkeys(tuple(user.facts) for user in users))
-    if len(users) == len({id(user.stack) for user in users}):  # a stack has but one
+    if len(users) == len({id(user.stack) for user in users}):  # one variant per stack
         return [str(number)] * len(users)
     return [f"{number}{ascii_lowercase[variants.index(tuple(user.facts))]}" for user in users]
 
 
 def _facts(number: int, users: Sequence[_User]) -> Iterator[str]:
-    """What is said of a branch: first what holds of all users, then the rest by numbers or stacks."""
+    """Yield the captions of a branch: those shared by all users, then the others by number or stack."""
     shared = [line for line in users[0].facts if all(line in user.facts for user in users)]
     yield from shared
     said: dict[str, str] = {}
@@ -151,7 +150,7 @@ def _facts(number: int, users: Sequence[_User]) -> Iterator[str]:
 
 
 def _put_source(rail: Rail, place: str) -> None:
-    """Wires to the keys and values of cross-attention from what they read."""
+    """Connect keys and values of cross-attention to the encoder output."""
     for boxes, bus in rail.waiting:
         middle, y = (boxes[0].middle + boxes[-1].middle) / 2, bus - 10 - GAP - SLIM
         pill = rail.sized(Box(f"{place}.source", middle - 60, y, 120, SLIM, "input", "encoder output"))
@@ -162,7 +161,7 @@ def _put_source(rail: Rail, place: str) -> None:
 
 
 def _put_ends(rail: Rail, frame: Container) -> None:
-    """Wires of the stream from the edge of a card to the first element on it, and from the last to the edge."""
+    """Connect the stream to the edges of a card."""
     on_rail = [box for box in rail.layout.boxes if box.x < 0 < box.x + box.w]
     first, last = min(on_rail, key=lambda box: box.y), max(on_rail, key=lambda box: box.y)
     rail.layout.wire(frame.as_box(), first, "stream", [(0.0, frame.y), (0.0, first.y)])
@@ -170,7 +169,7 @@ def _put_ends(rail: Rail, frame: Container) -> None:
 
 
 def _wrapped(title: str, text: str, width: float) -> Iterator[str]:
-    """A text as lines, the first of which begins behind a title."""
+    """Wrap a text into lines; the first begins after a title."""
     line, room = "", width - text_width(f"{title}  ", TITLE, bold=True)
     for word in text.split():
         longer = f"{line} {word}".strip()

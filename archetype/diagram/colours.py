@@ -1,10 +1,10 @@
-"""The colours of a diagram, by role, in light and in dark."""
+"""Colors of diagrams by role, for light and dark themes."""
 
 from typing import NamedTuple
 
 
 class Colours(NamedTuple):
-    """The colours of one theme; for each role a pale one for what is around and a full one for edges and bars."""
+    """Colors of one theme; each role has a pale one for backgrounds and a full one for edges and bars."""
 
     paper: str
     ink: str
@@ -16,7 +16,7 @@ class Colours(NamedTuple):
     edge: str
     roles: dict[str, tuple[str, str]]
     changes: dict[str, str]
-    tint: str  # of what differs in size alone
+    tint: str  # for boxes that differ only in size
 
 
 LIGHT = Colours(
@@ -50,7 +50,7 @@ DARK = Colours(
 
 
 class Paint(NamedTuple):
-    """How an area is painted."""
+    """Fill and edge of an area."""
 
     fill: str
     edge: str
@@ -59,7 +59,7 @@ class Paint(NamedTuple):
 
 
 def area_paint(style: str, change: str, colours: Colours) -> Paint:
-    """The paint of an area of a style."""
+    """Return the paint for an area's style."""
     first, _, name = style.partition(" ")
     name, _, shared = name.partition(" ")
     pale, full = colours.roles.get(name or first, (colours.box, colours.line))
@@ -82,7 +82,7 @@ def area_paint(style: str, change: str, colours: Colours) -> Paint:
 
 
 def text_colour(style: str, colours: Colours) -> str:
-    """The colour of text of a style."""
+    """Return the color for a text's style."""
     if style in colours.changes:
         return colours.changes[style]
     if style in ("fold", "pill") or style.startswith("layer"):
@@ -91,7 +91,7 @@ def text_colour(style: str, colours: Colours) -> str:
 
 
 def line_paint(style: str, colours: Colours) -> Paint:
-    """The paint of a wire."""
+    """Return the paint for a wire's style."""
     full = {name: pair[1] for name, pair in colours.roles.items()}
     return {
         "stream": Paint("none", full["rail"], 3.0), "branch": Paint("none", colours.line, 1.3),
@@ -101,10 +101,8 @@ def line_paint(style: str, colours: Colours) -> Paint:
 
 
 def pale_of(role: str, colours: Colours) -> str:
-    """Its pale colour."""
     return colours.roles[role][0]
 
 
 def full_of(role: str, colours: Colours) -> str:
-    """Its full colour."""
     return colours.roles[role][1]

@@ -1,4 +1,4 @@
-"""Two models as one picture: kinds that differ are coloured, sizes that differ tinted, and every field is listed."""
+"""Draw two models side by side: different kinds colored, different sizes tinted, and all changed fields listed."""
 
 import re
 from collections.abc import Iterable
@@ -11,16 +11,16 @@ from archetype.models.spec import ModelSpec
 from archetype.spec.edit import Change, differences
 
 LINE, EDGE = 15.0, 28.0
-MOST_LINES = 40  # of the list of changes
+MOST_LINES = 40  # lines in the list of changes
 MARKS = ("removed", "added", "changed", "resized")
 
 
 def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) -> Scene:
-    """Two scenes side by side, with their differences.
+    """Return two scenes side by side with their differences.
 
     Args:
-        first: a model, and its scene.
-        second: what it is compared with, and its scene.
+        first: a model and its scene.
+        second: the model compared with it, and its scene.
     """
     changes = differences(first[0], second[0])
     old, new = (_Side(spec, scene) for spec, scene in (first, second))
@@ -54,7 +54,7 @@ def compared(first: tuple[ModelSpec, Scene], second: tuple[ModelSpec, Scene]) ->
 
 
 def _legend(a: Scene, b: Scene) -> tuple[tuple[str, int, str], ...]:
-    """The letters of both scenes; where a letter has two values, each names its model."""
+    """Merge both legends; letters with two values are listed per model."""
     names = (a.name, b.name) if a.name != b.name else ("the first", "the second")
     shared = [entry for entry in a.legend if entry in b.legend]
     own = [
@@ -67,7 +67,7 @@ def _legend(a: Scene, b: Scene) -> tuple[tuple[str, int, str], ...]:
 
 
 class _Side:
-    """One of two models, with its boxes by what they are called in the other."""
+    """One of two models, with its boxes matched to those of the other."""
 
     def __init__(self, spec: ModelSpec, scene: Scene) -> None:
         self.spec, self.scene = spec, scene
@@ -77,7 +77,7 @@ class _Side:
         self.items = {item.id: item for item in items}
 
     def marked(self, other: "_Side", absent: str, changes: Iterable[Change]) -> Layout:
-        """Its scene, with what the other has not, and what differs in it."""
+        """Mark what the other model lacks, and what differs."""
         partners = {place: self._partner(container, other) for place, container in self.blocks.items()}
 
         def mark(item: Any) -> str:
@@ -105,9 +105,9 @@ class _Side:
         )  # fmt: skip
 
     def _partner(self, container: Container, other: "_Side") -> str | None:
-        """The block of the other model that draws this one's first layer; stacks repeat, as `differences` has it."""
+        """Return the other model's block that draws this block's first layer."""
         prefix, layers, _ = _path(container.field)
-        if not layers:  # it stands beside the layers
+        if not layers:  # outside the layers
             return container.id if container.id in other.blocks else None
         first = min(_indices(layers, self.counts[prefix]))
         for place, twin in other.blocks.items():
@@ -117,7 +117,7 @@ class _Side:
         return None
 
     def _drawn(self, path: "_Path") -> list[Box | Container]:
-        """The boxes that draw a field: of all whose field is a part of its path, those with the longest."""
+        """Return the boxes that draw a field: those with the longest matching path."""
         fitting: list[tuple[int, Box | Container]] = []
         for item in self.items.values():
             if not item.field and item.id != "model":
@@ -143,7 +143,7 @@ class _Side:
 
 
 class _Path(NamedTuple):
-    """A path of a specification: encoder.layers[1::2].mixer.window is `encoder.`, `1::2`, (mixer, window)."""
+    """Path in a specification: encoder.layers[1::2].mixer.window is (`encoder.`, `1::2`, (mixer, window))."""
 
     prefix: str
     layers: str
@@ -158,7 +158,7 @@ def _path(text: str) -> _Path:
 
 
 def _indices(text: str, count: int) -> set[int]:
-    """The layers that brackets name, of so many."""
+    """Return the layer indices selected by the text in brackets."""
     if text == "*":
         return set(range(count))
     if ":" in text:
@@ -167,19 +167,18 @@ def _indices(text: str, count: int) -> set[int]:
 
 
 def _said(item: Box | Container) -> tuple[Any, ...]:
-    """The visible properties of a box, for one layer."""
+    """Return the visible properties of a box, per layer."""
     if isinstance(item, Container):
         return (item.repeat,) if item.kind in ("block", "repeat") else (item.label, item.lines)
     return item.kind, item.label, item.shape, *(item.each(measure)[1] for measure in ("parameters", "active", "flops"))
 
 
 def _what(item: Box | Container) -> tuple[Any, ...]:
-    """What a box stands for, whatever its sizes."""
     return item.kind, item.label
 
 
 def _named(layout: Layout, side: str) -> Layout:
-    """The same with ids of their own."""
+    """Prefix all ids with the side."""
     return Layout(
         [replace(box, id=f"{side}:{box.id}") for box in layout.boxes],
         [replace(container, id=f"{side}:{container.id}") for container in layout.containers],

@@ -1,4 +1,4 @@
-"""A content of a block, laid out: its cells in a container, wires between them, and what is said of it beside them."""
+"""Lay out a content of a block: its cells in a container, wires between them, and captions next to it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,28 +11,29 @@ from archetype.diagram.scene import Box, Container, Layout, Measure, Note
 from archetype.diagram.text import NOTE, wrapped
 from archetype.roles.drawing import SOURCE, Cell, Inside, X
 
-W, H, SLIM = 136.0, 42.0, 22.0  # a box; one of a single line is as high as SLIM
+W, H, SLIM = 136.0, 42.0, 22.0  # size of a box; boxes with one line have height SLIM
 GAP = 14.0  # between rows
 GUTTER = 12.0  # between columns
 PAD = 14.0  # within a container
-CAPTION = 160.0  # of the text at the right of a content
+CAPTION = 160.0  # width of captions
 LINE, TITLE = 14.5, 13.5  # of captions
-ROWS = re.compile("[BTS](?=[,)])")  # letters of a shape that say which rows and positions
-BUS = 10.0  # from a container's lower edge to where its inputs part
+ROWS = re.compile("[BTS](?=[,)])")  # letters for batch and positions
+BUS = 10.0  # distance from a container's lower edge to where its inputs branch
 
 
 class Content(NamedTuple):
-    """A content of a block, laid out with its container's lower left corner at the origin.
+    """Laid-out content of a block; the lower left corner of its container is the origin.
 
     Attributes:
-        layout: its container, boxes, wires and text.
+        layout: container, boxes, wires and text.
         width: of the container.
         height: of the container.
-        middle: of its boxes.
-        entry: where the wire to it comes from below.
-        readers: cells that read the stream, and cells that read an encoder's output.
-        output: the cell whose result is the content's; None where its container stands for it.
-        container: the container as a box, for wires.
+        middle: horizontal center of its boxes.
+        entry: x of the wire from below.
+        readers: cells that read the stream.
+        source_readers: cells that read an encoder's output.
+        output: cell with the content's result; None for the container itself.
+        container: as a box, for wires.
     """
 
     layout: Layout
@@ -50,21 +51,17 @@ def content_layout(
     place: str, kind: str, title: str, lines: Iterable[str], drawing: Inside, costs: LayerCosts, field: str,
     columns: float, letters: Mapping[str, str], legible: Measure | None = None, counts: int = 1,
 ) -> Content:  # fmt: skip
-    """Lay out the inside of a content, with its name and captions at its right.
+    """Lay out the inside of a content, with name and captions on its right.
 
     Args:
         place: path of its parameters, such as `blocks.*.mixer`.
         kind: mixer, cross or feedforward.
-        title: its name.
-        lines: what is said of it.
-        drawing: its cells.
-        costs: of its layers.
-        field: of the specification.
-        columns: of the widest content of the block.
-        letters: of rows and positions, where this stack has others than B, T and S.
-        legible: the measure of whose numbers none is shrunk: boxes are as wide as their text, and captions are left to
-            the caller (absent: boxes of one width, in which text shrinks).
-        counts: layers that are said beside it; boxes show the cost of one.
+        lines: captions.
+        columns: width of the block's widest content.
+        letters: replacements of B, T and S in this stack.
+        legible: measure whose numbers must not shrink: boxes are as wide as their text, and the caller adds captions
+            (default: boxes of one width with shrinking text).
+        counts: number of layers stated next to it; boxes show the cost of one.
     """
     layout, name, role = Layout(), place.rpartition(".")[2], "feedforward" if kind == "feedforward" else "mixer"
     boxes: dict[str, Box] = {}
@@ -115,26 +112,26 @@ def content_layout(
 
 
 def _gives(place: str, cell: Cell, output: str) -> str:
-    """The activation that holds a cell's result: of the last cell that of the content."""
+    """Return the activation with a cell's result; for the last cell that of the content."""
     if cell.gives:
         return f"{place}.{cell.gives}"
     return f"{place}.out" if cell.name == output else ""
 
 
 def extent(drawing: Inside) -> tuple[float, float]:
-    """The columns at which its cells begin and end."""
+    """Return the first and last column of a drawing."""
     first = min((cell.column for cell in drawing.cells), default=0.0)
     return first, max((cell.column + cell.span for cell in drawing.cells), default=1.0)
 
 
 def _column(drawing: Inside, boxes: Mapping[str, Box], measure: Measure) -> float:
-    """Return the least width of a column in which no text of the cells is shrunk."""
+    """Return the smallest column width at which no text shrinks."""
     widths = [(least_width(boxes[cell.name], measure) + GUTTER) / cell.span for cell in drawing.cells]
     return max(widths, default=W + GUTTER) - GUTTER
 
 
 def _rows(drawing: Inside, boxes: Mapping[str, Box]) -> tuple[dict[int, float], float]:
-    """The lower edge of each row, and the upper edge of the last."""
+    """Return the lower edge of each row, and the upper edge of the last."""
     bottoms, y = {}, 2 * BUS
     last = max((cell.row for cell in drawing.cells), default=-1)
     for row in range(last + 1):
@@ -145,7 +142,7 @@ def _rows(drawing: Inside, boxes: Mapping[str, Box]) -> tuple[dict[int, float], 
 
 
 def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box], pitch: float) -> None:
-    """Wires between the cells: straight where one stands above the other."""
+    """Add wires between cells, straight where they overlap horizontally."""
     cells = {cell.name: cell for cell in drawing.cells}
     for cell in drawing.cells:
         box = boxes[cell.name]
@@ -177,7 +174,7 @@ def _wire(layout: Layout, drawing: Inside, boxes: dict[str, Box], pitch: float) 
 
 
 def _meeting(source: Box, box: Box, left: float, right: float) -> float:
-    """Where a straight wire between two boxes stands: in the middle of one of them where it can."""
+    """Return x of a straight wire between two boxes, in the middle of one of them if possible."""
     for x in (source.middle, box.middle) if source.w <= box.w else (box.middle, source.middle):
         if left <= x <= right:
             return x
@@ -185,7 +182,6 @@ def _meeting(source: Box, box: Box, left: float, right: float) -> float:
 
 
 def _around(place: str, label: str, repeat: int, boxes: list[Box], field: str) -> Container:
-    """A container around some boxes."""
     left, bottom = min(box.x for box in boxes) - 9, min(box.y for box in boxes) - 9
     right, top = max(box.x + box.w for box in boxes) + 9, max(box.y + box.h for box in boxes) + 9
     return Container(place, left, bottom, right - left, top - bottom, "expert", label, (), repeat, field)

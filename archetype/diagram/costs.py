@@ -1,4 +1,4 @@
-"""Which box gets which row of a cost report: every row exactly one."""
+"""Assign the rows of a cost report to boxes, each row exactly once."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from archetype.models.stack.cost import LayerGroup, StackCost
 
 
 class ReportCosts:
-    """The rows of a cost report, which boxes take one by one."""
+    """Rows of a cost report, taken by boxes one by one."""
 
     def __init__(self, report: CostReport) -> None:
         self.report = report
@@ -24,17 +24,17 @@ class ReportCosts:
         self.stacks = {stack.prefix: stack for stack in stacks}
         parts = [part for stack in stacks for group in stack.groups for part in group.cost.contents.values()]
         formulas = (formula for row in report.rows for formula in row.formulas.values())
-        self.symbols = symbol_names(formulas, {one for part in parts for one in part.symbols})
+        self.symbols = symbol_names(formulas, {symbol for part in parts for symbol in part.symbols})
 
     def take(self, *modules: str) -> Cost:
-        """The cost of modules outside the blocks."""
+        """Take the cost of modules outside the blocks."""
         return self.sum((name, 1, 1) for name in modules)
 
     def sum(self, rows: Iterable[tuple[str, int, int]]) -> Cost:
-        """The cost of some of the layers that each row counts together.
+        """Sum the cost of some of the layers that each row counts together.
 
         Args:
-            rows: name, number of layers, and number of those with weights of their own.
+            rows: (name, number of layers, number of layers with their own weights).
         """
         cost = Cost()
         for name, layers, owners in rows:
@@ -44,11 +44,11 @@ class ReportCosts:
         return cost
 
     def legend(self, shapes: Iterable[str], labels: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
-        """Return each letter that some texts use, with its value and meaning, in the order of `archetype.legend`.
+        """Return (letter, value, meaning) of each letter used in some texts, in the order of `archetype.legend`.
 
         Args:
-            shapes: such as (B, T, HP), D → 4D, or fields in words.
-            labels: of boxes; a size in them is what stands below a root.
+            shapes: such as (B, T, HP) or D → 4D.
+            labels: of boxes; letters are read from below roots.
         """
         length, source = self.report.length, self.report.source_length
         axes = {Symbol("S", length, LEGEND["S"]): "S", Symbol("T_s", source or length, LEGEND["T_s"]): "T_s"}
@@ -62,22 +62,20 @@ class ReportCosts:
         return tuple((known[one], one.value, one.meaning) for one in symbols if known[one] in used)
 
     def of_layers(self, stack: StackCost, layers: tuple[int, ...]) -> "LayerCosts":
-        """The rows of some equal layers of a stack."""
+        """Return the rows of some equal layers of a stack."""
         return LayerCosts(self, stack, layers)
 
     def text(self, formula: Formula) -> str:
-        """A formula in the letters of shapes: H P as HP, D^2 as D²."""
+        """Format a formula with the letters of shapes: H P as HP, D^2 as D²."""
         names = {symbol: self.symbols.get(symbol, symbol.name) for symbol in formula.symbols}
         text = formula.text(names).replace("^2", "²").replace("^3", "³")
         return " + ".join(term.replace(" ", "") for term in text.split(" + "))
 
 
 class LayerCosts:
-    """The rows of equal layers of a stack, all of them together.
+    """Rows of equal layers of a stack, taken together.
 
     Args:
-        costs: of the model.
-        stack: that they belong to.
         layers: their indices.
         others: equal layers of other stacks, counted with them.
     """
@@ -92,7 +90,7 @@ class LayerCosts:
         self.block = self.groups[0][0].cost
 
     def modules(self, content: str) -> Iterator[str]:
-        """The names of a content's modules, without its own."""
+        """Yield the names of a content's modules without its prefix."""
         seen: dict[str, None] = {}
         for group, _ in self.groups:
             start = f"{self.stack.prefix}blocks.{group.label}.{content}."
@@ -100,7 +98,7 @@ class LayerCosts:
         yield from seen
 
     def take(self, *modules: str) -> Cost:
-        """The cost of modules of the block, such as `mixer.q`."""
+        """Take the cost of modules of the block, such as `mixer.q`."""
         prefix = f"{self.stack.prefix}blocks."
         counts = [(group.label, number, self._owners(group)) for group, number in self.groups]
         cost = self.costs.sum((f"{prefix}{label}.{name}", n, own) for label, n, own in counts for name in modules)
@@ -108,21 +106,20 @@ class LayerCosts:
 
     @property
     def count(self) -> int:
-        """How many layers they are."""
+        """Number of layers."""
         return len(self.layers) + sum(other.count for other in self.others)
 
     @property
     def owners(self) -> int:
-        """How many of these layers have weights of their own."""
+        """Number of layers with their own weights."""
         return sum(self._owners(group) for group, _ in self.groups) + sum(other.owners for other in self.others)
 
     def in_letters(self, content: str, cell: str, text: str) -> str:
-        """Return the shape or label of a cell with each size as this model writes it: P as P2 where two sizes are P.
+        """Replace the letters of a cell's shape or label by this model's, such as P2 if two sizes are P.
 
         Args:
-            content: of the block.
-            cell: its name, `parts.1.` before it where several parts are joined.
-                text: in which sizes stand in brackets, or below a root.
+            cell: its name, prefixed by `parts.1.` if several parts are side by side.
+            text: with sizes in brackets or below a root.
         """
         costs = list(self.block.contents[content].each()) if content in self.block.contents else []
         part = re.match(r"parts\.(\d+)\.", cell)
@@ -140,13 +137,13 @@ class LayerCosts:
         return sum(blocks[layer].weights_of is None for layer in group.layers if layer in self.chosen)
 
     def take_all(self) -> Cost:
-        """The cost of all modules of the block."""
+        """Take the cost of all modules of the block."""
         starts = [f"{self.stack.prefix}blocks.{group.label}." for group, _ in self.groups]
         names = {name.removeprefix(start) for start in starts for name in self.costs.rows if name.startswith(start)}
         return self.take(*sorted(names))
 
     def shape(self, module: str) -> str:
-        """The shape of a module's weights in letters, D → KP; the number of its weights where it is no projection."""
+        """Return the shape of a module's weights in letters, D → KP; their number if it is not a projection."""
         content, _, name = module.partition(".")
         if content in self.block.contents and name in (sizes := self.block.contents[content].projection_sizes()):
             return " → ".join(map(self.costs.text, sizes[name]))

@@ -1,4 +1,4 @@
-"""A diagram as a notebook shows it and as a file holds it."""
+"""Diagram that notebooks display and that can be saved."""
 
 import json
 from dataclasses import dataclass
@@ -14,38 +14,38 @@ SUFFIXES = (".svg", ".png", ".pdf", ".json")
 
 @dataclass(frozen=True, repr=False)
 class Drawing:
-    """A diagram; a notebook shows it.
+    """Diagram; notebooks display it.
 
     Attributes:
-        scene: boxes, containers, wires and notes with their places, as plain data.
+        scene: boxes, containers, wires and notes with positions, as plain data.
     """
 
     scene: Scene
 
     @cached_property
     def svg(self) -> str:
-        """As the text of an SVG file."""
+        """The diagram as SVG text."""
         from archetype.diagram.svg import svg
 
         return svg(self.scene)
 
     def png(self, scale: float = 2.0) -> bytes:
-        """As the bytes of a PNG file; `scale` pixels of the file for each of the scene."""
+        """Return the diagram as PNG; `scale` is the number of pixels per pixel of the scene."""
         from archetype.diagram.figure import png
 
         return png(self.scene, scale)
 
     def pdf(self) -> bytes:
-        """Return the bytes of a PDF file."""
+        """Return the diagram as PDF."""
         from archetype.diagram.figure import pdf
 
         return pdf(self.scene)
 
     def save(self, path: str | Path) -> Path:
-        """Write a file, by the ending of its name: .svg, .png, .pdf, or .json, which is the scene.
+        """Write the diagram; the suffix selects .svg, .png, .pdf, or .json (the scene).
 
         Raises:
-            SpecError: the name ends otherwise.
+            SpecError: the suffix is unknown.
             ArchetypeError: the file cannot be written.
         """
         path = Path(path)

@@ -1,4 +1,4 @@
-"""A scene as PNG or PDF, painted by matplotlib."""
+"""Render a scene to PNG or PDF with matplotlib."""
 
 from typing import TYPE_CHECKING
 
@@ -10,27 +10,25 @@ from archetype.io.figure_file import figure_bytes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INCH = 96  # pixels of a scene on paper, as SVG has it
+INCH = 96  # pixels of a scene per inch, as in SVG
 
 
 def png(scene: Scene, scale: float = 2.0, colours: Colours = LIGHT) -> bytes:
-    """Return the bytes of a PNG file.
+    """Return a PNG file.
 
     Args:
-        scene: what is drawn.
-        scale: pixels of the file for each of the scene.
-        colours: of the theme.
+        scale: pixels of the file per pixel of the scene.
+        colours: theme.
     """
     return figure_bytes(_figure(scene, 100, 100 * scale, colours), ".png")
 
 
 def pdf(scene: Scene, colours: Colours = LIGHT) -> bytes:
-    """Return the bytes of a PDF file of one page, as large as the SVG, with text that can be selected."""
+    """Return a PDF file of one page, of the size of the SVG, with selectable text."""
     return figure_bytes(_figure(scene, INCH, INCH, colours), ".pdf")
 
 
 def _figure(scene: Scene, inch: int, dpi: float, colours: Colours) -> "Figure":
-    """Paint a scene at a resolution in pixels per inch."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import FancyBboxPatch, Polygon

@@ -1,4 +1,4 @@
-"""A picture as plain data, for a page that draws it in its own light or dark."""
+"""Convert a picture to plain data for the web UI, which draws it in a light or dark theme."""
 
 from typing import Any
 
@@ -8,14 +8,12 @@ from archetype.diagram.scene import Scene
 
 
 def picture_items(scene: Scene) -> dict[str, Any]:
-    """All that is painted, from the back to the front, and each paint once.
-
-    Args:
-        scene: to be painted.
+    """Return all painted items from back to front, and the distinct paints.
 
     Returns:
-        width and height; `items`, each an area, a line or a text, with the index of its paint; `paints`, each in light
-        and in dark as fill, edge, width of the edge, and whether it is dashed.
+        width and height; `items`, each an area, line or text with the index of its paint; `paints`, each for light and
+            dark
+            as fill, edge, edge width, and whether it is dashed.
     """
     paints: dict[tuple[Paint, Paint], int] = {}
     items: list[dict[str, Any]] = []

@@ -1,21 +1,18 @@
-"""Wires between two streams that stand side by side: the right one mirrored, with a gutter between them."""
+"""Wires between two streams side by side; the right one is mirrored, with a gutter between them."""
 
 from archetype.diagram.content import GAP
 from archetype.diagram.rail import Rail
 from archetype.diagram.scene import Container, Layout, Note
 from archetype.roles.drawing import Link
 
-BETWEEN = 92.0  # two streams
+BETWEEN = 92.0  # distance between two streams
 
 
 def put_link(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None:
-    """What one stream gives another.
+    """Draw a link between two streams.
 
     Args:
-        layout: of all streams.
-        link: its kind and its ends.
-        rails: of the streams.
-        gutter: where there is room for wires that go upwards.
+        gutter: x where there is room for vertical wires.
     """
     match link.kind:
         case "cross":
@@ -29,14 +26,14 @@ def put_link(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> No
 
 
 def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None:
-    """Wires from an output to the keys and values of each cross-attention, at the left of its block."""
+    """Connect an output to keys and values of each cross-attention, on the left of its block."""
     output, theirs = layout.box(link.source), _blocks(layout, link.target)
     top = output.y + output.h
     others = [block for block in _blocks(layout) if block not in theirs]
     low, nearest = max(block.y + block.h for block in others), min(block.x for block in theirs)
     if not any(rail.waiting for rail in rails):  # contents are drawn elsewhere
         (block,) = theirs
-        end = block.x + 10, block.y + block.h  # from above, for a bias of positions may stand at its left
+        end = block.x + 10, block.y + block.h  # from above, since a position bias may be on its left
         line = max(top, low, end[1]) + GAP
         points = [(output.middle, top), (output.middle, line), (end[0], line), end]
         layout.wire(output, block.as_box(), "source", points)
@@ -54,7 +51,7 @@ def _cross(layout: Layout, link: Link, rails: list[Rail], gutter: float) -> None
 
 
 def _sum(layout: Layout, link: Link, left: Rail, gutter: float) -> None:
-    """A wire above all of the left stream, and through the gutter to the side of a sum."""
+    """Connect an output to a sum: above the left stream, then down through the gutter."""
     source, target = layout.box(link.source), layout.box(link.target)
     top, middle = source.y + source.h, target.y + target.h / 2
     line = max(top, left.layout.bounds[3]) + GAP
@@ -63,7 +60,7 @@ def _sum(layout: Layout, link: Link, left: Rail, gutter: float) -> None:
 
 
 def _tied(layout: Layout, link: Link) -> None:
-    """A wire from a table to where it is read too."""
+    """Connect a table to the place where it is used again."""
     source, target = layout.box(link.source), layout.box(link.target)
     y, end = target.y + 8, target.x + target.w
     layout.wire(source, target, "tied", [(source.x, y), (end, y)])
@@ -71,7 +68,7 @@ def _tied(layout: Layout, link: Link) -> None:
 
 
 def _state(layout: Layout, link: Link, gutter: float) -> None:
-    """The last state of each layer of a stack, to the other's."""
+    """Connect the last state of each layer to the other stack."""
     first = max(_blocks(layout, link.source), key=lambda container: container.x)
     second = min(_blocks(layout, link.target), key=lambda container: container.x)
     low, high = (container.y + min(120, container.h / 2) for container in (first, second))
@@ -81,5 +78,4 @@ def _state(layout: Layout, link: Link, gutter: float) -> None:
 
 
 def _blocks(layout: Layout, prefix: str = "") -> list[Container]:
-    """The blocks of a stack."""
-    return [one for one in layout.containers if one.kind == "block" and one.id.startswith(prefix)]
+    return [box for box in layout.containers if box.kind == "block" and box.id.startswith(prefix)]

@@ -1,23 +1,23 @@
-"""Rectangles in a picture of a proportion: each as low, and then as far left, as it fits."""
+"""Pack rectangles into a picture: each as low and then as far left as it fits."""
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
-FEW = 5  # rectangles that are tried in every order
+FEW = 5  # up to this number all orders are tried
 STEPS = 24  # widths of strips
 Size = tuple[float, float]
 Place = tuple[float, float]
 
 
 def packings(sizes: Sequence[Size], gap: float) -> Iterator[list[Place]]:
-    """Yield arrangements of rectangles in strips of different widths, from the narrowest.
+    """Yield arrangements of rectangles in strips of increasing width.
 
     Args:
         sizes: width and height of each.
-        gap: between them.
+        gap: between rectangles.
 
     Yields:
-        the lower left corner of each.
+        the lower left corner of each rectangle.
     """
     indices = range(len(sizes))
     orders = list(permutations(indices)) if len(sizes) <= FEW else [
@@ -31,7 +31,6 @@ def packings(sizes: Sequence[Size], gap: float) -> Iterator[list[Place]]:
 
 
 def _packed(sizes: Sequence[Size], order: Sequence[int], strip: float, gap: float) -> list[Place]:
-    """The places of rectangles that are put down one by one."""
     places = [(0.0, 0.0)] * len(sizes)
     put: list[tuple[float, float, float]] = []  # left, right and upper edge
     for index in order:

@@ -1,4 +1,4 @@
-"""A scene as what is painted: rectangles, lines and text, for every kind of file alike."""
+"""Convert a scene to painted items (areas, lines and text), common to all file formats."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,14 +12,14 @@ ROLES = {
     "add": "node", "tap": "rail",
 }  # fmt: skip
 NUMBER, LABEL, SMALL, SHAPE = 11.5, 13.5, 12.5, 11.5  # sizes of text in a box
-INSET = 8.0  # of text in a box
+INSET = 8.0  # horizontal padding of text in a box
 BAR = 3.0  # height of a bar
-WIDEST = 320  # a box that its text may ask for
+WIDEST = 320  # largest width of a box
 ARROW = 4.5  # half of an arrow's width
 
 
 class Area(NamedTuple):
-    """A rectangle: where it is, what it is painted as, how round it is, and what is said when it is pointed at."""
+    """Rectangle: position, style, corner radius, mark in a diff, and tooltip."""
 
     x: float
     y: float
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A line of text; y is its middle."""
+    """Line of text; y is its vertical middle."""
 
     x: float
     y: float
@@ -50,7 +50,7 @@ class Text(NamedTuple):
     anchor: str = "start"
     bold: bool = False
     style: str = "ink"
-    owner: str = ""  # the box that it stands in
+    owner: str = ""  # id of its box
 
     @property
     def area(self) -> tuple[float, float, float, float]:
@@ -64,7 +64,7 @@ Item = Area | Line | Text
 
 
 def paint(scene: Scene) -> Iterator[Item]:
-    """All that is painted, from the back to the front."""
+    """Yield all painted items from back to front."""
     largest = max([getattr(box.cost, scene.measure) for box in scene.boxes] + [1])
     total: Any = sum((box.cost for box in scene.boxes), Cost())
     for container in scene.containers:
@@ -108,7 +108,7 @@ def paint(scene: Scene) -> Iterator[Item]:
 
 
 def arrow(points: tuple[tuple[float, float], ...]) -> list[tuple[float, float]]:
-    """The corners of an arrow's head at the end of a line."""
+    """Return the corners of an arrow head at the end of a line."""
     (x0, y0), (x1, y1) = points[-2:]
     length = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1e-9)
     dx, dy = (x1 - x0) / length, (y1 - y0) / length
@@ -118,12 +118,12 @@ def arrow(points: tuple[tuple[float, float], ...]) -> list[tuple[float, float]]:
 
 
 def role(kind: str) -> str:
-    """The role of a kind of box, by which it is coloured."""
+    """Return the role of a kind of box, which determines its color."""
     return ROLES.get(kind, kind)
 
 
 def amount(box: Box, measure: Measure) -> str:
-    """Return a box's cost in few characters, by layer where it counts many: 32 × 4,096; empty where there is none."""
+    """Format a box's cost briefly, per layer if it counts several: 32 × 4,096; empty if there is none."""
     times, each = box.each(measure)
     if not getattr(box.cost, measure):
         return ""
@@ -132,7 +132,7 @@ def amount(box: Box, measure: Measure) -> str:
 
 
 def cost_line(box: Box, total: Cost, measure: str) -> str:
-    """All that is known of a box in one line."""
+    """Return all facts about a box in one line."""
     parts = [f"{box.id}: {box.label}" if box.label != box.id.rpartition(".")[2] else box.id]
     parts += [box.shape] * bool(box.shape) + [box.detail] * bool(box.detail)
     cost, layers = box.cost, box.repeat
@@ -168,12 +168,12 @@ def _box(box: Box, scene: Scene, largest: int, total: Cost) -> Iterator[Item]:
 
 
 def smallest_text(scene: Scene) -> float:
-    """Return the size of the smallest text of a scene, in its pixels."""
+    """Return the smallest text size of a scene in pixels."""
     return min(item.size for item in paint(scene) if isinstance(item, Text))
 
 
 def least_width(box: Box, measure: Measure) -> float:
-    """Return the least width of a box in which none of its text is smaller than a note; at most `WIDEST`."""
+    """Return the smallest width of a box at which no text is smaller than a note; at most `WIDEST`."""
     for width in range(72, WIDEST, 4):
         texts = list(_texts(replace(box, w=width), measure))
         if all(text.size >= NOTE and not text.text.endswith("…") for text in texts):
@@ -182,7 +182,6 @@ def least_width(box: Box, measure: Measure) -> float:
 
 
 def _texts(box: Box, measure: Measure) -> Iterator[Text]:
-    """The text within a box."""
     left, right, inner = box.x + INSET, box.x + box.w - INSET, box.w - 2 * INSET
     number = amount(box, measure)
     if box.h < 30:

@@ -1,4 +1,4 @@
-"""The residual stream as a straight rail, and the branches that leave and join it as each wiring has them."""
+"""The residual stream as a straight rail, with branches that leave and join it as the wiring defines."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,24 +7,24 @@ from archetype.diagram.content import BUS, GAP, SLIM, Content, W
 from archetype.diagram.picture import least_width
 from archetype.diagram.scene import Box, Layout, Measure, Note, Point
 
-BRANCHES = W / 2 + 24  # where contents begin, from the rail
-DOT, SUM = 6.0, 18.0  # a tap, and a sum, on the rail
+BRANCHES = W / 2 + 24  # x at which contents begin
+DOT, SUM = 6.0, 18.0  # sizes of a tap and of a sum on the rail
 
 
 class Rail:
-    """A rail that grows upwards at x = 0.
+    """Rail that grows upwards at x = 0.
 
     Attributes:
-        layout: what stands on it and beside it.
+        layout: elements on and next to the rail.
         y: where the next element may begin.
-        floor: from where on there is room beside the rail.
-        last: the element on the rail that the stream leaves last.
-        waiting: contents that read an encoder's output: their readers, and the height at which its wire comes.
-        letters: of rows and positions, where this rail has others than B, T and S.
-        right: how far contents reach.
-        counts: layers that its card says it stands for; boxes show the cost of one.
-        legible: the measure of whose numbers none is shrunk: boxes are as wide as their text (absent: as they are).
-        branches: where contents begin.
+        floor: y above which there is room next to the rail.
+        last: element that the stream left last.
+        waiting: contents that read an encoder's output: their readers, and the height of its wire.
+        letters: replacements of B, T and S on this rail.
+        right: right edge of the contents.
+        counts: number of layers stated on its card; boxes show the cost of one.
+        legible: measure whose numbers must not shrink: boxes are as wide as their text (default: fixed widths).
+        branches: x at which contents begin.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Rail:
         self.waiting: list[tuple[tuple[Box, ...], float]] = []
 
     def put(self, box: Box, gap: float = GAP) -> Box:
-        """Put a box on the rail, above what stands there."""
+        """Put a box on top of the rail."""
         box = self.sized(box)
         placed = self.layout.add(Box(**{**vars(box), "x": -box.w / 2, "y": self.y + gap}))
         self._stream(placed)
@@ -50,12 +50,12 @@ class Rail:
         self.last = box
 
     def stream_note(self, text: str) -> None:
-        """Write the shape of the vectors beside the rail."""
+        """Write the shape of the vectors next to the rail."""
         self.layout.notes.append(Note(8, self.y + GAP, text))
         self.y += GAP
 
     def side(self, box: Box, join: str, symbol: bool = True, gap: float = GAP) -> Box:
-        """Add what a box beside the rail gives to the stream; without a `symbol` for a sum, put it before it."""
+        """Put a box next to the rail and add it to the stream; without `symbol` concatenate it."""
         y, box = self.y + gap, self.sized(box)
         placed = self.layout.add(Box(**{**vars(box), "x": BRANCHES, "y": y}))
         middle = y + placed.h / 2
@@ -83,15 +83,15 @@ class Rail:
         self, name: str, content: Content, before: Box | None = None, after: Box | None = None,
         behind: Box | None = None, residual: bool = True,
     ) -> None:  # fmt: skip
-        """A content beside the rail.
+        """Put a content next to the rail.
 
         Args:
-            name: begins the names of its tap and its sum.
+            name: prefix of its tap's and sum's names.
             content: laid out.
-            before: the norm of its input.
-            after: the norm of its output, before it is added.
-            behind: the norm of the sum.
-            residual: whether the stream goes on beside it.
+            before: norm of its input.
+            after: norm of its output, before the sum.
+            behind: norm of the sum.
+            residual: whether the stream continues next to it.
         """
         y = self.y + GAP
         tap = self._node(f"{name}_tap", y + (SLIM - DOT) / 2, "tap")
@@ -124,20 +124,18 @@ class Rail:
 
     def parallel(self, name: str, first: Content, second: Content, norms: tuple[Box | None, Box | None],
                  shared: bool) -> None:  # fmt: skip
-        """Two contents side by side that read the same vectors; both results are added.
+        """Put two contents side by side that read the same vectors and whose outputs are added.
 
         Args:
-            name: of the block.
-            first: the mixer.
-            second: the feed-forward part, at its right.
-            norms: of the first's input, and of the second's.
-            shared: whether the first serves both.
+            second: the feed-forward part, on its right.
+            norms: of the first's and the second's input.
+            shared: whether the first norm serves both.
         """
         y = self.y + GAP
         x = self.branches + first.width + GAP
         entry, other_entry = self.branches + first.entry, x + second.entry
         before, other_before = norms
-        is_apart = not shared and norms != (None, None)  # each reads the stream, or a norm of it, by a wire of its own
+        is_apart = not shared and norms != (None, None)  # each has its own wire from the stream or its norm
         if is_apart:
             other_source = low = self._node(f"{name}.feedforward_tap", y, "tap")
             if other_before is not None:
@@ -161,7 +159,7 @@ class Rail:
             self.y = node.y + node.h
 
     def sized(self, box: Box) -> Box:
-        """Return a box as wide as its text where none may be shrunk; sums and taps as they are."""
+        """Return a box as wide as its text if text must not shrink; sums and taps are unchanged."""
         if self.legible is None or box.kind in ("add", "tap"):
             return box
         box = replace(box, counted=self.counts > 1)
@@ -169,7 +167,7 @@ class Rail:
         return replace(box, w=least if self.branches < BRANCHES and box.kind == "norm" else max(box.w, least))
 
     def _beside(self, content: Content, before: Box | None, after: Box | None) -> float:
-        """Where a content begins, such that neither norm, which may be wider, reaches the rail."""
+        """Return x of a content such that neither norm, which may be wider, reaches the rail."""
         norms = ((before, content.entry), (after, content.middle))
         return max([self.branches, *(SUM / 2 + GAP + self.sized(n).w / 2 - middle for n, middle in norms if n)])
 
@@ -184,7 +182,7 @@ class Rail:
 
     def enter(self, content: Content, source: Box, x: float, y: float, entry: float, sideways: bool = False,
               kind: str = "branch") -> None:  # fmt: skip
-        """Put a content in place, with wires from a norm or a tap to the cells that read the stream."""
+        """Place a content, with wires from a norm or tap to the cells that read the stream."""
         self.layout.join(content.layout, x, y)
         self.right = max(self.right, x + content.width)
         first: list[Point] = [(source.middle, source.y + source.h)]
@@ -203,7 +201,7 @@ class Rail:
             self.waiting.append((tuple(self.placed(box, x, y) for box in content.source_readers), bus))
 
     def leave(self, content: Content, x: float, y: float) -> Box:
-        """Where the wire of a content's result begins: at a cell, or at its container where no cell is known."""
+        """Return where the wire of a content's result begins: at a cell, or at the container."""
         if content.output is not None:
             return self.placed(content.output, x, y)
         container = self.placed(content.container, x, y)
@@ -212,5 +210,5 @@ class Rail:
 
     @staticmethod
     def placed(box: Box, x: float, y: float) -> Box:
-        """The same, moved."""
+        """Return the box moved by (x, y)."""
         return Box(**{**vars(box), "x": box.x + x, "y": box.y + y})

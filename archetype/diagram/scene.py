@@ -1,7 +1,7 @@
-"""A diagram as plain data: boxes, containers around them, wires between them and notes, with their places in pixels.
+"""Diagram as plain data: boxes, containers, wires and notes with positions in pixels.
 
-It is laid out once, from the specification and its costs; a picture or a page only draws it. The origin is the upper
-left corner, and a model's vectors go upwards.
+A scene is laid out once from the specification and its costs; pictures and the web UI only draw it. The origin is the
+upper left corner; vectors flow upwards.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a box, over all layers that it stands for.
+    """Cost of a box, over all layers that it represents.
 
     Attributes:
-        parameters: trained numbers.
-        active: parameters that one token meets.
-        flops: of a forward pass over whole rows.
+        parameters: trained parameters.
+        active: parameters used by one token.
+        flops: of a forward pass over full rows.
         bits: of the weights.
     """
 
@@ -48,44 +48,42 @@ class Cost:
 
     @classmethod
     def of(cls, row: Row, dtype: str, layers: int = 1, owners: int = 1) -> "Cost":
-        """The cost of some of the layers that a row of a cost report counts together.
+        """Return the cost of some of the layers that a row of a cost report counts together.
 
         Args:
-            row: of the report.
-            dtype: of the weights.
-            layers: how many.
-            owners: how many of them have weights of their own.
+            layers: number of layers.
+            owners: number of layers with their own weights.
         """
         parameters, active = (n * owners // max(1, row.owners) for n in (row.parameters, row.active))
         return cls(parameters, active, row.forward * layers // row.layers, weight_bytes(8 * parameters, dtype))
 
     def to_json(self) -> dict[str, int]:
-        """Plain data."""
+        """Return plain data."""
         return {measure: getattr(self, measure) for measure in MEASURES}
 
 
 @dataclass(frozen=True)
 class Box:
-    """A module, or an operation without weights.
+    """Module, or operation without weights.
 
     Attributes:
-        id: the path of its parameters, `*` for all layers: `blocks.*.mixer.q`.
+        id: path of its parameters, with `*` for all layers: `blocks.*.mixer.q`.
         x: left edge.
         y: upper edge.
         w: width.
         h: height.
-        kind: its role, which colours it: mixer, feedforward, norm, position, embedding, head; input, output, add,
-            multiply, tap (where a branch leaves the residual stream) and layer (one of a stack drawn elsewhere).
+        kind: role, which determines the color: mixer, feedforward, norm, position, embedding, head; input, output, add,
+            multiply, tap (where a branch leaves the residual stream) and layer (of a stack drawn elsewhere).
         label: its name.
-        shape: of its weights, or of what it gives, in the letters of shapes.
-        repeat: how many layers it stands for.
-        sets: sets of weights among these layers; 0 where each has its own.
-        cost: of all these layers together.
-        detail: what a reader may want to know beside it.
-        field: the part of the specification that it draws.
-        change: of a diff: added, removed, changed (another kind) or resized.
-        gives: the activation that holds its result; empty where that is the output of the module of its id.
-        counted: whether the picture says elsewhere how many layers it stands for.
+        shape: of its weights or its result, in letters.
+        repeat: number of layers it represents.
+        sets: number of distinct weights among these layers; 0 if each has its own.
+        cost: of all these layers.
+        detail: further information for the reader.
+        field: part of the specification that it draws.
+        change: in a diff: added, removed, changed (another kind) or resized.
+        gives: activation with its result; empty for the output of the module `id`.
+        counted: whether the picture states the number of layers elsewhere.
     """
 
     id: str
@@ -106,32 +104,32 @@ class Box:
     counted: bool = False
 
     def each(self, measure: "Measure") -> tuple[int, int]:
-        """Return how often its cost counts the same amount, and that amount: FLOPs by layer, weights by set."""
+        """Return (count, amount) so that the cost is count × amount: FLOPs per layer, weights per set."""
         times = 1 if self.kind == "layer" else self.repeat if measure == "flops" else self.sets or self.repeat
         return times, getattr(self.cost, measure) // times
 
     @property
     def middle(self) -> float:
-        """Where a wire enters or leaves."""
+        """Horizontal center, where wires enter and leave."""
         return self.x + self.w / 2
 
 
 @dataclass(frozen=True)
 class Container:
-    """A frame around boxes: a content of a block, a block, layers that repeat, a model.
+    """Frame around boxes: a content, a block, repeated layers, or a model.
 
     Attributes:
-        id: the path of its parameters.
+        id: path of the parameters.
         x: left edge.
         y: upper edge.
         w: width.
         h: height.
         kind: mixer, cross, feedforward, expert, block, repeat or model.
         label: its name.
-        lines: what is said beside its boxes.
-        repeat: how many times it stands in a row.
-        field: the part of the specification that it draws.
-        change: of a diff: added, removed, changed (another kind) or resized.
+        lines: captions.
+        repeat: number of repetitions.
+        field: part of the specification that it draws.
+        change: in a diff: added, removed, changed (another kind) or resized.
     """
 
     id: str
@@ -147,19 +145,19 @@ class Container:
     change: str = ""
 
     def as_box(self) -> Box:
-        """The same as the end of a wire."""
+        """Return the container as an end of a wire."""
         return Box(self.id, self.x, self.y, self.w, self.h, self.kind, self.label)
 
 
 @dataclass(frozen=True)
 class Wire:
-    """Where vectors go.
+    """Path of vectors.
 
     Attributes:
-        source: the id of the box that it leaves.
-        target: the id of the box that it enters.
+        source: id of the box that it leaves.
+        target: id of the box that it enters.
         kind: stream (the residual stream), branch, source (an encoder's output), state, or tied (shared weights).
-        points: of its bends, from source to target.
+        points: of the bends, from source to target.
     """
 
     source: str
@@ -170,7 +168,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Note:
-    """A line of text at a place: it starts there, ends there, or has its middle there; y is its middle.
+    """Line of text that starts, ends or is centered at x; y is its middle.
 
     Styles: quiet, title and heading; pill (a name on an edge) and fold (how often something repeats); bars; added,
     removed and changed.
@@ -185,20 +183,20 @@ class Note:
 
 @dataclass(frozen=True)
 class Scene:
-    """A whole diagram.
+    """A complete diagram.
 
     Attributes:
         name: of the model.
-        description: one sentence for whoever cannot see it.
-        measure: what the bars show.
+        description: one sentence of alternative text.
+        measure: shown by the bars.
         unit: of the measure, in words.
         width: in pixels.
         height: in pixels.
         boxes: modules and operations.
-        containers: what belongs together, outer ones first.
-        wires: where vectors go.
+        containers: frames, outer ones first.
+        wires: paths of vectors.
         notes: further text.
-        legend: each letter with its value and meaning.
+        legend: (letter, value, meaning).
     """
 
     name: str
@@ -214,7 +212,7 @@ class Scene:
     legend: tuple[tuple[str, int, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, for `--json` and for a page."""
+        """Return plain data, for `--json` and the web UI."""
         data = asdict(self)
         data["boxes"] = [asdict(box) | {"cost": box.cost.to_json()} for box in self.boxes]
         data["wires"] = [
@@ -226,7 +224,7 @@ class Scene:
 
 @dataclass
 class Layout:
-    """Boxes, containers, wires and notes that are being put in place; here y goes upwards, as vectors do."""
+    """Boxes, containers, wires and notes during layout; here y points upwards."""
 
     boxes: list[Box] = field(default_factory=list)
     containers: list[Container] = field(default_factory=list)
@@ -234,16 +232,16 @@ class Layout:
     notes: list[Note] = field(default_factory=list)
 
     def add(self, box: Box) -> Box:
-        """Put a box in place."""
+        """Add a box."""
         self.boxes.append(box)
         return box
 
     def box(self, name: str) -> Box:
-        """The box of a name."""
+        """Return the box with this id."""
         return next(box for box in self.boxes if box.id == name)
 
     def join(self, other: "Layout", dx: float = 0, dy: float = 0) -> None:
-        """Take over what stands in another, moved."""
+        """Add all elements of another layout, moved by (dx, dy)."""
         self.boxes += [replace(box, x=box.x + dx, y=box.y + dy) for box in other.boxes]
         self.containers += [
             replace(container, x=container.x + dx, y=container.y + dy) for container in other.containers
@@ -252,7 +250,7 @@ class Layout:
         self.notes += [replace(note, x=note.x + dx, y=note.y + dy) for note in other.notes]
 
     def wire(self, source: Box, target: Box, kind: str, points: Sequence[Point]) -> None:
-        """A wire with these bends; one that stays where it is for a while is one bend less."""
+        """Add a wire; repeated and collinear points are dropped."""
         bends = [point for index, point in enumerate(points) if index == 0 or point != points[index - 1]]
         inner = [
             point
@@ -262,7 +260,7 @@ class Layout:
         self.wires.append(Wire(source.id, target.id, kind, (bends[0], *inner, bends[-1])))
 
     def mirrored(self) -> "Layout":
-        """Left and right exchanged about x = 0."""
+        """Mirror left and right at x = 0."""
         anchors: dict[str, Any] = {"start": "end", "end": "start", "middle": "middle"}
         return Layout(
             [replace(box, x=-box.x - box.w) for box in self.boxes],
@@ -282,7 +280,7 @@ class Layout:
 
     @property
     def area(self) -> tuple[float, float, float, float]:
-        """Left, bottom, right and top of all that is in place, its text with it."""
+        """Left, bottom, right and top of everything including text."""
         left, bottom, right, top = self.bounds
         for note in self.notes:
             is_title = note.style == "title"
@@ -293,7 +291,7 @@ class Layout:
         return left, bottom, right, top
 
     def upside_down(self, height: float) -> "Layout":
-        """With y going downwards from the upper edge, as pictures have it."""
+        """Flip y, so that it points downwards from the upper edge as in pictures."""
         return Layout(
             [replace(box, y=height - box.y - box.h) for box in self.boxes],
             [replace(container, y=height - container.y - container.h) for container in self.containers],

@@ -1,4 +1,4 @@
-"""A stack of blocks on the rail: equal layers folded; where layers differ, each kind of block beside the stack."""
+"""Draw a stack of blocks on the rail, with equal layers folded and different kinds of blocks next to it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,19 +13,19 @@ from archetype.models.stack.cost import StackCost, label
 from archetype.roles.drawing import title
 from archetype.spec.repeats import runs
 
-MARGIN = 10.0  # between a block's container and what it holds
-MOST_ROWS = 40  # of a stack; one that folds into no fewer is shown by its kinds of blocks
-MOST_UNFOLDED = 128  # layers that can be drawn each for itself
-MOST_PANELS = 12  # kinds of blocks that are drawn; further ones are boxes
+MARGIN = 10.0  # between a block's container and its contents
+MOST_ROWS = 40  # a stack that folds into more rows is shown by its kinds of blocks
+MOST_UNFOLDED = 128  # largest number of layers drawn separately
+MOST_PANELS = 12  # largest number of kinds of blocks drawn; further ones are boxes
 PANELS_IN_A_ROW = 4
-TIE = W / 2 + 26  # where wires of shared tables stand, left of the rail
+TIE = W / 2 + 26  # x of wires of shared tables, left of the rail
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def kinds_of(stack: StackCost) -> list[Kind]:
-    """The distinct blocks of a stack with their layers, in the order in which they first stand."""
+    """Return the distinct blocks of a stack with their layers, in order of first occurrence."""
     layers: dict[int, list[int]] = {}
-    for group in stack.groups:  # groups of equal blocks whose costs differ have one cost object
+    for group in stack.groups:  # groups of equal blocks share a cost object
         layers.setdefault(id(group.cost), []).extend(group.layers)
     blocks = {id(group.cost): group.cost.block for group in stack.groups}
     return sorted((Kind(blocks[key], tuple(sorted(places))) for key, places in layers.items()), key=lambda k: k.layers)
@@ -37,11 +37,8 @@ def put_stack(
     """Put the layers of a stack on a rail.
 
     Args:
-        rail: of the stack.
-        stack: with its costs.
-        costs: of the model.
-        unfold: put each layer there for itself, where there are at most `MOST_UNFOLDED`.
-        in_a_row: kinds of blocks side by side, before the next row begins above them.
+        unfold: draw each layer separately, up to `MOST_UNFOLDED`.
+        in_a_row: kinds of blocks per row.
     """
     kinds, number = kinds_of(stack), len(stack.stack.layers)
     if unfold and 1 < number <= MOST_UNFOLDED:
@@ -68,7 +65,7 @@ def put_stack(
 
 
 def put_panels(rail: Rail, kinds: list[Kind], stack: StackCost, costs: ReportCosts, in_a_row: int) -> None:
-    """Each kind of block beside the rail, from the left, in rows."""
+    """Put each kind of block next to the rail, from the left, in rows."""
     left = rail.right + 3 * MARGIN if rail.right > W else W / 2 + 5 * MARGIN
     x, y, row = left, rail.floor + GAP, 0.0
     for index, kind in enumerate(kinds[:MOST_PANELS]):
@@ -120,13 +117,13 @@ def _block_container(rail: Rail, place: str, kind: Kind, stack: StackCost, botto
 
 
 def _pill(text: str, layers: Sequence[int], stack: StackCost) -> str:
-    """Return what is said above some equal layers: also what they share, and whether they read an input again."""
+    """Return the label of equal layers, including what they share and whether they read an input again."""
     reinjects = any(stack.stack.layers[layer].reinject for layer in layers)
     return " · ".join(filter(None, (text, _sharing(layers, stack), "reinject" * reinjects)))
 
 
 def _sharing(layers: Sequence[int], stack: StackCost) -> str:
-    """Return whose weights some equal layers use, whose keys they read, and which other layers use or read theirs."""
+    """Return whose weights or keys some equal layers use, and which layers use theirs."""
     blocks, said = stack.stack.layers, []
     sources = {"weights": [block.weights_of for block in blocks],
                "keys": [block.mixer.source(layer) for layer, block in enumerate(blocks)]}  # fmt: skip
@@ -147,14 +144,10 @@ def _sharing(layers: Sequence[int], stack: StackCost) -> str:
 
 
 def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[str], most: int = MOST_ROWS) -> None:
-    """The layers one by one, groups that repeat in a container.
+    """Put the layers on the rail, with repeated groups in a container.
 
     Args:
-        rail: of the stack.
-        kinds: of its blocks.
-        stack: with its costs.
-        names: of the kinds.
-        most: rows; layers that fold into no fewer are shown by their kinds.
+        most: largest number of rows; otherwise the kinds are listed.
     """
     code = {layer: index for index, kind in enumerate(kinds) for layer in kind.layers}
     codes = [code[layer] for layer in range(len(code))]
@@ -188,13 +181,13 @@ def put_layers(rail: Rail, kinds: list[Kind], stack: StackCost, names: Sequence[
 
 
 def kind_name(block: Block) -> str:
-    """A block in a few words: mamba · experts."""
+    """Describe a block briefly: mamba · experts."""
     parts = [block.mixer, block.feedforward]
     return " · ".join(str(getattr(part, "kind", "")) for part in parts if not part.is_absent)
 
 
 def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
-    """What all layers of a stack share, and the norm at their end."""
+    """Put what all layers share, and the final norm."""
     if stack.stack.relative_bias is not None:
         _put_position_bias(rail, stack, costs)
     norm, place = stack.stack.final_norm, f"{stack.prefix}final_norm"
@@ -203,10 +196,10 @@ def put_end(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
 
 
 def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None:
-    """The table of position biases: at the right of the first mixer where there is room, else left of the rail."""
+    """Put the table of position biases right of the first mixer if there is room, else left of the rail."""
     assert stack.stack.relative_bias is not None
     place, containers = f"{stack.prefix}position_bias", rail.layout.containers
-    table, width = stack.parameters()[place], stack.stack.relative_bias[1]  # of each bucket a number for each head
+    table, width = stack.parameters()[place], stack.stack.relative_bias[1]  # one number per bucket and head
     letter = costs.of_layers(stack, stack.groups[0].layers).in_letters("mixer", "", "(H)").strip("()")
     if stack.d.symbols <= table.symbols:  # a vector
         width, letter = stack.d.value, costs.text(stack.d)
@@ -216,7 +209,8 @@ def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None
     )
     if rail.legible is not None:  # contents are drawn elsewhere
         box = rail.sized(box)
-        rail.layout.add(replace(box, x=max(one.x + one.w for one in rail.layout.boxes) + 3 * MARGIN, y=rail.y - H))
+        right = max(other.x + other.w for other in rail.layout.boxes)
+        rail.layout.add(replace(box, x=right + 3 * MARGIN, y=rail.y - H))
         return
     mixer = next(one for one in containers if one.kind == "mixer" and one.id.startswith(stack.prefix))
     right, middle = mixer.x + mixer.w, mixer.y + mixer.h / 2
@@ -230,7 +224,7 @@ def _put_position_bias(rail: Rail, stack: StackCost, costs: ReportCosts) -> None
 
 
 def fold(codes: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
-    """A sequence as groups that repeat: (times, [(code, times in a row), ...])."""
+    """Fold a sequence into repeated groups: (times, [(code, times in a row), ...])."""
     folded = []
     for times, group in runs(codes):
         if len(group) == 1:

@@ -1,4 +1,4 @@
-"""A model's streams on rails, and beside them the modules for which no place is known."""
+"""Draw a model's streams on rails, and modules without a known place next to them."""
 
 from dataclasses import replace
 
@@ -15,14 +15,12 @@ from archetype.spec.registry import provided
 
 
 class Drawer:
-    """Draws one model.
+    """Drawer of one model.
 
     Args:
-        report: its costs.
-        unfold: whether each layer is drawn for itself.
-        in_a_row: kinds of blocks side by side.
-        cards: measure for which contents of blocks are left to `cards`, and the streams show layers by their numbers
-            (absent: blocks are drawn with their contents).
+        unfold: draw each layer separately.
+        in_a_row: kinds of blocks per row.
+        cards: measure for drawing contents on `cards`, with layers shown as numbers (default: blocks with contents).
     """
 
     def __init__(self, report: CostReport, unfold: bool = False, in_a_row: int = PANELS_IN_A_ROW,
@@ -31,21 +29,21 @@ class Drawer:
         self.cards = None if cards is None else Cards(cards, self.costs)
 
     def layout(self) -> Layout:
-        """The model's boxes, containers and wires; the left rail stands at x = 0."""
+        """Return the model's boxes, containers and wires; the left rail is at x = 0."""
         draw = provided("diagram", type(self.spec))
-        assert draw is not None  # all models have one
+        assert draw is not None  # every model provides a drawing
         drawn: Streams = draw(self.spec, self.costs.model, self.costs.text)
         ends = {end for link in drawn.links for end in (link.source, link.target)}
         rails = [self._rail(stream, ends) for stream in drawn.streams]
         layout, gutter = _side_by_side(rails)
         for link in drawn.links:
             put_link(layout, link, rails, gutter)
-        if self.cards is None:  # else they take costs when they are drawn
+        if self.cards is None:  # cards take costs when they are drawn
             self.put_rest(layout)
         return layout
 
     def _rail(self, stream: Stream, ends: set[str]) -> Rail:
-        """One stream; blocks stand beside it only above what another stream's wire reaches."""
+        """Draw one stream; blocks are put next to it only above wires of other streams."""
         rail = Rail(stream.letters, None if self.cards is None else self.cards.measure)
         tied: list[tuple[str, Box]] = []
         for item in stream.items:
@@ -70,7 +68,7 @@ class Drawer:
         return rail
 
     def _put(self, rail: Rail, step: Step) -> Box:
-        """A box of a stream with the cost of its module."""
+        """Put a stream's box with the cost of its module."""
         cost = self.costs.take(step.name)
         box = Box(step.name, 0, 0, W, SLIM if step.slim else H, step.kind, step.label, step.shape, 1, cost,
                   step.detail, step.field, gives=step.gives)  # fmt: skip
@@ -79,7 +77,7 @@ class Drawer:
         return rail.side(box, step.joins, not step.is_before) if step.joins else rail.put(box)
 
     def put_rest(self, layout: Layout) -> None:
-        """Modules of an extension for which no place is known, at the left of all."""
+        """Put modules of an extension without a known place on the far left."""
         left, y, _, _ = layout.bounds
         for name in sorted(self.costs.untaken):
             label = name.rpartition(".")[2]
@@ -88,7 +86,7 @@ class Drawer:
 
 
 def _side_by_side(rails: list[Rail]) -> tuple[Layout, float]:
-    """Rails from left to right, all but the first mirrored; and where there is room before the last of them."""
+    """Place rails from left to right, all but the first mirrored; return the layout and x of the gutter."""
     layout, gutter = Layout(), 0.0
     for index, rail in enumerate(rails):
         if index == 0:
@@ -102,7 +100,7 @@ def _side_by_side(rails: list[Rail]) -> tuple[Layout, float]:
 
 
 def _tie(layout: Layout, table: Box, head: Box) -> None:
-    """A wire between two boxes of one table, left of the rail."""
+    """Draw a wire between two boxes with a shared table, left of the rail."""
     low, high = table.y + table.h / 2, head.y + head.h / 2
     layout.wire(table, head, "tied", [(table.x, low), (-TIE, low), (-TIE, high), (head.x, high)])
     layout.notes.append(Note(-TIE - 6, head.y - GAP, "tied", "end"))

@@ -1,4 +1,4 @@
-"""A scene as SVG: text that stands alone, in the viewer's light or dark, with the whole cost of a box in its title."""
+"""Render a scene as a self-contained SVG for light and dark themes, with full costs in box titles."""
 
 from html import escape
 
@@ -10,7 +10,7 @@ FONTS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, 
 
 
 def svg(scene: Scene) -> str:
-    """The picture as the text of a file."""
+    """Return the scene as SVG text."""
     items = list(paint(scene))
     names: dict[tuple[Paint, Paint], str] = {}
     inks: dict[tuple[str, str], str] = {}
@@ -60,7 +60,6 @@ def _arrow(line: Line, pair: tuple[Paint, Paint], inks: dict[tuple[str, str], st
 def _rules(
     names: dict[tuple[Paint, Paint], str], inks: dict[tuple[str, str], str], theme: int, colours: Colours
 ) -> str:
-    """The style sheet of one theme."""
     rules = [f".paper {{ fill: {colours.paper} }}"]
     for pair, name in names.items():
         paint = pair[theme]

@@ -1,8 +1,8 @@
-"""How wide text is, and numbers in few characters."""
+"""Estimate text widths, and format numbers briefly."""
 
 import textwrap
 
-# Widths of DejaVu Sans, the widest of the fonts that a picture asks for, in hundredths of its size; others are 100.
+# Widths of DejaVu Sans, the widest font used, in hundredths of its size; other characters count 100.
 WIDTHS = {
     28: "ijl", 29: "IJ", 32: " ,.·", 34: "/:;\\|", 35: "f", 36: "-", 38: "ᵀ", 39: "()[]t", 40: "!²", 41: "r", 46: '"',
     50: "*_`–", 52: "sz", 53: "?", 55: "c", 56: "L", 58: "Fk", 59: "vxy", 60: "P", 61: "TYaoθ", 62: "e",
@@ -10,23 +10,21 @@ WIDTHS = {
     78: "&", 79: "OQ", 82: "w", 84: "#+<=>^~→×⊕−⊙≤", 86: "M", 95: "%", 97: "m", 99: "W",
 }  # fmt: skip
 WIDTH = {character: width / 100 for width, characters in WIDTHS.items() for character in characters}
-BOLD = 1.13  # of a bold font, at most
-NOTE = 11.5  # size of text beside boxes
+BOLD = 1.13  # factor of bold text, at most
+NOTE = 11.5  # size of text next to boxes
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """The width of a line of text, in pixels.
+    """Return the estimated width of a line in pixels.
 
     Args:
-        text: the line.
         size: of the font, in pixels.
-        bold: whether it is bold.
     """
     return sum(WIDTH.get(character, 1.0) for character in text) * size * (BOLD if bold else 1)
 
 
 def fitted(text: str, size: float, width: float, smallest: float, bold: bool = False) -> tuple[str, float]:
-    """A text and the size in which it fits a width; where even the smallest is too large, its end is left out."""
+    """Return a text and the size at which it fits a width; at the smallest size it is truncated."""
     whole = text_width(text, size, bold)
     if whole <= width:
         return text, size
@@ -38,7 +36,7 @@ def fitted(text: str, size: float, width: float, smallest: float, bold: bool = F
 
 
 def wrapped(text: str, size: float, width: float) -> list[str]:
-    """A text as lines that fit a width."""
+    """Wrap a text into lines that fit a width."""
     number = max(1, int(width / (0.6 * size)))
     while True:
         lines = textwrap.wrap(text, number) or [""]
@@ -48,7 +46,7 @@ def wrapped(text: str, size: float, width: float) -> list[str]:
 
 
 def short(number: float) -> str:
-    """28,311,552 as 28.3 M."""
+    """Format 28,311,552 as 28.3 M."""
     for factor, prefix in ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if number >= factor:
             return f"{number / factor:.3g} {prefix}" if number < 999.5 * factor else f"{number / factor:,.0f} {prefix}"
@@ -56,7 +54,7 @@ def short(number: float) -> str:
 
 
 def short_bytes(number: float) -> str:
-    """28,311,552 as 27 MiB."""
+    """Format 28,311,552 as 27 MiB."""
     for factor, unit in ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if number >= factor:
             return f"{number / factor:.3g} {unit}" if number < 999.5 * factor else f"{number / factor:,.0f} {unit}"

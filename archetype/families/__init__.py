@@ -1,6 +1,6 @@
-"""Families of models, one file each: presets and, where weights are published, their format. No torch.
+"""Model families, one file each: presets and, where weights are published, their format. Does not import torch.
 
-Names are imported when they are first used, so that a list of presets needs no specification.
+Names are imported on first use, so that listing presets loads no specifications.
 """
 
 from importlib import import_module

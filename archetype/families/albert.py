@@ -1,4 +1,4 @@
-"""ALBERT (Lan 2019): BERT whose layers share weights, with narrow tables; as transformers' `albert` writes it."""
+"""ALBERT (Lan 2019): BERT whose layers share weights, with narrow tables; format: transformers' `albert`."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ def albert(
     vocab_size: int = 30_000,
     **design: Any,
 ) -> Encoder:
-    """An encoder of ALBERT's design, whose groups of layers are each passed several times; `design` is as in `bert`.
+    """Build an encoder of ALBERT's design, whose groups of layers are passed repeatedly; `design` as in `bert`.
 
     Args:
-        num_layers: passes through a group, all together.
-        width: features of the tables.
+        num_layers: passes through groups in total.
+        width: features of the embedding tables.
         num_groups: groups of layers with weights of their own.
-        layers_per_group: layers of each.
+        layers_per_group: layers in each group.
         vocab_size: ids.
         design: further arguments of `bert`.
     """
@@ -45,7 +45,7 @@ def _own_layers(model: Encoder) -> list[int]:
 
 
 def _layers_per_group(model: Encoder) -> int:
-    """Layers before the first that repeats another; of a stack in which none does, each is a group."""
+    """Return the number of layers before the first that shares weights; 1 if none does."""
     return next((index for index, block in enumerate(model.layers) if block.weights_of is not None), 1)
 
 
@@ -68,7 +68,7 @@ KEYS: tuple[Row, ...] = (
     *with_defaults(BODY_KEYS, vocab_size=30_000, hidden_size=4096, num_attention_heads=64, intermediate_size=16_384,
         hidden_act="gelu_new", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
     Key("embedding_size", "width", 128, path="embedding.width"),
-    # of the authors' program
+    # leftovers of the authors' TensorFlow program
     ignored("net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor", "eos_token_ids"),
     Converted(_read_groups, _write_groups),
     HeadRow("classifier_dropout_prob"),
@@ -76,7 +76,7 @@ KEYS: tuple[Row, ...] = (
 
 
 def _body(model: Encoder) -> str:
-    """The layers by their groups, and the place of each here."""
+    """Rules of the layers by group and layer within the group."""
     lines = """
         BASE.embeddings.{word,position,token_type}_embeddings   embedding.{token,position,token_type}
         BASE.embeddings.LayerNorm                       embedding.norm

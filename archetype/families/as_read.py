@@ -1,6 +1,6 @@
-"""The format of one model whose family is not registered: its config.json as it was read, and its tensors' names.
+"""Format of one model of an unregistered family: its config.json and tensor names as read.
 
-What was read so is written back as it was, as long as the specification is the one that was read.
+The config.json is written back unchanged as long as the specification is the inferred one.
 """
 
 import copy
@@ -22,22 +22,21 @@ DTYPE_KEYS = ("dtype", "torch_dtype")
 
 @dataclass(frozen=True)
 class KeysAsRead:
-    """The keys of one config.json, and the specification that they and the tensors stand for."""
+    """The keys of one config.json and the specification inferred from them and from the tensors."""
 
     values: Mapping[str, Any]
     model: ModelSpec
 
     def read(self, config: Config) -> ModelSpec:
-        """The specification."""
         config.used |= config.values.keys()
         return self.model
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """The keys as they were read; `Format.config_for` refuses another specification by its first difference."""
+        """Return the keys as read; `Format.config_for` refuses any other specification."""
         return copy.deepcopy(dict(self.values))
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        """None: a difference in kind is one in fields."""
+        """Return no errors: a part of another kind is reported as a difference of fields."""
         return []
 
 
@@ -48,14 +47,12 @@ def family_as_read(
     rules: Any,
     reading: InferenceReport,
 ) -> Family:
-    """A family of one model.
+    """Build the family of one model.
 
     Args:
-        model_type: of the text model.
-        values: of config.json.
         model: the specification that was inferred.
-        rules: weight rules, or a function of the specification.
-        reading: what the inference rests on.
+        rules: weight rules, or a function of the specification that returns them.
+        reading: the evidence of the inference.
     """
     classes = values.get("architectures")
     architecture = str(classes[0]) if isinstance(classes, list) and classes else "AutoModelForCausalLM"
@@ -68,12 +65,10 @@ def family_as_read(
 
 
 def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any], names: Collection[str]) -> Family:
-    """The family of one model whose prediction layers are read as its further tokens.
+    """Return the family of one model with its prediction layers read as further tokens.
 
     Args:
-        family: that reads the model without them.
-        model: its specification.
-        values: of config.json.
+        family: reads the model without these layers.
         names: of all tensors of the file.
 
     Raises:
@@ -83,7 +78,7 @@ def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any]
         raise CheckpointError("further_tokens", f"a model of kind {model.kind} has no such layers to read", REMEDY)
     rules = family.format.rules_for(model)
     predictions = read_predictions(names, rules, model)
-    used, patterns = {one.hf for one in predictions.rules}, [re.compile(pattern) for pattern in family.format.ignored]
+    used, patterns = {rule.hf for rule in predictions.rules}, [re.compile(pattern) for pattern in family.format.ignored]
     left_out = tuple(name for name in names if name in predictions.copies or any(p.fullmatch(name) for p in patterns))
     reading = family.reading or InferenceReport((), len(names) - len(left_out), (), (), (), ())
     reading = replace(reading, left_out=tuple(name for name in left_out if name not in used))
@@ -92,20 +87,20 @@ def with_predictions(family: Family, model: ModelSpec, values: Mapping[str, Any]
 
 
 def with_spec(family: Family, model: ModelSpec) -> Family:
-    """The family for a specification of which the user has corrected what was assumed; registered ones as they are."""
+    """Return the family for a specification with corrected assumptions; registered families unchanged."""
     if family.published is None or not isinstance(family.format.keys, KeysAsRead):
         return family
     return replace(family, published=replace(family.format, keys=replace(family.format.keys, model=model)))
 
 
 def with_dtype(values: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """A config.json as read, with the type that the weights have now wherever it names one."""
+    """Return a config.json with the present dtype of the weights wherever it names one."""
     nested = {key: with_dtype(value, dtype) for key, value in values.items() if isinstance(value, dict)}
     return {**values, **nested, **{key: dtype for key in DTYPE_KEYS if values.get(key) is not None}}
 
 
 def named_dtype(values: Mapping[str, Any]) -> str | None:
-    """The type of the weights that a config.json names; None where it names none."""
+    """Return the dtype of the weights that a config.json names, or None."""
     sections = (values, *(value for value in values.values() if isinstance(value, dict)))
     names = (section.get(key) for section in sections for key in DTYPE_KEYS)
     return next((name for name in names if isinstance(name, str)), None)

@@ -1,4 +1,4 @@
-"""BERT (Devlin 2018), and what models that follow it change; as transformers' `bert` writes it."""
+"""BERT (Devlin 2018) and the settings in which its descendants differ; format: transformers' `bert`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,7 @@ def bert(
     std: float = 0.02,
     **model: Any,
 ) -> Encoder:
-    """An encoder of BERT's design, by default with the head that names hidden tokens; `patterns` go by layer.
+    """Build an encoder of BERT's design, by default with a head for masked tokens; `patterns` are cycled over layers.
 
     `model` are further fields of `spec.Encoder`.
     """
@@ -74,7 +74,7 @@ def bert(
         embedding=Embedding(
             position=position, scale=embedding_scale, num_token_types=num_token_types, norm=norm, dropout=dropout
         ),
-        layers=cycle(num_layers, *(block.replace(mixer=block.mixer.replace(pattern=one)) for one in patterns)),
+        layers=cycle(num_layers, *(block.replace(mixer=block.mixer.replace(pattern=pattern)) for pattern in patterns)),
         head=head or MaskedLanguageModelHead(activation=head_activation or activation, norm=norm, tied=tied),
         initialization=NormalInitialization(std=std),
         **model,
@@ -83,14 +83,14 @@ def bert(
 
 @dataclass(frozen=True)
 class HeadRow:
-    """The head and the pooler, by the class that wrote the file; where none is named, the head for masked tokens.
+    """The head and the pooler, by the class named in the file; with none named, the head for masked tokens.
 
     Attributes:
-        dropout: the key of the rate before classes.
+        dropout: the key of the dropout rate before the classifier.
         pooled: whether a model without a head has a pooler.
-        activation: of the pooler before classes; `activation` is that of the networks.
-        pretraining: whether the class that was pretrained has the head for masked tokens.
-        spans: whether there is a class for answers that are spans of a text, with one layer.
+        activation: key of the activation of the pooler before a classifier; `activation` shares that of the layers.
+        pretraining: whether the class `ForPreTraining` exists, with the head for masked tokens.
+        spans: whether there is a class for answer spans, with a single linear layer.
     """
 
     dropout: str = "classifier_dropout"
@@ -100,7 +100,7 @@ class HeadRow:
     spans: bool = True
 
     def read(self, config: Config, values: Values) -> Values:
-        """`head`, `pooler` and `pooler_activation`."""
+        """Return `head`, `pooler` and `pooler_activation`."""
         further = (("ForPreTraining",) if self.pretraining else ()) + ((SPANS,) if self.spans else ())
         dropout = config.rate(self.dropout, values["dropout"])
         match head_named(config, MASKED, TEXTS, TOKENS, *further, BARE):
@@ -118,13 +118,12 @@ class HeadRow:
                 return {}
 
     def write(self, model: Any) -> dict[str, Any]:
-        """The names of the classes."""
         return write_classes(model)
 
 
-# The keys that every format of BERT's kind has.
+# Keys shared by all formats of BERT's kind.
 BODY_KEYS: tuple[Row, ...] = (
-    # of a pooler that was never built, and of Google's own files
+    # settings of a pooler that was never built, and keys of Google's own files
     ignored("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
         "pooler_type", "directionality", "output_past"),
     Expected("pruned_heads", {}, "heads that were cut"),
@@ -151,5 +150,5 @@ FAMILY = Family("bert", {
         "bert-base": dict(num_layers=12, d_model=768, num_heads=12),
         "bert-large": dict(num_layers=24, d_model=1024, num_heads=16),
     }),
-    **tiny(bert, {"bert-tiny": dict(num_layers=2, num_heads=4, vocab_size=257)}),  # the bytes, and the mask
+    **tiny(bert, {"bert-tiny": dict(num_layers=2, num_heads=4, vocab_size=257)}),  # 256 bytes and the mask
 }, encoder_format("bert", "Bert", "bert", bert, DESIGN))  # fmt: skip

@@ -1,4 +1,4 @@
-"""BigBird (Zaheer 2020): RoBERTa with blocks that are near, global, and at random; as transformers' `big_bird`."""
+"""BigBird (Zaheer 2020): RoBERTa with local, global and random blocks; format: transformers' `big_bird`."""
 
 from typing import Any
 
@@ -22,23 +22,23 @@ def bigbird(
     activation: Activation | str = "gelu_tanh",
     **design: Any,
 ) -> Encoder:
-    """An encoder of BigBird's design (ITC: the global tokens are among the text's own); `design` is as in `bert`."""
+    """Build an encoder of BigBird's ITC design (global tokens are tokens of the text); `design` as in `bert`."""
     return bert(
         vocab_size=vocab_size, context_length=context_length, activation=activation, patterns=(pattern,), **design
     )
 
 
 def _read_pattern(config: Config, values: Values) -> Values:
-    """The blocks that each layer sees.
+    """Return the pattern of blocks that each layer attends to.
 
-    Which blocks are drawn at random is not in the weights. transformers draws them for each head, from numpy's
-    generator; here they are drawn for each layer, so that texts that are not seen whole give other numbers there.
+    The weights do not determine the random blocks. transformers draws them for each head with numpy's generator; here
+    they are drawn once for each layer, so outputs for texts that are not attended to in full differ from transformers'.
     """
     kind = config.get("attention_type", "block_sparse")
     block, random = config.size("block_size", 64), config.size("num_random_blocks", 3)
     match kind:
         case "block_sparse":
-            # transformers sees a text whole as long as that is hardly more
+            # transformers attends in full up to about this length
             return {"pattern": BigBird(block=block, random_blocks=random, dense_up_to_blocks=5 + 2 * random)}
         case "original_full":
             return {"pattern": Full()}

@@ -1,4 +1,4 @@
-"""BLOOM (BigScience 2022): ALiBi, and a norm after the embedding; as transformers' `bloom` writes it."""
+"""BLOOM (BigScience 2022): ALiBi and a norm after the embedding; format: transformers' `bloom`."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from archetype.parts.position.spec import Alibi
 
 
 def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> Decoder:
-    """A decoder of BLOOM's design; `design` is as in `standard_decoder`."""
+    """Build a decoder of BLOOM's design; `design` as in `standard_decoder`."""
     norm = LayerNorm(eps=eps)
     return standard_decoder(
         norm=norm,
@@ -31,7 +31,7 @@ def bloom(*, vocab_size: int = 250_880, context_length: int = 2048, eps: float =
 
 
 KEYS = ConfigTable(bloom, (
-    # of the program that it was trained with: how to compute, not what
+    # settings of Megatron-DeepSpeed, its training program, without effect on results
     ignored("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "n_inner", "offset_alibi",
         "pretraining_tp", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact"),
     Expected("apply_residual_connection_post_layernorm", False, "residuals that start after the norm"),
@@ -49,7 +49,7 @@ KEYS = ConfigTable(bloom, (
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Queries, keys and values lie in one matrix, head by head."""
+    """Return the weight rules; queries, keys and values share one matrix, interleaved by head."""
     mixer = expect_kind(Attention, expect_kind(Decoder, model, "kind").layers[0].mixer, "layers[0].mixer")
     return weight_rules("""
         transformer.word_embeddings                   embedding.token

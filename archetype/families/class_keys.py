@@ -1,8 +1,8 @@
-"""Keys of config.json that the classes of transformers read, by model type and release, in `class_keys.json`.
+"""Keys of config.json that the classes of transformers read, by model type and release, from `class_keys.json`.
 
-The same key means something in one class and nothing in another, and in one release and not in another. The file is
-made by `python -m tests.helpers.class_keys` from the sources of the installed transformers, whose rows are kept beside
-those of other releases; a test fails while they differ.
+One class may read a key that another ignores, and so may one release. The file is made by
+`python -m tests.helpers.class_keys` from the sources of the installed transformers, whose rows are kept beside those
+of other releases; a test fails while they differ.
 """
 
 import json
@@ -18,8 +18,8 @@ from archetype.errors import MAX_MESSAGE, ReadOtherwise, one_line
 from archetype.families.config import BOOKKEEPING
 
 FILE = Path(__file__).with_name("class_keys.json")
-DERIVED = "(derived)"  # a default that the class makes of other keys
-# Keys that change no output of a finished model, whichever class reads them.
+DERIVED = "(derived)"  # a default that the class computes from other keys
+# Keys that do not change the output of a trained model, whichever class reads them.
 OF_TRAINING = frozenset({
     "initializer_range", "init_std", "pretraining_tp", "output_router_logits", "router_jitter_noise",
 })  # fmt: skip
@@ -28,11 +28,11 @@ Release = tuple[int, int]  # major and minor number
 
 
 class ClassKeys(NamedTuple):
-    """What is known of the classes of one model type.
+    """Known facts about the classes of one model type.
 
     Attributes:
-        classes: what the names of these classes start with.
-        defaults: each key that they read, and what it is where a file has none: `DERIVED` where it follows from others.
+        classes: prefixes of the names of these classes.
+        defaults: each key that they read with its default; `DERIVED` if computed from other keys.
     """
 
     classes: tuple[str, ...]
@@ -40,7 +40,7 @@ class ClassKeys(NamedTuple):
 
 
 def tables(data: Any) -> dict[Release, dict[str, Any]]:
-    """The rows of each release, oldest first, of a file that holds the newest whole and what differs in the others."""
+    """Return the rows of each release, oldest first; the file stores the others as differences from the newest."""
     older = {release_of(text): rows for text, rows in data["older"].items()}
     of_all = older | {release_of(data["version"]): {}}
     return {
@@ -51,7 +51,7 @@ def tables(data: Any) -> dict[Release, dict[str, Any]]:
 
 @cache
 def class_keys(release: Release | None = None) -> dict[str, ClassKeys]:
-    """What is known of a release, by model type (absent: of the newest); of one without rows the nearest before it."""
+    """Return the rows of a release by model type (default: the newest); if unknown, the nearest before it."""
     known = tables(json.loads(FILE.read_bytes()))
     rows = known[max(known) if release is None else nearest(known, release)]
     return {name: ClassKeys(tuple(classes), keys) for name, (classes, keys) in rows.items()}
@@ -59,24 +59,23 @@ def class_keys(release: Release | None = None) -> dict[str, ClassKeys]:
 
 @cache
 def releases() -> tuple[Release, ...]:
-    """The releases whose rows are known, oldest first."""
+    """Return the releases with known rows, oldest first."""
     return tuple(tables(json.loads(FILE.read_bytes())))
 
 
 def nearest(known: Collection[Release], release: Release) -> Release:
-    """The newest release of those known that is not after this one; the oldest where all are."""
-    return max((one for one in known if one <= release), default=min(known))
+    """Return the newest known release up to this one; the oldest if all are later."""
+    return max((candidate for candidate in known if candidate <= release), default=min(known))
 
 
 def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mapping[str, Any] | None:
-    """The keys that the class of a config.json reads in the newest release that is known, with their defaults.
+    """Return the keys, with defaults, that the class of a config.json reads in the newest known release.
 
     Args:
-        values: of config.json.
-        model_type: of the part that is meant (absent: the file's own).
+        model_type: of the sub-model in question (default: the file's own).
 
     Returns:
-        None where nobody knows: the type, or the class in `architectures`, is not one of transformers'.
+        None if unknown: the type, or the class in `architectures`, is not transformers'.
     """
     if not is_class_of(values):
         return None
@@ -85,7 +84,7 @@ def keys_read(values: Mapping[str, Any], model_type: str | None = None) -> Mappi
 
 
 def is_class_of(values: Mapping[str, Any]) -> bool:
-    """Whether transformers has the type of a config.json, and the class that it names, if any, is of that type."""
+    """Return whether transformers has the model type and, if the file names a class, that class belongs to the type."""
     row, classes = class_keys().get(str(values.get("model_type"))), values.get("architectures")
     if row is None:
         return False
@@ -93,16 +92,15 @@ def is_class_of(values: Mapping[str, Any]) -> bool:
 
 
 def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool = False) -> None:
-    """Say where a config.json may mean something else to another release than it means here.
+    """Warn if a config.json may mean something else to another release of transformers.
 
     Args:
-        values: of config.json.
         place: the file, for messages.
-        is_registered: whether its family is, which refuses a key that it does not know in a later file.
+        is_registered: whether the family is registered; such a family refuses unknown keys of a later file.
 
     Warns:
-        ReadOtherwise: the installed transformers reads a key that the newest release known here does not, or the other
-            way; or the file is of a later release, and has keys that no class of the newest known one reads.
+        ReadOtherwise: the installed transformers reads a key that the newest known release does not, or vice versa; or
+            the file is of a later release and has keys that no class of the newest known release reads.
     """
     text = values.get("text_config")
     values = text | {"transformers_version": values.get("transformers_version")} if isinstance(text, dict) else values
@@ -111,9 +109,9 @@ def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool 
         return
     if (installed := _installed()) is not None and releases()[0] <= release_of(installed) < newest:
         before = class_keys(release_of(installed)).get(kind)
-        said = "" if before is None else ", ".join(sorted(values.keys() & (before.defaults.keys() ^ read.keys())))
-        if said:
-            cause = f"transformers {dotted(newest)} reads {said} otherwise than {installed}, which is installed"
+        differing = "" if before is None else ", ".join(sorted(values.keys() & (before.defaults.keys() ^ read.keys())))
+        if differing:
+            cause = f"transformers {dotted(newest)} reads {differing} otherwise than {installed}, which is installed"
             _warn(f"{place}: {cause}; the model is what the {kind} classes of {dotted(newest)} make of it")
     unread = sorted(values.keys() - read.keys() - BOOKKEEPING - OF_TRAINING)
     if is_later(values) and unread and not is_registered:
@@ -122,24 +120,23 @@ def warn_of_releases(values: Mapping[str, Any], place: str, is_registered: bool 
 
 
 def is_later(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json is of a later release than any whose keys are known, so that its class may read more."""
+    """Return whether a config.json is of a later release than all known ones, so that its class may read more keys."""
     return release_of(values.get("transformers_version")) > releases()[-1]
 
 
 def release_of(text: Any) -> Release:
-    """Major and minor number; zeros for what is no version."""
+    """Return major and minor number; (0, 0) if the text is no version."""
     match = re.match(r"(\d+)\.(\d+)", str(text))
     return (0, 0) if match is None else (int(match[1]), int(match[2]))
 
 
 def dotted(release: Release) -> str:
-    """As it is written."""
     return ".".join(map(str, release))
 
 
 @cache
 def _installed() -> str | None:
-    """The version of the installed transformers, which is not imported."""
+    """Return the version of the installed transformers without importing it."""
     try:
         return metadata.version("transformers")
     except metadata.PackageNotFoundError:
@@ -151,5 +148,5 @@ def _warn(text: str) -> None:
 
 
 def _is_one_of(name: str, starts: tuple[str, ...]) -> bool:
-    """Whether a class is a type's, in whatever case (MPT was published as MPTForCausalLM)."""
+    """Return whether a class belongs to a type, ignoring case (MPT was published as MPTForCausalLM)."""
     return name.lower().startswith(tuple(start.lower() for start in starts))

@@ -1,4 +1,4 @@
-"""The classes of a classification head, in published configurations."""
+"""Classification heads in published configurations."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,16 +7,16 @@ from archetype.families.config import Config
 from archetype.parts.activation.spec import Tanh
 from archetype.parts.head.spec import ClassificationHead, HeadTransform, TokenClassificationHead
 
-# What the names of classes end in, by their head.
+# Suffixes of class names, by head.
 MASKED, TEXTS, TOKENS = "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"
 SPANS, BARE = "ForQuestionAnswering", "Model"
 
 
 def head_named(config: Config, *known: str) -> str:
-    """The head of the class that wrote a file: the `known` ending of its name, or the first where it names none.
+    """Return the suffix out of `known` of the class that wrote a file, or the first if the file names no class.
 
     Raises:
-        CheckpointError: it is not known here.
+        CheckpointError: the class has none of these suffixes.
     """
     names = config.get("architectures") or known
     name = str(names[0] if isinstance(names, list | tuple) else names)
@@ -28,7 +28,7 @@ def head_named(config: Config, *known: str) -> str:
 
 
 def read_classes(config: Config) -> int:
-    """How many there are: as many as have names, else `num_labels`, else 2 as in transformers."""
+    """Return the number of classes: the number of names, else `num_labels`, else 2 as in transformers."""
     names = config.get("id2label")
     if names is None:
         return config.size("num_labels", 2)
@@ -38,7 +38,7 @@ def read_classes(config: Config) -> int:
 
 
 def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the classes in their order; none where a config.json gives no class a name of its own."""
+    """Return the names of the classes in order; empty if a config.json only has default names."""
     names = config.get("id2label")
     if not isinstance(names, dict):
         return ()
@@ -47,7 +47,7 @@ def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def read_pair_classes(config: Config) -> ClassificationHead:
-    """The head for classes of an encoder-decoder: a layer with tanh before the logits (Lewis 2019)."""
+    """Read the classification head of an encoder-decoder: a tanh layer before the logits (Lewis 2019)."""
     dropout = config.rate("classifier_dropout", 0.0)
     return ClassificationHead(
         num_classes=read_classes(config), dropout=dropout, transform=HeadTransform(activation=Tanh())
@@ -55,19 +55,19 @@ def read_pair_classes(config: Config) -> ClassificationHead:
 
 
 def write_pair_classes(model: Any) -> dict[str, Any]:
-    """The keys of such a head; none of another."""
+    """Return the keys of such a head; empty for any other."""
     classes = write_classes(model)
     return classes | {"classifier_dropout": model.head.dropout} if classes else {}
 
 
 def write_classes(model: Any) -> dict[str, Any]:
-    """The classes of a model's head by number, under the names that transformers gives those that have none."""
+    """Return the keys of a head's classes, with transformers' default names."""
     if not isinstance(model.head, ClassificationHead | TokenClassificationHead):
         return {}
     return names_of_classes(model.head.num_classes)
 
 
 def names_of_classes(num_classes: int) -> dict[str, Any]:
-    """The keys that name so many classes by their numbers."""
+    """Return the keys for this many classes, with transformers' default names."""
     names = {str(number): f"LABEL_{number}" for number in range(num_classes)}
     return {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}

@@ -1,4 +1,4 @@
-"""A published config.json whose keys are checked as they are read; a key that nobody reads is refused by name."""
+"""Checked reading of a published config.json; a key that nobody reads is refused by name."""
 
 from collections.abc import Collection
 from typing import Any
@@ -8,7 +8,7 @@ from archetype.parts.activation.spec import GELU, GELUTanh, ReLU, ReLU2, Sigmoid
 from archetype.roles.activation import Activation
 from archetype.spec.base import MAX_SIZE
 
-# Keys that say nothing about the architecture: bookkeeping of the library that wrote the file, and its outputs.
+# Keys without effect on the architecture: bookkeeping of the library that wrote the file, and output options.
 BOOKKEEPING = frozenset({
     "model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "use_cache", "_name_or_path",
     "_commit_hash", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "cls_token_id",
@@ -39,7 +39,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation_name(activation: Activation) -> str:
-    """The published name of an activation."""
+    """Return the published name of an activation."""
     for name, known in ACTIVATIONS.items():
         if known == activation:
             return name
@@ -47,7 +47,7 @@ def activation_name(activation: Activation) -> str:
 
 
 class Config:
-    """A config.json that notes which keys were read, and names the key in every error."""
+    """A config.json that records which keys were read and names the key in every error."""
 
     def __init__(self, values: dict[str, Any], place: str = "config.json") -> None:
         self.values = values
@@ -55,12 +55,12 @@ class Config:
         self.used: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value as it stands; `default` where it is absent."""
+        """Return the unchecked value, or `default` if the key is absent."""
         self.used.add(key)
         return self.values.get(key, default)
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """A whole number from 1 to `most`."""
+        """Return an integer from 1 to `most`."""
         value = self._required(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.error(key, f"{value!r} is not a positive whole number", "fix the file")
@@ -69,57 +69,57 @@ class Config:
         return value
 
     def count(self, key: str, default: int) -> int:
-        """A whole number from 0 to the most layers that there can be."""
+        """Return an integer from 0 to `MAX_SIZE`."""
         return 0 if self.get(key, default) == 0 else self.size(key, default)
 
     def optional_size(self, key: str, default: int | None = None) -> int | None:
-        """A whole number from 1 on, or null; `default` where the key is absent."""
+        """Return a positive integer or None; `default` if the key is absent."""
         return None if self.get(key, default) is None else self.size(key, default)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
+        """Return a finite number."""
         value = self._required(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e30 or value != value:
             raise self.error(key, f"{value!r} is not a finite number", "fix the file")
         return float(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A finite number above 0."""
+        """Return a finite number above 0."""
         if (value := self.number(key, default)) <= 0:
             raise self.error(key, f"{value} is not above 0", "fix the file")
         return value
 
     def optional_positive(self, key: str, default: float | None = None) -> float | None:
-        """A finite number above 0, or null; `default` where the key is absent."""
+        """Return a finite number above 0 or None; `default` if the key is absent."""
         return None if self.get(key, default) is None else self.positive(key, default)
 
     def rate(self, key: str, default: float) -> float:
-        """A number from 0 to 1, without 1."""
+        """Return a number of at least 0 and below 1."""
         if not 0 <= (value := self.number(key, default)) < 1:
             raise self.error(key, f"{value} is not from 0 to 1", "fix the file")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """Return a boolean."""
         value = self._required(key, default)
         if not isinstance(value, bool):
             raise self.error(key, f"{value!r} is neither true nor false", "fix the file")
         return value
 
     def activation(self, key: str, default: str) -> Activation:
-        """A nonlinearity by its published name."""
+        """Return an activation by its published name."""
         name = self._required(key, default)
         if not isinstance(name, str) or name not in ACTIVATIONS:
             raise self.error(key, f"there is no activation {name!r}", f"known are {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]
 
     def expect(self, key: str, value: Any, meaning: str) -> None:
-        """Refuse a key that is set to anything but `value`."""
+        """Refuse any value of a key but `value`."""
         if (actual := self.get(key, value)) != value:
             raise self.error(key, f"{actual!r} is not supported ({meaning})", f"only {value!r} is")
 
     def section(self, key: str) -> "Config | None":
-        """A nested mapping as a config of its own; None where it is absent or null."""
+        """Return a nested mapping as a `Config`; None if absent or null."""
         value = self.get(key)
         if value is None:
             return None
@@ -128,14 +128,14 @@ class Config:
         return Config(value, f"{self.place}: {key}")
 
     def finish(self, ignored: frozenset[str] = BOOKKEEPING, read: Collection[str] | None = None) -> tuple[str, ...]:
-        """Refuse a key that nobody read, unless the class that it was written for does not read it either.
+        """Refuse a key that nobody read, unless the class that the file was written for does not read it either.
 
         Args:
-            ignored: keys that say nothing.
-            read: by that class (absent: any).
+            ignored: keys without effect.
+            read: keys that this class reads (default: any).
 
         Returns:
-            Keys that this class does not read.
+            Keys in the file that this class does not read.
         """
         left = tuple(key for key in self.values if key not in self.used and key not in ignored)
         for key in left:
@@ -144,7 +144,7 @@ class Config:
         return left
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
-        """An error at this key."""
+        """Return an error that names this key."""
         return CheckpointError(f"{self.place}: {key}", cause, remedy)
 
     def _required(self, key: str, default: Any) -> Any:

@@ -1,6 +1,6 @@
-"""DeBERTa (He 2020), whose queries, keys and values lie in one matrix, and whose keys have no bias.
+"""DeBERTa (He 2020): queries, keys and values share one matrix, and keys have no bias.
 
-As transformers' `deberta` writes it.
+Format: transformers' `deberta`.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ OF_V1 = {"own_projections": True, "key_bias": False}
 
 
 def _read_distances(config: Config, values: Values) -> Values:
-    """A vector for each distance, of which projections of their own make keys and queries."""
+    """Return a vector for each distance, with key and query projections of their own."""
     fields, longest = read_directions(config, values)
     return {"num_buckets": longest, "max_distance": None, "attention": fields | OF_V1}
 

@@ -1,6 +1,6 @@
-"""DeBERTa v2 and v3 (He 2020, 2021): BERT whose attention sees contents and distances apart.
+"""DeBERTa v2 and v3 (He 2020, 2021): BERT with disentangled attention to contents and distances.
 
-As transformers' `deberta-v2` writes it.
+Format: transformers' `deberta-v2`.
 """
 
 from typing import Any
@@ -34,17 +34,14 @@ def deberta(
     attention: dict[str, Any] | None = None,
     **design: Any,
 ) -> Encoder:
-    """An encoder of DeBERTa v3's design; `design` is as in `bert`.
+    """Build an encoder of DeBERTa v3's design; `design` as in `bert`.
 
     Args:
-        num_heads: of attention.
-        num_buckets: distances of one direction that have a vector of their own.
-        max_distance: distance at which the last bucket begins (absent: each bucket is one distance).
-        vector_norm: whether vectors of distances are normalized.
-        added_positions: whether positions are added to the embedding, too.
-        num_token_types: parts of the input that have vectors.
-        eps: of all norms.
-        attention_dropout: of the weights of attention.
+        num_buckets: buckets of distances in one direction.
+        max_distance: distance at which the last bucket begins (default of the field: each bucket is one distance).
+        vector_norm: whether distance vectors are normalized.
+        added_positions: whether learned positions are also added to the embedding.
+        num_token_types: token types with vectors of their own.
         attention: further fields of `spec.DisentangledAttention`.
         design: further arguments of `bert`.
     """
@@ -57,12 +54,11 @@ def deberta(
 
 
 def attention_of(model: Encoder) -> DisentangledAttention:
-    """The attention of the first layer."""
     return expect_kind(DisentangledAttention, model.layers[0].mixer, "layers[0].mixer")
 
 
 def read_directions(config: Config, values: Values) -> tuple[dict[str, bool], int]:
-    """What reads distances, and the longest; distances that nothing reads are those of another attention."""
+    """Return which of queries and keys read distances, and the longest distance; refuse attention without distances."""
     config.expect("relative_attention", True, "attention without distances")
     names = config.get("pos_att_type")
     names = [name.strip() for name in names.lower().split("|")] if isinstance(names, str) else names
@@ -103,7 +99,7 @@ def _read_norm(config: Config, values: Values) -> Values:
     return {"vector_norm": "layer_norm" in names}
 
 
-# The keys of all versions.
+# Keys shared by all versions.
 BODY_KEYS: tuple[Row, ...] = (
     *with_defaults(without(BERT_KEYS, "type_vocab_size"), vocab_size=128_100, hidden_size=1536, num_hidden_layers=24,
         num_attention_heads=24, intermediate_size=6144, layer_norm_eps=1e-7),

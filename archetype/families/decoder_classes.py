@@ -1,4 +1,4 @@
-"""Heads for classes of decoders: how transformers calls their classes and tensors, and what config.json says."""
+"""Classification heads of decoders: the names of their classes and tensors in transformers, and their keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from archetype.roles.head import Head
 
 @dataclass(frozen=True)
 class ClassNames:
-    """A head for classes of a type's decoders.
+    """Names of a classification head of one type's decoders.
 
     Attributes:
-        ending: of the name of the class that has it.
-        tensors: what its weight and bias are called.
-        prefix: what the names of all other tensors start with (absent: as with the head for tokens).
+        ending: suffix of the name of its class.
+        tensors: name of its weight and bias.
+        prefix: of all other tensor names (default: as with the language-model head).
     """
 
     ending: str
@@ -26,7 +26,7 @@ class ClassNames:
 
 
 ClassHeads = Mapping[type[Head], ClassNames]
-# The classes that transformers has for a type: of texts; of tokens too; of spans as well, under two prefixes.
+# Classification classes of a type: for texts; for tokens as well; for spans too, under two prefixes.
 OF_TEXTS: ClassHeads = {ClassificationHead: ClassNames(TEXTS, "score")}
 OF_TOKENS: ClassHeads = {**OF_TEXTS, TokenClassificationHead: ClassNames(TOKENS, "score")}
 OF_SPANS: ClassHeads = {**OF_TOKENS, SpanHead: ClassNames(SPANS, "qa_outputs")}
@@ -35,7 +35,7 @@ OF_GPT: ClassHeads = {**OF_SPANS, TokenClassificationHead: ClassNames(TOKENS, "c
 
 
 def read_class_head(config: Config) -> ClassHead | None:
-    """The head for classes that a decoder's config.json names; None where it names another."""
+    """Return the classification head that a decoder's config.json names; None if it names another head."""
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     if name.endswith(TEXTS):
@@ -49,6 +49,6 @@ def read_class_head(config: Config) -> ClassHead | None:
 
 
 def write_class_head(model: Any) -> dict[str, Any]:
-    """What config.json says of a decoder's head for classes."""
+    """Return the keys of a decoder's classification head."""
     classes = write_classes(model)
     return classes | ({"classifier_dropout": model.head.dropout} if classes and model.head.labels_tokens else {})

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 (DeepSeek-AI 2024): latent attention, many small experts; as transformers' `deepseek_v2` writes it."""
+"""DeepSeek-V2 (DeepSeek-AI 2024): latent attention, many small experts; format: transformers' `deepseek_v2`."""
 
 from operator import itemgetter
 from typing import Any
@@ -23,7 +23,7 @@ from archetype.parts.router.spec import SoftmaxRouter
 from archetype.roles.activation import Activation
 from archetype.spec.base import Spec
 
-# 4,096 tokens stretched to 40 times as many (section 3.1.4)
+# context extended from 4,096 tokens by a factor of 40 (section 3.1.4)
 LONG = Rotary(
     interleaved=True,
     scaling=YarnScaling(factor=40.0, original_context_length=4096, mscale=0.707, mscale_all_dim=0.707),
@@ -59,10 +59,10 @@ def deepseek_v2(
     context_length: int = 163_840,
     **mixer: Any,
 ) -> Decoder:
-    """A decoder of DeepSeek-V2's design: `num_dense_layers` with a plain `d_ff`, then layers with experts.
+    """Build a decoder of DeepSeek-V2's design: `num_dense_layers` layers with a dense `d_ff`, then layers with experts.
 
-    Queries go through a vector of `q_lora_rank` features, or directly where it is None; `mixer` are further fields of
-    `spec.LatentAttention`. The shared experts, which every token has, are one that is as wide as all of them.
+    Queries go through a vector of `q_lora_rank` features, or directly if it is None; `mixer` are further fields of
+    `spec.LatentAttention`. The shared experts are built as one expert of their total width.
     """
     attention = LatentAttention(
         query=DirectQuery() if q_lora_rank is None else LowRankQuery(rank=q_lora_rank),
@@ -97,7 +97,7 @@ def _read_position(config: Config, values: Values) -> Values:
 
 
 def write_position(model: Decoder) -> dict[str, Any]:
-    """`rope_parameters`."""
+    """Return `rope_parameters`."""
     mixer = expect_kind(LatentAttention, model.layers[0].mixer, "layers[0].mixer")
     return {"rope_parameters": write_rotary(mixer.position, mixer.qk_rope_head_dim)}
 
@@ -129,15 +129,15 @@ def dense_layers(model: Decoder) -> list[GatedMLP]:
 
 
 def dense_width(model: Decoder) -> int:
-    """F of the dense layers; where there are none, any width will do."""
+    """Return F of the dense layers; without any, the experts' width, as any value will do."""
     dense = dense_layers(model)
     return dense[0].width(model.d_model) if dense else expert_width(model)
 
 
 expert_width, shared_width = width("last.feedforward.expert"), width("last.feedforward.shared")
-# Of DeepSeek-V2 and DeepSeek-V3.
+# Shared by DeepSeek-V2 and DeepSeek-V3.
 SHARED_KEYS = (
-    # they follow from other sizes, or say how to compute or to train
+    # these follow from other sizes or configure computation and training
     ignored("qk_head_dim", "pretraining_tp", "output_router_logits", "seq_aux", "ep_size"),
     ignored("num_key_value_heads", path="block.mixer.num_heads"),
     Key("qk_rope_head_dim", "qk_rope_head_dim", 64),

@@ -1,6 +1,6 @@
-"""DeepSeek-V3 (DeepSeek-AI 2024b): sigmoid routers that a bias keeps in balance; as transformers' `deepseek_v3`.
+"""DeepSeek-V3 (DeepSeek-AI 2024b): sigmoid routers balanced by a bias; format: transformers' `deepseek_v3`.
 
-Its published weights are in FP8 and become bfloat16 as they are read.
+Its published weights are in FP8 and are converted to bfloat16 on reading.
 """
 
 from typing import Any
@@ -21,13 +21,13 @@ from archetype.parts.latent_attention.spec import LatentAttention
 from archetype.parts.position.spec import Rotary, YarnScaling
 from archetype.parts.router.spec import SigmoidRouter
 
-# 4,096 tokens stretched to 40 times as many (section 4.3)
+# context extended from 4,096 tokens by a factor of 40 (section 4.3)
 LONG = Rotary(
     interleaved=True,
     scaling=YarnScaling(factor=40.0, original_context_length=4096, mscale=1.0, mscale_all_dim=1.0),
 )
 
-# 4,096 tokens stretched to 32 times as many, with no ramp between stretched and other frequencies
+# context extended from 4,096 tokens by a factor of 32, with no ramp between scaled and unscaled frequencies
 KIMI = Rotary(
     theta=50_000.0,
     interleaved=True,
@@ -49,7 +49,7 @@ def deepseek_v3(
     vocab_size: int = 129_280,
     **design: Any,
 ) -> Decoder:
-    """A decoder of DeepSeek-V3's design; `design` is as in `deepseek_v2`."""
+    """Build a decoder of DeepSeek-V3's design; `design` as in `deepseek_v2`."""
     model = deepseek_v2(
         num_shared_experts=num_shared_experts, num_dense_layers=num_dense_layers, q_lora_rank=q_lora_rank,
         position=position, vocab_size=vocab_size, groups=groups, balance_loss=0.0, **design,
@@ -73,7 +73,7 @@ def _write_position(model: Decoder) -> dict[str, Any]:
 
 
 def _read_groups(config: Config, values: Values) -> Values:
-    """A group is worth its two best experts; one group is none."""
+    """Return the groups of experts, each scored by its two best; a single group means none."""
     num_groups, groups_per_token = config.size("n_group", 8), config.size("topk_group", 4)
     top_k = min(2, max(1, values["num_experts"] // num_groups))
     groups = ExpertGroups(num_groups=num_groups, groups_per_token=groups_per_token, top_k_in_group=top_k)

@@ -1,4 +1,4 @@
-"""Decoders published with `is_causal: false`, whose positions see later ones too: encoders of the same layers."""
+"""Decoders published with `is_causal: false`, whose positions attend to later ones too: read as encoders."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ SHARED = tuple(name for name in Decoder.model_fields if name in Encoder.model_fi
 
 
 def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
-    """The decoder, or an encoder of its layers where `is_causal` is false and its class in transformers obeys it.
+    """Return the decoder, or an encoder of its layers if `is_causal` is false and its class reads the key.
 
     Raises:
-        CheckpointError: nobody defines what a layer computes in both directions, or the class is the last token's.
+        CheckpointError: a layer is undefined in both directions, or the head classifies by the last token.
     """
     read = keys_read(config.values)
     if (read is not None and KEY not in read) or config.flag(KEY, True):
@@ -32,7 +32,7 @@ def read_direction(config: Config, decoder: Decoder) -> ModelSpec:
 
 
 def as_decoder(model: ModelSpec) -> ModelSpec:
-    """The decoder that `read_direction` makes this encoder of; a model that it makes of none as it is."""
+    """Return the decoder from which `read_direction` would make this encoder; any other model unchanged."""
     if not isinstance(model, Encoder) or model.pooler or model.head.classifies or model.head.predicts_masked:
         return model
     if _one_way(model) is not None:
@@ -41,7 +41,7 @@ def as_decoder(model: ModelSpec) -> ModelSpec:
 
 
 def _one_way(model: Decoder | Encoder) -> str | None:
-    """What of its layers is not read in both directions; None where all are."""
+    """Return the reason why a layer cannot be read in both directions; None if all can."""
     for index, block in enumerate(model.layers):
         mixer = block.mixer
         if not (isinstance(mixer, Attention) and isinstance(mixer.pattern, Full)):
@@ -52,5 +52,5 @@ def _one_way(model: Decoder | Encoder) -> str | None:
 
 
 def write_direction(model: ModelSpec) -> dict[str, Any]:
-    """The key of an encoder."""
+    """Return the key of an encoder."""
     return {KEY: False} if isinstance(model, Encoder) else {}

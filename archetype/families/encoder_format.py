@@ -1,4 +1,4 @@
-"""The format of an encoder of BERT's kind, by the names that a type of transformers has for its tensors."""
+"""Formats of encoders of BERT's kind, by the tensor names of a type of transformers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ PARTS: dict[str, type[Spec]] = {
     "block.mixer": Attention,
     "block.feedforward": MLP,
 }
-# Embeddings and layers, which all formats of BERT's kind name alike below their own BASE.
+# Embeddings and layers, whose names below BASE all formats of BERT's kind share.
 BODY = """
     BASE.embeddings.{word,position,token_type}_embeddings   embedding.{token,position,token_type}
     BASE.embeddings.LayerNorm                               embedding.norm
@@ -47,19 +47,19 @@ BODY = """
 
 @dataclass(frozen=True)
 class Names:
-    """How a type calls its tensors. `BASE` stands for the prefix of all that is below the head.
+    """Tensor names of a type. `BASE` stands for the prefix of everything below the head.
 
     Attributes:
-        body: the table of embeddings and layers, or a function of the model that gives it.
+        body: rules of the embeddings and layers, or a function of the model that returns them.
         transform: the layer before the logits, and its norm.
         logits: the table of the logits.
         tied_bias: the bias of logits whose table is the embedding's (absent: that of `logits`).
-        pooler: of a model that has no head.
-        class_pooler: the pooler before classes (absent: as without a head).
-        classifier: what gives the logits of classes for a whole text.
-        spans: what gives the logits of where an answer begins and ends.
+        pooler: of a model without a head.
+        class_pooler: the pooler before a classifier (absent: as without a head).
+        classifier: the layer that computes the logits of classes of a text.
+        spans: the layer that computes the logits of the first and the last token of an answer.
         class_transform: the layer before the logits of classes, and its norm.
-        interleaved: the table of tensors in which several parameters lie head by head.
+        interleaved: rules of tensors that hold several parameters, interleaved by head.
     """
 
     body: str | Callable[[Encoder], str] = BODY
@@ -74,7 +74,7 @@ class Names:
     interleaved: str = ""
 
     def rules(self, base: str, model: ModelSpec) -> tuple[Rule, ...]:
-        """The rules of a model with any of the heads."""
+        """Return the weight rules of a model with any of the heads."""
         encoder = expect_kind(Encoder, model, "kind")
         head, body = encoder.head, self.body(encoder) if callable(self.body) else self.body
         classifier = self.classifier if head.classifies else self.spans if isinstance(head, SpanHead) else "classifier"
@@ -94,7 +94,7 @@ class Names:
 
 
 def architecture(prefix: str, model: ModelSpec) -> str:
-    """The class that a model of some head is loaded with."""
+    """Return the class that transformers loads a model with."""
     head = expect_kind(Encoder, model, "kind").head
     for kind, ending in CLASSES.items():
         if isinstance(head, kind):
@@ -102,7 +102,7 @@ def architecture(prefix: str, model: ModelSpec) -> str:
     raise wrong_kind(MaskedLanguageModelHead, head, "head")
 
 
-# The class of transformers with a head, by what follows the name of its type.
+# The class suffix of each head.
 CLASSES: dict[type[Head], str] = {
     MaskedLanguageModelHead: MASKED,
     MaskedLogitsHead: MASKED,
@@ -131,20 +131,16 @@ def encoder_format(
     ignored: tuple[str, ...] = (),
     **format: Any,
 ) -> Format:
-    """The format of a type.
+    """Build the format of a type.
 
     Args:
-        model_type: in config.json.
-        name: what its classes begin with.
+        name: prefix of its classes.
         base: the prefix of all tensors below the head.
-        build: the constructor.
-        keys: of config.json.
-        names: of the tensors.
-        parts: the only kind that a part may have, by its path.
-        ignored: patterns of further tensors that say nothing.
+        parts: the only kind allowed for a part, by its path.
+        ignored: patterns of further tensors without effect.
         format: further fields of `Format`.
     """
-    # a table of numbers, the other task of the first training, and what a head that is not there would have read
+    # a buffer of ids, the next-sentence head, and a pooler and bias without a head that reads them
     left_out = (rf"({base}\.)?embeddings\.position_ids", rf"({base}\.)?pooler\..*", r"cls\.seq_relationship\..*",
                 rf"{names.tied_bias}".replace(".", r"\."), *ignored)  # fmt: skip
     copies = {f"{names.logits}.weight": "embedding.token.weight", f"{names.logits}.bias": "lm_head.bias"}

@@ -1,6 +1,6 @@
-"""Encoders of BERT's kind that other types of transformers spell: a row each says in what they depart from it.
+"""Encoders of BERT's kind under other types of transformers: one row each with its differences.
 
-Their designs have no presets of their own; the family of a row is there to read what is published and to write it back.
+They have no presets; the family of a row serves to read published weights and to write them back.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Build = Callable[..., Encoder]
 
 
 def pre_norm(build: Build, embedding_norm: bool = True) -> Build:
-    """A constructor of the same encoders with the norms before each part, and one behind the last layer."""
+    """Return a constructor of the same encoders with pre-norm and a final norm."""
 
     def built(**design: Any) -> Encoder:
         encoder = build(**design)
@@ -42,47 +42,47 @@ def pre_norm(build: Build, embedding_norm: bool = True) -> Build:
 
 
 def in_attention(encoder: Encoder, position: MixerPosition, **attention: Any) -> Encoder:
-    """The encoder with positions in attention; `attention` are further fields of it."""
+    """Return the encoder with positions in attention; `attention` are further fields of `spec.Attention`."""
     layers = tuple(block.replace(mixer=block.mixer.replace(position=position, **attention)) for block in encoder.layers)
     return encoder.replace(layers=layers)
 
 
 def mpnet(**design: Any) -> Encoder:
-    """RoBERTa without token types, whose scores have a bias by distance (Song 2020)."""
+    """Build RoBERTa without token types and with a relative bias of the scores (Song 2020)."""
     return in_attention(roberta(offset=PADDING + 1, num_token_types=0, **design), RelativeBias())
 
 
 def roformer(**design: Any) -> Encoder:
-    """BERT with rotary positions, of neighbouring features (Su 2021)."""
+    """Build BERT with rotary positions that pair neighbouring features (Su 2021)."""
     return in_attention(bert(position=NoPosition(), **design), Rotary(interleaved=True))
 
 
 def nomic(*, rotary: Rotary, head_dim: int, **design: Any) -> Encoder:
-    """BERT with rotary positions, gated networks and no bias (Nussbaum 2024)."""
+    """Build BERT with rotary positions, gated feed-forward parts and no biases (Nussbaum 2024)."""
     encoder = in_attention(bert(position=NoPosition(), **design), rotary, bias=ProjectionBiases(), head_dim=head_dim)
     return gated(encoder)
 
 
 def gte(*, rotary: Rotary, head_dim: int, **design: Any) -> Encoder:
-    """BERT with rotary positions, and gated networks with a bias of what they give (Zhang 2024)."""
+    """Build BERT with rotary positions and gated feed-forward parts with an output bias (Zhang 2024)."""
     encoder = bert(position=NoPosition(), head_activation="gelu", **design)
     return gated(in_attention(encoder, rotary, head_dim=head_dim), down_bias=True)
 
 
 def gated(encoder: Encoder, down_bias: bool | None = None) -> Encoder:
-    """The encoder with gated networks of the same width, without biases but perhaps of what they give."""
+    """Return the encoder with gated feed-forward parts of the same width, without biases except `down_bias`."""
     network = expect_kind(MLP, encoder.layers[0].feedforward, "layers[0].feedforward")
     part = GatedMLP(d_ff=network.d_ff, activation=network.activation, down_bias=down_bias)
     return encoder.replace(layers=tuple(block.replace(feedforward=part) for block in encoder.layers))
 
 
 def without(rows: tuple[Row, ...], *names: str) -> tuple[Row, ...]:
-    """The rows but those of some keys."""
+    """Return the rows without those of some keys."""
     return tuple(row for row in rows if getattr(row, "names", getattr(row, "name", None)) not in names)
 
 
 def named(rows: tuple[Row, ...], **names: str) -> tuple[Row, ...]:
-    """The rows under other names of the keys."""
+    """Return the rows with other names for their keys."""
     return tuple(
         replace(row, names=names.get(row.names, row.names)) if isinstance(row, Key) and isinstance(row.names, str)
         else row for row in rows
@@ -90,7 +90,7 @@ def named(rows: tuple[Row, ...], **names: str) -> tuple[Row, ...]:
 
 
 def spelled(names: dict[str, str], further: str) -> str:
-    """BERT's table of tensors with other names for some, and a further line."""
+    """Return BERT's rules with other tensor names and one more line."""
     table = BODY
     for ours, theirs in names.items():
         table = table.replace(ours, theirs)
@@ -98,7 +98,7 @@ def spelled(names: dict[str, str], further: str) -> str:
 
 
 def norms(attention: str, network: str) -> dict[str, str]:
-    """The names of the norms of a layer's two parts."""
+    """Return the names of the two norms of a layer."""
     return {"{i}.attention.output.LayerNorm": f"{{i}}.{attention}", "{i}.output.LayerNorm": f"{{i}}.{network}"}
 
 
@@ -129,7 +129,7 @@ PROJECT = """
 
 
 def of_width(build: Build) -> Build:
-    """A constructor of the same encoders with tables of a `width`, to which the head for masked tokens leads back."""
+    """Return a constructor of the same encoders with tables and a masked-token head of a `width`."""
 
     def built(*, width: int | None, **design: Any) -> Encoder:
         encoder = build(**design)
@@ -140,7 +140,7 @@ def of_width(build: Build) -> Build:
 
 
 def whole_heads(theta: float) -> Converted:
-    """Rotary positions of whole heads; `theta` is the library's default."""
+    """Row of rotary positions over whole heads; `theta` is the library's default."""
 
     def read(config: Config, values: Values) -> Values:
         head_dim = config.size("head_dim", values["d_model"] // values["num_heads"])
@@ -215,7 +215,8 @@ GTE_NAMES = Names(
 
 GATED_PARTS = PARTS | {"block.feedforward": GatedMLP}
 PRE_NORM_PARTS = PARTS | {"block.wiring": PreNorm}
-SUMMARY = ignored("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")  # of another head
+# settings of another head
+SUMMARY = ignored("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout")
 FORMATS: tuple[Format, ...] = (
     encoder_format("xlm-roberta", "XLMRoberta", "roberta", roberta, ROBERTA_KEYS, ROBERTA_NAMES),
     encoder_format("camembert", "Camembert", "roberta", roberta, ROBERTA_KEYS, ROBERTA_NAMES),
@@ -242,7 +243,7 @@ FORMATS: tuple[Format, ...] = (
     ), ROFORMER_NAMES, ignored=(r"(roformer\.)?encoder\.embed_positions\.weight",)),
     encoder_format("distilbert", "DistilBert", "distilbert", partial(bert, num_token_types=0), (
         *DISTILBERT,
-        # fixed sines, where a file has them, are a table like any other
+        # fixed sinusoids stored in a file are read like a learned table
         ignored("qa_dropout", "sinusoidal_pos_embds", "tie_weights_"),
         HeadRow("seq_classif_dropout", pooled=False, activation="relu"),
     ), DISTILBERT_NAMES),

@@ -1,4 +1,4 @@
-"""Falcon (Almazrouei 2023): few key/value heads, and both parts of a block read the stream side by side."""
+"""Falcon (Almazrouei 2023): few key/value heads, and parallel attention and feed-forward parts."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from archetype.parts.position.spec import Rotary
 def falcon(
     *, shared_norm: bool = False, vocab_size: int = 65_024, context_length: int = 2048, **design: Any
 ) -> Decoder:
-    """A decoder of Falcon's design; `design` is as in `standard_decoder`."""
+    """Build a decoder of Falcon's design; `design` as in `standard_decoder`."""
     norm = LayerNorm()
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     return standard_decoder(

@@ -1,4 +1,4 @@
-"""Families: presets and, where their weights are published, the format they come in. Data, no torch."""
+"""Families: presets and, where weights are published, their format. Data only, no torch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from archetype.families.format import Format
 from archetype.models.spec import ModelSpec
 from archetype.table import Table
 
-SHOWN = 6  # items of a list, in one line
+SHOWN = 6  # items of a list shown in one line
 TINY = "for tests and first trials: bytes as tokens"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A size by name.
+    """A named size.
 
     Attributes:
-        make: its specification.
-        source: where its numbers stand.
-        weights: the types that its weights were published in, by patterns of modules of which the first that matches
-            counts (empty: not known).
+        make: builds its specification.
+        source: of its numbers.
+        weights: the dtypes of its published weights, by patterns of module names; the first match counts (empty: not
+            known).
     """
 
     make: Callable[[], ModelSpec]
@@ -33,17 +33,17 @@ class Preset:
 
 @dataclass(frozen=True)
 class InferenceReport:
-    """The evidence on which the inference of a family that is not registered rests.
+    """The evidence for the inference of an unregistered family.
 
     Attributes:
         recognized: keys of config.json that were used.
-        tensors: how many have a place.
-        assumed: what neither keys nor tensors say, as path=value and why.
-        unknown: keys that are not understood, with their values.
+        tensors: how many were assigned to parameters.
+        assumed: what neither keys nor tensors determine, as path=value and the reason.
+        unknown: keys that were not understood, with their values.
         unread: keys that the family's class in transformers never reads.
-        left_out: tensors that a decoder of text has no use for.
-        alternatives: the other values of each layout that was assumed, by its name.
-        proof: what the reading was compared with, and agrees with; empty where nothing has proved it.
+        left_out: tensors that a text decoder does not use.
+        alternatives: the other values of each assumed layout, by its name.
+        proof: the reference with which the model's outputs agree; empty if there is none.
     """
 
     recognized: tuple[str, ...]
@@ -56,7 +56,7 @@ class InferenceReport:
     proof: str = ""
 
     def summary(self, name: str) -> str:
-        """The report in one line."""
+        """Return the report in one line."""
         text = f"{name} is not a registered family; read by {len(self.recognized)} keys and {self.tensors} tensors"
         text += f"; {self.proof or f'not proved: {self._what_counts()}'}"
         for words, items, shown in (
@@ -72,18 +72,18 @@ class InferenceReport:
         return one_line(f"{text}; correct what is wrong with --set NAME=VALUE" if open_ends else text)
 
     def _what_counts(self) -> str:
-        """The assumed fields of the specification, on which sizes and costs may depend; layouts change neither."""
+        """Return which assumed fields sizes and costs may depend on; layouts change neither."""
         names = [item.partition("=")[0] for item in self.assumed]
         fields = [name for name in names if name not in self.alternatives]
         return f"sizes and costs depend on {', '.join(fields) if fields else 'nothing that is assumed'}"
 
     def table(self, name: str) -> str:
-        """The report, a line for each item."""
+        """Return the report with one line for each item."""
         lines = (f"  {kind:<14}  {one_line(item)}" for kind, item in self._rows())
         return "\n".join([f"{one_line(name)} is not a registered family", *lines])
 
     def _repr_html_(self) -> str:
-        """The report as a notebook shows it."""
+        """Return the report as HTML for a notebook."""
         return Table(("how", "what"), self._rows(), text_columns=2).html()
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -101,10 +101,10 @@ class Family:
     """Models of one design.
 
     Attributes:
-        name: our name.
+        name: in Archetype.
         presets: sizes by name.
-        published: how its weights are published; None where they are not, or not in a way that Archetype knows.
-        reading: what the inference rests on, where the family is one model's that was inferred from its files.
+        published: the format of its weights; None if none are published in a known format.
+        reading: the evidence, if the family was inferred from one model's files.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Family:
 
     @property
     def format(self) -> Format:
-        """Its published format.
+        """The published format.
 
         Raises:
             CheckpointError: it has none.
@@ -135,21 +135,20 @@ def presets(
     table: Mapping[str, Mapping[str, Any]],
     weights: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Preset]:
-    """Presets out of one source: of each row, `make` with its arguments and its name.
+    """Build presets from one source: each row's arguments and name are passed to `make`.
 
     Args:
-        source: of the numbers.
-        make: the specification.
-        table: its arguments, by the preset's name.
-        weights: the types that they were published in, by patterns of modules.
+        make: builds the specification.
+        table: arguments of `make`, by preset name.
+        weights: dtypes of the published weights, by patterns of module names.
     """
     return {name: Preset(partial(make, name=name, **row), source, weights) for name, row in table.items()}
 
 
 def tiny(make: Callable[..., ModelSpec], table: Mapping[str, Mapping[str, Any]]) -> dict[str, Preset]:
-    """Presets that train in minutes: `make` with each row's arguments, on short texts of bytes.
+    """Build presets that train in minutes, on short sequences of bytes: `make` with each row's arguments.
 
-    A row names a larger vocabulary where the objective needs ids that are no byte.
+    A row overrides the vocabulary size where the objective needs ids besides the bytes.
     """
     common = {"d_model": 64, "vocab_size": 256, "context_length": 128}
     return presets(TINY, make, {name: common | dict(row) for name, row in table.items()})

@@ -1,4 +1,4 @@
-"""How weights are published: a configuration read and written, and weight rules. Data, no torch."""
+"""Formats of published weights: a configuration read and written, and weight rules. Data only, no torch."""
 
 import re
 import warnings
@@ -25,25 +25,26 @@ from archetype.spec.base import explain
 from archetype.spec.edit import differences
 
 # Fields that change no output of a finished model; a format that has no word for them loses nothing.
-HEAD_FIELDS = ("head", "pooling", "pooler", "pooler_activation")  # of an encoder: what stands behind its last layer
-SHOWN = 60  # characters of a value, in an error
+HEAD_FIELDS = ("head", "pooling", "pooler", "pooler_activation")  # of an encoder: what follows its last layer
+SHOWN = 60  # characters of a value shown in an error
 TRAINING_ONLY = ("name", "initialization", "dropout")
 TIED = {"lm_head.weight": "embedding.token.weight"}
-SAME_HEAD = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")  # of the class that writes text
+# suffixes of the class that generates text
+SAME_HEAD = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")
 HEAD = re.compile(f"({'|'.join((*SAME_HEAD, MASKED, TEXTS, TOKENS, SPANS))})$")
 
 
 class Keys(Protocol):
-    """The keys of config.json, in both directions."""
+    """The keys of config.json, readable and writable."""
 
     def read(self, config: Config) -> ModelSpec:
-        """The specification that a config.json describes; every key is used or refused."""
+        """Return the specification that a config.json describes; every key is used or refused."""
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """The keys of a specification."""
+        """Return the keys of a specification."""
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        """An error for every part of a kind that the format does not have."""
+        """Return an error for every part of a kind that the format does not have."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,18 @@ class Format:
     """The format of a folder of published weights.
 
     Attributes:
-        model_type: what config.json says that it is.
+        model_type: the `model_type` in config.json.
         architecture: the class that transformers loads it with; a function where it depends on the head.
         keys: of config.json; `config_for` proves that nothing was lost.
-        rules: tensors of the file and parameters of the model; a function where they depend on its sizes.
-        prefix: what all tensor names but the head's start with; absent in files saved without the head.
-        ignored: patterns of tensors that files hold though this model has no use for them.
-        copies: tensors that a file may repeat although the model has them once, and the parameter that each repeats.
-        marks_global_tokens: whether transformers is told with every text which tokens are global.
-        class_heads: which heads for classes transformers has for these decoders.
-        class_architecture: the class with that for texts, whose name that without a head shares (absent: named as all
-            others are).
+        rules: how tensors of the file correspond to parameters of the model, or a function of the model that returns
+            it.
+        prefix: of all tensor names but the head's; absent in files saved without the head.
+        ignored: patterns of tensors in files that this model does not use.
+        copies: tensors that a file may repeat, and the parameter that each repeats.
+        marks_global_tokens: whether transformers takes the positions of global tokens as an input.
+        class_heads: classification heads that transformers has for these decoders.
+        class_architecture: the class with the classification head for texts, from whose name that of the class without
+            a head follows (absent: from `architecture`).
     """
 
     model_type: str
@@ -76,7 +78,7 @@ class Format:
     class_architecture: str | None = None
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
-        """The weight rules of a model; without a head, names lack the prefix."""
+        """Return the weight rules of a model; without a head, names lack the prefix."""
         model = self._written_as(model)
         rules = self.rules(model) if callable(self.rules) else self.rules
         named = any("classifier.weight" in one.params for one in rules)  # as a file that was read by its names has it
@@ -89,7 +91,7 @@ class Format:
         return rules
 
     def architecture_of(self, model: ModelSpec) -> str:
-        """The class that transformers loads a model with."""
+        """Return the class that transformers loads a model with."""
         model = self._written_as(model)
         if callable(self.architecture):
             return self.architecture(model)
@@ -106,14 +108,14 @@ class Format:
         return getattr(self.keys, "kind", None) is Decoder
 
     def _written_as(self, model: ModelSpec) -> ModelSpec:
-        """The model whose keys and tensors a file has: of an encoder of a decoder's layers, that decoder."""
+        """Return the model that the file describes: for an encoder made of a decoder's layers, that decoder."""
         model = self._without_sentence_head(model)
         return as_decoder(model) if self.decodes else model
 
     def _without_sentence_head(self, model: ModelSpec) -> ModelSpec:
-        """The model that config.json describes, where modules.json has its head.
+        """Return the model that config.json describes if its sentence head is in modules.json.
 
-        It has none, or a head over the vocabulary where the class without one has a pooler that the model lacks.
+        Its head is absent, or a head over the vocabulary if the class without a head has a pooler that the model lacks.
         """
         bare = model.without_sentence_head()
         if bare is model or not isinstance(bare, Encoder) or bare.pooler:
@@ -128,11 +130,11 @@ class Format:
             return bare
 
     def _class_names(self, model: ModelSpec) -> ClassNames | None:
-        """How a decoder's head for classes is called; None where the model has no such head, or transformers none."""
+        """Return the names of a decoder's classification head; None if it has none, or none known to transformers."""
         return self.class_heads.get(type(model.head)) if isinstance(model, Decoder) else None
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
-        """The specification that a config.json describes."""
+        """Return the specification that a config.json describes."""
         reader = Config(config, place)
         try:
             model = self.keys.read(reader)
@@ -150,19 +152,19 @@ class Format:
         return model
 
     def _lacks_head(self, config: Config, model: Decoder) -> bool:
-        """Whether a file is of the class without a head, and the head's table is none that the file has."""
+        """Return whether a file is of the class without a head and lacks the head's table."""
         names = config.get("architectures")
         name = str(names[0]) if isinstance(names, list) and names else ""
         bare = self.architecture_of(model.replace(head=NoHead(), further_tokens=None))
         return name.lower() == bare.lower() and not model.head.shares_table
 
     def _check_class(self, config: Config, model: ModelSpec) -> None:
-        """Check that a file is of the class of a model with this head, in whatever case (MPT is MPTForCausalLM there).
+        """Check that a file's class is that of a model with this head, ignoring case (as for MPTForCausalLM).
 
-        A class without a head is one too where the head's table is the embedding's. Encoders read theirs as a key.
+        A class without a head is accepted if the head shares the embedding's table. Encoders read their class as a key.
 
         Raises:
-            CheckpointError: the class is another, such as half of a pair, or a body whose head no file has.
+            CheckpointError: the class is another, such as half of an encoder-decoder, or one whose head the file lacks.
         """
         names = config.get("architectures")
         if not isinstance(model, Decoder | EncoderDecoder) or not isinstance(names, list) or not names:
@@ -176,7 +178,7 @@ class Format:
             raise config.error("architectures", cause, f"use one of {own}")
 
     def config_for(self, model: ModelSpec) -> dict[str, Any]:
-        """The config.json of a specification.
+        """Return the config.json of a specification.
 
         Raises:
             CheckpointError: names the first field that this format cannot express.
@@ -187,7 +189,7 @@ class Format:
         return config
 
     def with_class_head(self, model: ModelSpec, num_classes: int, of_tokens: bool) -> ModelSpec:
-        """An encoder with the new head that this type's class for texts, or for tokens, has.
+        """Return an encoder with a new classification head as in this type's class for texts, or for tokens.
 
         Raises:
             CheckpointError: the format cannot express the encoder, or has no such class.
@@ -199,13 +201,13 @@ class Format:
         return model.replace(**{name: getattr(read, name) for name in HEAD_FIELDS})
 
     def lacking(self, model: ModelSpec) -> list[CheckpointError]:
-        """An error for every field or part of a specification that this format cannot express."""
+        """Return an error for every field or part of a specification that this format cannot express."""
         return self._write(model)[1]
 
     def _write(self, model: ModelSpec) -> tuple[dict[str, Any], list[CheckpointError]]:
-        """The config.json, and what it does not say.
+        """Return the config.json and errors for what it does not express.
 
-        Found by reading the written configuration back and comparing, so what is written is never wrong.
+        These are found by reading the written configuration back and comparing, so a written file is never wrong.
         """
         model = self._without_sentence_head(model)
         body = self._written_as(model)
@@ -215,11 +217,11 @@ class Format:
         if has_classes and self._class_names(body) is None:
             cause = f"the {self.model_type} format has no head for classes of this kind"
             return {}, [CheckpointError("head", cause, "keep the run directory")]
-        if isinstance(body, Decoder) and not body.head.predicts_next:  # what the keys of another head say is not read
+        if isinstance(body, Decoder) and not body.head.predicts_next:  # keys of other heads are not read back
             body = body.replace(head=LanguageModelHead(tied=has_classes))
         try:
             config = self.keys.write(body) | (write_class_head(model) if has_classes else {})
-            if "model_type" not in config:  # else they are keys as they were read
+            if "model_type" not in config:  # otherwise the keys are an original config.json
                 config = {"architectures": [self.architecture_of(model)], "model_type": self.model_type} | config
                 config |= write_direction(model) if self.decodes else {}
             if isinstance(model, EncoderDecoder):
@@ -237,17 +239,17 @@ class Format:
 
 
 def without_head(architecture: str) -> str:
-    """The name of the class that gives the vectors, by that of one with a head."""
+    """Return the name of the class without a head, from that of a class with one."""
     return f"{HEAD.sub('', architecture).removesuffix(BARE)}{BARE}"
 
 
 def _with_prefix(name: str, old: str, new: str) -> str:
-    """The name of a tensor under another prefix, where it has the old one."""
+    """Return the tensor name with its prefix replaced; unchanged without the old prefix."""
     return f"{new}{name.removeprefix(old)}" if name.startswith(old) else name
 
 
 def without_fields(model: ModelSpec, names: tuple[str, ...]) -> ModelSpec:
-    """The specification with every field of these names left out."""
+    """Return the specification as data, without all fields of these names."""
 
     def stripped(data: Any) -> Any:
         match data:

@@ -1,4 +1,4 @@
-"""Gemma (Gemma Team 2024), as transformers' `gemma` writes it."""
+"""Gemma (Gemma Team 2024); format: transformers' `gemma`."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from archetype.roles.activation import Activation
 
 
 def gemma(*, d_model: int, activation: Activation | str = "gelu_tanh", eps: float = 1e-6, **design: Any) -> Decoder:
-    """A decoder of Gemma's design: Llama with norms around one, GeGLU, embeddings scaled by sqrt(d_model) and tied."""
+    """Build a decoder of Gemma's design: Llama with RMSNorm weights around 1, GeGLU, and scaled, tied embeddings."""
     defaults = {"head_dim": 256, "vocab_size": 256_000, "context_length": 8192, "tied": True}
     return llama(
         d_model=d_model,
@@ -29,7 +29,8 @@ def gemma(*, d_model: int, activation: Activation | str = "gelu_tanh", eps: floa
 
 def _read_activation(config: Config, values: Values) -> Values:
     activation = config.activation("hidden_act", "gelu_pytorch_tanh")
-    activation = GELUTanh() if activation == GELU() else activation  # what the first files meant
+    # the first files say "gelu" but mean the approximation
+    activation = GELUTanh() if activation == GELU() else activation
     if config.get("hidden_activation") is not None and config.activation("hidden_activation", "") != activation:
         raise config.error("hidden_activation", "contradicts hidden_act", "remove the wrong one")
     return {"activation": activation}
@@ -42,7 +43,7 @@ def _read_direction(config: Config, values: Values) -> Values:
 
 
 def gemma_keys(rotary: bool = True, **defaults: Any) -> tuple[Row, ...]:
-    """The keys that every format of Gemma's kind has; `defaults` are its library's."""
+    """Return the keys shared by all formats of Gemma's kind; `defaults` are its library's."""
     common = {"head_dim": 256, "vocab_size": 256_000, "max_position_embeddings": 8192, "tie_word_embeddings": True}
     return (
         *design_keys(rotary=rotary, **(common | defaults)),

@@ -1,6 +1,6 @@
-"""Gemma 2 (Gemma Team 2024b): norms on both sides, soft caps, and windows in every other layer.
+"""Gemma 2 (Gemma Team 2024b): norms before and after each part, soft caps, and windows in every other layer.
 
-As transformers' `gemma2` writes it.
+Format: transformers' `gemma2`.
 """
 
 from typing import Any
@@ -30,10 +30,10 @@ def gemma2(
     softcap: float | None = 30.0,
     **design: Any,
 ) -> Decoder:
-    """A decoder of Gemma 2's design; `design` is as in `gemma`.
+    """Build a decoder of Gemma 2's design; `design` as in `gemma`.
 
-    Scores are divided by the root of `query_width`. `patterns` are those of the layers in turn; absent, every second
-    layer sees everything, and the others a window.
+    Scores are divided by the square root of `query_width`. `patterns` are cycled over the layers; by default, layers
+    with a window and with full attention alternate.
     """
     return gemma(
         head_dim=head_dim,
@@ -56,12 +56,12 @@ def _read_windows(config: Config, values: Values) -> Values:
 
 def _write_windows(model: Decoder) -> dict[str, Any]:
     windows = write_patterns(model)
-    # transformers wants a width, even if no layer uses it
+    # transformers requires a width, even if no layer uses it
     return windows | {"sliding_window": windows["sliding_window"] or 4096}
 
 
 def query_width(model: Decoder) -> int:
-    """The width whose root divides scores."""
+    """Return the width by whose square root scores are divided."""
     mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
     return mixer.sizes(model.d_model).head_dim if mixer.scale is None else round(mixer.scale**-2)
 
@@ -69,7 +69,7 @@ def query_width(model: Decoder) -> int:
 KEYS = ConfigTable(gemma2, (
     *gemma_keys(hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
         intermediate_size=9216),
-    # hidden_activation goes before hidden_act; cache_implementation is a way to keep the state
+    # hidden_activation takes precedence over hidden_act; cache_implementation only selects the cache
     ignored("hidden_act", "cache_implementation"),
     Converted(_read_windows, _write_windows),
     Key("query_pre_attn_scalar", "query_width", 256, path=query_width),

@@ -1,6 +1,6 @@
 """Gemma 3's decoders (Gemma Team 2025): windows with positions of their own, and norms of queries and keys.
 
-As transformers' `gemma3_text` writes them; a model that also sees is read by what its files show.
+Format: transformers' `gemma3_text`; multimodal models are inferred from their files.
 """
 
 from typing import Any
@@ -36,9 +36,9 @@ def gemma3_text(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """A decoder of Gemma 3's design; `design` is as in `gemma2`.
+    """Build a decoder of Gemma 3's design; `design` as in `gemma2`.
 
-    Absent, `patterns` are five layers with a `window` and one that sees everything, in turn. Layers with a window have
+    By default, `patterns` repeat five layers with a `window` and one with full attention. Layers with a window have
     `local_position`.
     """
     patterns = patterns or (*[Window(size=window)] * 5, Full())
@@ -57,7 +57,7 @@ def gemma3_text(
 
 
 def _read_layers(config: Config, values: Values) -> Values:
-    """Patterns, and the positions of both kinds of layers, in the spellings of transformers 4 and 5."""
+    """Return patterns, and the positions of both kinds of layers, as spelled by transformers 4 or 5."""
     size = config.optional_size("sliding_window", 4096)
     every = config.size("sliding_window_pattern", config.size("_sliding_window_pattern", 6))
     patterns = read_patterns(config, values["num_layers"], size, lambda i: SLIDING if (i + 1) % every else FULL)
@@ -74,7 +74,7 @@ def _write_layers(model: Decoder) -> dict[str, Any]:
 KEYS = ConfigTable(gemma3_text, (
     *gemma_keys(hidden_size=2304, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
         intermediate_size=9216, rotary=False, vocab_size=262_208, max_position_embeddings=131_072),
-    ignored("cache_implementation"),  # a way to keep the state
+    ignored("cache_implementation"),  # only selects the cache
     Converted(_read_layers, _write_layers),
     Key("query_pre_attn_scalar", "query_width", 256, path=query_width),
     Expected("attn_logit_softcapping", None, "no line of transformers' class asks for it"),
@@ -84,7 +84,7 @@ KEYS = ConfigTable(gemma3_text, (
 
 
 def _gemma3_sees(**sizes: Any) -> Decoder:
-    """The text model of one that also sees: its longest texts are stretched, and its vocabulary has some more ids."""
+    """Build the text model of a multimodal one, with scaled positions and a few more ids."""
     stretched = Rotary(theta=1_000_000.0, scaling=LinearScaling(factor=8.0))
     return gemma3_text(vocab_size=262_208, position=stretched, **sizes)
 

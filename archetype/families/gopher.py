@@ -1,4 +1,4 @@
-"""Gopher (Rae 2021) and Chinchilla (Hoffmann 2022): GPT-2's design with RMSNorm and Transformer-XL's positions."""
+"""Gopher (Rae 2021) and Chinchilla (Hoffmann 2022): GPT-2's design with RMSNorm and Transformer-XL positions."""
 
 from archetype.families.family import Family, presets
 from archetype.families.standard_block import decoder, standard_block
@@ -18,7 +18,7 @@ def gopher(
     context_length: int = 2048,
     name: str = "",
 ) -> Decoder:
-    """A decoder of Gopher's design; feed-forward parts are four times as wide as the model."""
+    """Build a decoder of Gopher's design; feed-forward parts are four times as wide as the model."""
     norm = RMSNorm()
     block = standard_block(
         wiring=PreNorm(norm=norm),
@@ -32,7 +32,7 @@ def gopher(
     return decoder((block,), num_layers=num_layers, norm=norm, tied=True, std=0.02, name=name, **sizes)
 
 
-# 13 d_model^2 numbers of each layer, of which one is the projection of positions, and one table: so the paper's counts
+# 13 d_model^2 parameters for each layer, one d_model^2 of them for positions, and one table give the paper's counts
 FAMILY = Family("gopher", {
     **presets("Rae 2021, table 1 and section 2.1", gopher, {
         "gopher-44m": dict(num_layers=8, d_model=512, num_heads=16, head_dim=32),

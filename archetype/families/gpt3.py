@@ -11,7 +11,7 @@ BAND = 128
 
 
 def gpt3(*, band: int = BAND, context_length: int = 2048, **design: Any) -> Decoder:
-    """A decoder of GPT-3's design: dense layers, and between them those that see the newest `band` tokens."""
+    """Build a decoder of GPT-3's design: dense layers alternate with layers that attend to the last `band` tokens."""
     return gpt2(patterns=(Full(), Window(size=band)), context_length=context_length, **design)
 
 
@@ -25,11 +25,11 @@ FAMILY = Family("gpt3", {
         "gpt3-125m": dict(num_layers=12, d_model=768, num_heads=12),
         "gpt3-350m": dict(num_layers=24, d_model=1024, num_heads=16),
         "gpt3-760m": dict(num_layers=24, d_model=1536, num_heads=16),
-        # the table's 24 heads of 128 do not make its d_model of 2,048: 16 do, and the total is then 1.3B
+        # the table's 24 heads of 128 do not give its d_model of 2,048: 16 do, and the total is then 1.3B
         "gpt3-1.3b": dict(num_layers=24, d_model=2048, num_heads=16),
         "gpt3-2.7b": dict(num_layers=32, d_model=2560, num_heads=32),
         "gpt3-6.7b": dict(num_layers=32, d_model=4096, num_heads=32),
-        # the paper's d_model of 5,140 for 13B is a misprint: 40 heads of 128 make 5,120
+        # the paper's d_model of 5,140 for 13B is a misprint: 40 heads of 128 give 5,120
         "gpt3-13b": dict(num_layers=40, d_model=5120, num_heads=40),
         "gpt3-175b": dict(num_layers=96, d_model=12_288, num_heads=96),
     }),

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black 2022) and Pythia (Biderman 2023): a block's parts side by side, a quarter of each head turns."""
+"""GPT-NeoX (Black 2022) and Pythia (Biderman 2023): parallel blocks, rotary positions on a quarter of each head."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from archetype.parts.position.spec import Rotary
 def gpt_neox(
     *, d_model: int, num_heads: int, vocab_size: int = 50_304, context_length: int = 2048, **design: Any
 ) -> Decoder:
-    """A decoder of GPT-NeoX's design; `design` is as in `standard_decoder`."""
+    """Build a decoder of GPT-NeoX's design; `design` as in `standard_decoder`."""
     norm = LayerNorm()
     position = Rotary(dim=d_model // num_heads // 4)
     sizes: dict[str, Any] = {"d_model": d_model, "num_heads": num_heads, "vocab_size": vocab_size}

@@ -1,6 +1,6 @@
 """gpt-oss (OpenAI 2025): attention sinks, windows in every other layer, clamped experts.
 
-As transformers' `gpt_oss`; the published weights are in MXFP4 and become bfloat16 as they are read.
+Format: transformers' `gpt_oss`; the published weights are in MXFP4 and are converted to bfloat16 on reading.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from archetype.parts.position.spec import Rotary, YarnScaling
 from archetype.parts.router.spec import SoftmaxRouter
 from archetype.roles.pattern import Pattern
 
-# 4,096 tokens stretched to 32 times as many
+# context extended from 4,096 tokens by a factor of 32
 LONG = Rotary(theta=150_000.0, scaling=YarnScaling(factor=32.0, original_context_length=4096, truncate=False))
 
 
@@ -45,9 +45,9 @@ def gpt_oss(
     balance_loss: float = 0.9,
     **design: Any,
 ) -> Decoder:
-    """A decoder of gpt-oss's design; `design` is as in `llama`.
+    """Build a decoder of gpt-oss's design; `design` as in `llama`.
 
-    Absent, `patterns` are a layer with a `window` and one that sees everything, in turn. Experts multiply the swish of
+    By default, `patterns` alternate a layer with a `window` and one with full attention. Experts multiply the swish of
     their gate, with `beta`, by 1 + up, both clamped by `limit`.
     """
     sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
@@ -71,7 +71,7 @@ def _read_windows(config: Config, values: Values) -> Values:
 
 
 def _read_position(config: Config, values: Values) -> Values:
-    """A file that says nothing of its positions means those that were published."""
+    """Return the position of a file; without a section on positions, that of the published models."""
     if rotary_section(config) is not None:
         return {}
     return {"position": LONG.replace(theta=config.positive("rope_theta", LONG.theta))}
@@ -79,7 +79,7 @@ def _read_position(config: Config, values: Values) -> Values:
 
 EXPERT = "block.feedforward.expert"
 KEYS = ConfigTable(gpt_oss, (
-    # how training begins and what it returns; a context before its stretching, which YaRN has too
+    # settings of training and output, and the context before its extension, which YaRN has too
     ignored("initial_context_length", "output_router_logits", "experts_per_token"),
     Expected("hidden_act", "silu", "another activation", path=lambda model: "silu"),
     *design_keys(150_000.0, f"{EXPERT}", hidden_size=2880, num_attention_heads=64, num_key_value_heads=8, head_dim=64,
@@ -97,7 +97,7 @@ KEYS = ConfigTable(gpt_oss, (
 
 
 def _rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Experts lie in one tensor, as (inputs, outputs), and the columns of gate and up take turns."""
+    """Return the weight rules; all experts share one tensor, with gate and up columns interleaved."""
     assert isinstance(model, Decoder)
     experts = model.layers[0].feedforward
     assert isinstance(experts, MixtureOfExperts)

@@ -1,4 +1,4 @@
-"""GPT-J (Wang 2021): one norm for both parts of a block, which read the stream side by side."""
+"""GPT-J (Wang 2021): parallel attention and feed-forward parts with one shared norm."""
 
 from archetype.families.family import Family, presets
 from archetype.families.standard_block import decoder
@@ -14,7 +14,7 @@ from archetype.parts.position.spec import Rotary
 def gptj(
     *, num_layers: int, d_model: int, num_heads: int, rotary_dim: int = 64, vocab_size: int = 50_400, name: str = ""
 ) -> Decoder:
-    """A decoder of GPT-J's design: attention has no biases, and neighbouring features turn together."""
+    """Build a decoder of GPT-J's design: attention has no biases, and neighbouring features are rotated in pairs."""
     norm = LayerNorm()
     block = Block(
         wiring=ParallelResidual(norm=norm, shared_norm=True),

@@ -1,4 +1,4 @@
-"""Grok-1 (xAI 2024): experts with a norm on both sides of each part, scores that are bent."""
+"""Grok-1 (xAI 2024): experts, norms before and after each part, soft-capped scores."""
 
 from archetype.families.family import Family, presets
 from archetype.families.llama import llama
@@ -10,7 +10,7 @@ from archetype.parts.router.spec import SoftmaxRouter
 
 
 def grok(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, d_ff: int, name: str = "") -> Decoder:
-    """A decoder of Grok-1's design: eight experts, two for each token."""
+    """Build a decoder of Grok-1's design: eight experts, two of them for each token."""
     dense = llama(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=128,
         d_ff=d_ff, activation="gelu_tanh", sandwich=True, attention={"softcap": 30.0}, vocab_size=131_072,

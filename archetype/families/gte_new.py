@@ -1,7 +1,7 @@
-"""GTE as Alibaba publishes it, type `new`, whose class is code of its own: GTE with NTK-scaled positions.
+"""GTE as published by Alibaba, type `new` with remote code: GTE with NTK-scaled positions.
 
-The tensors are those that transformers' `gte` reads. Frequencies are of a base `factor` times as large, divided by
-factor^(2/P), P being the width of a head (Su 2023, https://kexue.fm/archives/9706).
+The tensors are those of transformers' `gte`. The base of the frequencies is multiplied by `factor`, and frequencies
+are divided by factor^(2/P), where P is the width of a head (Su 2023, https://kexue.fm/archives/9706).
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from archetype.models.encoder.spec import Encoder
 from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import LinearScaling, Rotary
 
-DIGITS = 6  # of a factor that is found again in a power of it
+DIGITS = 6  # to which a factor is rounded when it is recovered from its power
 
 
 def _read_positions(config: Config, values: Values) -> Values:
@@ -45,7 +45,7 @@ def _write_positions(model: Encoder) -> dict[str, Any]:
 KEYS: tuple[Row, ...] = (
     *with_defaults(without(BODY_KEYS, "type_vocab_size", "position_embedding_type"), vocab_size=30_528,
         attention_probs_dropout_prob=0.0, max_position_embeddings=2048),
-    ignored("unpad_inputs", "use_memory_efficient_attention"),  # ways to compute
+    ignored("unpad_inputs", "use_memory_efficient_attention"),  # settings of computation
     Expected("pack_qkv", True, "matrices apart", path=lambda model: True),
     Expected("layer_norm_type", "layer_norm", "other norms"),
     Expected("logn_attention_scale", False, "scores that follow the length"),

@@ -1,7 +1,7 @@
-"""The keys of a published config.json: one table for each family, read in both directions.
+"""Keys of a published config.json: one table for each family, used to read and to write.
 
-A row names a key, the argument of the family's constructor that it gives, and where the value stands in a
-specification. Reading walks the rows and calls the constructor; writing walks the same rows.
+A row names a key, the argument of the family's constructor that it sets, and where the value is in a specification.
+Reading goes through the rows and calls the constructor; writing goes through the same rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ from archetype.spec.repeats import MAX_LAYERS
 
 Values = dict[str, Any]  # arguments of a constructor, by name
 Check = Callable[..., Any]  # a method of Config: (config, key, default) -> value
-# A path such as block.mixer.num_heads, where `block` and `last` are the first and the last layer; or a function.
+# A path such as block.mixer.num_heads, where `block` and `last` are the first and the last layer, or a function.
 Path = str | Callable[[Any], Any]
 UNSET: Any = object()
 
 
 def value_at(model: Any, path: Path) -> Any:
-    """The value at a path of a specification; `UNSET` where the parts there have no such field."""
+    """Return the value at a path of a specification; `UNSET` if the parts on it have no such field."""
     if callable(path):
         return path(model)
     value = model
@@ -39,7 +39,7 @@ def value_at(model: Any, path: Path) -> Any:
 
 
 def width(path: str) -> Callable[[Any], Any]:
-    """The inner width of the feed-forward part at a path; `UNSET` where there is no such part."""
+    """Return a function for the inner width of the feed-forward part at a path; `UNSET` without such a part."""
 
     def inner_width(model: Any) -> Any:
         part = value_at(model, path)
@@ -49,12 +49,12 @@ def width(path: str) -> Callable[[Any], Any]:
 
 
 def head_sizes(name: str) -> Path:
-    """One of the sizes of the first layer's attention, with its defaults filled in."""
+    """Return a function for one size of the first layer's attention, with defaults filled in."""
     return lambda model: getattr(value_at(model, "block.mixer").sizes(model.d_model), name)
 
 
 class Argument(NamedTuple):
-    """How the values of a constructor's argument are checked, where they stand, and how a file spells them."""
+    """How a constructor's argument is checked, where its value is in a specification, and how files encode it."""
 
     check: Check
     path: Path
@@ -65,7 +65,7 @@ check_width = partial(Config.size, most=MAX_WIDE)
 check_num_layers = partial(Config.size, most=MAX_LAYERS)
 check_length = partial(Config.size, most=MAX_LENGTH)
 
-# Arguments that constructors share.
+# Arguments that several constructors share.
 ARGUMENTS = {
     "vocab_size": Argument(check_width, "vocab_size"),
     "context_length": Argument(check_length, "context_length"),
@@ -97,29 +97,29 @@ ARGUMENTS = {
 
 
 class Row(Protocol):
-    """A row of a table: arguments read from a file's keys, and keys written from a specification."""
+    """A row of a table: reads arguments from a file's keys, and writes keys from a specification."""
 
     def read(self, config: Config, values: Values) -> Values:
-        """The arguments that the row gives, where `values` are those of the rows before."""
+        """Return the arguments of the row, given those of earlier rows in `values`."""
 
     def write(self, model: Any) -> dict[str, Any]:
-        """The keys that the row names, for a specification."""
+        """Return the keys of the row for a specification."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key and the argument that it gives.
+    """A key and the argument that it sets.
 
     Attributes:
-        names: spellings of the key; of those that a file has, the first counts.
+        names: spellings of the key, the first taking precedence.
         argument: of the constructor.
-        default: of the library that wrote the file, or a function of the arguments that were read before.
-        check: of the value (absent: as `ARGUMENTS` says, or a size).
-        path: where the value stands (absent: as `ARGUMENTS` says, or in the first layer's mixer).
+        default: of the library that wrote the file, or a function of the arguments read before.
+        check: of the value (absent: as in `ARGUMENTS`, or a size).
+        path: of the value (absent: as in `ARGUMENTS`, or in the first layer's mixer).
         written: the spelling to write (absent: the first).
-        null: what null means, where that is not the default.
-        decode: (value, arguments read before) -> argument, where they are not the same.
-        encode: value of the specification -> value of the file.
+        null: the value for null (absent: the default).
+        decode: (value, arguments read before) -> argument (absent: the value itself).
+        encode: value of the specification -> value of the file (absent: as in `ARGUMENTS`).
     """
 
     names: str | tuple[str, ...]
@@ -135,16 +135,15 @@ class Key:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The names as a tuple."""
         return (self.names,) if isinstance(self.names, str) else self.names
 
     @property
     def shared(self) -> Argument:
-        """The keys that all families with the argument share."""
+        """The check, path and encoding of the argument that all families share."""
         return ARGUMENTS.get(self.argument, Argument(Config.size, f"block.mixer.{self.argument}"))
 
     def read(self, config: Config, values: Values) -> Values:
-        """The value of the argument, checked."""
+        """Return the checked value of the argument."""
         default, first = self.default, self.spellings[0]
         if self.null is not UNSET and first in config.values and config.values[first] is None:
             default = self.null
@@ -154,7 +153,7 @@ class Key:
         return {self.argument: value if self.decode is None else self.decode(value, values)}
 
     def write(self, model: Any) -> dict[str, Any]:
-        """The key; where the specification has no such field its default, or nothing where that follows from others."""
+        """Return the key; for a specification without the field its default, or nothing if that is computed."""
         name, encode = self.written or self.spellings[0], self.encode or self.shared.encode
         value = value_at(model, self.path or self.shared.path)
         if value is UNSET:
@@ -164,7 +163,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Expected:
-    """A key that must have one value, or a function's of the arguments before; written where a path gives it."""
+    """A key that must have one value, fixed or computed from earlier arguments; written if it has a path."""
 
     name: str
     value: Any
@@ -172,40 +171,40 @@ class Expected:
     path: Path | None = None
 
     def read(self, config: Config, values: Values) -> Values:
-        """No value; an error where the key has another one than it must."""
+        """Check the value; set no arguments."""
         config.expect(self.name, self.value(values) if callable(self.value) else self.value, self.meaning)
         return {}
 
     def write(self, model: Any) -> dict[str, Any]:
-        """The key, where it is written."""
+        """Return the key if it is written."""
         return {} if self.path is None else {self.name: value_at(model, self.path)}
 
 
 @dataclass(frozen=True)
 class Ignored:
-    """Keys that follow from others or change no result; the first is written where a path gives it."""
+    """Keys that follow from others or do not change results; the first is written if it has a path."""
 
     names: tuple[str, ...]
     path: Path | None = None
 
     def read(self, config: Config, values: Values) -> Values:
-        """No value."""
+        """Mark the keys as read; set no arguments."""
         config.used |= set(self.names)
         return {}
 
     def write(self, model: Any) -> dict[str, Any]:
-        """The first key, where it is written."""
+        """Return the first key if it is written."""
         return {} if self.path is None else {self.names[0]: value_at(model, self.path)}
 
 
 def ignored(*names: str, path: Path | None = None) -> Ignored:
-    """Shorthand for `Ignored`."""
+    """Return an `Ignored` row."""
     return Ignored(names, path)
 
 
 @dataclass(frozen=True)
 class Converted:
-    """Keys and arguments that correspond only together: a pair of functions."""
+    """Keys and arguments that only correspond as a group: a pair of functions."""
 
     read: Callable[[Config, Values], Values]
     write: Callable[[Any], dict[str, Any]]
@@ -213,25 +212,25 @@ class Converted:
 
 @dataclass(frozen=True)
 class Section:
-    """A key that holds a table of its own."""
+    """A key whose value is a table of its own."""
 
     name: str
     rows: tuple[Row, ...]
 
     def read(self, config: Config, values: Values) -> Values:
-        """The arguments of its rows."""
+        """Return the arguments of the nested rows."""
         section = config.section(self.name) or Config({}, f"{config.place}: {self.name}")
         arguments = read_rows(self.rows, section, values)
         section.finish()
         return arguments
 
     def write(self, model: Any) -> dict[str, Any]:
-        """The keys of its rows, within its own."""
+        """Return the key with those of the nested rows."""
         return {self.name: write_rows(self.rows, model)}
 
 
 def read_rows(rows: tuple[Row, ...], config: Config, values: Values) -> Values:
-    """The arguments that rows give, beside those of `values`; a later row replaces what an earlier one gave."""
+    """Return the arguments that the rows set, given those in `values`; later rows override earlier ones."""
     arguments: Values = {}
     for row in rows:
         arguments |= row.read(config, values | arguments)
@@ -239,12 +238,12 @@ def read_rows(rows: tuple[Row, ...], config: Config, values: Values) -> Values:
 
 
 def write_rows(rows: tuple[Row, ...], model: Any) -> dict[str, Any]:
-    """The keys that rows name; a later row replaces what an earlier one wrote."""
+    """Return the keys that the rows write; later rows override earlier ones."""
     return {name: value for row in rows for name, value in row.write(model).items()}
 
 
 def with_defaults(rows: tuple[Row, ...], **defaults: Any) -> tuple[Row, ...]:
-    """The rows, with other defaults by the name of the key."""
+    """Return the rows with other defaults, by name of the key."""
     return tuple(
         replace(row, default=defaults[row.names])
         if isinstance(row, Key) and isinstance(row.names, str) and row.names in defaults
@@ -260,8 +259,8 @@ class ConfigTable:
     Attributes:
         build: the family's constructor.
         rows: of the keys.
-        kind: of the models that can be written.
-        parts: the only kind that a part may have, by its path.
+        kind: of models that can be written.
+        parts: the only kind allowed for a part, by its path.
     """
 
     build: Callable[..., ModelSpec]
@@ -270,15 +269,15 @@ class ConfigTable:
     parts: Mapping[str, type[Spec]] = field(default_factory=dict)
 
     def read(self, config: Config) -> ModelSpec:
-        """The specification that a config.json describes."""
+        """Return the specification that a config.json describes."""
         return self.build(**read_rows(self.rows, config, {}))
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """The keys of a specification whose parts are of the kinds that the format has."""
+        """Return the keys of a specification whose parts are of the format's kinds."""
         return write_rows(self.rows, model)
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        """An error for every part of a kind that the format does not have."""
+        """Return an error for every part of a kind that the format does not have."""
         if not isinstance(model, self.kind):
             return [wrong_kind(self.kind, model, "kind")]
         parts = ((path, kind, value_at(model, path)) for path, kind in self.parts.items())
@@ -290,7 +289,7 @@ class ConfigTable:
 
 
 def _place(model: Any, path: str) -> str:
-    """A path in the words of a specification file."""
+    """Return a path as it appears in a specification file."""
     layers = "layers" if "." in path.partition("block")[0] else f"{model.stacks[0].prefix}layers"
     return path.replace("block", f"{layers}[0]").replace("last", f"{layers}[-1]")
 
@@ -299,7 +298,7 @@ Part = TypeVar("Part", bound=Spec)
 
 
 def expect_kind(kind: type[Part], part: Spec, place: str) -> Part:
-    """`part`, for which a format has one kind only.
+    """Return `part`, which must be of the only kind that a format has.
 
     Raises:
         CheckpointError: it is of another kind.
@@ -310,7 +309,7 @@ def expect_kind(kind: type[Part], part: Spec, place: str) -> Part:
 
 
 def wrong_kind(kind: type[Spec], part: Spec, place: str) -> CheckpointError:
-    """The error for a part of another kind than the only one of a format."""
+    """Return the error for a part of another kind than the format's only one."""
     names = kind.model_fields["kind"].default, type(part).model_fields["kind"].default
     cause = f"only kind {names[0]} can be written here, and this is {names[1]}"
     return CheckpointError(place, cause, "change the specification or export to another family")

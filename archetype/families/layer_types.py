@@ -1,6 +1,6 @@
-"""Windows in published configurations: which layers see the whole text and which only their neighbourhood.
+"""Windows in published configurations: which layers attend in full and which within a window.
 
-And the positions of each.
+Also the positions of both.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def read_patterns(
     config: Config, num_layers: int, window: int | None, default: Callable[[int], str]
 ) -> tuple[Pattern, ...]:
-    """The pattern of each layer, by `layer_types`; where a file has none, by its library's rule for layer i."""
+    """Return the pattern of each layer from `layer_types`; by default from the library's rule for layer i."""
     types = config.get("layer_types")
     types = [default(i) for i in range(num_layers)] if types is None else types
     if not isinstance(types, list) or len(types) != num_layers:
@@ -31,7 +31,7 @@ def read_patterns(
 
 
 def write_patterns(model: Decoder | Encoder) -> dict[str, Any]:
-    """`layer_types` and the width of the windows; None where there is none."""
+    """Return `layer_types` and the width of the windows; None without windows."""
     patterns = [block.mixer.pattern for block in model.layers if isinstance(block.mixer, Attention)]
     widths = [pattern.size for pattern in patterns if isinstance(pattern, Window)]
     types = [SLIDING if isinstance(pattern, Window) else FULL for pattern in patterns]
@@ -41,14 +41,14 @@ def write_patterns(model: Decoder | Encoder) -> dict[str, Any]:
 def read_positions(
     config: Config, head_dim: int, context_length: int, thetas: dict[str, float], scaled: tuple[str, ...]
 ) -> dict[str, Rotary]:
-    """The positions of each type of layers, in the spellings of transformers 4 and 5.
+    """Return the positions of each type of layer, as spelled by transformers 4 or 5.
 
     Args:
-        config: with `rope_parameters` by type, and perhaps a `rope_scaling` of older files.
-        head_dim: features of a head, all of which are turned.
+        config: with `rope_parameters` by type, and possibly a `rope_scaling` of older files.
+        head_dim: features of a head, all of them rotated.
         context_length: in tokens.
-        thetas: of each type, where its section has none.
-        scaled: the types that `rope_scaling` is of.
+        thetas: of each type whose section has none.
+        scaled: the types to which `rope_scaling` applies.
     """
     sections = config.get("rope_parameters") or {}
     if not isinstance(sections, dict) or not sections.keys() <= {FULL, SLIDING}:
@@ -58,12 +58,12 @@ def read_positions(
         values = {"rope_parameters": sections.get(kind), "rope_scaling": scaling if kind in scaled else None}
         positions[kind] = read_rotary(Config(values, config.place), head_dim, context_length, theta)
         if positions[kind].dim is not None:
-            raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
+            raise config.error("partial_rotary_factor", "this format rotates whole heads", "remove it")
     return positions
 
 
 def write_positions(model: Decoder | Encoder) -> dict[str, Any]:
-    """As `write_patterns`, and `rope_parameters` of each type that a layer has."""
+    """Return the keys of `write_patterns` and `rope_parameters` of each type of layer present."""
     mixers = [expect_kind(Attention, block.mixer, "layers[*].mixer") for block in model.layers]
     windows, sections = write_patterns(model), {}
     for mixer, kind in zip(mixers, windows["layer_types"], strict=True):

@@ -1,4 +1,4 @@
-"""LLaMA, Llama 2, 3, 3.1 and 3.2 (Touvron 2023, Dubey 2024), as transformers' `llama` writes them."""
+"""LLaMA, Llama 2, 3, 3.1 and 3.2 (Touvron 2023, Dubey 2024); format: transformers' `llama`."""
 
 from functools import partial
 from operator import itemgetter
@@ -50,13 +50,13 @@ def llama(
     std: float = 0.02,
     **model: Any,
 ) -> Decoder:
-    """A decoder of Llama's design, and what those that follow it change.
+    """Build a decoder of Llama's design, with the settings in which its descendants differ.
 
     Args:
-        num_layers: how many; the other sizes are as in `spec.Attention`, `spec.GatedMLP` and `spec.Decoder`.
-        patterns: of the layers in turn.
-        unit_offset: the weights of norms are learned around one.
-        sandwich: norms stand on both sides of attention and feed-forward parts.
+        num_layers: the other sizes are as in `spec.Attention`, `spec.GatedMLP` and `spec.Decoder`.
+        patterns: cycled over the layers.
+        unit_offset: whether norms multiply by 1 + weight.
+        sandwich: whether norms stand before and after each part.
         attention: further fields of `spec.Attention`.
         model: further fields of `spec.Decoder`, and the `softcap` of its head.
     """
@@ -81,26 +81,26 @@ def llama(
 
 
 def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, rereads: bool = False) -> Converted:
-    """Rotary positions.
+    """Row of rotary positions.
 
     Args:
         theta: the library's default.
-        whole: whether the format turns whole heads.
-        trained: the library's default for the length of the context that was trained first (absent: it has none).
-        rereads: whether its class reads a text that outgrows that context anew.
+        whole: whether the format always rotates whole heads.
+        trained: the library's default for the context length of first training (absent: none).
+        rereads: whether the class recomputes a sequence when it outgrows that context.
     """
 
     def read(config: Config, values: Values) -> Values:
         position = read_rotary(config, values["head_dim"], values["context_length"], theta, trained, rereads)
-        if whole and position.dim is not None:  # transformers turns whole heads here, whatever the file says
-            raise config.error("partial_rotary_factor", "this format turns whole heads", "remove it")
+        if whole and position.dim is not None:  # transformers rotates whole heads here and ignores the key
+            raise config.error("partial_rotary_factor", "this format rotates whole heads", "remove it")
         return {"position": position}
 
     def write(model: Decoder) -> dict[str, Any]:
         mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
         heads, position = mixer.sizes(model.d_model), mixer.position
         if whole and heads.rotary_dim != heads.head_dim:
-            cause = "this format turns whole heads"
+            cause = "this format rotates whole heads"
             raise CheckpointError("layers[0].mixer.position.dim", cause, "export to another family")
         rotary = expect_kind(Rotary, position, "layers[0].mixer.position")
         return {"rope_parameters": write_rotary(rotary, heads.head_dim)}
@@ -111,9 +111,9 @@ def rotary_keys(theta: float, whole: bool = True, trained: int | None = None, re
 def design_keys(
     theta: float = 10_000.0, feedforward: str = "block.feedforward", rotary: bool = True, **defaults: Any
 ) -> tuple[Row, ...]:
-    """The keys that every format of Llama's kind has; `theta` and `defaults` are its library's.
+    """Return the keys shared by all formats of Llama's kind; `theta` and `defaults` are its library's.
 
-    `feedforward` is the path of the part that has the inner width; without `rotary` the format says positions itself.
+    `feedforward` is the path of the part with the inner width; without `rotary`, the format adds its own positions.
     """
     rows: tuple[Row, ...] = (
         Key("hidden_size", "d_model", 4096),
@@ -133,7 +133,7 @@ def design_keys(
     return with_defaults(rows, **defaults)
 
 
-# The only kinds of parts that a format of Llama's kind has.
+# The only kinds of parts in a format of Llama's kind.
 PARTS: dict[str, type[Spec]] = {
     "final_norm": RMSNorm,
     "block.mixer": Attention,
@@ -141,7 +141,7 @@ PARTS: dict[str, type[Spec]] = {
     "block.feedforward": GatedMLP,
 }
 KEYS = ConfigTable(llama, (
-    ignored("pretraining_tp"),  # a way to split the products, not another result
+    ignored("pretraining_tp"),  # splits products without changing the result
     *design_keys(),
     Key("hidden_act", "activation", "silu"),
     Key("attention_bias", "attention_bias", False),
@@ -149,7 +149,7 @@ KEYS = ConfigTable(llama, (
 ), parts=PARTS)  # fmt: skip
 
 
-# What lies around the feed-forward parts is alike in all formats of this kind.
+# What surrounds the feed-forward parts is the same in all formats of this kind.
 FRAME = weight_rules("""
     model.embed_tokens                          embedding.token
     model.layers.{i}.self_attn.{q,k,v,o}_proj   blocks.{i}.mixer.{q,k,v,o}
@@ -202,6 +202,6 @@ PRESETS = {
     **tiny(llama, {"llama-tiny": dict(num_layers=2, num_heads=4, num_kv_heads=2, d_ff=172)}),
 }  # fmt: skip
 
-INV_FREQ = (r".*rotary_emb\.inv_freq",)  # a table that old files hold
+INV_FREQ = (r".*rotary_emb\.inv_freq",)  # a buffer in old files
 FORMAT = Format("llama", "LlamaForCausalLM", KEYS, RULES, "model.", INV_FREQ, class_heads=OF_PREFIXED_SPANS)
 FAMILY = Family("llama", PRESETS, FORMAT)

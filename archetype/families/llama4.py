@@ -1,4 +1,4 @@
-"""Llama 4 (Meta 2025): chunks with rotary positions, whole layers without any, and experts whose inputs are weighed."""
+"""Llama 4 (Meta 2025): chunks with rotary positions, full layers without any, and experts with weighted inputs."""
 
 from typing import Any
 
@@ -20,15 +20,13 @@ LONG = Llama3Scaling(factor=8.0, low_frequency_factor=1.0, high_frequency_factor
 def llama4(
     *, num_experts: int, experts_every: int, qk_norm: bool, scaling: RotaryScaling, context_length: int, name: str = ""
 ) -> Decoder:
-    """A decoder of Llama 4's design, of the part that reads text.
+    """Build the text decoder of Llama 4's design.
 
     Args:
-        num_experts: of each layer with experts.
-        experts_every: every so many layers, one has experts; the others are dense.
-        qk_norm: whether queries and keys that rotate are normalized afterwards.
-        scaling: of the rotary positions.
+        num_experts: in each layer with experts.
+        experts_every: one of this many layers has experts; the others are dense.
+        qk_norm: whether rotated queries and keys are then normalized.
         context_length: in tokens.
-        name: of the model.
     """
     sizes: dict[str, Any] = {"vocab_size": 202_048, "context_length": context_length, "name": name}
     model = llama(
@@ -52,7 +50,7 @@ def llama4(
     ))  # fmt: skip
 
 
-# Files of the type are read by their tensors, as those of a family that is not registered.
+# Files of the type are inferred from their tensors, as if the family were unregistered.
 FAMILY = Family("llama4", presets("Meta 2025; meta-llama/Llama-4-* config.json, the part that reads text", llama4, {
     "llama-4-scout": dict(num_experts=16, experts_every=1, qk_norm=True, scaling=LONG, context_length=10_485_760),
     "llama-4-maverick": dict(num_experts=128, experts_every=2, qk_norm=False, scaling=NoScaling(),

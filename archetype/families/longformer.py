@@ -1,4 +1,4 @@
-"""Longformer (Beltagy 2020): RoBERTa with a window and global tokens; as transformers' `longformer` writes it."""
+"""Longformer (Beltagy 2020): RoBERTa with a window and global tokens; format: transformers' `longformer`."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,9 +25,9 @@ def longformer(
     num_token_types: int = 1,
     **design: Any,
 ) -> Encoder:
-    """An encoder of Longformer's design; the global tokens have projections of their own; `design` is as in `bert`.
+    """Build an encoder of Longformer's design; global tokens have projections of their own; `design` as in `bert`.
 
-    `windows` are the layers' in turn, both sides together.
+    `windows` are cycled over the layers and count both sides.
     """
     return roberta(
         vocab_size=vocab_size,
@@ -60,11 +60,11 @@ def _write_windows(model: Encoder) -> dict[str, Any]:
     return {"attention_window": [pattern.size for pattern in patterns]}
 
 
-# No key says which tokens are global: transformers asks with every text. Here it is the first, as in the paper's
-# classification of texts.
+# No key names the global tokens: transformers takes them as an input. Here it is the first token, as for the paper's
+# text classification.
 KEYS: tuple[Row, ...] = (
     *BODY_KEYS,
-    HeadRow(spans=False),  # with these, the whole question is global
+    HeadRow(spans=False),  # for spans, all tokens of the question are global
     ignored("onnx_export", "ignore_attention_mask"),
     Expected("attention_mode", "longformer", "another attention of the authors' own program"),
     POSITIONS,

@@ -1,4 +1,4 @@
-"""Mamba (Gu 2023), and Mamba on bytes (Wang 2024); as transformers' `mamba` writes it."""
+"""Mamba (Gu 2023), and Mamba on bytes (Wang 2024); format: transformers' `mamba`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ from archetype.parts.mamba.spec import Mamba
 from archetype.parts.norm.spec import RMSNorm
 from archetype.roles.mixer import Mixer
 
-TRAINED = 2048  # tokens: a published configuration has no word for it
+TRAINED = 2048  # tokens; a published configuration has no key for it
 
 
 def mamba(
@@ -32,9 +32,9 @@ def mamba(
     kind: Callable[..., Mixer] = Mamba,
     **mixer: Any,
 ) -> Decoder:
-    """State spaces of one kind alone, without feed-forward parts; `mixer` is as in `spec.Mamba`.
+    """Build a decoder of state-space layers only, without feed-forward parts; `mixer` is as in `spec.Mamba`.
 
-    `context_length` is the length in training, and no bound.
+    `context_length` is the length in training, not a limit.
     """
     norm = RMSNorm(eps=eps)
     block = Block(wiring=PreNorm(norm=norm), mixer=kind(**mixer))
@@ -43,7 +43,7 @@ def mamba(
 
 
 def unless_automatic(rank: int | None, values: Values) -> int | None:
-    """None where the rank is the one that follows from the width."""
+    """Return None if the rank is the default for the width."""
     return None if rank == -(-values["d_model"] // 16) else rank
 
 
@@ -51,19 +51,19 @@ def _check_rank(config: Config, name: str, default: Any) -> Any:
     return None if config.get(name, "auto") == "auto" else config.size(name)
 
 
-STATE_SPACE = (  # the keys that both kinds share
+STATE_SPACE = (  # keys shared by Mamba and Mamba-2
     Key("conv_kernel", "conv_kernel", 4),
     Key("use_conv_bias", "conv_bias", True, check=Config.flag),
     Key("use_bias", "bias", False, check=Config.flag),
     Key("time_step_min", "dt_min", 0.001, check=Config.positive),
     Key("time_step_max", "dt_max", 0.1, check=Config.positive),
-    # written for ourselves: transformers keeps it and does not read it
+    # our own key: transformers keeps it but does not read it
     Key("max_position_embeddings", "context_length", TRAINED),
     Key("layer_norm_epsilon", "eps", 1e-5),
     Key("initializer_range", "std", 0.1),
 )
 KEYS = ConfigTable(mamba, (
-    # of the authors' own program and of ways to compute: they follow from other keys, or change no result
+    # of the authors' own program and of computation: they follow from other keys, or change no result
     ignored("d_model", "d_inner", "n_layer", "ssm_cfg", "rms_norm", "fused_add_norm", "pad_vocab_size_multiple",
         "residual_in_fp32", "rescale_prenorm_residual", "time_step_init_scheme", "time_step_floor", "time_step_scale",
         "use_mambapy", "use_associative_scan", "layer_types"),
@@ -107,7 +107,7 @@ FAMILY = Family("mamba", {
     }),
     **tiny(mamba, {
         "mamba-tiny": dict(num_layers=2),
-        # bytes make long texts, which cost a state space no more
+        # texts of bytes are long, at no greater cost for each byte in a state space
         "mambabyte-tiny": dict(num_layers=2, context_length=512),
     }),
 }, Format("mamba", "MambaForCausalLM", KEYS, RULES, "backbone.", class_heads={}))  # fmt: skip

@@ -1,4 +1,4 @@
-"""MiniMax-M2 (MiniMax 2025): full attention, and 256 narrow experts that a sigmoid chooses."""
+"""MiniMax-M2 (MiniMax 2025): full attention, and 256 narrow experts with sigmoid routing."""
 
 from archetype.families.family import Family, presets
 from archetype.families.llama import llama
@@ -12,7 +12,7 @@ from archetype.parts.router.spec import SigmoidRouter
 def minimax_m2(
     *, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, expert_d_ff: int, name: str = ""
 ) -> Decoder:
-    """A decoder of MiniMax-M2's design: queries and keys have a norm over all heads, half of each head turns."""
+    """Build a decoder of MiniMax-M2's design: norms over all queries and keys, half of each head is rotated."""
     norm = RMSNorm(eps=1e-6)
     dense = llama(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=128,
@@ -23,6 +23,6 @@ def minimax_m2(
     return with_experts(dense, num_experts=256, experts_per_token=8, router=router, balance_loss=0.001)
 
 
-# Without the layers that predict further tokens.
+# The layers that predict further tokens are not included.
 FAMILY = Family("minimax_m2", presets("MiniMax 2025; MiniMaxAI/MiniMax-M2 config.json", minimax_m2,
     {"minimax-m2": dict(num_layers=62, d_model=3072, num_heads=48, num_kv_heads=8, expert_d_ff=1536)}))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Mistral 7B (Jiang 2023): Llama with a sliding window; as transformers' `mistral` writes it."""
+"""Mistral 7B (Jiang 2023): Llama with a sliding window; format: transformers' `mistral`."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from archetype.parts.pattern.spec import Full, Window
 
 
 def mistral(*, window: int | None = 4096, context_length: int = 32_768, **design: Any) -> Decoder:
-    """A decoder of Mistral's design; `design` is as in `llama`."""
+    """Build a decoder of Mistral's design; `design` as in `llama`."""
     pattern = Full() if window is None else Window(size=window)
     return llama(context_length=context_length, patterns=(pattern,), **design)
 
 
 def window_size(model: Decoder) -> int | None:
-    """The width of the first layer's window; None where it has none."""
+    """Return the width of the first layer's window; None without one."""
     mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
     return mixer.pattern.size if isinstance(mixer.pattern, Window) else None
 

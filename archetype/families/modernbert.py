@@ -1,6 +1,6 @@
-"""ModernBERT (Warner 2024): rotary positions, gated networks, and windows between layers that see the whole text.
+"""ModernBERT (Warner 2024): rotary positions, gated feed-forward parts, windows between layers of full attention.
 
-As transformers' `modernbert` writes it.
+Format: transformers' `modernbert`.
 """
 
 from typing import Any
@@ -62,18 +62,18 @@ def modernbert(
     std: float = 0.02,
     **model: Any,
 ) -> Encoder:
-    """An encoder of ModernBERT's design, by default with the head that names hidden tokens.
+    """Build an encoder of ModernBERT's design, by default with a head for masked tokens.
 
     The embedding ends with a norm, so the first layer's attention has none.
 
     Args:
-        num_layers: how many; the other sizes are as in `spec.Attention`, `spec.GatedMLP` and `spec.Encoder`.
-        patterns: of the layers in turn.
-        position: of layers that see the whole text.
+        num_layers: the other sizes are as in `spec.Attention`, `spec.GatedMLP` and `spec.Encoder`.
+        patterns: cycled over the layers.
+        position: of layers with full attention.
         local_position: of layers with a window.
-        norm_bias: whether norms add a bias.
-        head: what is answered (absent: hidden tokens).
-        tied: whether the head reads the table of the embedding.
+        norm_bias: whether norms have a bias.
+        head: (default: for masked tokens).
+        tied: whether the head uses the embedding's table.
         model: further fields of `spec.Encoder`.
     """
     norm = LayerNorm(eps=eps, bias=norm_bias)
@@ -125,7 +125,7 @@ POOLINGS = {"cls": "first", "mean": "mean"}
 
 
 def _read_head(config: Config, values: Values) -> Values:
-    """The head by its class: all but the bare one begin with a layer and its norm."""
+    """Return the head by its class; all but the bare class begin with a layer and its norm."""
     transform = HeadTransform(
         activation=config.activation("classifier_activation", "gelu"),
         norm=LayerNorm(eps=values["eps"], bias=values["norm_bias"]),
@@ -168,7 +168,7 @@ def _write_head(model: Encoder) -> dict[str, Any]:
 
 
 KEYS: tuple[Row, ...] = (
-    # ways to compute, and what this library's first files say beside keys of the same meaning
+    # settings of computation, and keys of the library's first files that duplicate others
     ignored("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index", "reference_compile",
         "repad_logits_with_grad", "initializer_cutoff_factor", "mlp_dropout", "layer_norm_eps",
         "position_embedding_type"),

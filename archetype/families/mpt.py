@@ -1,4 +1,4 @@
-"""MPT (MosaicML 2023): ALiBi, and no bias anywhere; as transformers' `mpt` writes it."""
+"""MPT (MosaicML 2023): ALiBi and no biases; format: transformers' `mpt`."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from archetype.parts.position.spec import Alibi
 
 
 def mpt(*, vocab_size: int = 50_432, context_length: int = 2048, eps: float = 1e-5, **design: Any) -> Decoder:
-    """A decoder of MPT's design; `design` is as in `standard_decoder`."""
+    """Build a decoder of MPT's design; `design` as in `standard_decoder`."""
     sizes: dict[str, Any] = dict(vocab_size=vocab_size, context_length=context_length)
     norm = LayerNorm(eps=eps, bias=False)
     return standard_decoder(norm=norm, bias=False, activation="gelu", position=Alibi(), **sizes, **design)
@@ -31,12 +31,12 @@ ATTENTION_KEYS = (
     Expected("attn_uses_sequence_id", False, "several texts in a row"),
     Expected("alibi", True, "other positions than ALiBi"),
     Expected("alibi_bias_max", 8, "other slopes"),
-    # read and never written: transformers declares it a whole number and refuses any other
+    # read but never written: transformers declares it an integer and refuses other values
     Converted(lambda config, values: {"attention_dropout": config.rate("attn_pdrop", 0.0)}, lambda model: {}),
     Key("softmax_scale", "scale", check=Config.optional_positive),
 )
 KEYS = ConfigTable(mpt, (
-    # how to compute and to begin, not what
+    # settings of computation and initialization, without effect on results
     ignored("init_device", "init_config", "embedding_fraction", "norm_type", "tokenizer_name", "verbose", "emb_pdrop",
         "learned_pos_emb"),
     Expected("expansion_ratio", 4, "another width of the feed-forward parts", path=lambda model: 4),

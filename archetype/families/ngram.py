@@ -1,4 +1,4 @@
-"""N-gram models with embeddings (Bengio 2003); with one token of the past, the bigram model."""
+"""N-gram models with embeddings (Bengio 2003), including the bigram model with one token of context."""
 
 from archetype.families.family import Family, tiny
 from archetype.models.initialization_spec import XavierInitialization
@@ -17,7 +17,7 @@ def ngram(
     context_length: int,
     activation: Activation | str = "tanh",
 ) -> NGram:
-    """A feed-forward model of the `n` newest tokens, without the direct connections that Bengio also tried."""
+    """Build a feed-forward model over the last `n` tokens, without Bengio's optional direct connections."""
     return NGram(
         name=name,
         vocab_size=vocab_size,

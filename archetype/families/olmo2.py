@@ -1,4 +1,4 @@
-"""OLMo 2 (OLMo Team 2024): norms behind each part, and of all queries and keys; as transformers' `olmo2` writes it."""
+"""OLMo 2 (OLMo Team 2024): norms after each part, and over all queries and keys; format: transformers' `olmo2`."""
 
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ def olmo2(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """A decoder of OLMo 2's design; `design` is as in `llama`."""
+    """Build a decoder of OLMo 2's design; `design` as in `llama`."""
     norm = RMSNorm(eps=eps)
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(position=position, eps=eps, attention={"qk_norm": norm, "qk_norm_over": "all"}, **sizes, **design)

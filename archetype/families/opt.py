@@ -14,9 +14,9 @@ from archetype.parts.position.spec import Learned
 
 
 def opt(*, vocab_size: int = 50_272, context_length: int = 2048, **design: Any) -> Decoder:
-    """A decoder of OPT's design; `design` is as in `standard_decoder`.
+    """Build a decoder of OPT's design; `design` as in `standard_decoder`.
 
-    The table of positions has two rows that no token has.
+    The table of positions has two unused rows.
     """
     embedding = Embedding(position=Learned(offset=2))
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
@@ -24,7 +24,7 @@ def opt(*, vocab_size: int = 50_272, context_length: int = 2048, **design: Any) 
 
 
 def narrow_opt(*, width: int, **design: Any) -> Decoder:
-    """The one size with norms behind its parts and tables of fewer features than its layers; else as `opt`."""
+    """Build OPT-350M, with post-norm and embedding tables narrower than its layers; otherwise as `opt`."""
     model = opt(wiring=PostNorm(norm=LayerNorm()), **design)
     embedding = model.embedding.replace(width=width, project_first=True)
     transform = HeadTransform(activation=NoActivation(), bias=False, width=width)

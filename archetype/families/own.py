@@ -1,6 +1,6 @@
-"""The own type of folder: config.json holds a specification, of which `archetype.hf` makes a model for transformers.
+"""Archetype's own format: config.json holds a specification, which `archetype.hf` builds for transformers.
 
-It expresses every specification. Tensors have the names that they have here, below those of the class of transformers.
+It expresses every specification. Tensors keep their names, below the prefixes of the classes of `archetype.hf`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from archetype.models.spec import ModelSpec
 from archetype.spec.extensions import Extension
 
 MODEL_TYPE = "archetype"
-# of heads, which stand apart from the vectors that they read, and of all else
+# heads are outside the backbone in those classes; everything else is below model.network
 RULES = (
     Rule("lm_head.{name}", ("lm_head.{name}",)),
     Rule("classifier.{name}", ("classifier.{name}",)),
@@ -28,17 +28,17 @@ RULES = (
 
 
 def read_own_spec(spec: Mapping[str, Any], extensions: Sequence[Mapping[str, Any]] = ()) -> ModelSpec:
-    """The specification of a configuration.
+    """Return the specification of a configuration.
 
     Args:
         spec: as plain data.
-        extensions: files with parts from outside that it needs: `name`, `sha256` and `kinds`.
+        extensions: the extension files that it needs: `name`, `sha256` and `kinds`.
 
     Raises:
-        SpecError: the data is wrong, or a part from outside is not registered; nothing is ever loaded by itself.
+        SpecError: the data is invalid, or an extension is not registered; none is ever loaded automatically.
 
     Warns:
-        ChangedExtension: an extension is not the file that it was.
+        ChangedExtension: an extension file has changed.
     """
     try:
         needed = [Extension.model_validate(extension) for extension in extensions]
@@ -50,7 +50,7 @@ def read_own_spec(spec: Mapping[str, Any], extensions: Sequence[Mapping[str, Any
 
 
 def architecture_of(model: ModelSpec) -> str:
-    """The class of `archetype.hf` that does what a model does."""
+    """Return the class of `archetype.hf` for a model."""
     if model.continues_text:
         return "ArchetypeForCausalLM"
     if model.reads_source:
@@ -65,35 +65,35 @@ def architecture_of(model: ModelSpec) -> str:
 
 
 class SpecificationKeys:
-    """The keys of such a config.json, which say nothing but the specification."""
+    """The keys of such a config.json, which hold only the specification."""
 
     def read(self, config: Config) -> ModelSpec:
-        """The specification that stands there."""
+        """Return the specification in the file."""
         data, extensions = config.get("spec"), config.get("extensions") or []
         config.get("tie_word_embeddings")  # a head that shares the table has no weights of its own
         if not isinstance(data, dict) or not isinstance(extensions, list):
-            raise config.error("spec", "is no specification", "is the file whole?")
+            raise config.error("spec", "is no specification", "is the file complete?")
         return read_own_spec(data, extensions)
 
     def write(self, model: ModelSpec) -> dict[str, Any]:
-        """The specification as plain data."""
+        """Return the specification as plain data."""
         return {"spec": model.dump(), "is_encoder_decoder": model.reads_source}
 
     def misfits(self, model: ModelSpec) -> list[CheckpointError]:
-        """None: every kind has a word."""
+        """Return no errors: every kind can be expressed."""
         return []
 
 
 class OwnFormat(Format):
-    """A format in which nothing is inexpressible, heads for classes neither."""
+    """A format that expresses every specification, classification heads included."""
 
     def rules_for(self, model: ModelSpec) -> tuple[Rule, ...]:
-        """All names below those of the class; without a head, those of the vectors' class alone."""
+        """Return the names below those of the class; without a head, those of the backbone's class alone."""
         is_bare = model.without_sentence_head().head.is_absent
         return (replace(RULES[-1], hf="network.{name}"),) if is_bare else RULES
 
     def spec_from(self, config: dict[str, Any], place: str = "config.json") -> ModelSpec:
-        """The specification that a config.json holds."""
+        """Return the specification that a config.json holds."""
         reader = Config(config, place)
         model = self.keys.read(reader)
         reader.finish()

@@ -1,4 +1,4 @@
-"""Pairs of Transformers in other types of transformers: a row each says in what they depart from Marian or T5."""
+"""Encoder-decoders under other types of transformers: one row each with its differences from Marian or T5."""
 
 from collections.abc import Callable
 from functools import partial
@@ -47,15 +47,15 @@ def transformer_pair(
     head: Head | None = None,
     **design: Any,
 ) -> EncoderDecoder:
-    """A pair of Transformers that share a table of tokens; `design` is as in `marian`.
+    """Build an encoder-decoder with a shared token table; `design` as in `marian`.
 
     Args:
-        position: vectors that are added; learned ones are of each side.
-        embedding_norm: a norm of the sum, of each side.
-        norm_first: the target's stands before positions are added.
-        pre_norm: norms stand before each part, and behind the last layer.
-        logits_bias: a bias is added to the logits.
-        head: of another kind than that of tokens.
+        position: vectors that are added; learned ones are separate for each side.
+        embedding_norm: whether each side normalizes the embedding.
+        norm_first: whether the decoder normalizes before positions are added.
+        pre_norm: whether norms stand before each part and after the last layer.
+        logits_bias: whether the logits have a bias.
+        head: (default: over the vocabulary).
         design: further arguments of `marian`.
     """
     pair = marian(**design)
@@ -73,9 +73,9 @@ def _pre_norm(stack: Stack) -> Stack:
 
 
 def m2m(*, offset: int, d_model: int, **design: Any) -> EncoderDecoder:
-    """A pre-norm pair whose positions are counted from the number after padding's (Fan 2020).
+    """Build a pre-norm pair whose positions start after the padding id (Fan 2020).
 
-    The exponents of the waves run from 0 to 1 inclusive, as in tensor2tensor.
+    The exponents of the wavelengths run from 0 to 1 inclusive, as in tensor2tensor.
     """
     half = max(d_model // 2, 2)
     waves = Sinusoidal(theta=10_000.0 ** (half / (half - 1)), interleaved=False, offset=offset)
@@ -83,7 +83,7 @@ def m2m(*, offset: int, d_model: int, **design: Any) -> EncoderDecoder:
 
 
 def _read_class(config: Config, values: Values) -> Values:
-    """The head for classes; or a bias of the logits, which a file that was saved without the head lacks."""
+    """Return the classification head, or whether the logits have a bias, which a file saved without a head lacks."""
     ending = head_named(config, "ForConditionalGeneration", TEXTS, BARE)
     head = read_pair_classes(config) if ending == TEXTS else None
     return {"logits_bias": ending == "ForConditionalGeneration", "head": head}
@@ -99,7 +99,7 @@ def _write_padding(model: EncoderDecoder) -> dict[str, Any]:
     return {"pad_token_id": max(offset - 1, 0)}
 
 
-# keys of fairseq's program, which these classes do not read
+# keys of fairseq that these classes do not read
 FAIRSEQ = ignored("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits",
     "static_position_embeddings", "force_bos_token_to_be_generated", "output_past")  # fmt: skip
 KEYS: tuple[Row, ...] = (
@@ -114,7 +114,7 @@ M2M_KEYS: tuple[Row, ...] = (
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """One table of tokens, and of positions and norms one for each side."""
+    """Return the weight rules, with one token table, and positions and norms for each side."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     return (
         rule("model.shared.weight", "embedding.token.weight"),
@@ -135,7 +135,7 @@ def pair_format(
     keys: tuple[Row, ...] = KEYS,
     has_classes: bool = False,
 ) -> Format:
-    """The format of a type, whose classes begin with `name`, and of which one may be for classes of texts."""
+    """Build the format of a type whose class names begin with `name`, optionally with one for text classification."""
 
     def architecture(model: ModelSpec) -> str:
         head = expect_kind(EncoderDecoder, model, "kind").head

@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4 (Abdin 2024, Abdin 2024b): Mistral with joint projections; as transformers' `phi3` writes them."""
+"""Phi-3 and Phi-4 (Abdin 2024, Abdin 2024b): Mistral with joint projections; format: transformers' `phi3`."""
 
 from functools import partial
 from typing import Any
@@ -18,18 +18,18 @@ from archetype.parts.position.spec import Rotary
 def phi3(*, vocab_size: int = 32_064, context_length: int = 4096, window: int | None = 2047, **design: Any) -> (
     Decoder
 ):  # fmt: skip
-    """A decoder of Phi-3's design; `design` is as in `llama`."""
+    """Build a decoder of Phi-3's design; `design` as in `llama`."""
     return mistral(vocab_size=vocab_size, context_length=context_length, window=window, **design)
 
 
 def _trained(model: Decoder) -> int:
-    """Tokens of the context that was trained first."""
+    """Return the context length of first training, in tokens."""
     position = value_at(model, "block.mixer.position")
     return int(getattr(position.scaling, "original_context_length", model.context_length))
 
 
 KEYS = ConfigTable(phi3, (
-    ignored("resid_pdrop", "embd_pdrop"),  # only of training
+    ignored("resid_pdrop", "embd_pdrop"),  # only in training
     Expected("attention_bias", False, "biases"),
     *design_keys(rotary=False, vocab_size=32_064, hidden_size=3072, intermediate_size=8192,
         max_position_embeddings=4096, rms_norm_eps=1e-5),

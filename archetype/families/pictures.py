@@ -1,4 +1,4 @@
-"""Encoders of pictures that other types of transformers spell: a row each says in what they depart from ViT."""
+"""Image encoders under other types of transformers: one row each with its differences from ViT."""
 
 from functools import partial
 

@@ -1,9 +1,9 @@
-"""Published layers that predict the tokens after the next, as `further_tokens` of a decoder.
+"""Published layers that predict the tokens after the next, read as `further_tokens` of a decoder.
 
-No paper's equation says how a file orders the columns of the projection that reads an embedding and a hidden vector.
-The programs that run the published weights do, and agree with each other (vLLM's `deepseek_mtp.py`, `glm4_moe_mtp.py`,
-`qwen3_next_mtp.py` and `mimo_mtp.py`; SGLang's `deepseek_nextn.py` and `qwen3_next_mtp.py`): the embedding comes first,
-in MiMo the hidden vector. All give the layer the vector that the head reads, and normalize it and the embedding apart.
+No paper says in which order a file's projection reads the embedding and the hidden vector. The programs that run the
+published weights agree (vLLM's `deepseek_mtp.py`, `glm4_moe_mtp.py`, `qwen3_next_mtp.py` and `mimo_mtp.py`; SGLang's
+`deepseek_nextn.py` and `qwen3_next_mtp.py`): the embedding comes first, except in MiMo, where the hidden vector does.
+All pass the layer the vector that the head reads, and normalize it and the embedding separately.
 """
 
 import re
@@ -17,7 +17,7 @@ from archetype.models.decoder.spec import Decoder
 from archetype.models.further_tokens.spec import FurtherTokens
 from archetype.spec.base import inside
 
-# Tables of the model that a file repeats in such a layer, and whose they are.
+# Tables of the model that a file repeats in such a layer, and the parameters that they repeat.
 TABLES = (
     (re.compile(r".*\.\d+\.embed_tokens\.weight"), "embedding.token.weight"),
     (re.compile(r".*\.\d+\.shared_head\.head\.weight"), "lm_head.weight"),
@@ -29,10 +29,10 @@ class Spelling:
     """The names of such layers.
 
     Attributes:
-        projection: a pattern of the projection's name, of which the first group is what all names of the layer begin
-            with, and the second its number, where there may be several.
-        block: what stands between that and the names of a block's tensors.
-        norms: of the hidden vector, of the embedding, and of what the block gives.
+        projection: a pattern of the projection's name; its first group is the prefix of all names of the layer, its
+            second the layer's number, where there may be several.
+        block: between that prefix and the tensor names of a block.
+        norms: of the hidden vector, of the embedding, and of the block's output.
         embedding_first: whether the projection reads the embedding before the hidden vector.
     """
 
@@ -52,11 +52,11 @@ NORMS = ("hidden_norms", "embedding_norms", "final_norms")
 
 
 class Predictions(NamedTuple):
-    """What a file's prediction layers are here.
+    """The prediction layers of a file.
 
     Attributes:
         further_tokens: the specification.
-        rules: of their tensors.
+        rules: for their tensors.
         copies: tensors that repeat a table of the model.
     """
 
@@ -66,15 +66,13 @@ class Predictions(NamedTuple):
 
 
 def read_predictions(names: Collection[str], rules: Sequence[Rule], model: Decoder) -> Predictions:
-    """The prediction layers of a file.
+    """Read the prediction layers of a file.
 
     Args:
-        names: of all its tensors.
-        rules: of the model without them.
-        model: its specification.
+        rules: of the model without these layers.
 
     Raises:
-        CheckpointError: there are none, or one of them is not as a layer of the model is.
+        CheckpointError: there are none, or one has no counterpart among the layers of the model.
     """
     spelling, layers = _layers(names)
     copies = copies_beside(names, model)
@@ -113,14 +111,14 @@ REMEDY = "load it without further_tokens"
 
 
 def copies_beside(names: Iterable[str], model: Decoder) -> dict[str, str]:
-    """The tensors that repeat a table of the model, and the parameter that each repeats."""
+    """Return the tensors that repeat a table of the model, each with the parameter that it repeats."""
     tied = model.head.shares_table
     repeated = {name: param for name in names for pattern, param in TABLES if pattern.fullmatch(name)}
     return {name: TABLES[0][1] if tied else param for name, param in repeated.items()}
 
 
 def _layers(names: Collection[str]) -> tuple[Spelling, list[str]]:
-    """How the layers are spelled, and what the names of each begin with, in their order."""
+    """Return the spelling of the layers and the prefix of each, in order."""
     for spelling in SPELLINGS:
         prefixes: Mapping[int, str] = {
             int(match[2]) if match.re.groups > 1 else 0: match[1]
@@ -129,16 +127,16 @@ def _layers(names: Collection[str]) -> tuple[Spelling, list[str]]:
         }
         if prefixes:
             return spelling, [prefixes[number] for number in sorted(prefixes)]
-    cause = "no tensors predict tokens after the next in a way that is read"
+    cause = "no prediction layers of a known form were found"
     raise CheckpointError("further_tokens", cause, REMEDY)
 
 
 def _block(
     block: list[str], prefix: str, number: int, names: Collection[str], rules: Sequence[Rule], model: Decoder
 ) -> tuple[int, list[Rule]]:
-    """The layer of the model, the last one, that has tensors of the same names as a block, and the block's rules."""
+    """Return the last layer of the model whose tensor names match a block's, and the block's rules."""
     for layer in reversed(range(len(model.layers))):
-        own = [one for one in (r.for_layer(layer) for r in rules) if one.params[0].startswith(f"blocks.{layer}.")]
+        own = [rule for rule in (r.for_layer(layer) for r in rules) if rule.params[0].startswith(f"blocks.{layer}.")]
         match = re.match(rf"(?:.*?\.)?{layer}\.", own[0].hf) if own else None
         if match is None:
             continue
@@ -147,10 +145,10 @@ def _block(
             place = f"further_tokens.blocks.{number}."
             return layer, [
                 replace(
-                    one,
-                    hf=prefix + one.hf.removeprefix(match[0]),
-                    params=tuple(place + param.removeprefix(f"blocks.{layer}.") for param in one.params),
+                    rule,
+                    hf=prefix + rule.hf.removeprefix(match[0]),
+                    params=tuple(place + param.removeprefix(f"blocks.{layer}.") for param in rule.params),
                 )
-                for one in own
+                for rule in own
             ]
     raise CheckpointError(prefix, "predicts further tokens by a block that no layer of the model is like", REMEDY)

@@ -1,4 +1,4 @@
-"""Qwen2 (Yang 2024): Llama with biases on queries, keys and values; as transformers' `qwen2` writes it."""
+"""Qwen2 (Yang 2024): Llama with biases on queries, keys and values; format: transformers' `qwen2`."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def qwen2(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """A decoder of Qwen2's design; `design` is as in `llama`."""
+    """Build a decoder of Qwen2's design; `design` as in `llama`."""
     biases = ProjectionBiases(q=True, k=True, v=True)
     return llama(context_length=context_length, position=position, eps=eps, attention_bias=biases, **design)
 

@@ -1,4 +1,4 @@
-"""Qwen3 (Qwen Team 2025): Llama with norms of queries and keys; as transformers' `qwen3` writes it."""
+"""Qwen3 (Qwen Team 2025): Llama with norms of queries and keys; format: transformers' `qwen3`."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def qwen3(
     eps: float = 1e-6,
     **design: Any,
 ) -> Decoder:
-    """A decoder of Qwen3's design; `design` is as in `llama`."""
+    """Build a decoder of Qwen3's design; `design` as in `llama`."""
     sizes: dict[str, Any] = {"head_dim": head_dim, "vocab_size": vocab_size, "context_length": context_length}
     return llama(position=position, eps=eps, attention={"qk_norm": RMSNorm(eps=eps)}, **sizes, **design)
 

@@ -1,4 +1,4 @@
-"""Qwen3's mixtures of experts (Qwen Team 2025), as transformers' `qwen3_moe` writes them."""
+"""Qwen3's mixtures of experts (Qwen Team 2025); format: transformers' `qwen3_moe`."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def qwen3_moe(
     balance_loss: float = 0.001,
     **design: Any,
 ) -> Decoder:
-    """A decoder of Qwen3's design with experts of `expert_d_ff` in every layer; `design` is as in `qwen3`."""
+    """Build a decoder of Qwen3's design with experts of `expert_d_ff` in every layer; `design` as in `qwen3`."""
     router = SoftmaxRouter(renormalize=renormalize)
     sizes: dict[str, Any] = {"num_experts": num_experts, "experts_per_token": experts_per_token}
     return with_experts(qwen3(d_ff=expert_d_ff, **design), router=router, balance_loss=balance_loss, **sizes)
@@ -36,7 +36,7 @@ EXPERT = "block.feedforward.expert"
 KEYS = ConfigTable(qwen3_moe, (
     *(row for row in design_keys(num_key_value_heads=4, vocab_size=151_936, hidden_size=2048, num_hidden_layers=24,
         max_position_embeddings=32_768) if not isinstance(row, Key) or row.argument != "d_ff"),
-    # of layers without experts, of which there are none; and what training returns
+    # keys of layers without experts, of which there are none, and of outputs in training
     ignored("intermediate_size", "output_router_logits", "max_window_layers", "sliding_window", "layer_types"),
     Expected("use_sliding_window", False, "windows"),
     Expected("decoder_sparse_step", 1, "layers without experts in between"),

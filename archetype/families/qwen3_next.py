@@ -1,4 +1,4 @@
-"""Qwen3-Next (Qwen Team 2025b): three layers of a gated delta net, then gated attention; many narrow experts."""
+"""Qwen3-Next (Qwen Team 2025b): three gated delta-net layers to one of gated attention; many narrow experts."""
 
 from archetype.families.family import Family, presets
 from archetype.families.llama import llama
@@ -13,7 +13,7 @@ from archetype.parts.router.spec import SoftmaxRouter
 
 
 def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: int, name: str = "") -> Decoder:
-    """A decoder of Qwen3-Next's design: a quarter of each head turns, weights of norms are learned around one."""
+    """Build a decoder of Qwen3-Next's design: a quarter of each head is rotated, norms multiply by 1 + weight."""
     eps = 1e-6
     dense = llama(
         num_layers=num_layers, d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=256,
@@ -26,10 +26,10 @@ def qwen3_next(*, num_layers: int, d_model: int, num_heads: int, num_kv_heads: i
         router=SoftmaxRouter(renormalize=True), balance_loss=0.001,
     )  # fmt: skip
     delta = model.layers[0].replace(mixer=GatedDeltaNet(num_heads=32, num_key_heads=16, eps=eps))
-    layers = tuple(one if layer % 4 == 3 else delta for layer, one in enumerate(model.layers))
+    layers = tuple(block if layer % 4 == 3 else delta for layer, block in enumerate(model.layers))
     return model.replace(layers=layers)
 
 
-# Without the layer that predicts a further token.
+# The layer that predicts a further token is not included.
 FAMILY = Family("qwen3_next", presets("Qwen Team 2025b; Qwen/Qwen3-Next-80B-A3B-* config.json", qwen3_next,
     {"qwen3-next-80b-a3b": dict(num_layers=48, d_model=2048, num_heads=16, num_kv_heads=2)}))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Recurrent language models: Elman's (Mikolov 2010), long short-term memory (Sundermeyer 2012), gated units."""
+"""Recurrent language models: Elman's (Mikolov 2010), LSTM (Sundermeyer 2012) and GRU."""
 
 from archetype.families.family import Family, tiny
 from archetype.models.block.spec import Block, Plain
@@ -20,7 +20,7 @@ def recurrent(
     context_length: int,
     dropout: float = 0.0,
 ) -> Decoder:
-    """Recurrences one after the other, between an embedding and the logits."""
+    """Build a decoder of stacked recurrent layers between an embedding and the logits."""
     block = Block(wiring=Plain(), mixer=mixer, dropout=dropout)
     return Decoder(
         name=name,

@@ -1,4 +1,4 @@
-"""All families by name, each imported when it is first asked for, and all presets by name."""
+"""All families by name, imported on first use, and all presets by name."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ NAMES = (
     "deepseek_v3", "mamba2", "gpt_neox", "gptj", "opt", "falcon", "palm", "roberta", "albert", "switch", "grok",
     "glm4_moe", "minimax_m2", "qwen3_next", "olmo3", "nanochat", "llama4", "gopher", "modernbert", "deberta",
 )  # fmt: skip
-# The modules that have several, each with a table of them: published types that are spellings of those above; and of
-# a type that no module can be called like.
+# Modules with a table of several families: published types that differ little from those above; and modules not
+# named like their type.
 SPELLINGS = {
     "pairs": (
         "bart", "plbart", "mvp", "mbart", "pegasus", "blenderbot", "blenderbot-small", "m2m_100", "mt5",
@@ -63,19 +63,19 @@ FAMILIES = _Families()
 
 
 def register_family(family: Family) -> Family:
-    """Add a family from outside: its folders are read and written, and its presets have names.
+    """Register an extension family: its folders can be read and written, and its presets have names.
 
     Args:
-        family: called like the `model_type` of its format.
+        family: named like the `model_type` of its format.
 
     Raises:
-        SpecError: a family of this package has the name, or the format has another.
+        SpecError: a family or preset of this name exists, or the format has another `model_type`.
     """
     if family.name in NAMES or family.name in MODULES or family.name == OWN.name:
         raise SpecError(family.name, "a family of this name is registered already", "choose another name")
     if family.published is not None and family.published.model_type != family.name:
         cause = f"its format is that of model_type {family.published.model_type}"
-        raise SpecError(family.name, cause, "call the family like it")
+        raise SpecError(family.name, cause, "name the family after it")
     if taken := sorted(family.presets.keys() & preset_facts().keys()):
         raise SpecError(taken[0], "a preset of this name is registered already", "choose another name")
     _from_outside[family.name] = family
@@ -86,30 +86,30 @@ def register_family(family: Family) -> Family:
 
 @cache
 def published() -> dict[str, Family]:
-    """The families whose published weights are read and written, by the `model_type` of their config.json."""
+    """Return the families with a published format, by the `model_type` of their config.json."""
     return {family.published.model_type: family for family in FAMILIES.values() if family.published is not None}
 
 
 def designs() -> list[str]:
-    """The types of those with presets; others spell one of these otherwise."""
+    """Return the types of families with presets; the others are variants of these."""
     return [model_type for model_type, family in published().items() if family.presets]
 
 
 @cache
 def presets() -> dict[str, tuple[Family, Preset]]:
-    """Every preset, with its family."""
+    """Return every preset with its family."""
     return {name: (family, preset) for family in FAMILIES.values() for name, preset in family.presets.items()}
 
 
 def preset(name: str) -> ModelSpec:
-    """The specification of a preset.
+    """Return the specification of a preset.
 
     Raises:
-        SpecError: there is none of that name; the nearest is named.
+        SpecError: there is none of this name; the error names the closest.
     """
     if name in preset_facts():
         return FAMILIES[preset_facts()[name].family].presets[name].make()
-    known = presets()  # one whose facts are not in the file yet
+    known = presets()  # includes presets that presets.json lacks
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         remedy = f"did you mean {close[0]}?" if close else "see `archetype list`"
@@ -118,12 +118,12 @@ def preset(name: str) -> ModelSpec:
 
 
 def family_of(config: dict[str, object], place: str = "config.json") -> Family | None:
-    """The family whose published format a config.json names; None where it is not registered.
+    """Return the family whose published format a config.json names; None if it is not registered.
 
-    The decoder of an encoder or a pair, as some publish it alone, is not registered either.
+    A decoder published without its encoder-decoder counts as unregistered, too.
 
     Raises:
-        CheckpointError: the file names none.
+        CheckpointError: the file names no family.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
@@ -144,11 +144,11 @@ KEEPS_ALL = "--format archetype-hf writes any model for transformers"
 
 
 def family_for(model: ModelSpec) -> Family:
-    """The first family whose published format can express a specification.
+    """Return the first family whose published format can express a specification.
 
     Raises:
-        CheckpointError: none can; names the nearest, whose parts are of the same kinds if there is one, and in whose
-            way the fewest fields are, and the first of these.
+        CheckpointError: none can; it names the closest: the family with the fewest inexpressible fields, if possible
+            one whose parts are of the same kinds.
     """
     lacking: dict[str, list[CheckpointError]] = {}
     for family in published().values():

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu 2019): BERT with positions that begin after padding's; as transformers' `roberta` writes it."""
+"""RoBERTa (Liu 2019): BERT with positions that start after the padding id; format: transformers' `roberta`."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from archetype.models.encoder.spec import Encoder
 from archetype.parts.embedding.spec import Embedding
 from archetype.parts.position.spec import Learned
 
-PADDING = 1  # RoBERTa's id of padding: positions are counted from the next number on
+PADDING = 1  # id of padding; positions start at the next number
 
 
 def roberta(*, offset: int = PADDING + 1, **design: Any) -> Encoder:
-    """An encoder of RoBERTa's design; `design` is as in `bert`."""
+    """Build an encoder of RoBERTa's design; `design` as in `bert`."""
     return bert(position=Learned(offset=offset), head_activation="gelu", **design)
 
 
 def _read_positions(config: Config, values: Values) -> Values:
-    """Positions are counted from the number after padding's, and the table has rows for those before as well."""
+    """Return the offset of positions, which start after the padding id; the table also has rows for those before."""
     offset = config.count("pad_token_id", PADDING) + 1
     if (context_length := values["context_length"] - offset) < 1:
         raise config.error("max_position_embeddings", "leaves no position beyond that of padding", "fix the file")

@@ -1,4 +1,4 @@
-"""How the tensors of a published file and the parameters of a model correspond: one table, read in both directions."""
+"""Correspondence of a published file's tensors and a model's parameters: one table, used to read and to write."""
 
 import re
 from collections import Counter
@@ -15,15 +15,15 @@ class Rule:
     """One tensor of a file and the parameters that it holds, concatenated along their first axis.
 
     Attributes:
-        hf: name of the tensor in the file; `{i}` stands for a layer's number, `{e}` for an expert's, `{name}`
-            for the rest of the name of every parameter that no rule before this one has taken.
+        hf: name of the tensor in the file; `{i}` stands for a layer's number, `{e}` for an expert's, `{name}` for the
+            rest of the name of every parameter that no earlier rule covers.
         params: names of the parameters of the model; `{i}` stands for a layer's number.
-        transposed: the file keeps the matrix, or each of a stack, as (inputs, outputs), where a parameter is (outputs,
+        transposed: whether the file stores the matrix, or each of a stack, as (inputs, outputs) instead of (outputs,
             inputs).
-        expert: whose the tensor is, where one parameter holds all experts and the file has a tensor for each.
-        heads: the parameters are interleaved head by head: the first head's rows of each, then the second's.
-        shape: of the tensor in the file, where it keeps a parameter's numbers in the same order and another shape.
-        swapped: the file has the two halves of each row in the other order.
+        expert: number of the expert, if the file has a tensor for each and the model one parameter for all.
+        heads: number of interleaved groups of rows: the first head's rows of each parameter, then the second's, ...
+        shape: of the tensor in the file, if it differs from the parameter's.
+        swapped: whether the halves of each row are in the other order in the file.
     """
 
     hf: str
@@ -35,38 +35,37 @@ class Rule:
     swapped: bool = False
 
     def for_layer(self, layer: int) -> "Rule":
-        """The rule for one layer."""
+        """Return the rule for one layer."""
         params = tuple(name.replace("{i}", str(layer)) for name in self.params)
         return replace(self, hf=self.hf.replace("{i}", str(layer)), params=params)
 
     def for_expert(self, expert: int) -> "Rule":
-        """The rule for one expert."""
+        """Return the rule for one expert."""
         return replace(self, hf=self.hf.replace("{e}", str(expert)), expert=expert)
 
     def shape_in(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of this rule's part of a parameter: one expert's, or all of it."""
+        """Return the shape of the part of a parameter that the rule covers: one expert's, or all of it."""
         return shape if self.expert is None else shape[1:]
 
 
 def rule(hf: str, *params: str, transposed: bool = False, heads: int = 1, shape: tuple[int, ...] | None = None) -> Rule:
-    """Shorthand for a `Rule`."""
+    """Return a `Rule`."""
     return Rule(hf, params, transposed, heads=heads, shape=shape)
 
 
 def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[Rule, ...]:
-    """The rules of a table, with what a file calls a part on each line, and the name of the part here.
+    """Return the rules of a table; each line has the file's name of a part and the name here.
 
-    A line stands for a weight and a bias, which fall away where the model has none; after `=` stands a tensor without
-    such a suffix. Alternatives in braces go together on both sides; those on the right alone lie in one tensor:
+    A line stands for a weight and a bias, which are dropped if the model has none; after `=`, for a tensor without such
+    a suffix. Alternatives in braces correspond one to one; braces on the right alone are parameters of one tensor:
 
         model.layers.{i}.self_attn.{q,k,v,o}_proj   blocks.{i}.mixer.{q,k,v,o}
         transformer.h.{i}.attn.c_attn               blocks.{i}.mixer.{q,k,v}
         backbone.layers.{i}.mixer.{A_log,D}       = blocks.{i}.mixer.{A_log,D}
 
     Args:
-        table: the lines.
-        transposed: the file keeps these matrices as (inputs, outputs).
-        heads: of all that lie in one tensor, as in `Rule`.
+        transposed: whether the file stores these matrices as (inputs, outputs).
+        heads: of all parameters in one tensor, as in `Rule`.
     """
     rules = []
     for hf, *equals, param in filter(None, map(str.split, table.splitlines())):
@@ -79,32 +78,30 @@ def weight_rules(table: str, transposed: bool = False, heads: int = 1) -> tuple[
 
 
 def _alternatives(hf: str, param: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The names of a line, of all its alternatives."""
+    """Yield the names of a line for each of its alternatives."""
     left, right = ALTERNATIVES.search(hf), ALTERNATIVES.search(param)
     params = [param] if right is None else [param.replace(right[0], name, 1) for name in right[1].split(",")]
     if left is None:
         yield hf, tuple(params)
     else:
-        for name, one in zip(left[1].split(","), params, strict=True):
-            yield from _alternatives(hf.replace(left[0], name, 1), one)
+        for name, name_here in zip(left[1].split(","), params, strict=True):
+            yield from _alternatives(hf.replace(left[0], name, 1), name_here)
 
 
 def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Rule]:
-    """The rules of one model: layers and experts filled in, and only what the model has.
+    """Return the rules of one model, for all its layers and experts and only for its parameters.
 
     Args:
-        rules: of the family.
-        num_layers: of the model.
         shapes: of each of its parameters.
 
     Raises:
-        CheckpointError: a parameter has no rule, or more than one.
+        CheckpointError: a parameter has no rule or more than one.
     """
     all_rules: list[Rule] = []
     for template in rules:
         if "{name}" in template.hf:
-            taken = {name for one in all_rules for name in one.params}
-            all_rules += [one for one in _for_each_name(template, shapes) if taken.isdisjoint(one.params)]
+            taken = {name for earlier in all_rules for name in earlier.params}
+            all_rules += [further for further in _for_each_name(template, shapes) if taken.isdisjoint(further.params)]
         else:
             all_rules += _fill_in(template, num_layers, shapes)
     model_rules = [r for r in all_rules if any(name in shapes for name in r.params)]
@@ -115,12 +112,12 @@ def for_model(rules: Iterable[Rule], num_layers: int, shapes: Mapping[str, tuple
         raise CheckpointError(orphans[0], "the family's format has no place for this parameter", "use another family")
     twice = sorted(name for (name, _), count in uses.items() if count > 1)
     if twice:
-        raise CheckpointError(twice[0], "two weight rules claim this parameter", "this is a mistake in the family")
+        raise CheckpointError(twice[0], "two weight rules claim this parameter", "this is a bug in the family")
     return model_rules
 
 
 def _for_each_name(template: Rule, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Rule]:
-    """A rule for each parameter whose name begins as the template's does."""
+    """Yield a rule for each parameter with the template's prefix."""
     (beginning,) = (param.removesuffix("{name}") for param in template.params)
     for param in shapes:
         if param.startswith(beginning):
@@ -128,10 +125,10 @@ def _for_each_name(template: Rule, shapes: Mapping[str, tuple[int, ...]]) -> Ite
 
 
 def check_all_used(rules: list[Rule], tensors: Iterable[str], ignored: Iterable[str]) -> None:
-    """Check that every tensor of the file is used exactly once.
+    """Check that every tensor of the file is used.
 
     Raises:
-        CheckpointError: names the tensors that are missing, or those that no rule uses.
+        CheckpointError: names the missing tensors, or those that no rule uses.
     """
     present, used = set(tensors), {r.hf for r in rules}
     patterns = [re.compile(pattern) for pattern in ignored]
@@ -145,7 +142,7 @@ def check_all_used(rules: list[Rule], tensors: Iterable[str], ignored: Iterable[
 
 
 def _fill_in(template: Rule, num_layers: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Rule]:
-    """The rules of all layers and experts."""
+    """Return the rules of all layers and experts."""
     rules = [template.for_layer(i) for i in range(num_layers)] if "{i}" in template.hf else [template]
     if "{e}" not in template.hf:
         return rules

@@ -1,4 +1,4 @@
-"""LSTM encoder-decoders: a state handed over (Sutskever 2014), and attention to the source (Bahdanau 2014)."""
+"""LSTM encoder-decoders: with a fixed-size state (Sutskever 2014), and with attention to the source (Bahdanau 2014)."""
 
 from archetype.families.family import Family, presets, tiny
 from archetype.models.block.spec import Block, Plain
@@ -23,10 +23,10 @@ def seq2seq(
     attention: bool = False,
     dropout: float = 0.0,
 ) -> EncoderDecoder:
-    """LSTMs on both sides, the decoder's starting from the last states of the encoder's.
+    """Build LSTMs on both sides; the decoder starts from the encoder's last states.
 
-    With `attention` the encoder reads in both directions, and the decoder's last layer attends to all of its output,
-    by additive scores.
+    With `attention`, the encoder is bidirectional, and the decoder's last layer attends to the encoder's outputs with
+    additive scores.
     """
     plain, last = Plain(), Attention(num_heads=1, score="additive") if attention else None
     source = Block(wiring=plain, mixer=LSTM(bidirectional=attention), dropout=dropout)
@@ -53,7 +53,7 @@ FAMILY = Family("seq2seq", {
                 context_length=128),
         }),
     **tiny(seq2seq, {
-        # the bytes, and the end of a text
+        # 256 bytes and the end of a text
         "seq2seq-lstm-tiny": dict(num_layers=2, vocab_size=257),
         "seq2seq-attention-tiny": dict(num_layers=2, attention=True, vocab_size=257),
     }),

@@ -1,4 +1,4 @@
-"""SmolLM3 (Bakouch 2025): Llama where every fourth layer has no positions; as transformers' `smollm3` writes it."""
+"""SmolLM3 (Bakouch 2025): Llama with no positions in every fourth layer; format: transformers' `smollm3`."""
 
 from typing import Any
 
@@ -25,7 +25,10 @@ def smollm3(
     tied: bool = True,
     **design: Any,
 ) -> Decoder:
-    """A decoder of SmolLM3's design: layers `without_rope`, every fourth if absent; `design` is as in `llama`."""
+    """Build a decoder of SmolLM3's design; `without_rope` are layers without positions (default: every fourth).
+
+    `design` as in `llama`.
+    """
     sizes: dict[str, Any] = {"vocab_size": vocab_size, "context_length": context_length}
     model = llama(num_layers=num_layers, position=position, eps=eps, tied=tied, **sizes, **design)
     layers = list(model.layers)
@@ -35,7 +38,7 @@ def smollm3(
 
 
 def _read_layers(config: Config, values: Values) -> Values:
-    """Layers with 0 in `no_rope_layers` have no positions; with `use_sliding_window` they have windows."""
+    """Return the layers without positions (0 in `no_rope_layers`) and the windows (`use_sliding_window`)."""
     every, number = config.size("no_rope_layer_interval", 4), values["num_layers"]
     turned = config.get("no_rope_layers")
     turned = [(i + 1) % every != 0 for i in range(number)] if turned is None else turned
@@ -44,7 +47,7 @@ def _read_layers(config: Config, values: Values) -> Values:
     size = config.optional_size("sliding_window")
     size = size if config.flag("use_sliding_window", False) else None
     patterns = read_patterns(config, number, size, lambda i: SLIDING if size and not turned[i] else FULL)
-    return {"without_rope": tuple(i for i, one in enumerate(turned) if not one), "patterns": patterns}
+    return {"without_rope": tuple(i for i, is_rotated in enumerate(turned) if not is_rotated), "patterns": patterns}
 
 
 def _write_layers(model: Decoder) -> dict[str, Any]:

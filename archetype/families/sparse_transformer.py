@@ -1,4 +1,4 @@
-"""The Sparse Transformer (Child 2019): GPT-2 with attention to about sqrt(n) tokens."""
+"""The Sparse Transformer (Child 2019): GPT-2 with attention to about sqrt(n) of n tokens."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from archetype.parts.pattern.spec import Fixed, Strided
 
 
 def sparse_transformer(*, pattern: Strided | Fixed, **design: Any) -> Decoder:
-    """A decoder whose heads see both parts of a pattern at once (section 5.2, merged heads)."""
+    """Build a decoder whose heads attend to both parts of a pattern (section 5.2, merged heads)."""
     return gpt2(patterns=(pattern,), tied=False, **design)
 
 

@@ -1,4 +1,4 @@
-"""Blocks that many families share: attention and a plain feed-forward part, and decoders of such blocks."""
+"""Blocks shared by many families: attention and a plain feed-forward part, and decoders of such blocks."""
 
 from typing import Any
 
@@ -32,17 +32,13 @@ def standard_block(
     attention_dropout: float = 0.0,
     **mixer: Any,
 ) -> Block:
-    """Multi-head attention and an MLP (Vaswani 2017).
+    """Build a block of multi-head attention and an MLP (Vaswani 2017).
 
     Args:
-        wiring: where norms and residuals go.
-        num_heads: of attention.
         d_ff: inner width of the MLP.
-        activation: of the MLP.
-        bias: gives one to every projection, or to none.
-        qkv_bias: whether queries, keys and values have one (absent: as the others).
-        dropout: of what both parts add.
-        attention_dropout: of the weights of attention.
+        bias: whether all projections have one.
+        qkv_bias: whether queries, keys and values have one (default: as the others).
+        dropout: of the outputs of both parts.
         mixer: further fields of `spec.Attention`.
     """
     qkv = bias if qkv_bias is None else qkv_bias
@@ -62,7 +58,7 @@ def decoder(
     softcap: float | None = None,
     **model: Any,
 ) -> Decoder:
-    """A decoder of blocks that take turns, with a norm behind them; `model` are further fields of `spec.Decoder`."""
+    """Build a decoder of blocks that are cycled, with a final norm; `model` are further fields of `spec.Decoder`."""
     defaults = {"initialization": NormalInitialization(std=std)}
     head = LanguageModelHead(tied=tied, softcap=softcap)
     layers = cycle(num_layers, *blocks)
@@ -70,7 +66,7 @@ def decoder(
 
 
 def with_experts(dense: Decoder, **experts: Any) -> Decoder:
-    """A decoder with several experts of the form of each feed-forward part; further fields of `MixtureOfExperts`."""
+    """Return the decoder with `MixtureOfExperts` in place of feed-forward parts; `experts` are its fields."""
     return dense.replace(layers=tuple(
         block.replace(feedforward=MixtureOfExperts(expert=block.feedforward, **experts)) for block in dense.layers
     ))  # fmt: skip
@@ -92,19 +88,17 @@ def standard_decoder(
     context_length: int,
     **block: Any,
 ) -> Decoder:
-    """A decoder of standard blocks.
+    """Build a decoder of standard blocks.
 
     Args:
-        norm: of every part, and behind the last layer.
+        norm: of every part, and after the last layer.
         d_model: width.
         num_layers: how many.
         d_ff: inner width (absent: four times the width).
-        patterns: of the layers in turn.
-        wiring: of each block (absent: the norm stands before each part).
-        tied: whether the head reads the table of the embedding.
-        std: of initial weights.
+        patterns: cycled over the layers.
+        wiring: of each block (default: pre-norm).
+        tied: whether the head uses the embedding's table.
         model: further fields of `spec.Decoder`.
-        name: of the model.
         vocab_size: ids.
         context_length: in tokens.
         block: as in `standard_block`.

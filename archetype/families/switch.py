@@ -1,4 +1,4 @@
-"""Switch Transformers (Fedus 2021): T5 with experts in every second layer, one for each token."""
+"""Switch Transformers (Fedus 2021): T5 with experts in every second layer, one expert for each token."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from archetype.parts.router.spec import SoftmaxRouter
 
 
 def switch(*, num_experts: int, balance_loss: float = 0.01, **design: Any) -> EncoderDecoder:
-    """An encoder-decoder of Switch's design; `design` is as in `t5`."""
+    """Build an encoder-decoder of Switch's design; `design` as in `t5`."""
     dense = t5(**design)
 
     def with_experts(stack: Stack) -> Stack:
@@ -20,7 +20,7 @@ def switch(*, num_experts: int, balance_loss: float = 0.01, **design: Any) -> En
         sparse = stack.layers[1].replace(
             feedforward=MixtureOfExperts(expert=stack.layers[1].feedforward, **sizes, **settings)
         )
-        return stack.replace(layers=tuple(sparse if layer % 2 else one for layer, one in enumerate(stack.layers)))
+        return stack.replace(layers=tuple(sparse if layer % 2 else block for layer, block in enumerate(stack.layers)))
 
     return dense.replace(encoder=with_experts(dense.encoder), decoder=with_experts(dense.decoder))
 

@@ -1,4 +1,4 @@
-"""T5 (Raffel 2019) and T5 v1.1 (Shazeer 2020), as transformers' `t5` writes them."""
+"""T5 (Raffel 2019) and T5 v1.1 (Shazeer 2020); format: transformers' `t5`."""
 
 import re
 from dataclasses import replace
@@ -48,12 +48,11 @@ def t5(
     head: Head | None = None,
     **sizes: Any,
 ) -> EncoderDecoder:
-    """`num_layers` on each side, if the decoder has no other; scores are not divided by the root of the head's width.
+    """Build an encoder-decoder with `num_layers` on each side, or `num_decoder_layers` in the decoder.
 
-    `head` is one of another kind than that of tokens.
-
-    T5 v1.1 has `gated` feed-forward parts with GELU, T5 plain ones with ReLU. The vectors that a `tied` head reads are
-    divided by the root of d_model, those that one of its own reads are not, unless `scaled` says otherwise.
+    Scores are not scaled. T5 v1.1 has `gated` feed-forward parts with GELU, T5 plain ones with ReLU. A `tied` head
+    divides its input by the square root of d_model, an untied one does not, unless `scaled` says otherwise. `head`
+    replaces the head over the vocabulary.
     """
     norm = RMSNorm(eps=eps)
     cross = Attention(num_heads=num_heads, head_dim=head_dim, scale=1.0, dropout=dropout)
@@ -77,7 +76,7 @@ def t5(
 
 
 def _read_feedforward(config: Config, values: Values) -> Values:
-    """Whether the network is gated, and its activation; the GELU of gated ones is the approximate one."""
+    """Return whether the feed-forward part is gated, and its activation; "gated-gelu" is the tanh approximation."""
     name = config.get("feed_forward_proj", "relu")
     activation = str(name).removeprefix("gated-")
     checked = Config({"feed_forward_proj": "gelu_new" if name == "gated-gelu" else activation}, config.place)
@@ -93,12 +92,12 @@ def _write_feedforward(model: EncoderDecoder) -> dict[str, Any]:
 
 
 def _read_head(config: Config, values: Values) -> Values:
-    has_classes = head_named(config, "ForConditionalGeneration", TEXTS, "") == TEXTS  # `Format` knows the others
+    has_classes = head_named(config, "ForConditionalGeneration", TEXTS, "") == TEXTS  # `Format` checks the others
     return {"head": read_pair_classes(config)} if has_classes else {}
 
 
 KEYS = ConfigTable(t5, (
-    # how training began, another head, and what feed_forward_proj says
+    # settings of initialization, of another head, and what follows from feed_forward_proj
     ignored("initializer_factor", "classifier_dropout", "is_gated_act", "dense_act_fn", "output_past"),
     Converted(_read_head, write_pair_classes),
     Key("tie_word_embeddings", "tied", True),
@@ -125,10 +124,13 @@ KEYS = ConfigTable(t5, (
 
 
 def rules(model: ModelSpec) -> tuple[Rule, ...]:
-    """Each part of a block is a layer of its own there, and the first block of a stack keeps the bias for all."""
+    """Return the weight rules; each part of a block is a layer of its own in the file.
+
+    The first block of a stack holds the relative bias of all.
+    """
     pair = expect_kind(EncoderDecoder, model, "kind")
     layers, prefix = pair.encoder.layers, CLASSES_PREFIX if pair.head.classifies else ""
-    # of gate, up and down; a network without a gate has no line for it
+    # gate, up and down; without a gate, the first has no line
     network = "{wi_0,wi_1,wo}" if isinstance(layers[0].feedforward, GatedMLP) else "{,wi,wo}"
     body = weight_rules(
         """
@@ -147,11 +149,11 @@ def rules(model: ModelSpec) -> tuple[Rule, ...]:
     """.replace("NETWORK", network)
     )
     head = weight_rules("classification_head.{dense,out_proj}   {classifier.dense,classifier}")
-    return (*(replace(one, hf=f"{prefix}{one.hf}") for one in body), *head)
+    return (*(replace(rule_of_body, hf=f"{prefix}{rule_of_body.hf}") for rule_of_body in body), *head)
 
 
 def t5_format(model_type: str, name: str, keys: ConfigTable) -> Format:
-    """The format of a type, whose classes begin with `name`."""
+    """Build the format of a type whose class names begin with `name`."""
 
     def architecture(model: ModelSpec) -> str:
         has_classes = expect_kind(EncoderDecoder, model, "kind").head.classifies
@@ -163,7 +165,7 @@ def t5_format(model_type: str, name: str, keys: ConfigTable) -> Format:
     return Format(model_type, architecture, keys, rules, "", (unread,), dict.fromkeys(copies, "embedding.token.weight"))
 
 
-CLASSES_PREFIX = "transformer."  # of all tensors but the head's, in the class for texts
+CLASSES_PREFIX = "transformer."  # of all tensors but the head's in the class for text classification
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 FAMILY = Family("t5", {
     **presets("Raffel 2019, section 3.7; google-t5/t5-* config.json", t5, {
@@ -180,9 +182,9 @@ FAMILY = Family("t5", {
         "t5-v1.1-xl": dict(num_layers=24, d_model=2048, num_heads=32, d_ff=5120),
         "t5-v1.1-xxl": dict(num_layers=24, d_model=4096, num_heads=64, d_ff=10_240),
     }),
-    # the head's scale wants vectors longer than those of std 0.02: logits would stay near 0 for long
+    # the head's scale expects vectors longer than those of std 0.02; otherwise logits stay near 0 for long
     **tiny(t5, {
-        # the bytes, and the sentinels of 128 of them
+        # 256 bytes and 128 sentinels
         "t5-tiny": dict(num_layers=2, num_heads=4, head_dim=16, d_ff=256, std=0.1, vocab_size=263),
     }),
 }, t5_format("t5", "T5", KEYS))  # fmt: skip

@@ -28,7 +28,7 @@ def transformer(
     eps: float = 1e-6,
     dropout: float = 0.0,
 ) -> EncoderDecoder:
-    """`num_layers` on each side, and one table of vectors for source, target and logits.
+    """Build an encoder-decoder with `num_layers` on each side and one table for source, target and logits.
 
     The projections of attention have no biases, as in section 3.2.2; those of the feed-forward part do, as in equation
     2. The paper gives no eps; 1e-6 is that of the authors' tensor2tensor.
@@ -58,7 +58,7 @@ FAMILY = Family("transformer", {
     }),
     **tiny(
         transformer,
-        # the bytes, and the end of a text
+        # 256 bytes and the end of a text
         {"transformer-tiny": dict(num_layers=2, num_heads=4, d_ff=256, vocab_size=257)},
     ),
 })  # fmt: skip

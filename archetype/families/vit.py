@@ -1,4 +1,4 @@
-"""The Vision Transformer (Dosovitskiy 2020), as transformers' `vit` writes it."""
+"""The Vision Transformer (Dosovitskiy 2020); format: transformers' `vit`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def vit(
     std: float = 0.02,
     **model: Any,
 ) -> VisionEncoder:
-    """An encoder of patches, without a head where there are no `num_classes`.
+    """Build an encoder of image patches, without a head if `num_classes` is None.
 
     The eps is that of the published configurations (the authors' code has 1e-6); `model` are further fields of
     `spec.VisionEncoder`.
@@ -74,7 +74,7 @@ def vit(
 
 
 def _check_side(config: Config, name: str, default: int) -> int:
-    """The side of a square, which a file may have as height and width."""
+    """Return the side of a square, which a file may give as height and width."""
     match config.get(name):
         case [int(height), int(width)] if height == width:
             return Config({name: height}, config.place).size(name)
@@ -86,7 +86,7 @@ def _check_side(config: Config, name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class HeadRow:
-    """The head and the pooler, by the class that wrote the file.
+    """The head and the pooler, by the class named in the file.
 
     Attributes:
         pooled: whether a model without a head has a pooler.
@@ -95,7 +95,7 @@ class HeadRow:
     pooled: bool = True
 
     def read(self, config: Config, values: Values) -> Values:
-        """`num_classes`, and whether there is a pooler."""
+        """Return `num_classes` and whether there is a pooler."""
         names = config.get("architectures") or ["ForImageClassification"]
         name = str(names[0]) if isinstance(names, list) else str(names)
         if not name.endswith(("ForImageClassification", "Model")):
@@ -104,12 +104,11 @@ class HeadRow:
         return {"num_classes": None if bare else read_classes(config), "pooler": bare and self.pooled}
 
     def write(self, model: Any) -> dict[str, Any]:
-        """The names of the classes."""
         return write_classes(model)
 
 
 BODY_KEYS: tuple[Row, ...] = (
-    ignored("encoder_stride"),  # of another head
+    ignored("encoder_stride"),  # a setting of another head
     Key("hidden_size", "d_model", 768),
     Expected("pooler_output_size", itemgetter("d_model"), "a pooler of another width"),
     Expected("pooler_act", "tanh", "another activation of the pooler"),
@@ -130,7 +129,7 @@ PARTS: dict[str, type[Spec]] = {"final_norm": LayerNorm, "block.mixer": Attentio
 
 
 def _rules(base: str, model: ModelSpec) -> tuple[Rule, ...]:
-    """Patches are projected by a convolution, whose kernel is a matrix of the same numbers."""
+    """Return the weight rules; patches are projected by a convolution, whose kernel is stored as a matrix here."""
     encoder = expect_kind(VisionEncoder, model, "kind")
     kernel = (encoder.d_model, encoder.num_channels, encoder.patch_size, encoder.patch_size)
     positions, token = (1, encoder.context_length, encoder.d_model), (1, 1, encoder.d_model)
@@ -159,7 +158,7 @@ def vit_format(
     build: Callable[..., VisionEncoder] = vit,
     keys: tuple[Row, ...] = (*BODY_KEYS, HeadRow()),
 ) -> Format:
-    """The format of a type whose classes begin with `name`, and whose tensors below the head with `base`."""
+    """Build the format of a type whose classes begin with `name`, and tensors below the head with `base`."""
 
     def architecture(model: ModelSpec) -> str:
         bare = isinstance(expect_kind(VisionEncoder, model, "kind").head, NoHead)

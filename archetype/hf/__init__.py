@@ -1,7 +1,7 @@
-"""Every specification as a model of transformers: `import archetype.hf` registers `archetype` with its Auto classes.
+"""Every specification as a transformers model: `import archetype.hf` registers `archetype` with the Auto classes.
 
-A folder of this type holds the specification in its config.json, the weights under the names that they have here, and
-whatever tokenizer an export writes. Models are saved, loaded, trained and generated with by transformers' own means.
+A folder of this type holds the specification in its config.json, the weights under Archetype's names, and the exported
+tokenizer. Saving, loading, training and generation are transformers' own.
 """
 
 from archetype.convert.own_code import AUTO

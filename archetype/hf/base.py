@@ -1,4 +1,4 @@
-"""The base of all classes for transformers: weights are drawn as the specification says, blocks computed as asked."""
+"""Base of the transformers classes: initialization as specified, and recomputation of activations."""
 
 from typing import Any
 
@@ -12,11 +12,10 @@ from archetype.models.initialization import OwnTensor, initialize_tensor
 from archetype.models.spec import ModelSpec
 from archetype.training.block_execution import recompute_blocks
 
-HARMLESS = ("return_dict",)  # what is returned is always an object
+HARMLESS = ("return_dict",)  # outputs are always objects
 
 
 class ArchetypePreTrainedModel(PreTrainedModel):
-    """Base of all models."""
 
     config: ArchetypeConfig
     config_class = ArchetypeConfig
@@ -27,21 +26,20 @@ class ArchetypePreTrainedModel(PreTrainedModel):
 
     @property
     def architecture(self) -> ModelSpec:
-        """The specification."""
         return self.config.architecture
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draw the tensors of one module that no file gave."""
+        """Initialize the tensors of one module that were not loaded."""
         tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
         for name, tensor in tensors.items():
             if not getattr(tensor, "_is_hf_initialized", False):
                 self._draw(module, name, tensor)
 
     def _draw(self, module: nn.Module, name: str, tensor: Tensor) -> None:
-        """Draw one tensor in place, from a generator of its own name."""
+        """Initialize one tensor in place, from a generator seeded by its name."""
         if "_places" not in self.__dict__:
-            self.__dict__["_places"] = {one: name.removeprefix("network.") for name, one in self.named_modules()}
+            self.__dict__["_places"] = {child: name.removeprefix("network.") for name, child in self.named_modules()}
             self.__dict__["_seed"] = int(torch.randint(2**31, ()))
         spec, place = self.architecture, self.__dict__["_places"].get(module, "")
         own = OwnTensor(module, name, f"{place}.{name}" if place else name, tensor)
@@ -51,12 +49,12 @@ class ArchetypePreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Module:
-        """Give the vocabulary another size, in the specification and in every matrix with a row for each token.
+        """Resize the vocabulary, in the specification and in every matrix with a row for each token.
 
         Args:
-            new_num_tokens: of the vocabulary (absent: as it is).
-            pad_to_multiple_of: the size is raised to a multiple of it (absent: it is not).
-            mean_resizing: whether new rows begin as the mean of the others, or else as rows of a new model.
+            new_num_tokens: size of the vocabulary (default: unchanged).
+            pad_to_multiple_of: the size is rounded up to a multiple of it (default: 1).
+            mean_resizing: whether new rows are the mean of the others or initialized as in a new model.
         """
         size, step = new_num_tokens or self.config.vocab_size, pad_to_multiple_of or 1
         self.config.vocab_size = -(-size // step) * step
@@ -81,45 +79,45 @@ class ArchetypePreTrainedModel(PreTrainedModel):
     def activation_checkpointing_enable(
         self, activation_checkpointing_kwargs: Any = None, every_n_layers: int = 1, offload: bool = False
     ) -> None:
-        """Let the backward pass compute activations of all blocks again.
+        """Recompute the activations of all blocks in the backward pass.
 
         Raises:
-            SpecError: of some blocks, or with activations held elsewhere.
+            SpecError: only some blocks, or offloading, are requested.
         """
         if every_n_layers != 1 or offload:
             name = "offload" if offload else "every_n_layers"
-            raise SpecError(name, "is not known to models of type archetype", "let all blocks be computed again")
+            raise SpecError(name, "is not known to models of type archetype", "recompute all blocks")
         recompute_blocks(self, "blocks")
 
     def activation_checkpointing_disable(self) -> None:
-        """Hold the activations of all blocks."""
+        """Store the activations of all blocks."""
         recompute_blocks(self, "none")
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None, **others: Any) -> None:
-        """The same by its older name."""
+        """Call `activation_checkpointing_enable`, under its older name."""
         self.activation_checkpointing_enable(gradient_checkpointing_kwargs, **others)
 
     gradient_checkpointing_disable = activation_checkpointing_disable
 
     @property
     def is_gradient_checkpointing(self) -> bool:
-        """Whether activations are computed again."""
+        """Whether activations are recomputed."""
         return any(getattr(module, "num_recomputed", 0) for module in self.modules())
 
 
 def refuse(arguments: dict[str, Any]) -> None:
-    """Refuse arguments that other models of transformers take and this one cannot obey.
+    """Refuse arguments of other transformers models that are not supported here.
 
     Raises:
-        SpecError: names the first that asks for something.
+        SpecError: names the first one that is set.
     """
     for name, value in arguments.items():
         if name not in HARMLESS and value is not None and value is not False:
-            raise SpecError(name, "is no input of a model of type archetype", "leave it out")
+            raise SpecError(name, "is not an input of models of type archetype", "leave it out")
 
 
 def check_kind(model: ArchetypePreTrainedModel, fits: bool, does: str) -> None:
-    """Refuse a class of transformers that does what the specification's model cannot do.
+    """Refuse a transformers class that the specification's model does not fit.
 
     Raises:
         SpecError: it does not fit.

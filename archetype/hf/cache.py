@@ -1,4 +1,4 @@
-"""What transformers passes from step to step: the state of a model of any kind, of constant size where it is so."""
+"""The cache that transformers passes from step to step: the state of a model of any kind."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -13,20 +13,20 @@ from archetype.errors import SpecError
 from archetype.nn.cache import State
 
 OLDER = "past_key_values"
-# What the installed transformers calls a cache in arguments and outputs: `cache` from 5.24, which warns of the other.
+# The installed transformers' name of the cache in arguments and outputs: `cache` from 5.24, which deprecates the other.
 NAME = "cache" if "cache" in {field.name for field in fields(BaseModelOutputWithPast)} else OLDER
-LEAST = 64  # tokens for which there is room at first, where nobody says how many there will be
+LEAST = 64  # tokens of initial capacity if the length is unknown
 
 
 class ArchetypeCache(Cache):
-    """The state of some rows.
+    """The state of a batch.
 
     Args:
-        capacity: tokens for which there is to be room (absent: room grows with the text).
+        capacity: tokens to allocate (default: grows with the sequence).
 
     Attributes:
         state: of all layers; None before the first tokens.
-        seen: columns that were read, padding too.
+        seen: columns read so far, including padding.
     """
 
     is_compileable = False
@@ -37,15 +37,15 @@ class ArchetypeCache(Cache):
         self.state: State | None = None
 
     def with_room(self, length: int, largest: int, new_state: Callable[[int], State]) -> State:
-        """The state with room for further tokens, which is made, or made larger, where it must be.
+        """Return the state with room for further tokens, allocating or enlarging it if necessary.
 
         Args:
-            length: columns that are read now.
-            largest: tokens of the longest row that the model reads.
-            new_state: makes a state before the first token, of a capacity.
+            length: columns to be read now.
+            largest: the model's limit in tokens.
+            new_state: allocates an empty state of a capacity.
 
         Raises:
-            SpecError: the text would be longer than the model's positions.
+            SpecError: the sequence would exceed the model's positions.
         """
         needed = self.seen + length
         if self.state is None:
@@ -60,19 +60,19 @@ class ArchetypeCache(Cache):
         return self.state
 
     def commit(self, state: State | None, length: int) -> None:
-        """Go on from a state that has read so many further columns."""
+        """Store the state after further columns."""
         self.state, self.seen = state, self.seen + length
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Columns that were read."""
+        """Return the number of columns read."""
         return self.seen
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """No bound that masks are made for."""
+        """Return no bound, as masks do not depend on one."""
         return -1
 
     def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
-        """Whether anything was read."""
+        """Return whether anything was read."""
         return self.seen > 0
 
     @property
@@ -82,54 +82,53 @@ class ArchetypeCache(Cache):
 
     @property
     def max_batch_size(self) -> int:
-        """Rows."""
+        """Number of sequences."""
         return 0 if self.state is None else len(self.state.lengths)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let each row go on from another one, as beams do."""
+        """Reorder the sequences, as beam search does."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some rows, in this order."""
+        """Keep some sequences, in this order."""
         if self.state is not None:
             self.state = self.state.select(indices.to(self.state.lengths.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Let each row be several."""
+        """Repeat each sequence."""
         if self.state is not None:
             rows = torch.arange(len(self.state.lengths), device=self.state.lengths.device)
             self.state = self.state.select(rows.repeat_interleave(repeats))
 
     @property
     def is_linear(self) -> list[bool]:
-        """For `generate`, which counts what was read by columns: not of a recurrence alone."""
+        """For `generate`, which would treat a purely recurrent cache differently; this one counts columns."""
         return [False]
 
     @property
     def is_croppable(self) -> bool:
-        """Whether what was read last can be forgotten."""
+        """Whether the last tokens can be removed."""
         return self.state is not None and self.state.can_shorten and not bool((self.state.lengths != self.seen).any())
 
     def crop(self, length: int) -> None:
-        """Forget the last columns, as a refused draft asks.
+        """Remove the last columns, such as those of a refused draft.
 
         Args:
-            length: columns that stay; from 0 down those that go, as transformers counts them since 5.13.
+            length: columns to keep; if 0 or negative, minus those to remove, as in transformers since 5.13.
 
         Raises:
-            SpecError: a layer holds no earlier state, or rows differ in length.
+            SpecError: a layer holds no earlier state, or sequences differ in length.
         """
         length = length if length > 0 else self.seen + length
         if self.state is None or length >= self.seen:
             return
         if not self.is_croppable:
-            cause = "what was read cannot be forgotten by a recurrence, a window, or rows of several lengths"
+            cause = "tokens cannot be removed from a recurrence, a window, or rows of several lengths"
             raise SpecError(NAME, cause, "generate without a draft model, or one row at a time")
         lengths = torch.full_like(self.state.lengths, length)
         self.state, self.seen = State(lengths, self.state.layers, self.state.capacity), length
 
     def reset(self) -> None:
-        """Forget everything."""
         self.state, self.seen = None, 0
 
     def __repr__(self) -> str:
@@ -137,7 +136,7 @@ class ArchetypeCache(Cache):
 
 
 def cache_by_either_name(cache: Any, older: Any) -> Any:
-    """What is given under the name that a cache has since transformers 5.24, or under the older one.
+    """Return the cache from the argument named as since transformers 5.24, or from the older one.
 
     Raises:
         SpecError: both are given.
@@ -148,14 +147,14 @@ def cache_by_either_name(cache: Any, older: Any) -> Any:
 
 
 def cache_of(value: Any, use_cache: bool) -> ArchetypeCache | None:
-    """The cache that a pass goes on from; a new one where it is to leave one.
+    """Return the cache that a pass continues; a new one if `use_cache` and none is given.
 
     Raises:
-        SpecError: it is a cache of another kind.
+        SpecError: the cache is of another class.
     """
     if value is None:
         return ArchetypeCache() if use_cache else None
     if not isinstance(value, ArchetypeCache):
-        cause = f"is a {type(value).__name__}, and this model goes on from an ArchetypeCache"
-        raise SpecError(NAME, cause, "give what an earlier pass has returned")
+        cause = f"is a {type(value).__name__}, but this model needs an ArchetypeCache"
+        raise SpecError(NAME, cause, "pass the cache that an earlier call returned")
     return value

@@ -1,4 +1,4 @@
-"""Models that write text."""
+"""Causal language models."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from archetype.hf.configuration import ArchetypeConfig
 from archetype.hf.generating import Generating
 from archetype.hf.model import ArchetypeModel
 
-OF_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")  # arguments of the loss alone
+OF_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")  # arguments of the loss only
 
 
 class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin):
-    """Logits of the next token, of every kind of model that goes on with a text.
+    """A causal language model of any kind.
 
     Attributes:
-        model: gives the vectors.
-        lm_head: gives their logits; a tied one multiplies by the table of tokens.
+        model: computes the hidden vectors.
+        lm_head: computes their logits; a tied one multiplies by the token table.
     """
 
     def __init__(self, config: ArchetypeConfig) -> None:
@@ -46,25 +46,25 @@ class ArchetypeForCausalLM(Generating, ArchetypePreTrainedModel, GenerationMixin
         cache: Any = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits after each token, (B, T, V), and with labels the mean loss of the tokens after each.
+        """Return logits for each token, (B, T, V), and with labels the mean loss of next tokens.
 
         Args:
-            input_ids: of each row, padded on either side.
-            attention_mask: 1 at tokens, 0 at padding, of what was read before too.
-            position_ids: places in the row; where they begin anew within one, texts that do not see each other.
+            input_ids: (B, T), padded on either side.
+            attention_mask: 1 at tokens, 0 at padding, including earlier columns.
+            position_ids: positions in each sequence; where they restart, another document begins, which is attended
+                separately.
             past_key_values: the name of `cache` in transformers before 5.24.
-            labels: the same tokens; -100 where nothing is to be learned.
-            use_cache: whether the next pass goes on from this one; never in training.
-            output_hidden_states: whether what each block reads is returned.
-            logits_to_keep: of so many last places alone, or of these places (0: of all).
-            token_type_ids: zeros alone.
-            inputs_embeds: cannot be given.
-            output_attentions: cannot be asked for.
-            cache: what an earlier pass has returned.
-            others: of the loss, such as `num_items_in_batch`, by which it is divided.
+            labels: the same tokens; -100 where no loss is computed.
+            use_cache: whether to return a cache; never in training.
+            output_hidden_states: whether to return each block's input.
+            logits_to_keep: this many last positions only, or these positions (0: all).
+            token_type_ids: must be zeros.
+            inputs_embeds: not supported.
+            output_attentions: not supported.
+            others: of the loss, such as `num_items_in_batch`, by which the sum is divided.
 
         Raises:
-            SpecError: an argument cannot be obeyed.
+            SpecError: an argument is not supported.
         """
         of_loss = {name: others.pop(name) for name in OF_LOSS if name in others}
         refuse(others | {"inputs_embeds": inputs_embeds, "output_attentions": output_attentions})

@@ -1,4 +1,4 @@
-"""Models that answer with classes: of texts, of tokens, of pictures."""
+"""Classification models for texts, tokens and images."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ from archetype.nn.context import ForwardContext
 
 
 class _Classifier(ArchetypePreTrainedModel):
-    """Base of the three: a model whose head was for something else, or for another number of classes, gets a new one.
+    """Base of the classification models; a head of another kind or number of classes is replaced by a new one.
 
     Attributes:
-        model: gives the vectors.
-        classifier: gives the logits of one vector.
+        model: computes the hidden vectors.
+        classifier: computes the logits of one vector.
     """
 
     of_tokens = of_images = False
@@ -38,7 +38,7 @@ class _Classifier(ArchetypePreTrainedModel):
         self.post_init()
 
     def logits(self, result: Pass) -> Tensor:
-        """Of classes, (B, Y), or of classes of tokens, (B, T, Y)."""
+        """Return logits of classes, (B, Y), or for each token, (B, T, Y)."""
         assert result.output.hidden is not None
         hidden = result.output.hidden
         context = ForwardContext.of(hidden, num_tokens=result.rows.num_tokens)
@@ -46,7 +46,7 @@ class _Classifier(ArchetypePreTrainedModel):
         return result.rows.restored(logits) if self.of_tokens else logits
 
     def loss(self, logits: Tensor, labels: Tensor | None, arguments: dict[str, Any]) -> Tensor | None:
-        """As transformers computes it of such a model: by `problem_type`, or by the form of the labels."""
+        """Return transformers' loss of such a model, by `problem_type` or by the form of the labels."""
         if labels is None:
             return None
         loss: Tensor = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **arguments)
@@ -54,12 +54,12 @@ class _Classifier(ArchetypePreTrainedModel):
 
 
 class ArchetypeForSequenceClassification(_Classifier):
-    """Logits of the classes of each text."""
+    """A classifier of texts."""
 
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> SequenceClassifierOutputWithPast:
-        """Logits, (B, Y), and with labels the loss; arguments as of `ArchetypeModel.run`."""
+        """Return logits, (B, Y), and with labels the loss; arguments as of `ArchetypeModel.run`."""
         items = _items(arguments)
         result = self.model.run(input_ids, **arguments)
         logits = self.logits(result)
@@ -68,14 +68,14 @@ class ArchetypeForSequenceClassification(_Classifier):
 
 
 class ArchetypeForTokenClassification(_Classifier):
-    """Logits of the classes of each token."""
+    """A classifier of tokens."""
 
     of_tokens = True
 
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> TokenClassifierOutput:
-        """Logits, (B, T, Y), and with labels the loss; arguments as of `ArchetypeModel.run`."""
+        """Return logits, (B, T, Y), and with labels the loss; arguments as of `ArchetypeModel.run`."""
         items = _items(arguments)
         result = self.model.run(input_ids, **arguments)
         logits = self.logits(result)
@@ -86,7 +86,7 @@ class ArchetypeForTokenClassification(_Classifier):
 
 
 class ArchetypeForImageClassification(_Classifier):
-    """Logits of the classes of each picture."""
+    """A classifier of images."""
 
     main_input_name = "pixel_values"
     of_images = True
@@ -94,7 +94,7 @@ class ArchetypeForImageClassification(_Classifier):
     def forward(
         self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> ImageClassifierOutput:
-        """Logits, (B, Y), of pictures, (B, C, H, W), and with labels the loss."""
+        """Return logits, (B, Y), of images, (B, C, H, W), and with labels the loss."""
         items = _items(arguments)
         result = self.model.run(pixel_values=pixel_values, **arguments)
         logits = self.logits(result)
@@ -103,6 +103,6 @@ class ArchetypeForImageClassification(_Classifier):
 
 
 def _items(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What is the loss's and not the model's."""
+    """Remove the arguments of the loss and return them."""
     name = "num_items_in_batch"
     return {name: arguments.pop(name)} if name in arguments else {}

@@ -1,4 +1,4 @@
-"""The configuration of transformers that holds a specification."""
+"""The transformers configuration that holds a specification."""
 
 from dataclasses import field
 from typing import Any, ClassVar
@@ -13,15 +13,15 @@ from archetype.spec.extensions import extensions_of
 
 
 class ArchetypeConfig(PretrainedConfig):
-    """config.json of a folder whose model a specification describes.
+    """config.json of a folder whose model is described by a specification.
 
     Attributes:
-        spec: the specification as plain data; whatever `archetype.load_spec` takes makes one.
-        extensions: files with parts from outside that it needs, by name and hash; none is ever run by itself.
-        use_cache: whether a model that writes text leaves a state to go on from.
+        spec: the specification as plain data; the constructor takes whatever `archetype.load_spec` takes.
+        extensions: extension files that it needs, by name and hash; none is ever run automatically.
+        use_cache: whether a causal model returns a cache by default.
         bos_token_id: begins a text.
-        eos_token_id: end a text.
-        pad_token_id: fills rows.
+        eos_token_id: ids that end a text.
+        pad_token_id: fills shorter sequences of a batch.
         decoder_start_token_id: begins a target.
     """
 
@@ -46,9 +46,9 @@ class ArchetypeConfig(PretrainedConfig):
         super().__post_init__(**kwargs)
 
     def describe(self, spec: ModelSpec) -> None:
-        """Let this be the configuration of a model."""
+        """Set the specification."""
         self.spec = spec.dump()
-        self.extensions = [one.model_dump(mode="json") for one in extensions_of([spec])]
+        self.extensions = [extension.model_dump(mode="json") for extension in extensions_of([spec])]
         self.is_encoder_decoder = spec.reads_source
         self.tie_word_embeddings = False  # a head that shares the table has no weights of its own to be tied
         self._architecture = spec
@@ -58,19 +58,19 @@ class ArchetypeConfig(PretrainedConfig):
         """The specification.
 
         Raises:
-            SpecError: the configuration was made without one.
+            SpecError: the configuration has none.
         """
         if self.spec is None:
             raise SpecError("spec", "is missing", "ArchetypeConfig(spec=...), with whatever archetype.load_spec takes")
         return self._architecture
 
     def to_dict(self) -> dict[str, Any]:
-        """What config.json says: plain data."""
+        """Return config.json as plain data."""
         return {name: value for name, value in super().to_dict().items() if name != "_architecture"}
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that it reads; 0 for a model of images."""
+        """Size of the input vocabulary; 0 for an image model."""
         return self.architecture.input_vocab_size
 
     @vocab_size.setter
@@ -84,10 +84,9 @@ class ArchetypeConfig(PretrainedConfig):
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layers, of all stacks together."""
+        """Layers of all stacks."""
         return self.architecture.num_layers
 
     @property
     def max_position_embeddings(self) -> int:
-        """The context length."""
         return self.architecture.context_length

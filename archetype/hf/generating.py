@@ -1,4 +1,4 @@
-"""How transformers' `generate` begins: with room for the whole text in a state of the model's own kind."""
+"""Hooks for transformers' `generate`: a cache of the model's own kind with room for the whole sequence."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from archetype.models.spec import ModelSpec
 
 
 class Generating:
-    """What models that write text or targets have before transformers' `GenerationMixin`, which looks for itself."""
+    """A mixin for models that generate, to be placed before transformers' `GenerationMixin`."""
 
     architecture: ModelSpec
 
@@ -19,19 +19,19 @@ class Generating:
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], generation_mode: GenerationMode,
         batch_size: int, max_cache_length: int,
     ) -> None:  # fmt: skip
-        """Make room for all tokens at once, unless the caller gives a cache or asks for none."""
+        """Allocate room for all tokens at once, unless the caller passes or disables a cache."""
         if model_kwargs.get(NAME) is None and generation_config.use_cache is not False:
             model_kwargs[NAME] = ArchetypeCache(max_cache_length + 1)
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, next_sequence_length: int | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Read a text whole once more as it outgrows a length past which its positions rotate otherwise.
+        """Prepare a pass; reread the whole sequence when its length changes the rotary positions.
 
         Args:
-            input_ids: (B, T), all tokens so far; padding counts, as in Phi-3's class of transformers.
-            next_sequence_length: how many of the last are read (absent: all).
-            kwargs: of the pass, named as transformers looks for it; the cache is emptied where the text is read whole.
+            input_ids: (B, T), all tokens so far; padding counts, as in transformers' Phi-3.
+            next_sequence_length: how many of the last to read (default: all).
+            kwargs: of the pass, under transformers' names; the cache is emptied if the sequence is reread.
         """
         cache = kwargs.get(NAME)
         if isinstance(cache, ArchetypeCache) and any(

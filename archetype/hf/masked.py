@@ -1,4 +1,4 @@
-"""Models that fill masks."""
+"""Masked language models."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from archetype.hf.model import ArchetypeModel
 
 
 class ArchetypeForMaskedLM(ArchetypePreTrainedModel):
-    """Logits of the tokens of a text, some of which are masked; attributes as of `ArchetypeForCausalLM`."""
+    """A masked language model; attributes as of `ArchetypeForCausalLM`."""
 
     def __init__(self, config: ArchetypeConfig) -> None:
         super().__init__(config)
@@ -23,12 +23,12 @@ class ArchetypeForMaskedLM(ArchetypePreTrainedModel):
     def forward(
         self, input_ids: Tensor | None = None, labels: Tensor | None = None, **arguments: Any
     ) -> MaskedLMOutput:
-        """Logits of each token, (B, T, V), and with labels the mean loss of those that are not -100.
+        """Return logits of each token, (B, T, V), and with labels the mean loss of those that are not -100.
 
         Args:
-            input_ids: of each row, padded on either side.
-            labels: tokens to be found at their own places; -100 elsewhere.
-            arguments: as of `ArchetypeModel.run`; `num_items_in_batch`, by which the loss is divided.
+            input_ids: (B, T), padded on either side.
+            labels: the original tokens at masked positions; -100 elsewhere.
+            arguments: as of `ArchetypeModel.run`, and `num_items_in_batch`, by which the loss is divided.
         """
         items = arguments.pop("num_items_in_batch", None)
         result = self.model.run(input_ids, **arguments)

@@ -1,4 +1,4 @@
-"""The vectors of a model that a specification describes, without its head."""
+"""The backbone of a specification's model, without its head."""
 
 from typing import Any
 
@@ -15,11 +15,10 @@ from archetype.training.block_execution import blocks_of
 
 
 class ArchetypeModel(ArchetypePreTrainedModel):
-    """Vectors of tokens or patches.
+    """A model that computes the hidden vectors of tokens or patches.
 
     Args:
-        config: with the specification.
-        keeps_head: whether a head stays for `take_head`.
+        keeps_head: whether to keep a head for `take_head`.
 
     Attributes:
         network: the module that Archetype builds, without its head.
@@ -36,26 +35,27 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         self.post_init()
 
     def take_head(self) -> nn.Module | None:
-        """The head, for whoever calls it; from now on the network has none."""
+        """Remove the head from the network and return it."""
         network = self.network
         head: nn.Module | None = network.classifier if network.lm_head is None else network.lm_head
         network.lm_head = network.classifier = network.sentence_head = None
         return head
 
     def get_input_embeddings(self) -> nn.Module:
-        """The table of tokens."""
+        """Return the token table."""
         table: nn.Module = self._embedding().token
         return table
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Take another table of tokens."""
+        """Replace the token table."""
         self._embedding().token = value
 
     def _embedding(self) -> Any:
         names = ("embedding", "local_embedding")
         tables = [module for name in names if hasattr(module := getattr(self.network, name, None), "token")]
         if not tables:
-            raise NotImplementedError("a model of images has no table of tokens")  # as transformers asks for
+            # the exception that transformers expects
+            raise NotImplementedError("a model of images has no table of tokens")
         return tables[0]
 
     def run(
@@ -71,10 +71,10 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         cache: Any = None,
         **others: Any,
     ) -> Pass:
-        """One pass; arguments as models of transformers have them.
+        """Run one pass; arguments as of other transformers models.
 
         Raises:
-            SpecError: an argument cannot be obeyed.
+            SpecError: an argument is not supported.
         """
         refuse(others)
         with block_inputs(self.network, bool(output_hidden_states)) as inputs:
@@ -93,7 +93,7 @@ class ArchetypeModel(ArchetypePreTrainedModel):
         return result
 
     def forward(self, input_ids: Tensor | None = None, **arguments: Any) -> BaseModelOutputWithPast:
-        """The vectors that the head reads, (B, T, D); arguments as of `run`."""
+        """Return the vectors that the head reads, (B, T, D); arguments as of `run`."""
         result = self.run(input_ids, **arguments)
         left = {NAME: result.cache}
         return BaseModelOutputWithPast(

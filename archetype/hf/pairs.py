@@ -1,4 +1,4 @@
-"""Models that read a source and write a target."""
+"""Encoder-decoder models."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +23,11 @@ from archetype.nn.context import EncoderOutput, ForwardContext
 
 @dataclass
 class SourceOutput(ModelOutput):
-    """What an encoder gave: transformers repeats each tensor where several targets are written of a source.
+    """The encoder's output; transformers repeats each tensor if one source has several targets.
 
     Attributes:
         last_hidden_state: (B, S, D).
-        bridge: of a recurrent encoder the numbers of its last state, (B, N).
+        bridge: the last state of a recurrent encoder as numbers, (B, N).
     """
 
     last_hidden_state: Tensor | None = None
@@ -35,14 +35,14 @@ class SourceOutput(ModelOutput):
 
 
 class SourceEncoder(nn.Module):
-    """The encoder as transformers calls it before it generates."""
+    """The encoder as transformers calls it before generation."""
 
     def __init__(self, network: EncoderDecoder) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any) -> SourceOutput:
-        """Vectors where their tokens stood."""
+        """Return the vectors at the positions of their tokens."""
         rows = Rows.of(attention_mask, input_ids.shape[1])
         source = rows.moved(input_ids)
         vectors, bridge = self.network.encode(source, ForwardContext.of(source, num_tokens=rows.num_tokens))
@@ -51,7 +51,7 @@ class SourceEncoder(nn.Module):
 
 
 class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixin):
-    """Logits of a target's next token; attributes as of `ArchetypeForCausalLM`."""
+    """An encoder-decoder model; attributes as of `ArchetypeForCausalLM`."""
 
     def __init__(self, config: ArchetypeConfig) -> None:
         super().__init__(config)
@@ -61,7 +61,6 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         self.post_init()
 
     def get_encoder(self, modality: str | None = None) -> SourceEncoder:
-        """The encoder alone."""
         return SourceEncoder(self.model.network)
 
     def forward(
@@ -77,22 +76,22 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         cache: Any = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
-        """Logits after each token of the target, (B, T, V), and with labels the mean loss.
+        """Return logits for each token of the target, (B, T, V), and with labels the mean loss.
 
         Args:
-            input_ids: of each source, padded on either side.
+            input_ids: of the sources, padded on either side.
             attention_mask: 1 at tokens of the source, 0 at padding.
-            decoder_input_ids: of each target (absent: the labels, after `decoder_start_token_id`).
-            decoder_attention_mask: of the target, of what was read before too.
-            encoder_outputs: what `get_encoder()` gave of the source (absent: it is read).
+            decoder_input_ids: of the targets (default: the labels, shifted after `decoder_start_token_id`).
+            decoder_attention_mask: of the targets, including earlier columns.
+            encoder_outputs: the output of `get_encoder()` for the source (default: computed).
             past_key_values: the name of `cache` in transformers before 5.24.
-            labels: the target's tokens; -100 where nothing is to be learned.
-            use_cache: whether the next pass goes on from this one; never in training.
-            cache: what an earlier pass has returned, which has read the source.
+            labels: the target's tokens; -100 where no loss is computed.
+            use_cache: whether to return a cache; never in training.
+            cache: from an earlier pass, which has read the source.
             others: `num_items_in_batch`, by which the loss is divided.
 
         Raises:
-            SpecError: an argument cannot be obeyed.
+            SpecError: an argument is not supported.
         """
         items = others.pop("num_items_in_batch", None)
         refuse(others)
@@ -137,7 +136,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=hidden, **left)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """As transformers' collators ask for it."""
+        """Return the decoder's inputs, for transformers' collators."""
         return self._after_start(labels)
 
     def _after_start(self, labels: Tensor | None) -> Tensor:
@@ -149,7 +148,7 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
         return nn.functional.pad(before, (1, 0), value=start)
 
     def _state(self, encoded: Any, mask: Tensor | None, room: int) -> State:
-        """The state of targets that are about to begin."""
+        """Return the decoding state before the first token of the targets."""
         if encoded is None:
             raise SpecError(NAME, "is shorter than the target", "give generate the length: max_new_tokens")
         vectors, network = encoded.last_hidden_state, self.model.network
@@ -165,12 +164,12 @@ class ArchetypeForSeq2SeqLM(Generating, ArchetypePreTrainedModel, GenerationMixi
 
 
 def tensors(layers: list[LayerState]) -> list[Tensor]:
-    """The numbers of recurrent layers, in order."""
+    """Return the state tensors of recurrent layers, in order."""
     return [tensor for layer in layers for _, _, tensor in layer.tensors()]
 
 
 def fill(layers: list[LayerState], numbers: Tensor) -> None:
-    """Put numbers back where `tensors` has them, each row's side by side."""
+    """Copy flattened numbers back into the tensors of `tensors`."""
     places = tensors(layers)
     parts = numbers.split([place[0].numel() for place in places], dim=1)
     for place, part in zip(places, parts, strict=True):

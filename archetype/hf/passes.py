@@ -1,4 +1,4 @@
-"""One pass of a model of any kind, with the arguments that transformers gives: padding, positions, caches."""
+"""One pass of a model of any kind with transformers' arguments: padding, positions, caches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +18,13 @@ from archetype.training.block_execution import blocks_of
 
 @dataclass
 class Pass:
-    """What a model gave of rows whose tokens stand at the beginning.
+    """The output of a pass over sequences that were moved to start at the first column.
 
     Attributes:
         output: of the model.
-        rows: where the tokens stood.
-        cache: from which the next pass goes on.
-        block_inputs: what each block has read, where that was asked for.
+        rows: the original columns of the tokens.
+        cache: for the next pass.
+        block_inputs: each block's input, if requested.
     """
 
     output: Output
@@ -34,18 +34,18 @@ class Pass:
 
     @property
     def hidden(self) -> Vectors:
-        """The vectors that the head reads, where their tokens stood."""
+        """The vectors that the head reads, at their tokens' original columns."""
         assert self.output.hidden is not None
         return self.rows.restored(self.output.hidden)
 
     @property
     def hidden_states(self) -> tuple[Vectors, ...] | None:
-        """What each block has read, and the vectors that the head reads."""
+        """Each block's input, and the vectors that the head reads."""
         return (*map(self.rows.restored, self.block_inputs), self.hidden) if self.block_inputs else None
 
 
 def read_images(network: Any, pixel_values: Tensor | None) -> Pass:
-    """A pass over pictures."""
+    """Run a pass over images."""
     if pixel_values is None:
         raise SpecError("pixel_values", "is missing, which this model reads", "give pictures")
     return Pass(network(pixel_values), Rows(None, None))
@@ -54,7 +54,7 @@ def read_images(network: Any, pixel_values: Tensor | None) -> Pass:
 def read_whole(
     network: Any, tokens: Tensor, mask: Tensor | None, position_ids: Tensor | None, types: Tensor | None
 ) -> Pass:
-    """A pass of an encoder, which sees each text at once; arguments as of its `forward`, padded anywhere."""
+    """Run a pass of an encoder over whole sequences; arguments as of its `forward`, padded anywhere."""
     rows = Rows.of(mask, tokens.shape[1])
     if position_ids is not None:
         check_positions(position_ids, rows, None)
@@ -71,9 +71,9 @@ def read_on(
     past: Any,
     use_cache: bool,
 ) -> Pass:
-    """A pass of a model that writes text, from a cache on, or of whole texts; several in a row by their positions."""
+    """Run a pass of a causal model from a cache, or over whole sequences, or over several documents in a row."""
     if types is not None and bool(types.any()):
-        raise SpecError("token_type_ids", "are read by no model that writes text", "leave them out")
+        raise SpecError("token_type_ids", "are not supported by causal models", "leave them out")
     rows, (batch, length) = Rows.of(mask, tokens.shape[1]), tokens.shape
     moved = rows.moved(tokens)
     if past is None and rows.num_tokens is None and (documents := documents_of(position_ids)) is not None:
@@ -90,7 +90,7 @@ def read_on(
 
 
 def documents_of(position_ids: Tensor | None) -> Tensor | None:
-    """The document of each token, where positions begin anew within a row; None where they do not."""
+    """Return the document of each token if positions restart within a row; otherwise None."""
     if position_ids is None or not bool((starts := position_ids[:, 1:] == 0).any()):
         return None
     steps = torch.arange(position_ids.shape[1], device=position_ids.device)
@@ -99,7 +99,7 @@ def documents_of(position_ids: Tensor | None) -> Tensor | None:
 
 
 def check_positions(position_ids: Tensor, rows: Rows, lengths: Lengths | None) -> None:
-    """Refuse positions that are not the tokens' places in their rows.
+    """Refuse positions that are not the tokens' indices in their sequences.
 
     Raises:
         SpecError: they differ.
@@ -115,7 +115,7 @@ def check_positions(position_ids: Tensor, rows: Rows, lengths: Lengths | None) -
 
 @contextmanager
 def block_inputs(network: nn.Module, is_asked: bool) -> Iterator[list[Vectors]]:
-    """Within the block, collect what each block of the model reads."""
+    """Collect the input of each block of the model within the context."""
     seen: list[Vectors] = []
 
     def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:

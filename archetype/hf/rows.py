@@ -1,4 +1,4 @@
-"""Padding: transformers pads anywhere and says where by a mask; here tokens stand at the beginning of their row."""
+"""Padding: transformers pads anywhere and passes a mask; here, tokens start at the first column."""
 
 from typing import NamedTuple, Self
 
@@ -10,11 +10,11 @@ from archetype.nn.context import Lengths
 
 
 class Rows(NamedTuple):
-    """Where the tokens of each row stand among padding.
+    """The columns of each sequence's tokens among padding.
 
     Attributes:
-        order: for each place of the moved rows the column it is taken from, (B, T); None: every row is as it was.
-        num_tokens: of each row that are not padding; None: all.
+        order: for each column after the move, the original column, (B, T); None: nothing moves.
+        num_tokens: of each sequence, without padding; None: all columns.
     """
 
     order: Tensor | None
@@ -22,14 +22,14 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, mask: Tensor | None, length: int) -> Self:
-        """The rows of a mask's last columns.
+        """Return the rows of a mask's last columns.
 
         Args:
-            mask: 1 at tokens, (B, S) with S >= length; None: nothing is padding.
+            mask: 1 at tokens, (B, S) with S >= length; None: no padding.
             length: T, columns that are read now.
 
         Raises:
-            SpecError: the mask is not of rows and columns, or has fewer columns than are read.
+            SpecError: the mask is not two-dimensional, or has fewer columns than are read.
         """
         if mask is None:
             return cls(None, None)
@@ -45,26 +45,26 @@ class Rows(NamedTuple):
         return cls(order, counts)
 
     def moved(self, x: Tensor) -> Tensor:
-        """Tokens or vectors, (B, T, ...), with those of each row at its beginning."""
+        """Return tokens or vectors, (B, T, ...), moved to start at the first column."""
         return x if self.order is None else x.gather(1, _like(self.order, x))
 
     def restored(self, x: Tensor) -> Tensor:
-        """Vectors or logits where their tokens stood."""
+        """Return vectors or logits at the original columns of their tokens."""
         return x if self.order is None else torch.empty_like(x).scatter(1, _like(self.order, x), x)
 
     def positions(self, lengths: Lengths | None, shape: tuple[int, int]) -> Tensor:
-        """Of each column its token's place in its row; of padding any number.
+        """Return the position of each column's token in its sequence; arbitrary numbers at padding.
 
         Args:
-            lengths: tokens of each row that were read before (None: none).
-            shape: rows and columns.
+            lengths: tokens of each sequence read earlier (None: none).
+            shape: batch size and columns.
         """
         steps = torch.arange(shape[1], device=None if self.order is None else self.order.device).expand(shape)
         steps = self.restored(steps.contiguous())
         return steps if lengths is None else steps + lengths[:, None]
 
     def is_token(self, shape: tuple[int, int]) -> Tensor | None:
-        """Which columns are no padding; None: all."""
+        """Return which columns are tokens, not padding; None: all."""
         if self.num_tokens is None:
             return None
         valid = torch.arange(shape[1], device=self.num_tokens.device) < self.num_tokens[:, None]

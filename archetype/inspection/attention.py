@@ -1,4 +1,4 @@
-"""Views of attention in a traced pass: scores, masked scores and weights of a head, and statistics of all heads."""
+"""Views of attention in a trace: scores, masked scores and weights of a head, and statistics of all heads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,53 +19,53 @@ from archetype.table import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POOLED = 64  # cells of a side of a small map
+POOLED = 64  # largest side of a small map
 STATISTICS = ("entropy", "distance", "previous", "first", "induction")
 
 
 def attention_paths(trace: Trace) -> list[str]:
-    """The parts that attend, by path, such as a layer's mixer or its cross-attention."""
+    """Return the paths of attention parts, such as a layer's mixer or its cross-attention."""
     return [path for path, shown in shown_parts(trace.model).items() if shown.attention is not None]
 
 
 def attention_path(trace: Trace, layer: int | str) -> str:
-    """The path of a layer's attention, given its number, its path, or the part's own path.
+    """Return the path of a layer's attention, from the layer's number or path, or the part's own path.
 
     Raises:
-        SpecError: there is none.
+        SpecError: there is no attention there.
     """
     paths = attention_paths(trace)
     if not paths:
-        raise SpecError("attention", "no layer of this model attends", "look at another view")
+        raise SpecError("attention", "this model has no attention", "choose another view")
     if layer in paths:
         return str(layer)
     if isinstance(layer, str) and layer.rpartition(".")[2] in ("mixer", "cross"):
         raise SpecError("layer", f"{layer} does not attend", nearest(layer, paths))
     path = layer_path(trace.model, layer)
     for start in (f"{path}.mixer", f"{path}.cross"):
-        if inside := [one for one in paths if f"{one}.".startswith(f"{start}.")]:  # of several side by side the first
+        if inside := [one for one in paths if f"{one}.".startswith(f"{start}.")]:  # the first of several side by side
             return inside[0]
     raise SpecError("layer", f"{path} does not attend", f"use one of {', '.join(paths)}")
 
 
 @torch.no_grad()
 def attention_steps(trace: Trace, path: str) -> AttentionSteps:
-    """All heads of the attention at a path."""
+    """Return scores, masked scores and weights of all heads of an attention part."""
     steps = shown_parts(trace.model)[path].attention
     assert steps is not None
     return steps(trace.part(path))
 
 
 def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) -> dict[str, Float[Tensor, "H"]]:
-    """The scores of a head, as means over queries.
+    """Return statistics of each head, as means over queries.
 
     Args:
-        weights: of one row.
-        ids: of the tokens (T,), where queries and keys are the same tokens; otherwise entropy and first alone say much.
+        ids: of the tokens (T,), if queries and keys are the same tokens; otherwise only entropy and first are defined.
 
     Returns:
         By name: entropy (nats); distance to the keys (positions); weight of the previous position, of the first, and of
-        the position after an earlier occurrence of the query's token (Olsson 2022; NaN where none is repeated).
+        the
+            position after an earlier occurrence of the query's token (Olsson 2022; NaN if no token is repeated).
     """
     weights = weights.float()
     length, keys = weights.shape[1:]
@@ -86,16 +86,16 @@ def head_statistics(weights: Float[Tensor, "H T S"], ids: Tensor | None = None) 
 
 @dataclass
 class AttentionHead(View):
-    """One head.
+    """Scores and weights of one head.
 
     Attributes:
-        path: of the attention.
-        head: its number.
-        queries: tokens that look.
-        keys: tokens that are looked at.
-        scores: of queries and keys (T, S).
-        masked: with biases, and minus infinity where a pair is not allowed.
-        weights: after the softmax.
+        path: of the attention part.
+        head: its index.
+        queries: query tokens.
+        keys: key tokens.
+        scores: before masking (T, S).
+        masked: with biases, and -inf where a pair is not allowed (T, S).
+        weights: after the softmax (T, S).
     """
 
     path: str
@@ -107,7 +107,7 @@ class AttentionHead(View):
     weights: Float[Tensor, "T S"]
 
     def table(self) -> Table:
-        """Each query with the keys that it looks at most."""
+        """Tabulate each query with the keys it attends to most."""
         rows = []
         best = self.weights.topk(min(4, len(self.keys)))
         for place, (token, values, indices) in enumerate(
@@ -120,32 +120,32 @@ class AttentionHead(View):
         return Table((f"{self.path} head {self.head}", "looks at"), rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
-        """Tokens, and the three steps as rows of queries; null where a pair is not allowed."""
+        """Return tokens, and the three steps as rows of queries; null where a pair is not allowed."""
         steps = {name: rounded(tensor) for name, tensor in self.tensors().items()}
         return {"path": self.path, "head": self.head, "queries": [*self.queries], "keys": [*self.keys], **steps}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the three steps."""
+        """Return the tensors of the three steps."""
         return {"scores": self.scores, "masked": self.masked, "weights": self.weights}
 
     def draw(self) -> "Figure":
-        """The three steps side by side."""
+        """Draw the three steps side by side."""
         side = min(max(2.6, 0.2 * max(len(self.queries), len(self.keys))), 6.5)
         figure = figures.new_figure(3 * side + 2.6, side + 1.5)
         axes = figure.subplots(1, 3)
         finite = self.masked[self.masked.isfinite()]
         low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
-        weights = self.weights.masked_fill(self.masked.isneginf(), torch.nan)  # which looks as what is not allowed
+        weights = self.weights.masked_fill(self.masked.isneginf(), torch.nan)  # drawn like pairs that are not allowed
         steps = ((self.scores, "1  score  q·k", low, high, "cividis"), (self.masked, "2  masked", low, high, "cividis"),
                  (weights, "3  weight, after the softmax", 0.0, 1.0, "viridis"))  # fmt: skip
-        for index, (one, (cells, heading, start, end, colors)) in enumerate(zip(axes, steps, strict=True)):
+        for index, (axis, (cells, heading, start, end, colors)) in enumerate(zip(axes, steps, strict=True)):
             image = figures.heat_map(
-                one, cells, self.queries if index == 0 else (), self.keys, colors=colors, low=start, high=end
+                axis, cells, self.queries if index == 0 else (), self.keys, colors=colors, low=start, high=end
             )
-            figures.title(one, heading)
-            figures.color_bar(figure, image, one, "")
-            one.set_aspect("equal", adjustable="box")
-            one.set_xlabel("keys", fontsize=8)
+            figures.title(axis, heading)
+            figures.color_bar(figure, image, axis, "")
+            axis.set_aspect("equal", adjustable="box")
+            axis.set_xlabel("keys", fontsize=8)
         axes[0].set_ylabel("queries", fontsize=8)
         figure.suptitle(f"{self.path}, head {self.head}\n", x=0.01, ha="left", fontsize=12, color=figures.INK)
         return figure
@@ -153,13 +153,13 @@ class AttentionHead(View):
 
 @dataclass
 class AttentionView(View):
-    """All heads of some layers.
+    """Statistics and maps of all heads of some layers.
 
     Attributes:
-        paths: of the attentions.
-        statistics: of each attention, by name, for each head.
-        maps: of each attention the weights (H, side, side), pooled by their maxima where the text is long.
-        allowed: where a map's cell has a pair that is allowed.
+        paths: of the attention parts.
+        statistics: by attention part and name, for each head.
+        maps: weights of each part (H, side, side), max-pooled for long sequences.
+        allowed: whether a map's cell contains an allowed pair.
     """
 
     paths: list[str]
@@ -168,28 +168,28 @@ class AttentionView(View):
     allowed: list[Bool[Tensor, "H rows columns"]] = field(repr=False)
 
     def table(self) -> Table:
-        """A head a row."""
+        """Tabulate one head per row."""
         return Table(("layer", "head", *STATISTICS), [
             (path, str(head), *(_number(values[name][head]) for name in STATISTICS))
             for path, values in zip(self.paths, self.statistics, strict=True) for head in range(len(values["entropy"]))
         ])  # fmt: skip
 
     def record(self) -> dict[str, Any]:
-        """The statistics of each head."""
+        """Return the statistics of each head."""
         return {"attention": [
             {"path": path} | {name: rounded(values[name]) for name in STATISTICS}
             for path, values in zip(self.paths, self.statistics, strict=True)
         ]}  # fmt: skip
 
     def tensors(self) -> dict[str, Tensor]:
-        """Maps and statistics, by path."""
+        """Return maps and statistics by path."""
         tensors = {f"{path}.maps": maps for path, maps in zip(self.paths, self.maps, strict=True)}
         for path, values in zip(self.paths, self.statistics, strict=True):
             tensors |= {f"{path}.{name}": values[name] for name in STATISTICS}
         return tensors
 
     def draw(self) -> "Figure":
-        """A small map for each head: a layer a row; few heads of one layer as several rows."""
+        """Draw a small map per head, one layer per row, or several rows for few heads of one layer."""
         heads = max(len(maps) for maps in self.maps)
         single = len(self.paths) == 1 and heads > 4
         across = min(heads, 4) if single else heads
@@ -219,12 +219,11 @@ class AttentionView(View):
 
 
 def attention_view(trace: Trace, layer: int | str | None = None, head: int | None = None) -> View:
-    """All heads, those of one layer, or one head.
+    """Return the view of all heads, of one layer's heads, or of one head.
 
     Args:
-        trace: of a text.
-        layer: its number or path (absent: all that attend).
-        head: its number, with a layer.
+        layer: its number or path (default: all layers with attention).
+        head: its index; needs a layer.
 
     Raises:
         SpecError: there is no such layer or head.
@@ -233,7 +232,7 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
         raise SpecError("head", "belongs to a layer, and none is named", "give its layer as well")
     paths = attention_paths(trace) if layer is None else [attention_path(trace, layer)]
     if not paths:
-        raise SpecError("attention", "no layer of this model attends", "look at another view")
+        raise SpecError("attention", "this model has no attention", "choose another view")
     if head is not None:
         steps = attention_steps(trace, paths[0])
         count = steps.weights.shape[1]
@@ -254,19 +253,13 @@ def attention_view(trace: Trace, layer: int | str | None = None, head: int | Non
 
 
 def attention_by_heads(trace: Trace, path: str) -> Iterator[AttentionView]:
-    """The view of one layer, a head at a time: together as `attention_view` gives it.
-
-    Args:
-        trace: of a text.
-        path: of the attention.
-    """
+    """Yield the view of one layer, one head at a time; together they equal `attention_view`."""
     steps = attention_steps(trace, path)
     for weights, masked in zip(steps.weights[0].split(1), steps.masked[0].split(1), strict=True):
         yield _of_heads(trace, path, weights, masked)
 
 
 def _of_heads(trace: Trace, path: str, weights: Float[Tensor, "H T S"], masked: Tensor) -> AttentionView:
-    """The view of some heads of one layer."""
     allowed = _pooled((~masked.isneginf()).expand_as(weights).float()) > 0
     return AttentionView(
         [path], [head_statistics(weights, _ids(trace, path, weights))], [_pooled(weights.float())], [allowed]
@@ -274,7 +267,7 @@ def _of_heads(trace: Trace, path: str, weights: Float[Tensor, "H T S"], masked: 
 
 
 def _pooled(weights: Float[Tensor, "H T S"]) -> Float[Tensor, "H rows columns"]:
-    """Maps of at most `POOLED` cells a side, each the maximum of its weights; first over queries, which is quick."""
+    """Max-pool maps to at most `POOLED` cells a side, over queries first, which is faster."""
     rows, columns = (min(POOLED, size) for size in weights.shape[1:])
     if weights.shape[1] % rows == 0:
         weights = weights.unflatten(1, (rows, -1)).amax(2)
@@ -282,7 +275,7 @@ def _pooled(weights: Float[Tensor, "H T S"]) -> Float[Tensor, "H rows columns"]:
 
 
 def _tokens(trace: Trace, path: str, weights: Tensor) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tokens that look and those that are looked at; numbers where a stack reads patches."""
+    """Return query and key tokens; numbers if a stack reads patches."""
     texts = trace.inputs.tokens, trace.inputs.source_tokens
     queries = texts[1] if path.startswith("encoder.") else texts[0]
     keys = texts[1] if path.endswith(".cross") else queries
@@ -293,7 +286,7 @@ def _tokens(trace: Trace, path: str, weights: Tensor) -> tuple[tuple[str, ...], 
 
 
 def _ids(trace: Trace, path: str, weights: Tensor) -> Tensor | None:
-    """The ids of tokens that look at each other; numbers of places where they are no tokens of the text."""
+    """Return the ids of tokens that attend to each other; positions if they are not tokens of the text."""
     if path.endswith(".cross"):
         return None
     ids = trace.inputs.arguments.get("source") if path.startswith("encoder.") else trace.inputs.ids

@@ -1,4 +1,4 @@
-"""Direct logit attribution: a logit as a sum over what the parts have added to the residual stream (Elhage 2021)."""
+"""Direct logit attribution: a logit as a sum over the parts' additions to the residual stream (Elhage 2021)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,12 @@ from archetype.table import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BARS = 40  # of a picture
+BARS = 40  # bars in a chart
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """The contribution of a part to the logit; `kind` is embedding, mixer, cross, feedforward or bias."""
+    """Contribution of a part to the logit; `kind` is embedding, mixer, cross, feedforward or bias."""
 
     name: str
     kind: str
@@ -38,14 +38,14 @@ class Contribution:
 
 @dataclass
 class AttributionView(View):
-    """One logit and its parts, which sum to it.
+    """One logit, and the contributions that sum to it.
 
     Attributes:
-        position: of the text.
-        token: whose logit it is.
+        position: in the sequence.
+        token: id whose logit it is.
         name: of that token.
         logit: before a softcap.
-        contributions: in the order of the layers.
+        contributions: in the order of layers.
     """
 
     position: int
@@ -55,7 +55,7 @@ class AttributionView(View):
     contributions: list[Contribution]
 
     def table(self) -> Table:
-        """A part a row, in the order of the layers."""
+        """Tabulate one part per row, in the order of layers."""
         rows = [(part.name, f"{part.logit:+.4f}") for part in self.contributions]
         return Table((f"logit of {self.name} after position {self.position}", f"{self.logit:+.4f}"), rows)
 
@@ -63,11 +63,11 @@ class AttributionView(View):
         return vars(self) | {"contributions": [vars(part) for part in self.contributions]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The contributions in their order."""
+        """Return the contributions in order."""
         return {"contributions": torch.tensor([part.logit for part in self.contributions])}
 
     def draw(self) -> "Figure":
-        """A bar for each part."""
+        """Draw a bar per part."""
         parts = self.contributions
         if len(parts) > BARS:
             largest = sorted(parts, key=lambda part: -abs(part.logit))[:BARS]
@@ -92,23 +92,22 @@ class AttributionView(View):
 def attribution_view(
     trace: Trace, name: Name, token: int | None = None, position: int = -1, layer: int | str | None = None
 ) -> AttributionView:
-    """The logit of a token as a sum over parts, the last norm's statistics as they are.
+    """Attribute a token's logit to the parts, with the statistics of the final norm held fixed.
 
     Args:
-        trace: of a text.
-        name: the name of a token.
-        token: its id (absent: the likeliest).
-        position: of the text whose answer it is, from the end where negative.
-        layer: whose attention is split into heads (absent: none).
+        name: returns the name of a token.
+        token: its id (default: the likeliest).
+        position: whose answer it is; negative from the end.
+        layer: whose attention is split into heads (default: none).
 
     Raises:
-        SpecError: the stream of this model is no sum, its head is not linear, or there is no such place.
+        SpecError: the residual stream is not a sum, the head is not linear, or the position does not exist.
     """
     model, stack = trace.model, answering_stack(trace)
     if not isinstance(model, Decoder | Encoder | EncoderDecoder) or model.lm_head is None:
-        raise SpecError("attribution", "is for heads over tokens", "look at the lens")
+        raise SpecError("attribution", "needs a head over the vocabulary", "use the lens instead")
     if not stacks(model)[stack].residual.is_sum:
-        raise SpecError("attribution", "the residual stream of this model is no sum", "look at the lens")
+        raise SpecError("attribution", "this model's residual stream is not a plain sum", "use the lens instead")
     assert trace.logits is not None
     length, vocab_size = trace.logits.shape[1:]
     if not -length <= position < length:
@@ -131,8 +130,8 @@ def attribution_view(
         path = point.removesuffix(".out")
         added = added_by(trace, path)
         if added is None:
-            cause = f"the output of {path} is not its input plus what its parts give"
-            raise SpecError("attribution", cause, "look at the lens")
+            cause = f"the output of {path} is not its input plus the outputs of its parts"
+            raise SpecError("attribution", cause, "use the lens instead")
         if (source := reinjected.get(index)) is not None:
             again = trace[f"{path}.in"] - trace[points[index]]
             parts.append(part(f"layer {index} input of layer {source}", "embedding", again[0, position]))
@@ -148,33 +147,33 @@ def attribution_view(
                 rest = x[0, position].double() - heads[:, position].double().sum(0) * scale
                 parts.append(part(f"layer {index} bias of o", "bias", rest))
     parts.append(Contribution("biases of the last norm and head", "bias", float(constant @ row) + bias))
-    return AttributionView(position, token, name(token), sum(one.logit for one in parts), parts)
+    return AttributionView(position, token, name(token), sum(contribution.logit for contribution in parts), parts)
 
 
 def frozen_norm(trace: Trace, path: str, x: Float[Tensor, "D"]) -> FrozenNorm:
-    """A norm at a vector, its statistics as they are there: a linear map, and what it adds. In float64.
+    """Linearize a norm at a vector with its statistics held fixed, in float64.
 
     Raises:
-        SpecError: the norm is from outside, and nothing says which of its numbers are statistics.
+        SpecError: the norm is an extension that does not define this.
     """
     norm, frozen = trace.model.get_submodule(path), shown_parts(trace.model)[path].frozen
     if frozen is None:
-        cause = f"the last norm, {type(norm).__name__}, is no sum over parts"
-        raise SpecError("attribution", cause, "look at the lens")
+        cause = f"the last norm, {type(norm).__name__}, cannot be split into parts"
+        raise SpecError("attribution", cause, "use the lens instead")
     return frozen(norm, x)
 
 
 def _row(head: LanguageModelHead, embedding: Any, token: int) -> tuple[Float[Tensor, "D"], float]:
-    """A token's row of the head's table, and its bias, so that the logit before a softcap is their product's sum."""
+    """Return a token's row of the head's table, and its bias; row times vector plus bias is the uncapped logit."""
     table = embedding if head.weight is None else head.weight
     if head.dense is not None or not isinstance(table, Tensor):
         cause = "the head transforms its vectors" if head.dense is not None else "its table has few bits"
-        raise SpecError("attribution", f"{cause}: a logit is no sum over parts", "look at the lens")
+        raise SpecError("attribution", f"{cause}: a logit cannot be split into parts", "use the lens instead")
     return table[token].double() * head.spec.scale, 0.0 if head.bias is None else float(head.bias[token])
 
 
 def _by_head(trace: Trace, path: str) -> Float[Tensor, "H T D"] | None:
-    """The contribution of each head, without the output projection's bias; None where they are not simply added."""
+    """Return each head's contribution without the output bias; None if heads are not simply added."""
     block = module_at(trace.model, path)
     weight = getattr(getattr(block.mixer, "o", None), "weight", None)
     if block.added or f"{path}.mixer.heads" not in trace or not isinstance(weight, Tensor):

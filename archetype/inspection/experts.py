@@ -1,4 +1,4 @@
-"""Mixtures of experts: where each token is sent, and how evenly."""
+"""View of mixtures of experts: where each token is routed, and how evenly."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,57 +20,57 @@ if TYPE_CHECKING:
 
 @dataclass
 class ExpertsView(View):
-    """The mixtures of a model, and the tokens that they route."""
+    """Routings of a model's mixtures of experts, and the routed tokens."""
 
     routings: list[Routing]
     tokens: tuple[str, ...]
 
     def table(self) -> Table:
-        """A mixture a row."""
+        """Tabulate one mixture per row."""
         rows = []
-        for one in self.routings:
-            load = "  ".join(f"{value:.0%}" for value in one.load.tolist())
-            rows.append(
-                (one.path, load, f"{float(one.entropy.mean()):.3f}", f"{len(one.load) * float(one.load.max()):.2f}")
-            )
+        for routing in self.routings:
+            load = "  ".join(f"{value:.0%}" for value in routing.load.tolist())
+            entropy, most = float(routing.entropy.mean()), len(routing.load) * float(routing.load.max())
+            rows.append((routing.path, load, f"{entropy:.3f}", f"{most:.2f}"))
         return Table(("mixture", "load of each expert", "router entropy", "most over even"), rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
-        """Each token's experts with their weights."""
+        """Return each token's experts with their weights."""
         names = ("weights", "load", "entropy")
         mixtures = [
-            {"path": one.path, "chosen": one.chosen.tolist()} | {name: rounded(getattr(one, name)) for name in names}
-            for one in self.routings
+            {"path": routing.path, "chosen": routing.chosen.tolist()}
+            | {name: rounded(getattr(routing, name)) for name in names}
+            for routing in self.routings
         ]
         return {"tokens": [*self.tokens], "mixtures": mixtures}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The same as tensors, by path."""
+        """Return the routings as tensors by path."""
         return {
-            f"{one.path}.{name}": getattr(one, name)
-            for one in self.routings
+            f"{routing.path}.{name}": getattr(routing, name)
+            for routing in self.routings
             for name in ("chosen", "weights", "load", "entropy")
         }
 
     def draw(self) -> "Figure":
-        """For each mixture the weights by token and expert, and the load beside."""
+        """Draw for each mixture the weights by token and expert, and the load next to it."""
         width = max(4.5, min(11.0, 0.24 * len(self.tokens) + 1.5))
-        heights = [max(1.3, 0.17 * len(one.load) + 0.5) for one in self.routings]
+        heights = [max(1.3, 0.17 * len(routing.load) + 0.5) for routing in self.routings]
         figure = figures.new_figure(width + 2.4, sum(heights) + 1.4)
         grid = figure.subplots(
             len(heights), 2, squeeze=False, width_ratios=(width, 1.6), height_ratios=heights, sharey="row"
         )
         image = None
-        for row, one in enumerate(self.routings):
+        for row, routing in enumerate(self.routings):
             left, right = grid[row]
-            experts = [str(number) for number in range(len(one.load))]
+            experts = [str(number) for number in range(len(routing.load))]
             names = self.tokens if row == len(heights) - 1 else ()
             image = figures.heat_map(
-                left, one.gates.T, experts, names, colors="magma", low=0.0, high=float(one.weights.max())
+                left, routing.gates.T, experts, names, colors="magma", low=0.0, high=float(routing.weights.max())
             )
-            figures.title(left, f"{one.path}: weight of each expert", 9)
-            right.barh(range(len(one.load)), one.load.tolist(), color=figures.COLORS["feedforward"], height=0.7)
-            right.axvline(1 / len(one.load), color=figures.INK, linewidth=0.8, linestyle=":")
+            figures.title(left, f"{routing.path}: weight of each expert", 9)
+            right.barh(range(len(routing.load)), routing.load.tolist(), color=figures.COLORS["feedforward"], height=0.7)
+            right.axvline(1 / len(routing.load), color=figures.INK, linewidth=0.8, linestyle=":")
             figures.plain(right)
             figures.title(right, "load", 9)
             right.tick_params(labelleft=False, left=False)
@@ -79,25 +79,24 @@ class ExpertsView(View):
 
 
 def mixture_paths(trace: Trace) -> list[str]:
-    """The parts that send tokens to experts, by path."""
+    """Return the paths of parts that route tokens to experts."""
     return [path for path, shown in shown_parts(trace.model).items() if shown.routing is not None]
 
 
 @torch.no_grad()
 def experts_view(trace: Trace, layer: int | str | None = None) -> ExpertsView:
-    """The routing of all rows' tokens.
+    """Return the routing of all tokens.
 
     Args:
-        trace: of a text.
-        layer: whose mixture (absent: all).
+        layer: whose mixture (default: all).
 
     Raises:
-        SpecError: there is none.
+        SpecError: there is no mixture of experts.
     """
     start = "" if layer is None else f"{layer_path(trace.model, layer)}."
     routings = [_routing(trace, path) for path in mixture_paths(trace) if path.startswith(start)]
     if not routings:
-        raise SpecError("experts", "there is no mixture of experts here", "look at another view")
+        raise SpecError("experts", "the model has no mixture of experts", "choose another view")
     count = len(routings[0].chosen)
     texts = trace.inputs.tokens
     tokens = texts if len(texts) == count else tuple(map(str, range(count)))

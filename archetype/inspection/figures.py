@@ -1,4 +1,4 @@
-"""Pictures in one style: maps of cells with their tokens, lines by layer, and bars."""
+"""Common style of figures: heat maps with token labels, lines by layer, and bars."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_LABELS = 48  # tokens that are named along an axis
-MAX_LABEL = 14  # characters of one
+MAX_LABELS = 48  # tokens labelled along an axis
+MAX_LABEL = 14  # characters of a label
 INK, PALE = "#1f2937", "#9ca3af"
 COLORS = {"embedding": "#6b7280", "mixer": "#2563eb", "cross": "#7c3aed", "feedforward": "#ea8a0c", "bias": "#9ca3af"}
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """A figure of that many inches, which no window shows."""
+    """Return a figure of this size in inches, without a window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -28,12 +28,12 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def title(axes: "Axes", text: str, size: float = 10) -> None:
-    """A heading at the left, in which nothing is markup."""
+    """Set a left-aligned title without interpreting markup."""
     axes.set_title(one_line(text), loc="left", fontsize=size, color=INK, parse_math=False)
 
 
 def plain(axes: "Axes", grid: bool = False) -> None:
-    """Thin axes without a frame."""
+    """Style axes thin and without a frame."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -48,7 +48,7 @@ def heat_map(
     axes: "Axes", cells: Tensor, rows: Sequence[str] = (), columns: Sequence[str] = (), *, colors: str = "viridis",
     low: float | None = None, high: float | None = None, texts: Sequence[Sequence[str]] | None = None,
 ) -> Any:  # fmt: skip
-    """Cells by colour, with names along both axes where they fit, and perhaps a text in each cell."""
+    """Draw cells by color, with labels along both axes if they fit, and optionally a text in each cell."""
     import numpy as np
     from matplotlib import colormaps
 
@@ -71,7 +71,7 @@ def heat_map(
 
 
 def color_bar(figure: "Figure", image: Any, axes: Any, text: str) -> None:
-    """The legend of a map."""
+    """Add the color legend of a heat map."""
     bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.015, aspect=30)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, length=2, width=0.5, colors=INK)
@@ -79,7 +79,7 @@ def color_bar(figure: "Figure", image: Any, axes: Any, text: str) -> None:
 
 
 def label(token: str, limit: int = MAX_LABEL) -> str:
-    """A token that is short enough for a picture."""
+    """Shorten a token for a figure."""
     line = one_line(token)
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 

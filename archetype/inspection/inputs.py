@@ -1,4 +1,4 @@
-"""A text, a source with its target, or an image, as the arguments of a model's forward pass."""
+"""Convert a text, a source with target, or an image to the arguments of a model's forward pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ Text = str | Sequence[int] | Tensor
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a model.
+    """Inputs of a model.
 
     Attributes:
-        arguments: of its forward pass, by name.
-        tokens: the positions of its main stack, for display.
-        source_tokens: those of an encoder-decoder's source.
+        arguments: of the forward pass, by name.
+        tokens: of the main stack's positions, for display.
+        source_tokens: of an encoder-decoder's source, for display.
         ids: of the tokens, (B, T); None for images.
     """
 
@@ -40,17 +40,16 @@ class Inputs:
 def inputs_of(
     model: Model, tokenizer: Tokenizer | None, text: Text, target: Text | None = None, start: int | None = None
 ) -> Inputs:
-    """The inputs of a text, read as generation, translation and classification read it.
+    """Return the inputs of a text, encoded as in generation, translation and classification.
 
     Args:
-        model: that reads them.
-        tokenizer: the model's own; without one, texts are token ids.
-        text: a text, its token ids, rows of ids (B, T), or an image (channels, height, width) for a vision encoder.
-        target: of an encoder-decoder (absent: what it writes itself, greedily; its source, where it names a class).
-        start: the token that its targets start with (absent: the one that ends them).
+        tokenizer: the model's own; without one, texts are given as token ids.
+        text: a text, token ids, rows of ids (B, T), or an image (channels, height, width) for a vision encoder.
+        target: of an encoder-decoder (default: greedy generation, or the source if it classifies).
+        start: token that starts targets (default: the end token).
 
     Raises:
-        DataError: there is no text, it is longer than the context, or it cannot be read.
+        DataError: the text is empty, longer than the context, or cannot be encoded.
     """
     if isinstance(model, VisionEncoder):
         return _image(model, text)
@@ -59,7 +58,7 @@ def inputs_of(
     ids = _ids(model, tokenizer, text, "text")
     if not isinstance(model, EncoderDecoder):
         return Inputs({"tokens": ids}, _names(tokenizer, ids), ids=ids)
-    if isinstance(target, Tensor):  # which has its start
+    if isinstance(target, Tensor):  # includes its start token
         return _pair(tokenizer, ids, _ids(model, tokenizer, target, "target"))
     if start is None:
         start = end_of_text(_needed(tokenizer))
@@ -114,7 +113,7 @@ def _names(tokenizer: Tokenizer | None, ids: Tensor) -> tuple[str, ...]:
 
 
 def token_name(tokenizer: Tokenizer | None, id: int) -> str:
-    """A token for display; its number where there is no tokenizer, or none of that id."""
+    """Return a token for display; its id without a tokenizer or for an unknown id."""
     return str(id) if tokenizer is None or id >= tokenizer.vocab_size else tokenizer.token(id)
 
 

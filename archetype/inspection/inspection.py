@@ -1,4 +1,4 @@
-"""A text inside a model: one traced pass and the views of it that the model's parts allow."""
+"""Inspect a text in a model: one traced pass, and the views that the model's parts provide."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,12 +29,12 @@ VIEWS = ("summary", "attention", "lens", "residual", "experts", "recurrent", "at
 
 @dataclass(repr=False)
 class Inspection(View):
-    """All that a model computes of a text; itself a view, the summary.
+    """Everything that a model computes for a text; as a view, it is the summary.
 
     Attributes:
-        trace: all activations, by name.
-        tokenizer: that names the tokens.
-        labels: that name the classes.
+        trace: all activations by name.
+        tokenizer: names the tokens.
+        labels: names of classes.
     """
 
     trace: Trace
@@ -42,45 +42,45 @@ class Inspection(View):
     labels: tuple[str, ...] = ()
 
     def attention(self, layer: int | str | None = None, head: int | None = None) -> View:
-        """The scores of all heads, or of a layer's; or the scores, masked scores and weights of one head."""
+        """Return the scores of all heads or of a layer's, or all steps of one head."""
         return attention_view(self.trace, layer, head)
 
     def lens(self, top: int = 5) -> LensView:
-        """The logit lens: the prediction of each layer at each position."""
+        """Return the logit lens: each layer's prediction at each position."""
         return lens_view(self.trace, self.name, top)
 
     def residual(self, stack: str | None = None) -> ResidualView:
-        """Norms of the residual stream, and what each sublayer adds."""
+        """Return norms of the residual stream, and what each sublayer adds."""
         return residual_view(self.trace, stack)
 
     def experts(self, layer: int | str | None = None) -> ExpertsView:
-        """The routing and load of mixtures of experts."""
+        """Return routing and load of mixtures of experts."""
         return experts_view(self.trace, layer)
 
     def recurrent(self, layer: int | str | None = None) -> RecurrentView:
-        """States and gates of layers without attention."""
+        """Return states and gates of layers without attention."""
         return recurrent_view(self.trace, layer)
 
     def attribution(
         self, token: int | str | None = None, position: int = -1, layer: int | str | None = None
     ) -> AttributionView:
-        """The logit of a token (absent: the likeliest) as a sum over parts; of `layer`, over its heads."""
+        """Attribute a token's logit (default: the likeliest) to the parts, or also to the heads of `layer`."""
         return attribution_view(self.trace, self.name, self._id(token), position, layer)
 
     def patching(self, corrupt: Inputs, part: str = "out") -> PatchingView:
-        """Which activations of this text restore its answer in a corrupt one of as many tokens."""
+        """Find the activations of this text that restore its answer in a corrupt one with as many tokens."""
         return patching_view(self.trace, corrupt, self.name, part)
 
     def view(self, name: str, layer: int | str | None = None, head: int | None = None) -> View:
-        """A view by its name.
+        """Return a view by name.
 
         Args:
             name: one of `VIEWS`.
-            layer: its number or path, where the view has layers.
-            head: its number, of the attention.
+            layer: its number or path, for views with layers.
+            head: index of an attention head.
 
         Raises:
-            SpecError: there is no such view, this model has none, or the view has no layers or heads.
+            SpecError: the view does not exist, the model lacks it, or it has no layers or heads.
         """
         if head is not None and name != "attention":
             raise SpecError("head", f"the view {name} has no heads", "look at the attention")
@@ -105,24 +105,24 @@ class Inspection(View):
 
     @property
     def views(self) -> list[str]:
-        """The views that this model has."""
+        """Views that this model has."""
         return [name for name in VIEWS if self._try(name) is not None]
 
     @property
     @torch.no_grad()
     def max_logit_difference(self) -> float:
-        """Between the traced pass and a plain one: 0.0."""
+        """Largest difference of logits between the traced and a plain pass, normally 0.0."""
         plain = self.trace.model(**self.trace.inputs.arguments).logits
         return 0.0 if plain is None or self.trace.logits is None else float((plain - self.trace.logits).abs().max())
 
     def name(self, id: int) -> str:
-        """A token, or a class, for display."""
+        """Return the name of a token or class for display."""
         if self.trace.logits is not None and self.trace.logits.dim() == 2:
             return self.labels[id] if id < len(self.labels) else str(id)
         return token_name(self.tokenizer, id)
 
     def table(self) -> Table:
-        """The layers with their residual stream and what they would answer after the last position."""
+        """Tabulate layers with norms of the residual stream, and what they would predict at the last position."""
         residual, lens = self._try("residual"), self._try("lens")
         entropies = self._attention_entropies()
         if not isinstance(residual, ResidualView):
@@ -141,7 +141,7 @@ class Inspection(View):
         return Table(headings, rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
-        """The tokens, the views that this model has with their data, and what the model answers."""
+        """Return tokens, the data of all available views, and the model's answers."""
         inputs = self.trace.inputs
         data: dict[str, Any] = {"tokens": [*inputs.tokens]}
         if inputs.source_tokens:
@@ -151,12 +151,12 @@ class Inspection(View):
         return data | {"views": [*views], "answers": self._best()} | views
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every activation that was recorded, by name, and the logits."""
+        """Return all recorded activations by name, and the logits."""
         logits = self.trace.logits
         return {**self.trace.activations, **({} if logits is None else {"logits": logits})}
 
     def draw(self) -> "Figure":
-        """The lens, and the residual stream beside it."""
+        """Draw the lens and the residual stream side by side."""
         residual, lens = self._try("residual"), self._try("lens")
         if not isinstance(residual, ResidualView):
             return self.recurrent().draw()
@@ -179,7 +179,7 @@ class Inspection(View):
             return None
 
     def _attention_entropies(self) -> dict[int, float]:
-        """The mean over heads, by the number of the layer."""
+        """Return the mean over heads by layer number."""
         main = [path for path in attention_paths(self.trace) if path.endswith(".mixer") and "encoder" not in path]
         if not main:
             return {}
@@ -191,7 +191,7 @@ class Inspection(View):
         return entropies
 
     def _best(self, top: int = 5) -> list[dict[str, Any]]:
-        """The likeliest tokens or classes after the last position."""
+        """Return the likeliest tokens or classes at the last position."""
         if self.trace.logits is None:
             return []
         logits = self.trace.logits[0, -1] if self.trace.logits.dim() == 3 else self.trace.logits[0]
@@ -202,7 +202,7 @@ class Inspection(View):
         ]
 
     def _answers(self) -> str:
-        return "  ".join(f"{one['name']} {one['probability']:.1%}" for one in self._best())
+        return "  ".join(f"{answer['name']} {answer['probability']:.1%}" for answer in self._best())
 
     def _id(self, token: int | str | None) -> int | None:
         if not isinstance(token, str):

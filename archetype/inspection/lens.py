@@ -1,4 +1,4 @@
-"""The logit lens: what the model would answer if it stopped after each layer (nostalgebraist 2020)."""
+"""Logit lens: what the model would predict if it stopped after each layer (nostalgebraist 2020)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-POSITIONS = 16  # that a picture names the answers of
+POSITIONS = 16  # positions shown in a figure
 Name = Callable[[int], str]
 
 
 def answering_stack(trace: Trace) -> str:
-    """The path of the stack that the head reads.
+    """Return the path of the stack that the head reads.
 
     Raises:
-        SpecError: the model has no stack, or no head.
+        SpecError: the model has no stack or no head.
     """
     paths = stacks(trace.model)
     if not paths or trace.logits is None:
         kind = trace.model.spec.kind
-        raise SpecError("lens", f"this model of kind {kind} has no layers before a head", "look at another view")
+        raise SpecError("lens", f"this model of kind {kind} has no layers before a head", "choose another view")
     return _last_stack(trace.model)
 
 
@@ -50,7 +50,7 @@ def _last_stack(model: Model) -> str:
 
 
 def residual_names(trace: Trace, stack: str) -> dict[str, str]:
-    """The residual stream of a stack before its layers and after each: label and name of the activation."""
+    """Return label and activation name of the residual stream before the layers and after each."""
     prefix = f"{stack}.blocks" if stack else "blocks"
     count = len(stacks(trace.model)[stack].blocks)
     return {"embedding": f"{prefix}.0.in"} | {f"layer {index}": f"{prefix}.{index}.out" for index in range(count)}
@@ -58,7 +58,7 @@ def residual_names(trace: Trace, stack: str) -> dict[str, str]:
 
 @torch.no_grad()
 def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T V"]:
-    """The logits that the model's norm and head give for a residual stream; those of classes at one position."""
+    """Return the logits that the model's norm and head give for a residual stream; for classes at one position."""
     model = trace.model
     x = leave(stacks(model)[_last_stack(model)].residual, x)
     if isinstance(model, EncoderDecoder):
@@ -66,7 +66,7 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
         if model.lm_head is None:
             return model.class_logits(y, ForwardContext.of(x))[:, None]
         return model.lm_head(y, model.embedding.token.weight)  # type: ignore[no-any-return]
-    if isinstance(model, MegaByte):  # position t is answered by the place of byte t + 1
+    if isinstance(model, MegaByte):  # position t is predicted at the slot of byte t + 1
         rows, length = trace.inputs.arguments["tokens"].shape
         y = model.local_model.final_norm(x, ForwardContext.of(x)).reshape(rows, -1, x.shape[2])
         return model.lm_head(y[:, 1 : length + 1].contiguous(), model.local_embedding.token.weight)  # type: ignore[no-any-return]
@@ -82,15 +82,16 @@ def read_out(trace: Trace, x: Float[Tensor, "B T ... D"]) -> Float[Tensor, "B T 
 
 @dataclass
 class LensView(View):
-    """The predictions of each layer.
+    """Predictions of each layer.
 
     Attributes:
         layers: the embedding and each layer.
-        tokens: of the positions; one for a model of classes.
-        answers: the likeliest tokens or classes, (layers, T, k), and their names.
-        log_probabilities: of these.
-        ranks: of the real next token (of the token itself in an encoder), 0 the first; -1 where there is none.
-        kl: from the model's own distribution to the layer's, in nats.
+        tokens: of the positions; a single one for a classifier.
+        answers: ids of the likeliest tokens or classes, (layers, T, k).
+        names: their names.
+        log_probabilities: of the answers.
+        ranks: of the true next token (in an encoder of the token itself), from 0; -1 if unknown.
+        kl: divergence of the layer's distribution from the model's, in nats.
         entropy: of the layer's distribution.
     """
 
@@ -104,7 +105,7 @@ class LensView(View):
     entropy: Float[Tensor, "layers T"]
 
     def table(self) -> Table:
-        """The last position's path through the layers."""
+        """Tabulate the last position's predictions by layer."""
         rows = []
         for index, layer in enumerate(self.layers):
             probabilities = self.log_probabilities[index, -1].exp().tolist()
@@ -114,7 +115,7 @@ class LensView(View):
         return Table((f"after {figures.label(self.tokens[-1])}", "would answer", "KL to final", "entropy"), rows, 2)
 
     def record(self) -> dict[str, Any]:
-        """Every layer and position."""
+        """Return every layer and position."""
         return {
             "layers": self.layers, "tokens": [*self.tokens], "answers": self.names, "ids": self.answers.tolist(),
             "log_probabilities": rounded(self.log_probabilities), "ranks": self.ranks.tolist(),
@@ -128,14 +129,14 @@ class LensView(View):
         }  # fmt: skip
 
     def draw(self) -> "Figure":
-        """Layers upwards, positions across: the likeliest token of each, coloured by its probability."""
+        """Draw layers upwards and positions across, with each likeliest token colored by probability."""
         shown = min(len(self.tokens), POSITIONS)
         figure = figures.new_figure(max(5.5, 0.78 * shown + 2.4), 0.36 * len(self.layers) + 1.5)
         self.draw_on(figure, figure.subplots())
         return figure
 
     def draw_on(self, figure: "Figure", axes: "Axes") -> None:
-        """The same in axes of another picture, which has the last positions of a long text."""
+        """Draw into the axes of another figure; long texts show their last positions."""
         shown = min(len(self.tokens), POSITIONS)
         texts = [[cell[0] for cell in row[-shown:]] for row in self.names][::-1]
         cells = self.log_probabilities[:, -shown:, 0].exp().flip(0)
@@ -147,7 +148,7 @@ class LensView(View):
 
 
 class LensLayer(NamedTuple):
-    """A layer of a `LensView`, by the names of its fields."""
+    """One layer of a `LensView`, with the same field names."""
 
     answers: Int[Tensor, "T top"]
     log_probabilities: Float[Tensor, "T top"]
@@ -157,12 +158,11 @@ class LensLayer(NamedTuple):
 
 
 def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
-    """The predictions of each layer of the answering stack at each position of the first row.
+    """Return the predictions of each layer of the answering stack at each position of the first row.
 
     Args:
-        trace: of a text.
-        name: the name of a token or class.
-        top: answers of each position.
+        name: returns the name of a token or class.
+        top: number of answers per position.
 
     Raises:
         SpecError: the model has no layers before a head, or `top` is below 1.
@@ -172,7 +172,7 @@ def lens_view(trace: Trace, name: Name, top: int = 5) -> LensView:
 
 @torch.no_grad()
 def lens_layers(trace: Trace, top: int = 5) -> Iterator[LensLayer]:
-    """The layers of a lens one after the other, each a product with the whole head; arguments as for `lens_view`."""
+    """Yield the layers of a lens, each of which needs a product with the whole head; see `lens_view`."""
     if top < 1:
         raise SpecError("top", f"{top} is below 1", "ask for at least one answer")
     points = residual_names(trace, answering_stack(trace))
@@ -195,7 +195,6 @@ def lens_layers(trace: Trace, top: int = 5) -> Iterator[LensLayer]:
 
 
 def lens_of_layers(trace: Trace, name: Name, layers: Iterable[LensLayer]) -> LensView:
-    """The view of all layers."""
     answers, values, ranks, kl, entropy = (torch.stack(column) for column in zip(*layers, strict=True))
     names = [[[name(id) for id in cell] for cell in row] for row in answers.tolist()]
     tokens = trace.inputs.tokens if len(trace.inputs.tokens) == answers.shape[1] else ("the whole",)

@@ -1,4 +1,4 @@
-"""Names of the activations and layers of a model."""
+"""Names of a model's activations and layers."""
 
 from collections.abc import Iterator
 
@@ -15,14 +15,10 @@ VECTORS = "... D"
 
 
 class SharedBlocks:
-    """The layers of blocks that several layers share: what such a block computes is named by its layer.
-
-    Args:
-        model: whose blocks they are.
-    """
+    """Blocks shared by several layers: their activations are named by layer."""
 
     def __init__(self, model: Model) -> None:
-        self.layers: dict[str, list[str]] = {}  # by the path of the block, in the order of the forward pass
+        self.layers: dict[str, list[str]] = {}  # paths of layers by path of the shared block, in the order of the pass
         for path, stack in stacks(model).items():
             blocks = join(path, "blocks")
             for index, own in enumerate(stack.blocks.order):
@@ -30,14 +26,14 @@ class SharedBlocks:
         self.layers = {own: paths for own, paths in self.layers.items() if len(paths) > 1}
 
     def names(self, name: str) -> list[str]:
-        """The names of what a module computes, one for each time that a pass calls it."""
+        """Return the names of a module's activation, one for each call in a pass."""
         for own, paths in self.layers.items():
             if f"{name}.".startswith(f"{own}."):
                 return [path + name.removeprefix(own) for path in paths]
         return [name]
 
     def module_path(self, path: str) -> str:
-        """The path of the module that computes a layer or a part of it."""
+        """Return the path of the module that computes a layer or a part of it."""
         for own, paths in self.layers.items():
             for layer in paths:
                 if f"{path}.".startswith(f"{layer}."):
@@ -46,18 +42,17 @@ class SharedBlocks:
 
 
 def module_at(model: Model, path: str) -> nn.Module:
-    """The module that computes a layer or a part of it; that of another layer, where it has no weights of its own."""
+    """Return the module that computes a layer or part; a shared one if the layer has no weights of its own."""
     return model.get_submodule(SharedBlocks(model).module_path(path))
 
 
 def activation_shapes(model: Model) -> dict[str, str]:
-    """The name of every activation, with its shape in letters of the legend."""
+    """Return the name of every activation with its shape in letters."""
     shared = SharedBlocks(model)
     return {name: shape for own, shape in _own_shapes(model).items() for name in shared.names(own)}
 
 
 def _own_shapes(model: Model) -> dict[str, str]:
-    """The same by the paths of modules."""
     shapes: dict[str, str] = {}
     for path, module in model.named_modules():
         if not isinstance(module, nn.ModuleList) and path:
@@ -67,14 +62,13 @@ def _own_shapes(model: Model) -> dict[str, str]:
 
 
 def default_names(model: Model) -> Iterator[str]:
-    """Inputs and outputs of layers, of their contents and norms, and of embeddings; and all probes."""
+    """Yield the activations recorded by default: inputs and outputs of layers, contents, norms, embeddings; probes."""
     shared = SharedBlocks(model)
     yield from (name for own in _own_default_names(model) for name in shared.names(own))
     yield from (f"{path}.{side}" for path in shown_parts(model) if path for side in ("in", "out"))
 
 
 def _own_default_names(model: Model) -> Iterator[str]:
-    """The same by the paths of modules."""
     for path, module in model.named_modules():
         yield from (join(path, name) for name in getattr(module, "probes", {}))
         if isinstance(module, Block):
@@ -91,12 +85,12 @@ def _own_default_names(model: Model) -> Iterator[str]:
 
 
 def stacks(model: Model) -> dict[str, Stack]:
-    """The stacks of a model by path: one, or the two sides of an encoder-decoder or of MegaByte."""
+    """Return a model's stacks by path: one, or two for an encoder-decoder or MegaByte."""
     return {path: module for path, module in model.named_modules() if isinstance(module, Stack)}
 
 
 def layers(model: Model) -> dict[str, nn.Module]:
-    """The layers of all stacks, by path."""
+    """Return the layers of all stacks by path."""
     return {
         f"{join(path, 'blocks')}.{index}": block
         for path, stack in stacks(model).items()
@@ -105,7 +99,7 @@ def layers(model: Model) -> dict[str, nn.Module]:
 
 
 def shown_parts(model: Model) -> dict[str, Shown]:
-    """What a model, its last norms and the contents of its layers show, by the paths of their modules."""
+    """Return what a model, its final norms and the contents of its layers show, by module path."""
     shown = {"": shown_by(model.spec)}
     for stack in model.spec.stacks:
         for index, block in enumerate(stack.layers):
@@ -117,10 +111,10 @@ def shown_parts(model: Model) -> dict[str, Shown]:
 
 
 def layer_path(model: Model, layer: int | str) -> str:
-    """The path of a layer: by its number, from the end where negative, in the decoder or the only stack; or itself.
+    """Return a layer's path, given the path itself or a number in the decoder or only stack (negative from the end).
 
     Raises:
-        SpecError: there is none.
+        SpecError: there is no such layer.
     """
     paths = list(layers(model))
     main = next((name for name in ("decoder.", "global_model.") if any(path.startswith(name) for path in paths)), "")
@@ -136,5 +130,5 @@ def layer_path(model: Model, layer: int | str) -> str:
 
 
 def join(path: str, name: str) -> str:
-    """The name of an activation of a module; that of the model itself has no path."""
+    """Join a module's path and an activation's name; the model itself has an empty path."""
     return f"{path}.{name}" if path else name

@@ -18,7 +18,7 @@ from archetype.table import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ROWS = 16  # copies of the corrupt text in a pass, each patched at a position of its own
+ROWS = 16  # copies of the corrupt text per pass, each patched at another position
 
 
 @dataclass
@@ -28,11 +28,11 @@ class PatchingView(View):
     Attributes:
         part: of each layer whose output is patched.
         layers: their paths.
-        tokens: the clean text and the corrupt one.
-        answers: what each of the two answers.
-        clean: logit of the clean answer less that of the corrupt one, after the clean text.
-        corrupt: the same after the corrupt text.
-        effects: what patching restores of the difference: 0 nothing, 1 all.
+        tokens: of the clean and of the corrupt text.
+        answers: to the clean and to the corrupt text.
+        clean: logit of the clean answer minus that of the corrupt one, for the clean text.
+        corrupt: the same for the corrupt text.
+        effects: restored fraction of that difference: 0 nothing, 1 all.
     """
 
     part: str
@@ -45,11 +45,11 @@ class PatchingView(View):
 
     @property
     def columns(self) -> list[str]:
-        """The clean tokens; with the corrupt one where they differ."""
+        """Clean tokens, with the corrupt one where they differ."""
         return [clean if clean == other else f"{clean}/{other}" for clean, other in zip(*self.tokens, strict=True)]
 
     def table(self) -> Table:
-        """For each layer the position that restores most."""
+        """Tabulate for each layer the position that restores most."""
         best = self.effects.max(1)
         rows = [
             (layer, f"{place} {self.columns[place]}", f"{value:.1%}")
@@ -58,15 +58,15 @@ class PatchingView(View):
         return Table((f"{self.part} of", "restores most at", "of the answer"), rows, text_columns=2)
 
     def record(self) -> dict[str, Any]:
-        """Every layer and position."""
+        """Return every layer and position."""
         return vars(self) | {"tokens": [[*row] for row in self.tokens], "effects": rounded(self.effects)}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The effects as tensors."""
+        """Return the effects."""
         return {"effects": self.effects}
 
     def draw(self) -> "Figure":
-        """Layers upwards, positions across."""
+        """Draw layers upwards and positions across."""
         figure = figures.new_figure(max(5.0, min(12.0, 0.3 * len(self.columns) + 2.2)), 0.26 * len(self.layers) + 1.9)
         axes = figure.subplots()
         limit = max(1.0, float(self.effects.abs().max()))
@@ -80,16 +80,16 @@ class PatchingView(View):
 
 @torch.no_grad()
 def patching_view(clean: Trace, corrupt: Inputs, name: Any, part: str = "out") -> PatchingView:
-    """Put each clean activation of a part of each layer into the corrupt pass.
+    """Patch each clean activation of a part of each layer into the corrupt pass.
 
     Args:
-        clean: the trace of the clean text.
-        corrupt: a text of as many tokens, with another answer.
-        name: the name of a token.
+        clean: trace of the clean text.
+        corrupt: text with as many tokens and another answer.
+        name: returns the name of a token.
         part: "out" for the residual stream after each layer, or "mixer.out", "feedforward.out".
 
     Raises:
-        SpecError: the texts do not match, or have the same answer.
+        SpecError: the texts differ in length, or have the same answer.
     """
     model = clean.model
     if clean.logits is None or clean.logits.dim() != 3 or clean.inputs.ids is None:

@@ -1,4 +1,4 @@
-"""Views of what is remembered otherwise than by keys and values: sizes of states, and what parts show along a text."""
+"""View of recurrent memory: norms of states, and series that parts show along a sequence."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class RecurrentView(View):
-    """Series of all parts, by path and name, and the tokens of the positions."""
+    """Series of all parts by path and name, with the tokens of the positions."""
 
     series: list[Series]
     tokens: tuple[str, ...]
 
     def table(self) -> Table:
-        """A series a row."""
+        """Tabulate one series per row."""
         rows = []
         for path, name, values in self.series:
             numbers = (float(values[0]), float(values.mean()), float(values.max()), float(values[-1]))
@@ -43,18 +43,18 @@ class RecurrentView(View):
         return {"tokens": [*self.tokens], "series": series}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The series by path and name."""
+        """Return the series by path and name."""
         return {f"{path}.{name}".lstrip("."): values for path, name, values in self.series}
 
     def draw(self) -> "Figure":
-        """A part a row, a series a column."""
+        """Draw one part per row and one series per column."""
         paths = list(dict.fromkeys(path for path, *_ in self.series))
         columns = max(sum(path == own for own, *_ in self.series) for path in paths)
         width = max(2.6, min(7.0, 0.13 * len(self.tokens) + 1.2))
         figure = figures.new_figure(columns * width + 0.6, 1.55 * len(paths) + 0.8)
         grid = figure.subplots(len(paths), columns, squeeze=False)
         for row, path in enumerate(paths):
-            own = [one for one in self.series if one.path == path]
+            own = [series for series in self.series if series.path == path]
             for column in range(columns):
                 axes = grid[row, column]
                 if column >= len(own):
@@ -75,21 +75,20 @@ class RecurrentView(View):
 
 
 def recurrent_view(trace: Trace, layer: int | str | None = None) -> RecurrentView:
-    """States and gates of the first row.
+    """Return states and gates of the first row.
 
     Args:
-        trace: of a text.
-        layer: whose (absent: of all).
+        layer: whose (default: all).
 
     Raises:
-        SpecError: no part of this model remembers otherwise than by keys and values.
+        SpecError: the model remembers only keys and values.
     """
     return view_of_series(trace, [series for part in recurrent_parts(trace, layer) for series in part])
 
 
 @torch.no_grad()
 def recurrent_parts(trace: Trace, layer: int | str | None = None) -> Iterator[list[Series]]:
-    """The series of one layer after the other, each read token by token, and of the model; as for `recurrent_view`."""
+    """Yield the series of each layer, processed token by token, and of the model; see `recurrent_view`."""
     paths = recurrent_paths(trace)
     for block in layers(trace.model) if layer is None else [layer_path(trace.model, layer)]:
         series: list[Series] = []
@@ -103,7 +102,7 @@ def recurrent_parts(trace: Trace, layer: int | str | None = None) -> Iterator[li
 
 
 def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
-    """The view of all series.
+    """Return the view of these series.
 
     Raises:
         SpecError: there are none.
@@ -117,26 +116,26 @@ def view_of_series(trace: Trace, series: list[Series]) -> RecurrentView:
 
 
 def has_recurrent_view(trace: Trace) -> bool:
-    """Whether a part remembers otherwise than by keys and values."""
+    """Return whether a part has a memory other than keys and values."""
     return shown_parts(trace.model)[""].series is not None or bool(recurrent_paths(trace))
 
 
 def recurrent_paths(trace: Trace) -> list[str]:
-    """The contents of layers that remember otherwise than by keys and values."""
+    """Return the paths of parts with a memory other than keys and values."""
     parts = {path: shown for path, shown in shown_parts(trace.model).items() if path}
     return [path for path, shown in parts.items() if shown.series is not None or _state_before(trace, path) is not None]
 
 
 def _shown(trace: Trace, path: str) -> Iterable[Series]:
-    """The series that a part itself shows."""
+    """Return the series that the part itself provides."""
     series = shown_parts(trace.model)[path].series
     return () if series is None else series(trace.part(path))
 
 
 def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
-    """The norm of each tensor of a mixer's state after every position, read token by token.
+    """Return the norm of each tensor of a mixer's state after every position, processed token by token.
 
-    Keys and values are no such state, and what reads a text from both ends has none.
+    Keys and values do not count as state; bidirectional parts have none.
     """
     norms: dict[str, list[Tensor]] = {}
     for tensors in states(trace, path):
@@ -146,7 +145,7 @@ def state_norms(trace: Trace, path: str) -> dict[str, Float[Tensor, "B T"]]:
 
 
 def states(trace: Trace, path: str) -> Iterator[dict[str, Tensor]]:
-    """The tensors of a mixer's state after each position by name, as for `state_norms`; the next replaces them."""
+    """Yield the tensors of a mixer's state after each position by name; each step overwrites the previous ones."""
     if (state := _state_before(trace, path)) is None:
         return
     module, x, call = module_at(trace.model, path), trace[f"{path}.in"], trace.calls[path].context
@@ -161,7 +160,7 @@ def states(trace: Trace, path: str) -> Iterator[dict[str, Tensor]]:
 
 
 def _state_before(trace: Trace, path: str) -> LayerState | None:
-    """The state with which a mixer began to read; None where it has keys and values, or reads from both ends."""
+    """Return the state before the pass; None for keys and values, and for bidirectional parts."""
     module: Any = module_at(trace.model, path)
     if getattr(module, "directions", 1) > 1 or not hasattr(module, "new_state"):
         return None

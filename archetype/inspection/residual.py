@@ -1,4 +1,4 @@
-"""The residual stream: its size after each layer, and what each sublayer adds to it."""
+"""View of the residual stream: its norm after each layer, and what each sublayer adds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONTENTS = ("mixer", "cross", "feedforward")
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of a sum's parts, as a share; of shorter types 3e-2
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # relative error of a sum; 3e-2 for shorter types
 
 
 def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
-    """The output of each content of a layer to the residual stream; None where its output is no such sum."""
+    """Return the output that each content of a layer adds to the stream; None if the layer is not such a sum."""
     block = module_at(trace.model, path)
     if not isinstance(block, Block) or block.added is None or not block.adds_up:
         return None
@@ -35,35 +35,35 @@ def added_by(trace: Trace, path: str) -> dict[str, Tensor] | None:
     parts = {content: trace[f"{path}.{content}{block.added}.out"] * block.residual_scale for content in present}
     before, after = trace[f"{path}.in"], trace[f"{path}.out"]
     difference = (before + sum(parts.values()) - after).abs().max()
-    # an extension's wiring may compute otherwise than the one that it is derived from
+    # an extension may override the wiring it derives from
     scale = max(float(x.abs().max()) for x in (before, after, *parts.values()))
     return parts if float(difference) <= TOLERANCE.get(after.dtype, 3e-2) * scale else None
 
 
 def main_stack(trace: Trace) -> str:
-    """The path of the decoder, of MegaByte's global model, or of the only stack.
+    """Return the path of the decoder, of MegaByte's global model, or of the only stack.
 
     Raises:
-        SpecError: the model has none.
+        SpecError: the model has no stack.
     """
     paths = stacks(trace.model)
     if not paths:
         kind = trace.model.spec.kind
-        raise SpecError("residual", f"a model of kind {kind} has no residual stream", "look at another view")
+        raise SpecError("residual", f"a model of kind {kind} has no residual stream", "choose another view")
     return next((path for path in ("decoder", "global_model") if path in paths), next(iter(paths)))
 
 
 @dataclass
 class ResidualView(View):
-    """Sizes in the residual stream.
+    """Norms in the residual stream.
 
     Attributes:
         layers: the embedding and each layer.
         tokens: of the positions.
         norms: of the vectors after the embedding and after each layer.
-        added: by content (mixer, cross, feedforward) the norm of what it adds in each layer; NaN where there is none.
-        shares: likewise its share of the vector after the layer: their product over the vector's square. With the
-            share of what was there before the layer they sum to 1.
+        added: norm of what each content (mixer, cross, feedforward) adds per layer; NaN if the layer lacks it.
+        shares: projection of the addition onto the vector after the layer, relative to its squared norm; with the share
+            of the vector before the layer they sum to 1.
     """
 
     layers: list[str]
@@ -73,7 +73,7 @@ class ResidualView(View):
     shares: Mapping[str, Float[Tensor, "layers T"]]
 
     def table(self) -> Table:
-        """Means over positions."""
+        """Tabulate means over positions."""
         headings = ["", "norm", *(f"{name} {what}" for name in self.added for what in ("norm", "share"))]
         rows = [["embedding", f"{float(self.norms[0].mean()):.3f}", *("" for _ in headings[2:])]]
         for index, layer in enumerate(self.layers[1:]):
@@ -85,7 +85,7 @@ class ResidualView(View):
         return Table(headings, rows)
 
     def record(self) -> dict[str, Any]:
-        """Every layer and position."""
+        """Return every layer and position."""
         added = {name: {"norm": rounded(self.added[name]), "share": rounded(self.shares[name])} for name in self.added}
         return {"layers": self.layers, "tokens": [*self.tokens], "norms": rounded(self.norms), "added": added}
 
@@ -96,7 +96,7 @@ class ResidualView(View):
         return tensors
 
     def draw(self) -> "Figure":
-        """Norms by layer and position; norms by layer with what each sublayer adds."""
+        """Draw norms by layer and position, and norms by layer with what each sublayer adds."""
         width = max(4.0, min(9.0, 0.22 * len(self.tokens) + 2.0))
         height = max(3.2, 0.26 * len(self.layers) + 1.3)
         figure = figures.new_figure(width + 4.4, height)
@@ -108,7 +108,7 @@ class ResidualView(View):
         return figure
 
     def draw_on(self, axes: "Axes") -> None:
-        """By layer, means over positions: the stream and what is added to it."""
+        """Draw means over positions by layer: the stream and what is added to it."""
         depth = range(1, len(self.layers))
         axes.plot(
             range(len(self.layers)), self.norms.mean(1).tolist(), color=figures.INK, linewidth=1.6, label="stream"
@@ -130,11 +130,10 @@ class ResidualView(View):
 
 @torch.no_grad()
 def residual_view(trace: Trace, stack: str | None = None) -> ResidualView:
-    """Sizes in the residual stream of the first row.
+    """Return norms in the residual stream of the first row.
 
     Args:
-        trace: of a text.
-        stack: its path, such as "encoder" (absent: the decoder, MegaByte's global model, or the only one).
+        stack: its path, such as "encoder" (default: the decoder, MegaByte's global model, or the only stack).
 
     Raises:
         SpecError: the model has no layers.

@@ -1,9 +1,9 @@
-"""One forward pass that is recorded by name, and perhaps changed by name; unchanged, it is the plain one to the bit.
+"""Record, and optionally change, the activations of one forward pass by name; unchanged, it equals a plain pass.
 
-Names are `MODULE.in` and `MODULE.out` for every module that takes and gives vectors (`blocks.3.mixer.out`, and
-`blocks.3.in` for the residual stream before layer 3), and `MODULE.PROBE` for what a part offers of its inside
-(`blocks.3.mixer.q`). Layers that share a block have a name each. Of another module that is called again, as an
-embedding by both sides of an encoder-decoder, the second call is `embedding.out:2`. The pass keeps no state and is
+Names are `MODULE.in` and `MODULE.out` for every module that reads and returns vectors (`blocks.3.mixer.out`, and
+`blocks.3.in` for the residual stream before layer 3), and `MODULE.PROBE` for what a part exposes of its inside
+(`blocks.3.mixer.q`). Layers that share a block are named separately. If another module is called again, such as an
+embedding used by both sides of an encoder-decoder, the second call is `embedding.out:2`. The pass keeps no state and is
 never recorded as native steps.
 """
 
@@ -35,7 +35,7 @@ Places = int | Sequence[int] | slice | None
 
 @dataclass(frozen=True)
 class Call:
-    """With what a mixer or a cross-attention was called beside vectors."""
+    """Arguments of a call of a mixer or cross-attention, besides vectors."""
 
     context: ForwardContext | None = None
     cache: LayerState | None = None
@@ -43,11 +43,11 @@ class Call:
 
 @dataclass
 class Trace:
-    """The tensors of a pass.
+    """Activations of a pass.
 
     Attributes:
         model: that computed it.
-        inputs: what it read.
+        inputs: of the pass.
         logits: of tokens (B, T, V) or classes (B, Y); None for a model without a head.
         activations: by name.
         calls: contexts and caches, by module.
@@ -60,7 +60,7 @@ class Trace:
     calls: dict[str, Call] = field(default_factory=dict)
 
     def part(self, path: str) -> PartTrace:
-        """What one part read, computed and gave; the whole model at an empty path."""
+        """Return the inputs, activations and state of one part; of the whole model for an empty path."""
         start, call = join(path, ""), self.calls.get(path, Call())
         own = {name.removeprefix(start): x for name, x in self.activations.items() if name.startswith(start)}
         return PartTrace(path, module_at(self.model, path), own, call.context, call.cache)
@@ -81,18 +81,16 @@ class Trace:
 
 
 class Tracer:
-    """A pass that is about to be computed; `set` and `ablate` change it and return it.
+    """Forward pass to be computed; `set` and `ablate` change it and return it.
 
     Args:
-        model: in evaluation mode.
-        inputs: what it reads.
-        loaded: the model with its tokenizer, for texts that it goes on with.
+        loaded: the model with its tokenizer, needed for `generate`.
     """
 
     def __init__(self, model: Model, inputs: Inputs, loaded: Loaded | None = None) -> None:
         self.model, self.inputs, self._loaded = model, inputs, loaded
-        self._end: int | None = None  # of the text, as far as the present pass of a generation has read it
-        self._has_positions = False  # whether a change is made at some positions alone
+        self._end: int | None = None  # end of the text read so far by the current pass of a generation
+        self._has_positions = False  # whether a change is limited to some positions
         self.shapes, self._shared = activation_shapes(model), SharedBlocks(model)
         self._recorded = set(default_names(model))
         self._changes: dict[str, list[Change]] = {}
@@ -100,16 +98,16 @@ class Tracer:
     def set(
         self, name: str, value: Tensor | float | Change, *, positions: Places = None, heads: Places = None
     ) -> "Tracer":
-        """Put a value in the place of an activation.
+        """Replace an activation.
 
         Args:
             name: of the activation, such as "blocks.3.mixer.out".
-            value: numbers that are broadcast to its shape, or a function of what the pass computes there.
-            positions: of the text, where alone it changes (absent: everywhere).
-            heads: of attention, likewise.
+            value: broadcast to its shape, or a function of the original.
+            positions: to change (default: all).
+            heads: of attention to change (default: all).
 
         Raises:
-            SpecError: there is no such activation, or it has no heads.
+            SpecError: the activation does not exist, or has no heads.
         """
         self._has_positions |= positions is not None
         self._changes.setdefault(self._known(name), []).append(
@@ -118,13 +116,13 @@ class Tracer:
         return self
 
     def ablate(self, name: str, *, positions: Places = None, heads: Places = None, mean: bool = False) -> "Tracer":
-        """Put zeros, or the mean over positions, in the place of a part's output or of some heads of attention.
+        """Replace a part's output, or some heads of attention, by zeros or by the mean over positions.
 
         Args:
             name: of a module, such as "blocks.3.mixer", or of an activation.
-            positions: where (absent: everywhere).
-            heads: of attention, before its output projection (absent: the whole output).
-            mean: whether to put the mean over all positions of this text.
+            positions: to change (default: all).
+            heads: of attention, before the output projection (default: the whole output).
+            mean: whether to use the mean over all positions of this text.
         """
         if f"{name}.out" in self.shapes:
             name = f"{name}.out" if heads is None else f"{name}.heads"
@@ -138,10 +136,10 @@ class Tracer:
         """Record more than each layer's vectors and probes.
 
         Args:
-            patterns: names, in which * stands for anything ("blocks.*.mixer.q.out").
+            patterns: names, with * as wildcard ("blocks.*.mixer.q.out").
 
         Raises:
-            SpecError: no activation has such a name.
+            SpecError: no activation matches.
         """
         for pattern in patterns:
             names = [name for name in self.shapes if fnmatchcase(name, pattern)]
@@ -155,7 +153,7 @@ class Tracer:
         """Compute the pass.
 
         Raises:
-            SpecError: what was set is not computed in this pass, or has another shape.
+            SpecError: a changed activation is not computed in this pass, or has another shape.
         """
         trace, calls, called = Trace(self.model, self.inputs), Counter[str](), self._naming()
 
@@ -181,18 +179,17 @@ class Tracer:
         return trace
 
     def generate(self, **sampling: Any) -> str:
-        """Generate text after the prompt, with these changes in every pass.
+        """Generate text after the prompt with these changes in every pass.
 
-        A change without positions is made in all passes, those that read what was written as well, and so is one of a
-        slice without an end from there on; other positions are those of the text. Without changes the passes are the
-        engine's own, to the bit.
+        Changes without positions apply to all passes, including those for generated tokens; so do open-ended slices
+        from their start on. Other positions refer to the prompt. Without changes the passes are those of the engine.
 
         Args:
             sampling: fields of `Sampling`.
 
         Raises:
-            ArchetypeError: the model does not continue texts, or what was set is not computed while it does: keys and
-                queries are read from the state then, and patches have other positions.
+            ArchetypeError: the model does not generate text, or a changed activation is not computed during generation:
+                keys and queries are then read from the cache, and patches have other positions.
         """
         if self._loaded is None or not isinstance(self.model, GenerativeModel) or self.inputs.ids is None:
             raise SpecError("generate", "this model does not continue texts", "use run()")
@@ -229,7 +226,7 @@ class Tracer:
         return text
 
     def _naming(self) -> Callable[[str], str]:
-        """What names an activation of a module when it is computed: by the layer whose turn it is."""
+        """Return a function that names an activation by the layer whose turn it is, for shared blocks."""
         calls = Counter[str]()
 
         def called(name: str) -> str:
@@ -243,7 +240,7 @@ class Tracer:
     def _reaching(
         self, reach: Callable[[str, Tensor], Tensor], recorded: AbstractSet[str], trace: Trace | None
     ) -> Iterator[None]:
-        """Within the block `reach` sees, and may replace, each activation that is recorded or changed."""
+        """Within the block, call `reach` for each recorded or changed activation, which it may replace."""
         paths = {module: path for path, module in self.model.named_modules()}
         needed = recorded | {name.partition(":")[0] for name in self._changes}
 
@@ -266,7 +263,7 @@ class Tracer:
         needed: AbstractSet[str],
         trace: Trace | None,
     ) -> Iterator[Any]:
-        """Hooks of a module whose input or output is needed; those of other threads see nothing."""
+        """Yield hooks of a module whose input or output is needed; other threads are not observed."""
         before, after, called = join(path, "in"), join(path, "out"), self._naming()
 
         def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -295,12 +292,12 @@ class Tracer:
     def _changed(
         self, name: str, x: Tensor, value: Tensor | float | Change, positions: Places, heads: Places
     ) -> Tensor:
-        """An activation with a value in some places; as it is where a pass of a generation has none of these."""
+        """Apply a value at some positions; unchanged if a pass of a generation contains none of them."""
         places = self._places(name, x, positions, heads)
         return x if any(not len(chosen) for chosen in places.values()) else _replaced(name, x, value, places)
 
     def _places(self, name: str, x: Tensor, positions: Places, heads: Places) -> dict[int, Tensor]:
-        """The places of an activation where alone it changes, by axis."""
+        """Return the indices to change, by axis."""
         letters = _letters(self.shapes[name.partition(":")[0]], x.dim())
         result = {}
         for kind, places, names in (("positions", positions, "TSMN"), ("heads", heads, "HK")):
@@ -315,7 +312,7 @@ class Tracer:
             chosen = _chosen(name, kind, places, len(self.inputs.tokens) if generates else size)
             if generates and isinstance(places, slice) and places.stop is None and (places.start or 0) >= 0:
                 chosen = torch.arange(places.start or 0, self.model.spec.context_length, places.step or 1)
-            if generates and self._end is not None:  # a pass has the end of what is read so far
+            if generates and self._end is not None:  # a pass covers the end of what is read so far
                 chosen = chosen - (self._end - size)
                 chosen = chosen[(chosen >= 0) & (chosen < size)]
             result[axis] = (chosen + size * torch.arange(rows)[:, None]).flatten().to(x.device)
@@ -323,10 +320,10 @@ class Tracer:
 
 
 def _chosen(name: str, kind: str, places: int | Sequence[int] | slice, size: int) -> Tensor:
-    """Places as numbers from 0 on.
+    """Convert positions to indices from 0.
 
     Raises:
-        SpecError: there are no such places.
+        SpecError: a position does not exist.
     """
     index = [places] if isinstance(places, int) else places if isinstance(places, slice) else list(places)
     try:
@@ -336,13 +333,13 @@ def _chosen(name: str, kind: str, places: int | Sequence[int] | slice, size: int
 
 
 def _letters(shape: str, dims: int) -> list[str]:
-    """The letters of a tensor of so many dimensions; the leading ones of vectors are rows and positions."""
+    """Return the letters of a tensor's dimensions; leading ones of vectors are batch and positions."""
     letters = shape.split()
     return [*["B", "T"][: dims - len(letters) + 1], *letters[1:]] if letters[0] == "..." else letters
 
 
 def _replaced(name: str, x: Tensor, value: Tensor | float | Change, places: dict[int, Tensor]) -> Tensor:
-    """The activation with a value in some of its places, which `places` has by axis."""
+    """Replace an activation at the given indices by axis."""
     try:
         index = tuple(
             places.get(axis, torch.arange(size, device=x.device)).view(-1, *[1] * (x.dim() - axis - 1))
@@ -361,14 +358,14 @@ def _replaced(name: str, x: Tensor, value: Tensor | float | Change, places: dict
 
 
 def _copy(x: Tensor) -> Tensor:
-    """A copy with the same strides: a product of other strides may differ in its last bits."""
+    """Copy with the same strides, since products with other strides may differ in the last bits."""
     if 0 in x.stride():
         return x.clone()
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _copied(cache: LayerState | None) -> LayerState | None:
-    """The state of a layer before the pass, which then goes on in place."""
+    """Copy the state of a layer before the pass, which then changes it in place."""
     if cache is None or isinstance(cache, CrossKVCache):
         return cache
     _, _, first = next(cache.tensors())

@@ -1,4 +1,4 @@
-"""The base of all views: a table, data for programs, tensors, and a picture."""
+"""Base class of views: a table, plain data, tensors and a figure."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -20,32 +20,32 @@ SUFFIXES = (".png", ".svg", ".json", ".safetensors")
 
 
 class View(ABC):
-    """One way to look at a pass; a notebook shows its table."""
+    """View of a pass; notebooks show its table."""
 
     @abstractmethod
     def table(self) -> Table:
-        """The view as a table."""
+        """Return the view as a table."""
 
     @abstractmethod
     def record(self) -> dict[str, Any]:
-        """The view as plain data."""
+        """Return the view as plain data."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """The view as tensors by name."""
+        """Return the view as tensors by name."""
 
     @abstractmethod
     def draw(self) -> "Figure":
-        """The view as a picture."""
+        """Return the view as a figure."""
 
     def save(self, file: str | Path) -> None:
         """Write the view.
 
         Args:
-            file: a picture (.png, .svg), data (.json) or tensors (.safetensors).
+            file: a figure (.png, .svg), data (.json) or tensors (.safetensors).
 
         Raises:
-            ArchetypeError: the name ends otherwise, or the file cannot be written.
+            ArchetypeError: the suffix is unknown, or the file cannot be written.
         """
         file = Path(file)
         match file.suffix:
@@ -54,7 +54,7 @@ class View(ABC):
             case ".json":
                 atomic.write_json(file, self.record())
             case ".safetensors":
-                save(file, {name: x.clone() for name, x in self.tensors().items()})  # which may share memory
+                save(file, {name: x.clone() for name, x in self.tensors().items()})  # tensors may share memory
             case _:
                 raise SpecError(str(file), "its name says no format", f"end it in {', '.join(SUFFIXES)}")
 
@@ -66,7 +66,7 @@ class View(ABC):
 
 
 def save_figure(figure: "Figure", file: Path) -> None:
-    """Write a picture, whole or not at all; what a font lacks is drawn as a box."""
+    """Save a figure atomically; characters missing in a font are drawn as boxes."""
     from matplotlib import rc_context
 
     kind = file.suffix[1:]
@@ -78,11 +78,11 @@ def save_figure(figure: "Figure", file: Path) -> None:
 
 
 def rounded(tensor: Tensor, digits: int = 5) -> Any:
-    """Numbers as lists, with so many significant digits."""
+    """Convert a tensor to nested lists with `digits` significant digits."""
     return _rounded(tensor.detach().cpu().double().tolist(), digits)
 
 
 def _rounded(value: Any, digits: int) -> Any:
     if isinstance(value, list):
-        return [_rounded(one, digits) for one in value]
+        return [_rounded(item, digits) for item in value]
     return float(f"{value:.{digits}g}") if value == value and abs(value) != float("inf") else None

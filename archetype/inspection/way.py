@@ -1,4 +1,4 @@
-"""One token's way through a model: what each box of its diagram gives at one position of a traced pass."""
+"""Follow one token through a model: the values at each box of its diagram for one position of a traced pass."""
 
 import re
 from collections.abc import Iterator
@@ -21,16 +21,16 @@ from archetype.models.build import Model
 from archetype.models.megabyte.module import MegaByte
 from archetype.models.stack.cost import labelled
 
-IN_BLOCK = re.compile(r"(.*?blocks)\.(\*|[\d,.-]*\d)\.(.+)")  # the stack's blocks, the layers, what of the block
-MOST_NUMBERS = 2**16  # of a state; a larger one is shown by norms along its last axis
+IN_BLOCK = re.compile(r"(.*?blocks)\.(\*|[\d,.-]*\d)\.(.+)")  # (path of blocks, layers, rest of the path)
+MOST_NUMBERS = 2**16  # a larger state is shown by norms along its last axis
 
 
 class Station(NamedTuple):
-    """What a box gives at the position.
+    """Values of a box at the position.
 
     Attributes:
-        box: its id in the diagram; that of a container for what its boxes give together.
-        layer: of a stack; None beside layers.
+        box: its id in the diagram, or that of a container for the joint result of its boxes.
+        layer: in a stack; None outside layers.
         name: of the activation, or `PATH.weights`, or `PATH.state.NAME`.
         values: at the position; attention weights (H, S) are NaN where a pair is not allowed.
     """
@@ -42,7 +42,7 @@ class Station(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A position in a stack: its row, its place in the row, its place in all rows, and how many each row has."""
+    """Position in a stack: row, index in the row, index over all rows, and length of a row."""
 
     row: int
     at: int
@@ -52,16 +52,13 @@ class Place(NamedTuple):
 
 @torch.no_grad()
 def way(model: Model, inputs: Inputs, position: int, source: int = 0) -> Iterator[Station]:
-    """Trace a pass, and yield a token's stations from input to output, all layers one after the other.
+    """Trace a pass, and yield a token's stations from input to output, layer by layer.
 
     Args:
-        model: in evaluation mode.
-        inputs: what it reads.
-        position: of the token.
-        source: of the source's token, where the model reads a source.
+        source: position of the source's token, if the model reads a source.
 
     Raises:
-        SpecError: there is no such position.
+        SpecError: the position does not exist.
     """
     for name, place, tokens in (("position", position, inputs.tokens), ("source", source, inputs.source_tokens)):
         if (tokens or name == "position") and not 0 <= place < len(tokens):
@@ -78,11 +75,11 @@ def way(model: Model, inputs: Inputs, position: int, source: int = 0) -> Iterato
 
 
 def _ordered(scene: Scene, trace: Trace) -> Iterator[tuple[str, int | None]]:
-    """The ids of boxes, and of the contents around them, in the order in which a token meets them."""
+    """Yield the ids of boxes, and of the contents around them, in the order of computation."""
     ids = [box.id for box in scene.boxes if box.kind not in ("tap", "layer")]
-    contents = {one.id for one in scene.containers if one.kind in ("mixer", "cross", "feedforward")}
-    for at, id in reversed([*enumerate(ids)]):  # a content behind its last box
-        content = next((one for one in contents if id.startswith(f"{one}.")), None)
+    contents = {container.id for container in scene.containers if container.kind in ("mixer", "cross", "feedforward")}
+    for at, id in reversed([*enumerate(ids)]):  # put a content after its last box
+        content = next((content_id for content_id in contents if id.startswith(f"{content_id}.")), None)
         if content is not None:
             ids.insert(at + 1, content)
             contents.remove(content)
@@ -100,7 +97,7 @@ def _ordered(scene: Scene, trace: Trace) -> Iterator[tuple[str, int | None]]:
 
 
 class _Finder:
-    """What boxes give, in one traced pass."""
+    """Finds the values of boxes in one traced pass."""
 
     def __init__(self, trace: Trace, scene: Scene, shapes: dict[str, str], position: int, source: int) -> None:
         self.trace, self.shapes = trace, shapes
@@ -109,11 +106,11 @@ class _Finder:
         self.readers = {wire.target for wire in scene.wires if wire.kind == "source"}
         self.shown = shown_parts(trace.model)
         self.attending, self.remembering = {*attention_paths(trace)}, {*recurrent_paths(trace)}
-        self.seen = set[str]()  # names of what boxes gave
+        self.seen = set[str]()  # names of activations already yielded
         self.position, self.source = position, source
 
     def stations(self, id: str, layer: int | None) -> Iterator[Station]:
-        """Those of one box or content."""
+        """Yield the stations of one box or content."""
         if (box := self.boxes.get(id)) is None:
             path = _at_layer(id, layer)
             yield from self._of_content(id, path, layer)
@@ -122,7 +119,7 @@ class _Finder:
             yield Station(id, layer, *result)
 
     def _of_content(self, id: str, path: str, layer: int | None) -> Iterator[Station]:
-        """Weights and a result that no box has, and the state after the position."""
+        """Yield weights and results that no box shows, and the state after the position."""
         inside = [one for one in self.shown if one == path or one.startswith(f"{path}.")]
         for part in inside:
             if part in self.attending and f"{part}.weights" not in self.seen:
@@ -140,7 +137,7 @@ class _Finder:
             yield Station(id, layer, *result)
 
     def _result(self, box: Box, layer: int | None) -> tuple[str, Tensor] | None:
-        """The name and the values of what a box gives."""
+        """Return name and values of a box's result."""
         own = _at_layer(box.id, layer)
         name, trace = _at_layer(box.gives, layer), self.trace
         part, _, last = name.rpartition(".")
@@ -159,7 +156,7 @@ class _Finder:
         return next((result for one in names if (result := self._values(one, box.id))), None)
 
     def _sum(self, after: Box | None, own: str, layer: int | None) -> tuple[str, Tensor] | None:
-        """A sum of the stream: what its layer gives, or the first layer reads, or the norm behind it."""
+        """Return a sum of the stream: its layer's output, the first layer's input, or the following norm's input."""
         block, behind = IN_BLOCK.fullmatch(own), None if after is None else IN_BLOCK.fullmatch(after.id)
         if block is not None and (behind is None or behind[3] in ("in", "out") or behind[1] != block[1]):
             return self._values(f"{block[1]}.{block[2]}.out", own)
@@ -169,7 +166,7 @@ class _Finder:
         return self._values(f"{_at_layer(after.id, layer)}.in", own) if after is not None and is_norm else None
 
     def _values(self, name: str, box: str) -> tuple[str, Tensor] | None:
-        """A recorded activation at the position; None where it is not recorded, or has no such position."""
+        """Return a recorded activation at the position; None if it is missing or has no such position."""
         if name not in self.trace:
             return None
         shape = self.shapes[name.partition(":")[0]].split()
@@ -177,7 +174,7 @@ class _Finder:
         return None if values is None else (name, values.float().clone())
 
     def _weights(self, path: str) -> Tensor:
-        """The weights of all heads, (H, S)."""
+        """Return the weights of all heads, (H, S)."""
         steps, place = attention_steps(self.trace, path), self._place(path)
         weights, masked = (x[place.row, :, place.at].float() for x in (steps.weights, steps.masked))
         return weights.masked_fill(masked.isneginf(), torch.nan)
@@ -186,13 +183,13 @@ class _Finder:
         return (logits[0, self.position] if logits.dim() == 3 else logits[0]).float().clone()
 
     def _place(self, name: str, from_source: bool = False) -> Place:
-        """Where the position is in the stack of an activation."""
+        """Return where the position is in the stack of an activation."""
         position, length = self.position, len(self.trace.inputs.tokens)
-        is_first_of_two = f"{name}:2" in self.trace  # calls of a module that both sides call
+        is_first_of_two = f"{name}:2" in self.trace  # a module called by both sides
         if from_source or name.startswith(("encoder.", "source_embedding")) or is_first_of_two:
             position = self.source if self.trace.inputs.source_tokens else position
             length = len(self.trace.inputs.source_tokens or self.trace.inputs.tokens)
-        if isinstance(self.trace.model, MegaByte):  # what is answered at a position is written at the place after it
+        if isinstance(self.trace.model, MegaByte):  # the prediction for a position is at the next slot
             patch, place = divmod(position + 1, self.trace.model.spec.patch_size)
             if name.startswith("local_"):
                 return Place(patch, place, position + 1, self.trace.model.spec.patch_size)
@@ -201,21 +198,21 @@ class _Finder:
 
 
 def _following(scene: Scene) -> dict[str, Box]:
-    """The box that stands behind each sum on the rail."""
+    """Return the box after each sum on the rail."""
     boxes = (box for box in scene.boxes if box.kind != "tap")
     return {box.id: after for box, after in pairwise(boxes) if box.kind == "add"}
 
 
 def _at_layer(id: str, layer: int | None) -> str:
-    """The path of a box in one of the layers that it stands for."""
+    """Return the path of a box in one of its layers."""
     match = IN_BLOCK.fullmatch(id)
     return id if match is None or layer is None else f"{match[1]}.{layer}.{match[3]}"
 
 
 def _at(x: Tensor, shape: list[str], place: Place) -> Tensor | None:
-    """A tensor at a position, whatever its axes; None where it has no such position."""
+    """Index a tensor at a position, whatever its axes; None if it has no such position."""
     letters = [*"BT"[-(x.dim() - 1) :], *shape[1:]] if shape[0] == "..." else shape
-    if x.dim() > 3 and shape[0] == "..." and place.row:  # bytes of patches of rows
+    if x.dim() > 3 and shape[0] == "..." and place.row:  # bytes of each patch of each row
         x, letters = x.flatten(0, -3), ["B", "T", *shape[1:]]
     index: list[int | slice] = [slice(None)] * x.dim()
     if len(letters) != x.dim():

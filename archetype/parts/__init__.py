@@ -1,1 +1,1 @@
-"""Parts of blocks and models, a folder each: `spec.py`, `module.py`, `cost.py` and further capabilities."""
+"""Parts of blocks and models, one folder each: `spec.py`, `module.py`, `cost.py` and further capabilities."""

@@ -1,1 +1,1 @@
-"""Claims about architectures, each with a verdict that anyone can run again."""
+"""Reproducible experiments about claims on architectures, each with a verdict."""

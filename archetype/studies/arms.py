@@ -1,4 +1,4 @@
-"""The arms of a part: each a model, a recipe and a metric, changed from the base and matched to the control."""
+"""Build the arms of an experiment part: each is a model, a recipe and a metric, matched to the control."""
 
 import json
 import math
@@ -21,22 +21,22 @@ from archetype.training.schedules import WarmUp
 from archetype.training.synthetic import SyntheticData
 
 NUM_EVALUATIONS, NUM_CHECKPOINTS, EVALUATE_BATCHES = 10, 4, 8
-NOT_OURS = ("spec", "data", "seed", "steps", "version")  # of a recipe: what the study decides
+NOT_OURS = ("spec", "data", "seed", "steps", "version")  # fields of a recipe that the study sets
 WARMUP_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm of a part.
+    """Arm of an experiment part.
 
     Attributes:
         name: in the experiment file.
         spec: the model.
-        recipe: with the model, the data and the steps, without the seed.
+        recipe: includes model, data and steps, but not the seed.
         metric: what is measured.
-        data: what it learns from.
+        data: training and test data.
         seed_offset: added to every seed.
-        solved: what was solved for to match the control, in one line.
+        solved: one line on the size that was solved for to match the control.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Arm:
 
     @property
     def tokens(self) -> int:
-        """The tokens that a run learns from."""
+        """Number of tokens a run is trained on."""
         return self.recipe.steps * self.recipe.batch_size * row_length(self.recipe, self.spec)
 
     def changed(self, values: Mapping[str, Any]) -> "Arm":
-        """The arm with values of a grid."""
+        """Return the arm with values from a grid."""
         spec = assign(self.spec, _assignments({p[5:]: v for p, v in values.items() if p.startswith("spec.")}))
         data = self.recipe.dump(full=True)
         put(data, _assignments({p: v for p, v in values.items() if not p.startswith("spec.")}))
@@ -61,7 +61,7 @@ class Arm:
 
 
 def row_length(recipe: Recipe, spec: ModelSpec) -> int:
-    """Tokens of a row that a run reads; of drawn examples those of the longest."""
+    """Return the sequence length of training rows; for synthetic data that of the longest example."""
     if isinstance(recipe.data, SyntheticData):
         return recipe.data.row_length
     return recipe.sequence_length or spec.context_length
@@ -71,19 +71,18 @@ def build_arms(
     base: Source, changes: Mapping[str, Mapping[str, Any]], recipe: Source, data: StudyData, metric: Metric,
     tokens: int | None, matched: Match,
 ) -> list[Arm]:  # fmt: skip
-    """All arms of a part, matched to the first.
+    """Build all arms of a part and match them to the first.
 
     Args:
-        base: the model that all change.
-        changes: by the name of the arm.
-        recipe: of all.
-        data: that they learn from.
-        metric: that is measured.
-        tokens: of each run (absent: as the recipe's steps say).
-        matched: what all have in common.
+        base: model that all arms modify.
+        changes: by name of the arm.
+        recipe: shared by all arms.
+        data: shared by all arms.
+        tokens: of each run (default: from the recipe's steps).
+        matched: quantities that must agree.
 
     Raises:
-        SpecError: a change is not possible, or an arm cannot be matched.
+        SpecError: a change is invalid, or an arm cannot be matched.
     """
     recipe = read_recipe_source(recipe)
     arms: list[Arm] = []
@@ -99,7 +98,7 @@ def build_arms(
 
 
 def read_recipe_source(recipe: Source) -> dict[str, Any]:
-    """A recipe as plain data, without what a study decides."""
+    """Return a recipe as plain data without the fields that a study sets."""
     from pathlib import Path
 
     data = dict(recipe) if isinstance(recipe, dict) else read_mapping(Path(recipe))
@@ -110,7 +109,6 @@ def _arm(
     name: str, base: Source, change: Mapping[str, Any], recipe: Mapping[str, Any], data: StudyData, metric: Metric,
     tokens: int | None,
 ) -> Arm:  # fmt: skip
-    """One arm, as yet unmatched."""
     parts: dict[str, dict[str, Any]] = {"recipe.": {}, "data.": {}, "metric.": {}, "": {}}
     others: dict[str, Any] = {"spec": base, "seed_offset": 0}
     for path, value in change.items():
@@ -145,27 +143,26 @@ def _arm(
 
 
 def _check_metric(metric: Metric, is_text: bool) -> None:
-    """Refuse what a metric says of windows where examples are drawn, and of examples where a text is read.
+    """Refuse window settings for synthetic data and data settings for text.
 
     Raises:
-        SpecError: names it.
+        SpecError: names the setting.
     """
     of_windows = [name for name in ("length", "positions", "skip") if getattr(metric, name)]
     if not is_text and of_windows:
-        raise SpecError(f"metric.{of_windows[0]}", "is of a text, and these examples are drawn", "leave it out")
+        raise SpecError(f"metric.{of_windows[0]}", "needs text, but the data are generated examples", "leave it out")
     if is_text and metric.data:
-        raise SpecError("metric.data", "is of drawn examples, and this is a text", "leave it out")
+        raise SpecError("metric.data", "needs generated examples, but the data are text", "leave it out")
     if of_windows == ["skip"]:
         raise SpecError("metric.skip", "has no effect without positions or length", "add one, or leave it out")
 
 
 def _assignments(values: Mapping[str, Any]) -> list[str]:
-    """As `archetype set` takes them: JSON is YAML."""
+    """Format changes like `archetype set PATH=VALUE` (JSON is valid YAML)."""
     return [f"{path}={json.dumps(value)}" for path, value in values.items()]
 
 
 def _matched(arm: Arm, control: Arm, matched: Match) -> Arm:
-    """The arm with its free size solved for."""
     free = matched.free if isinstance(matched.free, str | None) else matched.free.get(arm.name)
     if free is None:
         return arm
@@ -178,7 +175,7 @@ def _matched(arm: Arm, control: Arm, matched: Match) -> Arm:
 
 
 def quantities(arm: Arm) -> dict[str, float]:
-    """The quantities printed of every arm, whatever is matched: parameters, FLOPs of a token, bytes of the state."""
+    """Return the quantities reported for every arm: parameters, FLOPs per token, bytes of state and tokens."""
     length = row_length(arm.recipe, arm.spec)
     report = cost_report(arm.spec, batch=1, length=length, dtype="float32")
     parameters = report.parameters
@@ -194,12 +191,11 @@ def quantities(arm: Arm) -> dict[str, float]:
 
 
 def _check_matched(arms: Sequence[Arm], matched: Match) -> None:
-    """Refuse arms that differ by more than the file allows."""
     control, *others = (quantities(arm) for arm in arms)
     limits = {"params": "non_embedding", "flops": "flops_per_token", "state": "state_bytes"}
     for arm, values in zip(arms[1:], others, strict=True):
         if values["tokens"] != control["tokens"] and arm.recipe.batch_size == arms[0].recipe.batch_size:
-            raise SpecError(f"arms.{arm.name}", "learns from another number of tokens", "give it the same row length")
+            raise SpecError(f"arms.{arm.name}", "trains on another number of tokens", "give it the same row length")
         for field, name in limits.items():
             share: float | None = getattr(matched, field)
             off = abs(values[name] - control[name]) / max(1.0, control[name])
@@ -209,10 +205,10 @@ def _check_matched(arms: Sequence[Arm], matched: Match) -> None:
 
 
 def check_grid(arm: Arm, grid: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse a path of a grid that leads nowhere.
+    """Check that every path and value of a grid is valid.
 
     Raises:
-        SpecError: names it.
+        SpecError: names the invalid one.
     """
     for path, values in grid.items():
         field = path.partition(".")[0]

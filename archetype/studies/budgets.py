@@ -1,9 +1,9 @@
-"""The runs of a comparison read at equal budgets: at equal tokens and equal FLOPs.
+"""Compare runs at equal budgets: equal tokens and equal FLOPs.
 
-Time is no such budget: runs share a machine with other work, and are made on several.
+Wall-clock time is not a budget here, since runs share machines with other work.
 
-A loss in the middle of a decay says little of a run that would have ended there; so all arms are read while their
-learning rate is constant, at the largest budget that all of them reach in that phase (Hägele 2024).
+A loss measured while the learning rate decays says little about a run that would have ended there. All arms are
+therefore compared during the constant phase, at the largest budget that all of them reach in it (Hägele 2024).
 """
 
 import statistics
@@ -18,23 +18,23 @@ from archetype.studies.store import RunResult
 from archetype.table import quantity
 
 BUDGETS = ("tokens", "FLOPs")
-Curve = list[tuple[float, float]]  # (what was spent, held-out loss)
+Curve = list[tuple[float, float]]  # (budget spent, validation loss)
 
 
 def equal_budgets(
     arms: Mapping[str, Arm], results: Mapping[str, Sequence[RunResult]], control: str, others: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The held-out loss of all arms at equal tokens and forward FLOPs.
+    """Compare the validation loss of all arms at equal tokens and equal forward FLOPs.
 
     Args:
-        arms: by name, as they were run.
-        results: of each arm, seed by seed.
-        control: the arm that the others are compared with.
-        others: the arms whose differences are given.
+        arms: by name.
+        results: by arm, in the order of seeds.
+        control: arm that the others are compared with.
+        others: arms to compare.
 
     Returns:
-        Of each budget its name, amount, losses by arm (means over seeds) and the paired differences with their
-        intervals of 95 %; no row where the arms have no such budget in common, or a run diverged.
+        For each budget its name, amount, losses by arm (means over seeds) and paired differences with 95 % intervals;
+            empty if the arms share no budget, or a run diverged.
     """
     if any(result.has_diverged for many in results.values() for result in many):
         return []
@@ -58,12 +58,12 @@ def equal_budgets(
 
 
 def budget_rows(comparison: Mapping[str, Any], others: Sequence[str]) -> list[list[str]]:
-    """The losses of all arms at equal tokens and FLOPs, and the differences with their intervals."""
+    """Return table rows of all arms' losses at equal tokens and FLOPs, with differences and intervals."""
     rows = []
     for row in comparison["budgets"]:
-        if row["budget"] not in BUDGETS:  # seconds, of earlier reports: the load of the machines
+        if row["budget"] not in BUDGETS:  # older reports also compare seconds, which depend on load
             continue
-        differences = row.get("differences") or {others[0]: row["difference"]}  # of reports that tested one arm only
+        differences = row.get("differences") or {others[0]: row["difference"]}  # older reports tested one arm only
         losses = [f"{row['losses'][arm]:.4f}" for arm in comparison["values"]]
         against = ["{:+.4f} [{:+.4f}, {:+.4f}]".format(*differences[other]) for other in others]
         rows.append([f"{quantity(row['amount'])}{row['budget']}", *losses, *against])
@@ -71,14 +71,13 @@ def budget_rows(comparison: Mapping[str, Any], others: Sequence[str]) -> list[li
 
 
 def _cost_of_step(arm: Arm, budget: str) -> float:
-    """Tokens or FLOPs of a step of an arm."""
     numbers = quantities(arm)
     tokens = numbers["tokens"] / arm.recipe.steps
     return tokens if budget == "tokens" else tokens * numbers["flops_per_token"]
 
 
 def _curves(arm: Arm, results: Sequence[RunResult], cost: float) -> list[Curve]:
-    """For each run (spent, held-out loss) while the learning rate is at its peak."""
+    """Return the (budget spent, validation loss) of each run while the learning rate is at its peak."""
     rate, steps = arm.recipe.schedule.learning_rate, arm.recipe.steps
     return [
         [(step * cost, loss) for step, loss in result.validation if rate(1.0, step - 1, steps) == 1.0]
@@ -87,6 +86,6 @@ def _curves(arm: Arm, results: Sequence[RunResult], cost: float) -> list[Curve]:
 
 
 def _at(curve: Curve, amount: float) -> float:
-    """The loss at an amount, between two evaluations by a straight line."""
+    """Return the loss at a budget, interpolating linearly between evaluations."""
     spent, losses = np.asarray(curve).T
     return float(np.interp(amount, spent, losses))

@@ -1,7 +1,7 @@
-"""Whether this machine and this code tell nothing from something: without that no trained verdict counts.
+"""Calibrate this machine and code: trained verdicts count only if known differences are told from none.
 
-The same model with other seeds must give "no difference shown"; the same model at twice the width must be "shown" to be
-better. Both are parts of a packaged experiment file, judged like any others.
+The same model with other seeds must give "no difference shown", and a model of twice the width must be "shown" to be
+better. Both are parts of a packaged experiment, judged like any other.
 """
 
 import hashlib
@@ -23,15 +23,14 @@ MUST_GIVE = {"same": NO_DIFFERENCE, "twice-as-wide": SHOWN}
 
 
 def calibration_file() -> Path:
-    """The packaged experiment."""
     return Path(__file__).with_suffix(".yaml")
 
 
 def check_is_calibration(experiment: Experiment) -> None:
-    """Refuse an experiment that has other parts than a calibration needs.
+    """Refuse an experiment without the parts of a calibration.
 
     Raises:
-        SpecError: names what is missing.
+        SpecError: names the missing part.
     """
     ids = {part.id for part in experiment.parts}
     if missing := [name for name in MUST_GIVE if name not in ids]:
@@ -39,20 +38,18 @@ def check_is_calibration(experiment: Experiment) -> None:
 
 
 def machine_key() -> str:
-    """A hash of the processor, its kernels, and torch."""
+    """Return a hash of the processor, its features, the system and the version of torch."""
     device = torch.device("cpu")
     about = {name: value for name, value in description(device).items() if name in ("processor", "flags", "system")}
     return hashlib.sha256(json.dumps([about, versions()["torch"]]).encode()).hexdigest()[:16]
 
 
 def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, str], deviation: float) -> bool:
-    """Keep what a calibration gave on this machine; whether both parts came out as they must.
+    """Save the result of a calibration on this machine; return whether both parts gave the required verdict.
 
     Args:
-        store: of all runs.
-        experiment: that was run.
         verdicts: by part.
-        deviation: standard deviation of the differences between equal models, as a share of the mean.
+        deviation: standard deviation of the differences between equal models, relative to the mean.
     """
     passed = all(verdicts.get(name) == verdict for name, verdict in MUST_GIVE.items())
     data = {
@@ -65,6 +62,6 @@ def write_calibration(store: Store, experiment: Experiment, verdicts: dict[str, 
 
 
 def read_calibration(store: Store) -> dict[str, Any] | None:
-    """The last calibration on this machine; None where there is none."""
+    """Return the last calibration on this machine; None if there is none."""
     file = store.folder / f"calibration-{machine_key()}.json"
     return read_json(file) if file.is_file() else None

@@ -1,4 +1,4 @@
-"""A chart as SVG: lines, dots and bands by label over two axes. It is readable on light and on dark paper."""
+"""Draw lines, points and bands as an SVG chart that is readable on light and dark backgrounds."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,26 +7,26 @@ from html import escape
 
 from archetype.table import quantity
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 266, 64, 34, 26, 12  # of the chart without its key, and its margins
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 266, 64, 34, 26, 12  # plot size without the legend, and margins
 COLOURS = ("#3d7fe0", "#d9622b", "#2f9e57", "#8f5be8", "#d6408c", "#1f93ad", "#b98312", "#75808c")
 STYLE = "text { fill: #7d868f; font: 11px system-ui, sans-serif } line { stroke: #8886 } polyline { fill: none }"
 NUM_TICKS = 5
-LETTER, ROW = 6.3, 16  # widths of a letter on average and height of a row of the key, in pixels
+LETTER, ROW = 6.3, 16  # mean letter width and legend row height in pixels
 Values = Sequence[float]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn.
+    """Contents of a chart.
 
     Args:
         x_name: of the horizontal axis.
-        y_name: of the vertical one.
-        lines: values of x and of y, by label.
-        points: the same, drawn as dots.
-        bands: values of x and the lower and upper ends there, in the colour of that label.
+        y_name: of the vertical axis.
+        lines: (x, y) values by label.
+        points: (x, y) values drawn as dots, by label.
+        bands: (x, lower, upper) values in the color of the label.
         log_x: whether the horizontal axis is logarithmic.
-        log_y: whether the vertical one is.
+        log_y: whether the vertical axis is logarithmic.
     """
 
     x_name: str
@@ -38,14 +38,14 @@ class Chart:
     log_y: bool = False
 
     def svg(self) -> str:
-        """The chart as the text of a file; without anything to draw, its axes would have no ends: it is empty."""
+        """Return the chart as SVG text; empty if there is nothing to draw."""
         axes = _Axes(self)
         if not axes.drawn:
             return ""
         labels = [*dict.fromkeys((*self.lines, *self.points))]
         marks, x, y = axes.marks(), LEFT, HEIGHT + ROW
         for number, label in enumerate(labels):
-            hue = 240 - 240 * number // max(1, len(labels) - 1)  # of many, which are in an order, from blue to red
+            hue = 240 - 240 * number // max(1, len(labels) - 1)  # many labels are in an order: blue to red
             colour = COLOURS[number] if len(labels) <= len(COLOURS) else f"hsl({hue} 65% 50%)"
             if label in self.bands:
                 xs, low, high = self.bands[label]
@@ -68,10 +68,10 @@ class Chart:
 
 
 class _Axes:
-    """Where a pair of numbers lies on a chart.
+    """Mapping from values to pixels.
 
     Args:
-        chart: whose numbers, as far as they can be drawn, lie between the ends of the axes.
+        chart: its drawable values determine the axis limits.
     """
 
     def __init__(self, chart: Chart) -> None:
@@ -88,7 +88,7 @@ class _Axes:
             self.high = max(ys) if max(ys) > self.low else self.low + max(abs(self.low) / 100, 1e-9)
 
     def marks(self) -> list[str]:
-        """Ticks with their numbers, lines across, and the names of the axes."""
+        """Return ticks with labels, grid lines and axis names as SVG."""
         marks = []
         for number in range(NUM_TICKS):
             part = number / (NUM_TICKS - 1)
@@ -105,7 +105,7 @@ class _Axes:
         return [*marks, name, f'<text x="2" y="12">{escape(self.chart.y_name)}</text>']
 
     def pairs(self, xs: Values, ys: Values) -> list[tuple[float, float]]:
-        """Pixels from the left and from the top, of the pairs that can be drawn."""
+        """Return pixel positions (from left, from top) of the pairs that can be drawn."""
         return [self._place(*pair) for pair in zip(xs, ys, strict=True) if self._is_drawn(*pair)]
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
@@ -124,7 +124,7 @@ class _Axes:
 
 
 def _tick(number: float) -> str:
-    """A number at an axis: 251,904 or 2.00 M in place of 2.519e+05 and 2e+06."""
+    """Format a tick label: 251,904 or 2.00 M rather than 2.519e+05 or 2e+06."""
     return f"{number:.4g}" if abs(number) < 10_000 else quantity(number).strip()
 
 

@@ -1,4 +1,4 @@
-"""An experiment about models as they are: what is chosen where nothing is said, and why."""
+"""Write an experiment that compares given models with default choices, and explain each choice."""
 
 import hashlib
 import math
@@ -27,22 +27,22 @@ from archetype.table import Table, quantity
 from archetype.training.defaults import recipe_for
 
 PART = "models"
-BYTES = 256  # the vocabulary of all: so each reads the same tokens, whatever tokenizer it was made for
+BYTES = 256  # vocabulary of all models: all read the same tokens, whatever their tokenizers
 TOKENS_PER_STEP = 2048
 MAX_LENGTH = 256
 MARGIN = "1%"
-RATES = (1 / 3, 1.0, 3.0)  # of the usual learning rate
-SPARE_RUNS = 1  # of an arm, for a grid whose best rate is at its edge
-MIN_STEPS, MAX_EPOCHS = 50, 4  # a text read more than four times teaches little more (Muennighoff 2023)
+RATES = (1 / 3, 1.0, 3.0)  # multiples of the default learning rate
+SPARE_RUNS = 1  # per arm, in case the best rate is at the grid's edge
+MIN_STEPS, MAX_EPOCHS = 50, 4  # beyond four epochs a text adds little (Muennighoff 2023)
 
 
 @dataclass(frozen=True)
 class ChosenExperiment:
-    """An experiment file that was written, and why it says what it says.
+    """Generated experiment file with an explanation of its choices.
 
     Attributes:
         file: in the store.
-        reasons: what was chosen, and why, by name.
+        reasons: what was chosen and why, by topic.
     """
 
     file: Path
@@ -55,24 +55,22 @@ class ChosenExperiment:
 def choose_experiment(
     sources: Sequence[str], data: str, minutes: float, workers: int, data_folder: Path, store: Store
 ) -> ChosenExperiment:
-    """Write the experiment file that compares models, the first of them the control.
+    """Write an experiment file that compares models; the first is the control.
 
-    The same arguments lead to the file that is there, so that runs which were stopped are taken up.
+    The same arguments give the same file, so that interrupted runs are resumed.
 
     Args:
-        sources: specifications, as every verb takes them.
+        sources: specifications, as for every command.
         data: a text file, a folder of them, or the name of a corpus.
-        minutes: that all runs may take together.
-        workers: processes at once.
-        data_folder: of corpora that are named.
-        store: of the runs.
+        minutes: budget for all runs together.
+        workers: parallel processes.
 
     Raises:
-        ArchetypeError: there is one model, one does not continue text, or the minutes are too few.
+        ArchetypeError: there is only one model, one is not a language model, or the time is too short.
     """
     specs = {name: _comparable(source) for name, source in zip(_names(sources), sources, strict=True)}
     if len(specs) < 2:
-        raise SpecError("MODEL...", "is one model, and nothing to compare it with", "name another")
+        raise SpecError("MODEL...", "names one model only", "name another to compare it with")
     data = str(Path(data).absolute()) if Path(data).exists() else data
     study = TrainedStudy(_part(specs, data, TOKENS_PER_STEP), "full", data_folder, store)
     settings = f"{fingerprint(study.part)} {study.data[0].sha256} {minutes:g} {workers}"
@@ -91,7 +89,6 @@ def choose_experiment(
 
 
 def _names(sources: Sequence[str]) -> list[str]:
-    """A short name for each, different from all others."""
     names: list[str] = []
     for source in sources:
         place = Path(source)
@@ -101,7 +98,7 @@ def _names(sources: Sequence[str]) -> list[str]:
 
 
 def _comparable(source: str) -> ModelSpec:
-    """The specification that a source names, with the bytes as its vocabulary.
+    """Return a source's specification with bytes as its vocabulary.
 
     Raises:
         SpecError: it does not predict the next token, or is an experiment.
@@ -139,21 +136,22 @@ def _part(specs: Mapping[str, ModelSpec], data: str, tokens: int) -> TrainedPart
 
 
 def _runs(study: TrainedStudy) -> int:
-    """The runs of each arm: trials, pairs, and what a longer grid takes."""
+    """Return the number of runs per arm: trials, pairs and spare runs for a longer grid."""
     return len(RATES) + study.num_seeds + SPARE_RUNS
 
 
 def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str]:
-    """The tokens of a run that the time and the text allow, and why.
+    """Return the tokens per run that time and text allow, and the reason.
 
     Raises:
-        SpecError: in this time no model learns anything.
+        SpecError: the time is too short for any model to learn.
     """
     arms = [*study.arms.values()]
     times = [time_of_run(arm, study.store) for arm in arms]
-    whole = [arm.recipe.replace(steps=NUM_EVALUATIONS, evaluate_every=1) for arm in arms]  # but for their steps
-    fixed = sum(one.load * (one.of(recipe) - recipe.steps * one.step) for one, recipe in zip(times, whole, strict=True))
-    rest, seconds = _runs(study) * fixed, _runs(study) * sum(one.load * one.step for one in times)
+    # as many evaluations as a full run, but few steps
+    whole = [arm.recipe.replace(steps=NUM_EVALUATIONS, evaluate_every=1) for arm in arms]
+    fixed = sum(time.load * (time.of(run) - run.steps * time.step) for time, run in zip(times, whole, strict=True))
+    rest, seconds = _runs(study) * fixed, _runs(study) * sum(time.load * time.step for time in times)
     at_once = min(workers, num_cores())
     steps = max(minutes * 60 * at_once - rest, 0.0) / seconds
     if not steps >= MIN_STEPS:
@@ -168,12 +166,12 @@ def _tokens(study: TrainedStudy, minutes: float, workers: int) -> tuple[int, str
 
 
 def tokens_per_step(arm: Arm) -> int:
-    """The tokens of a step of an arm."""
+    """Return the tokens per training step of an arm."""
     return arm.tokens // arm.recipe.steps
 
 
 def _rounded(tokens: float) -> int:
-    """Two digits: what was measured is no nearer."""
+    """Round down to two digits, since the measured time is no more precise."""
     unit = 10 ** max(0, int(math.log10(tokens)) - 1)
     return max(1, int(tokens // unit * unit))
 

@@ -1,4 +1,4 @@
-"""Numbered claims: a folder of experiment files such as `05-swiglu.yaml`, with the checks of their parts beside."""
+"""Find numbered claims: a folder of experiment files such as `05-swiglu.yaml`, with their checks in `checks`."""
 
 import re
 from pathlib import Path
@@ -7,17 +7,17 @@ from archetype.distribution import REPOSITORY
 from archetype.errors import SpecError
 
 CLAIMS = Path("claims")  # in the working directory
-CHECKOUT = Path(__file__).parents[2] / "claims"  # of the repository; not part of an installed package
+CHECKOUT = Path(__file__).parents[2] / "claims"  # in the repository; not installed with the package
 
 
 def find_claims(folder: Path | None = None) -> dict[int, Path]:
-    """Return the experiment file of each claim by its number.
+    """Return the experiment files of all claims by number.
 
     Args:
-        folder: of the files (absent: `claims` in the working directory, else in the checkout of this package).
+        folder: of the files (default: `claims` in the working directory, else in this package's checkout).
 
     Raises:
-        SpecError: the folder holds no claims.
+        SpecError: the folder has no claims.
     """
     if folder is None:
         claims = _numbered(CLAIMS) or _numbered(CHECKOUT)
@@ -35,11 +35,10 @@ def claim_file(number: int, folder: Path | None = None) -> Path:
     """Return the experiment file of one claim.
 
     Args:
-        number: of the claim.
         folder: as in `find_claims`.
 
     Raises:
-        SpecError: the folder holds no claims, or none of this number.
+        SpecError: the folder has no claim of this number.
     """
     claims = find_claims(folder)
     if number not in claims:

@@ -1,4 +1,4 @@
-"""An experiment from Python: what `archetype compare run` does, in this process and with its parts."""
+"""Run an experiment from Python, like `archetype compare run`, in this process."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,19 +16,19 @@ def compare(
     store: str | Path | None = None,
     data_dir: str | Path = ".",
 ) -> dict[str, Any]:
-    """Make every run of an experiment that is not there yet, and return its outcome.
+    """Make the missing runs of an experiment and return its outcome.
 
     Args:
-        experiment: a file, or its content as plain data.
-        mode: how much is run.
-        store: the folder of all runs (absent: ARCHETYPE_STUDIES, or in the cache).
-        data_dir: the folder of corpora.
+        experiment: a file, or its contents as plain data.
+        mode: budget of the runs.
+        store: folder of all runs (default: ARCHETYPE_STUDIES, or in the cache).
+        data_dir: folder of corpora.
 
     Returns:
-        Plain data, as the JSON beside a report has it; `archetype.studies.report.summary_text` writes it as text.
+        Plain data, as in the JSON of a report; `archetype.studies.report.summary_text` formats it as text.
 
     Raises:
-        ArchetypeError: the experiment is wrong, a corpus is missing, or a run failed.
+        ArchetypeError: the experiment is invalid, a corpus is missing, or a run failed.
     """
     parsed = Experiment.parse(experiment) if isinstance(experiment, Mapping) else read_experiment(Path(experiment))
     study = Study(parsed, mode, Path(data_dir).absolute(), Store(None if store is None else Path(store)))

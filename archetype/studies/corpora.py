@@ -1,4 +1,4 @@
-"""The data of studies: texts in three parts, or examples that are drawn; each known by its hash."""
+"""Prepare the data of studies: texts split into train, validation and test, or synthetic examples."""
 
 import hashlib
 import json
@@ -27,22 +27,22 @@ from archetype.training.resolve import build_tokenizer
 from archetype.training.synthetic import SyntheticData
 
 LIBRARY = "pystdlib"
-PARTS = (0.90, 0.05)  # learned from, and chosen on; the rest is judged on
-HELD_OUT = PARTS[1] / sum(PARTS)  # of what is in the file that is learned from
-SETTING = "ARCHETYPE_DATA"  # the folder of corpora, where --data-dir does not name it
+PARTS = (0.90, 0.05)  # training and validation; the rest is for test
+HELD_OUT = PARTS[1] / sum(PARTS)  # validation's share of train.txt
+SETTING = "ARCHETYPE_DATA"  # environment variable for the folder of corpora, unless --data-dir is given
 
 
 @dataclass(frozen=True)
 class StudyData:
-    """Data of a study, ready to be learned from.
+    """Prepared data of a study.
 
     Attributes:
-        name: as the experiment file has it.
-        sha256: of all that is learned from and measured.
-        recipe: the `data` of a recipe; files by their paths inside the store.
-        test: the text that runs are judged on, inside the store; empty for drawn examples.
-        baseline: of guessing each token by its share of what is learned: `validation_loss` on the validation text, and
-            `loss` on the test text, in nats a token; of drawn examples the loss and the accuracy of a guess.
+        name: in the experiment file.
+        sha256: of all data, and of the tokenizer's files.
+        recipe: the `data` of a recipe, with paths relative to the store.
+        test: path of the test text relative to the store; empty for synthetic data.
+        baseline: of predicting unigram frequencies of the training text: `validation_loss` and (test) `loss` in nats
+            per token; for synthetic data loss and accuracy of guessing.
     """
 
     name: str
@@ -53,16 +53,15 @@ class StudyData:
 
 
 def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Split = "everywhere") -> StudyData:
-    """The data that an experiment names.
+    """Prepare the data that an experiment names.
 
     Args:
-        source: pystdlib, a corpus or a file of `folder`, or data as a recipe has them.
-        folder: of the corpora.
-        store: where texts are kept in their parts.
-        where: the parts of a text that trials are chosen and runs are judged on, unless the source says its `split`.
+        source: pystdlib, a corpus or a file in `folder`, or data as in a recipe.
+        store: folder where split texts are kept.
+        where: parts of a text held out for validation and test, unless the source has a `split`.
 
     Raises:
-        DataError: there is no such corpus.
+        DataError: the corpus does not exist.
     """
     if isinstance(source, dict) and not is_text(source):
         data = _parsed(source)
@@ -78,14 +77,14 @@ def prepare(source: str | dict[str, Any], folder: Path, store: Path, where: Spli
     data = _parsed(recipe)
     assert isinstance(data, TextData)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    if data.split != "end":  # which texts in the stores of earlier versions are
+    if data.split != "end":  # stores of earlier versions have only this split
         digest = hashlib.sha256(f"{digest} {data.split}".encode()).hexdigest()
     place = Path("corpora") / digest[:16]
     if not (store / place / "test.txt").is_file():
         _write_parts(store / place, text, name, data.split)
     if recipe["tokenizer"] in trainable_kinds():
         recipe |= _trained_tokenizer(recipe, store, place)
-    else:  # a folder, whose files decide the tokens
+    else:  # a tokenizer's folder; its files decide the tokens
         files = tokenizer_files(open_tokenizer(Path(str(recipe["tokenizer"]))))[1]
         digest = hashlib.sha256(f"{digest} {files}".encode()).hexdigest()
     recipe |= {"text": [str(place / "train.txt")]}
@@ -97,7 +96,7 @@ def _parsed(data: dict[str, Any]) -> Data:
 
 
 def _trained_tokenizer(recipe: dict[str, Any], store: Path, place: Path) -> dict[str, Any]:
-    """The path of a tokenizer that is trained on what is learned from, once for all runs; nothing where none is."""
+    """Train the tokenizer once for all runs and return its path; return {} if its kind learns no vocabulary."""
     kind, size = str(recipe["tokenizer"]), recipe.get("vocab_size")
     if not tokenizer_class(kind).learns_vocabulary:
         return {}
@@ -114,16 +113,17 @@ def _trained_tokenizer(recipe: dict[str, Any], store: Path, place: Path) -> dict
 
 
 def absolute_data(data: Data, store: Path) -> Data:
-    """Data of a recipe whose files are named by their paths inside the store, by those of this machine."""
+    """Return the data of a recipe with absolute instead of store-relative paths."""
     places: dict[str, Any] = {"text": tuple(str(store / name) for name in getattr(data, "text", ()))}
     tokenizer = getattr(data, "tokenizer", "")
     if (store / tokenizer).is_dir():
-        places |= {"tokenizer": str(store / tokenizer), "vocab_size": None, "lowercase": False}  # it is trained
+        # the saved tokenizer includes them
+        places |= {"tokenizer": str(store / tokenizer), "vocab_size": None, "lowercase": False}
     return data.replace(**places) if places["text"] else data
 
 
 def _library(store: Path) -> str:
-    """The English of this Python's library, read from its sources once."""
+    """Return the English text in Python's standard library, extracted once."""
     of_this_python = hashlib.sha256(f"{sys.version} {sys.prefix}".encode()).hexdigest()[:16]
     file = store / "corpora" / f"{LIBRARY}-{of_this_python}.txt"
     if not file.is_file():
@@ -133,7 +133,7 @@ def _library(store: Path) -> str:
 
 
 def _read(name: str, folder: Path) -> str:
-    """The text of a corpus: NAME, NAME.txt, or all text files of a folder NAME, packed or not."""
+    """Read a corpus: NAME, NAME.txt, NAME.txt.gz, or all text files of a folder NAME."""
     candidates = [folder / name, *(folder / f"{name}{ending}" for ending in (".txt", ".txt.gz"))]
     place = next((path for path in candidates if path.exists()), None)
     if place is None:
@@ -146,9 +146,9 @@ def _read(name: str, folder: Path) -> str:
 
 
 def _baseline(recipe: dict[str, Any], digest: str, store: Path, place: Path) -> dict[str, float]:
-    """The loss of guessing by each token's share of what is learned, plus one of each, on validation and test text."""
+    """Return the loss of predicting smoothed unigram frequencies of the training text, on validation and test."""
     data = _parsed(recipe)
-    of_files = "" if place.name == digest[:16] else f"-{digest[:8]}"  # of a tokenizer
+    of_files = "" if place.name == digest[:16] else f"-{digest[:8]}"  # distinguishes tokenizers
     about = store / place / f"guess-{fingerprint(data)}{of_files}.json"
     if not about.is_file():
         data = absolute_data(data, store)
@@ -164,7 +164,6 @@ def _baseline(recipe: dict[str, Any], digest: str, store: Path, place: Path) -> 
 
 
 def _write_parts(folder: Path, text: str, name: str, where: Split) -> None:
-    """Write what is learned from and chosen on, and what is judged on."""
     train, test = split(text, 1 - sum(PARTS), where)
     if len(test) < 1000:
         raise DataError(name, f"has {len(text):,} characters, of which a twentieth is too little to judge", "take more")

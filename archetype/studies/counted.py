@@ -1,4 +1,4 @@
-"""FLOPs as torch's dispatcher sees them: two for each multiply-add of a matrix product."""
+"""Count FLOPs with torch's dispatcher: two for each multiply-add of a matrix product."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def counted_flops(run: Callable[[], object]) -> int:
-    """FLOPs of all products of a call. Attention takes its plain form: a kernel for CPU is one unseen operation."""
+    """Return the FLOPs of all matrix products in a call.
+
+    Attention uses the math backend, since the counter does not see inside the CPU kernel.
+    """
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run()
     return int(counter.get_total_flops())

@@ -1,4 +1,4 @@
-"""The rules that turn the values of paired runs into a verdict, fixed in the experiment file before any run."""
+"""Decision rules from the values of paired runs to a verdict, fixed in the experiment file before any run."""
 
 import math
 from abc import abstractmethod
@@ -23,10 +23,10 @@ from archetype.studies.statistics import Interval
 
 
 class Decision(Part):
-    """Base of all rules.
+    """Base class of decision rules.
 
     Attributes:
-        takes_all_arms: whether one test is about all arms together; otherwise each arm is tested against the control.
+        takes_all_arms: whether one test covers all arms; otherwise each arm is tested against the control.
     """
 
     takes_all_arms: ClassVar[bool] = False
@@ -34,19 +34,18 @@ class Decision(Part):
 
     @abstractmethod
     def p_value(self, evidence: Evidence) -> float:
-        """The p value of the test that decides, before Holm's correction."""
+        """Return the p-value of the deciding test, before Holm's correction."""
 
     @abstractmethod
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """The verdict.
+        """Return the verdict.
 
         Args:
-            evidence: the values.
-            adjusted_p: the p-value of this part after Holm's correction within the study.
+            adjusted_p: p-value of this test after Holm's correction within the study.
         """
 
     def margin_of(self, evidence: Evidence) -> float:
-        """The smallest difference of interest, in the metric's unit."""
+        """Return the smallest difference of interest in the metric's unit."""
         margin: Any = getattr(self, "margin", "1%")
         return read_margin(margin).of(float(np.mean(evidence.control)))
 
@@ -54,7 +53,7 @@ class Decision(Part):
         self, evidence: Evidence, adjusted_p: float, is_shown: bool, is_reversed: bool, would_change: str,
         name: str = SHOWN,
     ) -> Verdict:  # fmt: skip
-        """A verdict with the figures that all rules share."""
+        """Build a verdict with the figures common to all rules."""
         differences = evidence.differences
         effect, pairs = statistics.paired_interval(differences), len(differences)
         wide = statistics.paired_interval(differences, 0.9)
@@ -81,13 +80,13 @@ class Decision(Part):
 
 @part
 class Difference(Decision):
-    """The other arm is better, or worse, than the control: the interval of 95 % lies on that side of zero.
+    """The other arm is better, or worse, than the control: the 95 % interval lies on that side of zero.
 
     The sign-flip test must agree.
 
     Attributes:
-        side: the claimed one.
-        margin: the smallest difference of interest, a number or a share of the control's mean.
+        side: claimed side.
+        margin: smallest difference of interest, as a number or a share of the control's mean.
     """
 
     kind: Literal["difference"] = "difference"
@@ -95,15 +94,15 @@ class Difference(Decision):
     margin: MarginText = "1%"
 
     def sign(self, evidence: Evidence) -> int:
-        """The sign of the claimed difference."""
+        """Return the sign of the claimed difference."""
         return -1 if (self.side == "better") == evidence.lower_is_better else 1
 
     def p_value(self, evidence: Evidence) -> float:
-        """The p value of the two-sided paired t test."""
+        """Return the p-value of the two-sided paired t-test."""
         return statistics.paired_t_p(evidence.differences)
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Shown where the interval excludes zero on the claimed side."""
+        """Decide whether the 95 % interval excludes zero on the claimed side."""
         interval, sign = statistics.paired_interval(evidence.differences), self.sign(evidence)
         near, far = sorted((sign * interval.low, sign * interval.high))
         agrees = statistics.sign_flip_p(evidence.differences) < ALPHA
@@ -117,7 +116,7 @@ class Difference(Decision):
 
 @part
 class Equivalence(Decision):
-    """The other arm is as good: two one-sided tests within +- margin, the interval of 90 % inside it.
+    """The other arm is as good: two one-sided tests within +- margin, whose 90 % interval lies inside it.
 
     Attributes:
         margin: a number, or a share of the control's mean.
@@ -127,11 +126,11 @@ class Equivalence(Decision):
     margin: MarginText = "1%"
 
     def p_value(self, evidence: Evidence) -> float:
-        """The larger of two one-sided tests."""
+        """Return the larger p-value of two one-sided tests."""
         return statistics.equivalence_p(evidence.differences, self.margin_of(evidence))
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """No difference shown, which is what is claimed."""
+        """Decide whether the 90 % interval lies within the margin."""
         margin, interval = self.margin_of(evidence), statistics.paired_interval(evidence.differences, 0.9)
         is_within = -margin < interval.low and interval.high < margin
         is_beyond = interval.low > margin or interval.high < -margin
@@ -141,11 +140,11 @@ class Equivalence(Decision):
 
 @part
 class AtLeast(Decision):
-    """The difference is at least a number: its interval of 95 % lies beyond it.
+    """The difference is at least a number: its 95 % interval lies beyond it.
 
     Attributes:
-        than: the number; other arm less control, a number or a share of the control's mean.
-        side: whether the difference is above it, or below it with a minus.
+        than: the number, for other arm minus control; or a share of the control's mean.
+        side: whether the difference is above the number, or below its negative.
     """
 
     kind: Literal["at_least"] = "at_least"
@@ -153,19 +152,19 @@ class AtLeast(Decision):
     side: Literal["above", "below"] = "above"
 
     def threshold(self, evidence: Evidence) -> float:
-        """The claimed number, with its sign."""
+        """Return the claimed number with its sign."""
         return read_margin(self.than).of(float(np.mean(evidence.control))) * (1 if self.side == "above" else -1)
 
     def margin_of(self, evidence: Evidence) -> float:
-        """The claimed number."""
+        """Return the claimed number."""
         return abs(self.threshold(evidence))
 
     def p_value(self, evidence: Evidence) -> float:
-        """The p value of the two-sided paired t test against the number."""
+        """Return the p-value of the two-sided paired t-test against the number."""
         return statistics.paired_t_p(evidence.differences, self.threshold(evidence))
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Shown where the interval lies beyond the number."""
+        """Decide whether the interval lies beyond the number."""
         number, interval = self.threshold(evidence), statistics.paired_interval(evidence.differences)
         is_above = self.side == "above"
         is_shown = interval.low > number if is_above else interval.high < number
@@ -179,11 +178,11 @@ class AtLeast(Decision):
 
 @part
 class Within(Decision):
-    """The other arm's own value lies between two numbers: its interval of 95 % over seeds is inside them.
+    """The other arm's own value lies between two numbers: its 95 % interval over seeds is inside them.
 
     Attributes:
-        low: at least.
-        high: at most.
+        low: lower bound.
+        high: upper bound.
     """
 
     kind: Literal["within"] = "within"
@@ -191,12 +190,12 @@ class Within(Decision):
     high: Finite
 
     def p_value(self, evidence: Evidence) -> float:
-        """The p value of two one-sided tests against the two numbers."""
+        """Return the p-value of two one-sided tests against the bounds."""
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
         return statistics.equivalence_p([value - middle for value in evidence.treated], half)
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Shown where the interval lies between the two numbers."""
+        """Decide whether the interval lies between the bounds."""
         interval, claimed = statistics.paired_interval(evidence.treated), f"[{self.low:g}, {self.high:g}]"
         if self.low <= interval.low and interval.high <= self.high:
             result, reason = SHOWN, f"the mean is {interval.mean:.4g}"
@@ -213,12 +212,12 @@ class Within(Decision):
 
 @part
 class SlopeBetween(Decision):
-    """The slope of log metric on log x over the arms lies between two numbers.
+    """The slope of log metric over log x across arms lies between two numbers.
 
     Attributes:
-        x: of each arm.
-        low: of the slope's interval, at least.
-        high: at most.
+        x: value of each arm.
+        low: lower bound of the slope's interval.
+        high: upper bound of the slope's interval.
     """
 
     takes_all_arms: ClassVar[bool] = True
@@ -228,17 +227,17 @@ class SlopeBetween(Decision):
     high: Finite
 
     def fit(self, evidence: Evidence) -> statistics.Slope:
-        """The slope of the values of all arms that have an x."""
+        """Return the slope over all arms that have an x."""
         repeats = list(zip(*(evidence.by_arm[name] for name in self.x), strict=True))
         return statistics.log_slope(list(self.x.values()), repeats)
 
     def p_value(self, evidence: Evidence) -> float:
-        """Zero or one: a bootstrap interval decides."""
+        """Return 0 or 1, since a bootstrap interval decides."""
         fit = self.fit(evidence)
         return 0.0 if self.low <= fit.low and fit.high <= self.high else 1.0
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Shown where the whole interval lies between the two numbers."""
+        """Decide whether the whole interval lies between the bounds."""
         fit = self.fit(evidence)
         effect = Interval(fit.slope, fit.low, fit.high)
         claimed = f"[{self.low:g}, {self.high:g}]"
@@ -253,16 +252,16 @@ class SlopeBetween(Decision):
 
 @part
 class Identity(Decision):
-    """Both arms give the same value in every seed, to the last bit."""
+    """Both arms give bit-identical values in every seed."""
 
     kind: Literal["identity"] = "identity"
 
     def p_value(self, evidence: Evidence) -> float:
-        """Zero or one: nothing is left to chance."""
+        """Return 0 or 1, since nothing is random."""
         return 0.0 if not any(evidence.differences) else 1.0
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
-        """Shown where no seed differs."""
+        """Decide whether no seed differs."""
         effect = statistics.paired_interval(evidence.differences)
         number = sum(difference != 0 for difference in evidence.differences)
         reason = f"{number} of {len(evidence.differences)} seeds differ"

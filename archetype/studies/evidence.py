@@ -1,4 +1,4 @@
-"""The values of two arms that a decision is about, and the verdict that it gives."""
+"""Evidence for a decision about two arms, and the resulting verdict."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -10,26 +10,26 @@ from archetype.studies.statistics import Interval
 
 SHOWN, NO_DIFFERENCE, NOT_SHOWN = "shown", "no difference shown", "not shown at this scale"
 DIRECTION, UNCALIBRATED = "direction only, no verdict", "no verdict without calibration"
-CONTROL_FAILED = "control failed"  # begins the reason of a verdict
+CONTROL_FAILED = "control failed"  # prefix of a verdict's reason
 NOT_RUN = "not run"
 ALPHA = 0.05
-LEAST_PAIRS = 6  # below which a sign-flip test cannot reach 0.05
+LEAST_PAIRS = 6  # with fewer pairs a sign-flip test cannot reach 0.05
 
 
 @dataclass(frozen=True)
 class Margin:
-    """A difference of interest: a number, or a share of the control's mean."""
+    """Smallest difference of interest: a number, or a share of the control's mean."""
 
     value: float
     is_share: bool
 
     def of(self, control: float) -> float:
-        """In the metric's own unit."""
+        """Return the margin in the metric's unit."""
         return self.value * abs(control) if self.is_share else self.value
 
 
 def read_margin(value: "float | str") -> Margin:
-    """1% is a share, 0.02 a number."""
+    """Parse a margin: 1% is a share, 0.02 a number."""
     return Margin(float(value[:-1]) / 100, True) if isinstance(value, str) else Margin(value, False)
 
 
@@ -38,17 +38,16 @@ MarginText = Positive | Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")]
 
 @dataclass(frozen=True)
 class Evidence:
-    """The values of the two arms that a decision is about.
+    """Values of the two arms that a decision is about.
 
     Attributes:
-        control: of each seed.
-        treated: of the other arm, seed by seed.
-        lower_is_better: whether a lower value is.
-        tuning_is_interior: whether no arm's best trial lies at the edge of the grid.
-        failed_control: why the control does not behave; empty where it does.
-        unmeasured: the pairs that are left out, because a run of theirs ended without a finite value; empty where all
-            are there.
-        by_arm: values of all arms, seed by seed, for slopes.
+        control: by seed.
+        treated: of the other arm, by seed.
+        lower_is_better: direction of the metric.
+        tuning_is_interior: whether no arm's best trial is at the edge of the grid.
+        failed_control: why the control failed; empty if it did not.
+        unmeasured: pairs left out because a run has no finite value; empty if there are none.
+        by_arm: values of all arms by seed, for slopes.
     """
 
     control: tuple[float, ...]
@@ -61,26 +60,26 @@ class Evidence:
 
     @property
     def differences(self) -> list[float]:
-        """For each seed the other arm's value less the control's."""
+        """Other arm's value minus the control's, by seed."""
         return [b - a for a, b in zip(self.control, self.treated, strict=True)]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision on a part, with the measured values behind it.
+    """Decision on a part with the figures behind it.
 
     Attributes:
         verdict: shown, no difference shown, or not shown at this scale.
         reason: in one line.
-        effect: the mean of paired differences, or a slope, with its interval of 95 %.
-        interval90: of the same, of 90 %, where equivalence is tested.
-        margin: the smallest difference of interest, in the metric's unit.
-        p: of the test that decides.
+        effect: mean paired difference, or slope, with its 95 % interval.
+        interval90: the 90 % interval, used for equivalence.
+        margin: smallest difference of interest, in the metric's unit.
+        p: of the deciding test.
         sign_flip_p: of the permutation test.
         adjusted_p: after Holm's correction within the study.
-        detectable: the smallest true effect that this many pairs see with a chance of 80 %.
+        detectable: smallest true effect that this many pairs detect with 80 % power.
         deviation: standard deviation of the paired differences.
-        better_share: how often the other arm is better, over all pairs of seeds.
+        better_share: fraction of all pairs of seeds in which the other arm is better.
         would_change: what would have changed the verdict.
     """
 

@@ -1,4 +1,4 @@
-"""One run of a study, from where it was left: trained, measured, and written down."""
+"""Execute one run of a study: train it, resuming where it stopped, measure it and record the result."""
 
 import json
 import math
@@ -36,26 +36,24 @@ from archetype.training.state import TrainState
 from archetype.training.verdict import final_loss, has_diverged
 
 LOCK = ".worker"
-SECONDS_OF_SILENCE = 120.0  # after which a run of another machine counts as left: file systems show a beat late
-MAX_ATTEMPTS = 5  # that end at the same step before a run counts as failed
+SECONDS_OF_SILENCE = 120.0  # without a heartbeat a run on another machine counts as abandoned; network file systems lag
+MAX_ATTEMPTS = 5  # a run whose process ends this often at the same step has failed
 DIVERGED = "the loss or its gradient was not finite"
 
 
 class Stopped(Exception):
-    """A signal asked this process to stop; the run is saved and can be taken up."""
+    """A signal asked this process to stop; the run is saved and can be resumed."""
 
 
 def execute(store: Store, key: str, parent: int | None = None, look: Callable[[], None] = lambda: None) -> str:
-    """Train and measure one run, unless it is complete or someone else is at it; its state afterwards.
+    """Train and measure one run unless it is complete or in progress elsewhere, and return its state.
 
     Args:
-        store: of all runs.
-        key: of the run.
-        parent: the process whose end also ends this one (absent: none).
-        look: is called after each step.
+        parent: process id; this process stops when that one ends (default: never).
+        look: called after each step.
 
     Raises:
-        Stopped: a signal came.
+        Stopped: a signal arrived.
     """
     folder = store.run_folder(key)
     if store.is_complete(key) or _is_made_elsewhere(store, key):
@@ -73,7 +71,7 @@ def execute(store: Store, key: str, parent: int | None = None, look: Callable[[]
 
 
 def _is_made_elsewhere(store: Store, key: str) -> bool:
-    """Whether another machine, whose lock this one may not see, still says that it makes this run."""
+    """Return whether another host, whose file lock may be invisible here, has a recent heartbeat on this run."""
     folder = store.run_folder(key)
     host = heartbeat(folder).get("host")
     is_other = host is not None and host != socket.gethostname()
@@ -97,7 +95,7 @@ def _train_and_measure(store: Store, folder: Path, parent: int | None, look: Cal
 
 
 def _spent_before(folder: Path) -> Spent | None:
-    """Return what a run has taken until it was left; None where that was not recorded."""
+    """Return the time spent on a run in earlier attempts; None if it was not recorded."""
     spent = read_json(folder / f"state.{state_of(folder) or 'pending'}").get("spent")
     return Spent(**spent) if spent else None
 
@@ -106,7 +104,7 @@ def _train(
     store: Store, folder: Path, run: Run, request: dict[str, Any], device: torch.device, parent: int | None,
     beats: Heartbeat, look: Callable[[], None], started: Spent,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train to the end from where the run was left; what is known of it then."""
+    """Train to the end, resuming if possible, and return the record of the run."""
     recipe = recipe_of_run(request["recipe"])
     recipe = recipe.replace(data=absolute_data(recipe.data, store.folder))
     atomic.remove_unfinished(folder)
@@ -115,7 +113,7 @@ def _train(
 
     def on_event(event: Event) -> None:
         if parent is not None and os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGTERM)  # which saves the run
+            os.kill(os.getpid(), signal.SIGTERM)  # the handler saves the run
         if isinstance(event, Step):
             beats.step = event.step
         look()
@@ -139,7 +137,7 @@ def _train(
 
 
 def _keep_diverged(state: TrainState) -> None:
-    """Evaluate and write the weights after the last step whose loss and gradient were finite, to be measured too."""
+    """Evaluate and write the last weights with finite loss and gradient, so that a diverged run is measured too."""
     evaluation = evaluate(state.model, state.objective, state.recipe.dtype, rows=state.recipe.micro_batch_size)
     assert evaluation is not None
     metrics.append(state.run.metrics_file, metrics.Evaluated(state.step, evaluation, on_all=True))
@@ -147,10 +145,10 @@ def _keep_diverged(state: TrainState) -> None:
 
 
 def _count_attempt(folder: Path, run: Run) -> None:
-    """Count how often the run was begun at this step: one that ends its process again and again is given up.
+    """Count attempts at this step, and give up on a run whose process keeps ending.
 
     Raises:
-        DataError: it has been begun too often.
+        DataError: there were too many attempts.
     """
     state = state_of(folder) or "pending"
     known, step = read_json(folder / f"state.{state}"), checkpoints.newest_step(run.checkpoints) or 0
@@ -164,7 +162,7 @@ def _count_attempt(folder: Path, run: Run) -> None:
 
 
 def _about(run: Run, request: dict[str, Any]) -> dict[str, Any]:
-    """The results of a trained run, all of them measured: losses that are no numbers are null."""
+    """Return the results of a trained run; losses that are not finite become null."""
     lines, began = metrics.read(run.metrics_file), read_provenance(run)
     steps = [line for line in lines if "loss" in line]
     evaluated = [line for line in lines if "validation_loss" in line]
@@ -190,7 +188,6 @@ def _number(value: float | None) -> float | None:
 
 
 def _measure_all(store: Store, folder: Path, run: Run, request: dict[str, Any], device: torch.device) -> None:
-    """Measure what was asked for and is not there."""
     (folder / "measured").mkdir(exist_ok=True)
     test = store.folder / request["test"] if request["test"] else None
     for file in missing_metrics(folder):
@@ -204,7 +201,6 @@ def _measure_all(store: Store, folder: Path, run: Run, request: dict[str, Any], 
 
 
 def _drop_what_is_not_needed(run: Run) -> None:
-    """Remove checkpoints of a run that is done, and what TensorBoard would read."""
     for folder in (run.checkpoints, run.best_folder):
         shutil.rmtree(folder, ignore_errors=True)
     for file in run.folder.rglob("events.out.tfevents*"):
@@ -213,7 +209,7 @@ def _drop_what_is_not_needed(run: Run) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread within the block: the same sums in the same order, whatever runs beside."""
+    """Use one thread within the block, so that sums run in the same order on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -223,6 +219,5 @@ def one_thread() -> Iterator[None]:
 
 
 def report_failure(store: Store, key: str, say: Callable[[str], None]) -> None:
-    """Say in one line why a run failed."""
     if error := store.failure(key):
         say(one_line(f"run {key}: {error}"))

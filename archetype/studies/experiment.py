@@ -1,4 +1,4 @@
-"""An experiment file: a claim in parts, each with its arms, its measurement, and the rule that decides it."""
+"""Read experiment files: a claim in parts, each with arms, a metric and a decision rule."""
 
 import hashlib
 import re
@@ -21,17 +21,17 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 
 
 class Experiment(Spec):
-    """A claim, or a question of one's own, in parts that are decided one by one.
+    """Claim or question in parts that are decided separately.
 
     Attributes:
         version: of the file format.
-        claim: its number, of the 25.
+        claim: number among the 25 claims of the source documents.
         title: in a few words.
-        sentence: the claim as the documents make it, in our own words.
-        headline: what must be said of it whatever the verdict.
-        split: the parts of a text that are held out for validation and test: from everywhere in it, or its end.
-        parts: one outcome each.
-        is_calibration: whether its verdicts are what others need before theirs count.
+        sentence: the claim of the documents in our own words.
+        headline: note shown whatever the verdict.
+        split: where a text's validation and test parts come from: everywhere in it, or its end.
+        parts: each has its own outcome.
+        is_calibration: whether it calibrates the machine, which other verdicts require.
     """
 
     version: Literal[1] = 1
@@ -72,12 +72,12 @@ class Experiment(Spec):
 
     @property
     def reads_text(self) -> bool:
-        """Whether a part has a text as its data."""
+        """Whether a part uses text data."""
         trained = [part for part in self.parts if isinstance(part, TrainedPart | ScalingLawPart)]
         return any(is_text(source) for part in trained for source in part.data)
 
     def has(self, mode: str) -> bool:
-        """Whether a mode is any different from full, in one part at least."""
+        """Return whether a mode differs from full in at least one part."""
         trained = [part for part in self.parts if isinstance(part, TrainedPart)]
         return (
             mode in ("quick", "full")
@@ -88,9 +88,10 @@ class Experiment(Spec):
 
     @property
     def hash(self) -> str:
-        """A hash of all that was fixed beforehand, with the models and recipes that the file names.
+        """Hash of everything fixed before the runs, including the models and recipes the file names.
 
-        Where no text is split, or its end is held out, it is that of earlier versions, whose files did not say so.
+        For experiments without text, or with the end held out, it equals that of earlier versions, which had no
+        `split`.
         """
         other = fingerprint(self.replace(split=type(self).model_fields["split"].default))
         if self.split == "end" or not self.reads_text:
@@ -99,15 +100,15 @@ class Experiment(Spec):
 
 
 def json_schema() -> dict[str, Any]:
-    """A JSON Schema of experiment files, for editors."""
+    """Return a JSON Schema of experiment files for editors."""
     return document_schema("experiment", Experiment.model_json_schema())
 
 
 def read_experiment(file: Path) -> Experiment:
-    """The experiment in a YAML or JSON file, with the specifications and recipes that lie beside it put in place.
+    """Read an experiment from YAML or JSON, with the specification and recipe files it names inserted.
 
     Raises:
-        SpecError: names the file, the first field that is wrong, why, and what would be right.
+        SpecError: names the file and the first invalid field, with cause and remedy.
     """
     data = read_mapping(file)
     if "space" in data and "parts" not in data:
@@ -122,7 +123,7 @@ def read_experiment(file: Path) -> Experiment:
 
 
 def put_files_in_place(part: dict[str, Any], folder: Path) -> None:
-    """Replace names of files, which stand relative to the experiment's own, by what they hold."""
+    """Replace names of files, relative to the experiment's folder, by their contents."""
     groups = [values for values in (part.get("modes"), part.get("arms")) if isinstance(values, dict)]
     for place in [part, *(value for group in groups for value in group.values() if isinstance(value, dict))]:
         for key in ("base", "recipe", "spec"):
@@ -133,8 +134,8 @@ def put_files_in_place(part: dict[str, Any], folder: Path) -> None:
 
 
 def _in_place(name: Any, folder: Path) -> Any:
-    """What a file of this name holds; the name itself where there is none."""
-    with suppress(OSError, ValueError):  # a text that is too long for a name, or holds a NUL
+    """Return the contents of a file of this name; the name itself if there is none."""
+    with suppress(OSError, ValueError):  # the text may be too long for a path, or contain NUL
         if isinstance(name, str) and (folder / name).is_file():
             return read_mapping(folder / name)
     return name

@@ -1,4 +1,4 @@
-"""A report in full mode, extended by other corpora and sizes: the arms as the report tuned them, with a few seeds."""
+"""Extend a report in full mode by further corpora and sizes, with the report's tuned arms and a few seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ WRITE_ANEW = "give the .json that `archetype compare run --to` wrote"
 
 
 class AnyPart(BaseModel, extra="allow"):
-    """A part of a report, trained or not, as far as the whole verdict reads it."""
+    """Fields of a part, trained or not, that the overall verdict needs."""
 
     id: str
     verdict: str
@@ -34,7 +34,7 @@ class AnyPart(BaseModel, extra="allow"):
 
 
 class Report(BaseModel):
-    """A report in full mode, as far as an extension reads it."""
+    """Fields of a report that an extension needs."""
 
     mode: Literal["full", "extended"]
     experiment: dict[str, Any]
@@ -43,13 +43,13 @@ class Report(BaseModel):
 
 
 class TunedArm(BaseModel):
-    """The best values of one arm, by path of the grid."""
+    """Best values of one arm, in the order of the grid's paths."""
 
     best: tuple[Any, ...]
 
 
 class Tuning(BaseModel):
-    """The grid that all arms were tuned over, and the best of each; no arms where nothing was tuned."""
+    """Grid of the trials and each arm's best; no arms if nothing was tuned."""
 
     paths: tuple[str, ...]
     is_interior: bool
@@ -57,13 +57,13 @@ class Tuning(BaseModel):
 
 
 class Effect(BaseModel):
-    """The mean difference, and the ends of its interval."""
+    """Mean difference with the ends of its interval."""
 
     effect: tuple[float, float, float]
 
 
 class ReportedTest(BaseModel):
-    """One arm against the control."""
+    """Test of one arm against the control."""
 
     arm: str
     verdict: str
@@ -72,19 +72,19 @@ class ReportedTest(BaseModel):
 
 
 class Band(BaseModel):
-    """The greatest of all seeds' losses on validation, step by step."""
+    """Largest validation loss over seeds, by evaluation."""
 
     high: list[float] = Field(min_length=1)
 
 
 class SeedLosses(BaseModel):
-    """Of each seed the validation loss on all of the validation text; null where it is not finite."""
+    """Final validation loss of each seed; null if not finite."""
 
     validation: list[float | None]
 
 
 class ReportedComparison(BaseModel):
-    """The corpus, and the size where it is another; curves of its arms, and their losses unless it is of before."""
+    """Results on one corpus and size; reports of earlier versions have no losses."""
 
     name: str
     curves: dict[str, Band]
@@ -92,7 +92,7 @@ class ReportedComparison(BaseModel):
 
 
 class Cost(BaseModel):
-    """The cost of all runs together, in seconds of one core."""
+    """Cost of all runs: their number, seconds of one core and predictions."""
 
     runs: int
     seconds: float
@@ -100,7 +100,7 @@ class Cost(BaseModel):
 
 
 class ReportedPart(AnyPart):
-    """A trained part of a report, as far as an extension reads it."""
+    """Fields of a trained part that an extension needs."""
 
     reason: str
     claimed: str
@@ -116,39 +116,37 @@ class ReportedPart(AnyPart):
 
     @property
     def decided_on(self) -> str:
-        """The corpus of the first comparison."""
+        """Corpus of the deciding comparison."""
         return self.comparisons[0].name
 
     @property
     def others(self) -> set[str]:
-        """The corpora and sizes of the further comparisons."""
+        """Names of the further comparisons."""
         return {comparison.name for comparison in self.comparisons[1:]}
 
     def each_test(self) -> list[ReportedTest]:
-        """The tests of all arms; of a report that tested one arm only, that one."""
+        """Return the tests of all arms; older reports have a single one."""
         of_part = ReportedTest(arm=self.arm, verdict=self.verdict, reason=self.reason, effect=self.effect)
         return self.tests or [of_part]
 
     def trials(self) -> Trials | None:
-        """The trials as a study has them; None where nothing was tuned."""
+        """Return the trials as in a study; None if nothing was tuned."""
         best = {name: arm.best for name, arm in self.tuning.arms.items()}
         return Trials(self.tuning.paths, {}, best, self.tuning.is_interior) if best else None
 
 
 class ReportExtension:
-    """The runs of `extended` that a report in full mode lacks.
+    """Runs of `extended` mode that a report in full mode lacks.
 
-    Its own runs need not be there: they may have been made on another machine.
+    The report's own runs may have been made on another machine.
 
     Args:
         file: the JSON of the report.
-        corpora: further ones than its experiment names, beside its first.
-        data_folder: of the corpora.
-        store: of the runs.
+        corpora: added to those of the experiment.
 
     Raises:
-        ArchetypeError: the file is no report in full mode, there is nothing to extend it by, a corpus is missing, or
-            this machine is not calibrated.
+        ArchetypeError: the file is not a report in full mode, there is nothing to add, a corpus is missing, or this
+            machine is not calibrated.
     """
 
     def __init__(self, file: Path, corpora: Sequence[str], data_folder: Path, store: Store) -> None:
@@ -175,7 +173,7 @@ class ReportExtension:
             raise DataError(str(file), "its parts name no other corpus and no other size", "name one with --corpus")
 
     def needed(self) -> list[RunRequest]:
-        """The runs that are not there yet."""
+        """Return the missing runs."""
         return [
             request
             for name, study in self.studies.items()
@@ -183,16 +181,16 @@ class ReportExtension:
         ]
 
     def run(self, engine: Engine, say: Say = lambda line: None, progress: Progress = lambda done, total: None) -> None:
-        """Make them."""
+        """Make the missing runs."""
         make_needed(self.needed, self.store, engine, say, progress)
 
     def outcome(self) -> dict[str, Any]:
-        """The report with the comparisons on other corpora and sizes; a part that one of them denies is not shown."""
+        """Return the report with the further comparisons; a part that one of them contradicts is not shown."""
         parts = [part | self._extended(part) if part["id"] in self.studies else part for part in self.report["parts"]]
         return self.report | {"mode": "extended", "verdict": whole_verdict(parts), "parts": parts}
 
     def _extended(self, part: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a part that change with the comparisons that it lacks."""
+        """Return the fields of a part that the further comparisons change."""
         name = part["id"]
         study, trials, reported = self.studies[name], self.trials[name], self.reported[name]
         others, first = study.others(trials, reported.others), reported.decided_on
@@ -200,7 +198,7 @@ class ReportExtension:
         has_failed, tests = self._has_learned_nothing(study, reported), []
         for test, before in zip(reported.each_test(), part.get("tests") or [{"effect": part["effect"]}], strict=True):
             verdict, reason = test.verdict, test.reason
-            if verdict != NOT_SHOWN and has_failed:  # by a rule newer than the report
+            if verdict != NOT_SHOWN and has_failed:  # a rule added after the report was written
                 verdict, reason = NOT_SHOWN, f"{CONTROL_FAILED}: {reported.control} learned no more than a guess"
             of_arm = [(other, values[test.arm]) for other, values in evidence]
             verdict, reason = confirmed(study.part, verdict, reason, test.effect.effect[0], first, of_arm)
@@ -221,7 +219,6 @@ class ReportExtension:
         return changed | findings({**part, **changed})
 
     def _has_learned_nothing(self, study: TrainedStudy, reported: ReportedPart) -> bool:
-        """Whether a run of the control ended near a guess."""
         comparison, control = reported.comparisons[0], reported.control
         losses = comparison.losses[control].validation if comparison.losses else comparison.curves[control].high[-1:]
         return any(loss is None or is_near_guess(loss, study.arms[control]) for loss in losses)
@@ -232,7 +229,7 @@ class ReportExtension:
 
 
 def _trained_parts(file: Path, data: Mapping[str, Any]) -> tuple[Experiment, list[tuple[TrainedPart, ReportedPart]]]:
-    """The experiment of a report, which must have the report's hash, and its trained parts that were run."""
+    """Return the experiment of a report, after checking its hash, and its trained parts that were run."""
     try:
         report = Report.model_validate(data)
         were_run = [
@@ -244,7 +241,8 @@ def _trained_parts(file: Path, data: Mapping[str, Any]) -> tuple[Experiment, lis
         field, (cause, _) = path(error.errors()[0]["loc"]), in_words(error.errors()[0])
         raise DataError(str(file), f"is no report in full mode: {field} {cause}", WRITE_ANEW) from None
     experiment = Experiment.parse(report.experiment)
-    earlier = experiment.replace(split="end") if experiment.reads_text else experiment  # whose report did not say so
+    # older reports have no `split` and hold out the end
+    earlier = experiment.replace(split="end") if experiment.reads_text else experiment
     if earlier.hash == report.hash:
         experiment = earlier
     if experiment.hash != report.hash:
@@ -256,5 +254,5 @@ def _trained_parts(file: Path, data: Mapping[str, Any]) -> tuple[Experiment, lis
 
 
 def _another(source: str | Mapping[str, Any], name: str) -> str | dict[str, Any]:
-    """A corpus with the tokenizer of another one."""
+    """Return a corpus with the other corpus's data settings, such as its tokenizer."""
     return name if isinstance(source, str) else {**source, "text": name}

@@ -1,4 +1,4 @@
-"""Lines through measured points, the law of loss by size, and intervals by drawing the repeats again."""
+"""Least-squares lines, the scaling law of loss, and bootstrap intervals."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -8,12 +8,11 @@ from torch import Tensor
 
 
 class Line(NamedTuple):
-    """The least-squares line through some points.
+    """Least-squares line.
 
     Args:
-        slope: of the line.
         intercept: at x = 0.
-        r_squared: the share of the variance of y that it explains.
+        r_squared: share of the variance of y that the line explains.
     """
 
     slope: float
@@ -22,7 +21,7 @@ class Line(NamedTuple):
 
 
 class Law(NamedTuple):
-    """E + A / N^a + B / D^b, in the unit of the loss."""
+    """Scaling law E + A / N^a + B / D^b in the unit of the loss."""
 
     E: float
     A: float
@@ -31,12 +30,12 @@ class Law(NamedTuple):
     b: float
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """The loss of a model of so many parameters after so many tokens."""
+        """Return the loss for a number of parameters and training tokens."""
         return float(self.E + self.A / parameters**self.a + self.B / tokens**self.b)
 
 
 def line(x: Sequence[float], y: Sequence[float]) -> Line:
-    """The least-squares line through points."""
+    """Fit the least-squares line through points."""
     across, up = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
     centred = across - across.mean()
     slope = (centred @ up / (centred @ centred)).item()
@@ -46,25 +45,24 @@ def line(x: Sequence[float], y: Sequence[float]) -> Line:
 
 
 def power_law(x: Sequence[float], y: Sequence[float]) -> Line:
-    """The line through the logarithms: y grows as x to the power of its slope."""
+    """Fit a line to the logarithms: y grows as x to the power of its slope."""
     return line(*(torch.tensor(values, dtype=torch.float64).log().tolist() for values in (x, y)))
 
 
 def median(values: Tensor) -> Tensor:
-    """The median of the last axis, halfway between two where their number is even."""
+    """Return the median over the last axis, averaging the middle two of an even number."""
     return values.quantile(0.5, dim=-1)
 
 
 def bootstrap(
     values: Sequence[float], statistic: Callable[[Tensor], Tensor] = median, level: float = 0.95, draws: int = 4000
 ) -> tuple[float, float]:
-    """The interval of a statistic of repeats, by drawing them again with replacement (Efron 1979).
+    """Return the bootstrap interval of a statistic (Efron 1979).
 
     Args:
-        values: one for each repeat.
-        statistic: of the last axis.
-        level: of the interval.
-        draws: how often all are drawn again.
+        values: one per repeat.
+        statistic: reduces the last axis.
+        draws: number of resamples.
     """
     generator = torch.Generator().manual_seed(0)
     repeats = torch.tensor(values, dtype=torch.float64)
@@ -74,5 +72,5 @@ def bootstrap(
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """The interval of the mean of repeats."""
+    """Return the bootstrap interval of the mean."""
     return bootstrap(values, lambda drawn: drawn.mean(-1), level)

@@ -1,4 +1,4 @@
-"""Markdown of reports: its tables, and the whole as one HTML page."""
+"""Format reports: Markdown tables, and Markdown as a self-contained HTML page."""
 
 import html
 import re
@@ -17,18 +17,17 @@ th { font-weight: 500; opacity: 0.75 } svg { width: 100%; height: auto }
 
 
 def markdown_table(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of Markdown."""
+    """Return a Markdown table."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)
 
 
 def html_page(title: str, text: str, pictures: Mapping[str, str]) -> str:
-    """Return a report as a page that needs nothing from elsewhere.
+    """Return a report as a self-contained HTML page.
 
     Args:
-        title: of the page.
-        text: in the Markdown that reports are written in.
-        pictures: SVG by the names of their files, which stand in the page.
+        text: Markdown as used in reports.
+        pictures: SVG by file name, inserted into the page.
     """
     body = "\n".join(_blocks(text, pictures))
     return (
@@ -59,7 +58,7 @@ def _blocks(text: str, pictures: Mapping[str, str]) -> Iterator[str]:
 
 
 def _kind(line: str) -> str:
-    """What a line of Markdown is part of; empty between two blocks."""
+    """Return the kind of block a line belongs to; empty between blocks."""
     starts = {"| ": "table", "- ": "items", "![": "picture", "> ": "quote"}
     if re.match(r"#+ ", line):
         return "heading"

@@ -1,4 +1,4 @@
-"""Measurements of a finished run, on text or examples that it has not seen."""
+"""Measure a finished run on test text or unseen synthetic examples."""
 
 import json
 import math
@@ -23,21 +23,21 @@ from archetype.training.objectives.synthetic import SyntheticObjective
 from archetype.training.recipe import read_recipe
 from archetype.training.synthetic import Facts, SyntheticData
 
-TEST_SEED = 2  # of drawn examples that runs are judged on; those that trials are chosen on have held_out_seed
+TEST_SEED = 2  # seed of synthetic test examples; validation uses held_out_seed
 TOKENS_AT_ONCE = 2**13
-NUM_PASSAGES = 50  # of a test text, which intervals over other text draw from
+NUM_PASSAGES = 50  # passages of a test text, resampled for intervals over other texts
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The value of a metric.
+    """Value of a metric.
 
     Attributes:
-        value: over all that was measured.
-        loss: of the same, in nats.
-        correct: of each example how many answers were right, where accuracy is measured on drawn examples; of each
-            passage of a text what is summed there: bits, nats or right tokens.
-        answers: of each example how many there are; of each passage over how many bytes or tokens.
+        value: over the whole test set.
+        loss: in nats.
+        correct: for accuracy on synthetic data, correct answers per example; for text, the sum (bits, nats or correct
+            tokens) per passage.
+        answers: answers per example; or the bytes or tokens per passage.
     """
 
     value: float
@@ -47,16 +47,15 @@ class Measured:
 
 
 def measure(run: Run, metric: Metric, test: Path | None, device: torch.device) -> Measured:
-    """The value of a metric, and of each example where it is an accuracy.
+    """Measure a metric of a run.
 
     Args:
         run: finished.
         metric: what is measured.
-        test: the text that is measured on (absent: examples are drawn, as the run's recipe says).
-        device: where the model goes.
+        test: text to measure on (default: examples of the run's synthetic data).
 
     Raises:
-        DataError: the metric does not suit the data or the model.
+        DataError: the metric does not fit the data or the model.
     """
     model = read_run_model(run, device=device)
     value = _value(run, model, metric, test)
@@ -88,16 +87,14 @@ def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> Measure
 
 
 def _of_passages(value: float, loss: float, summed: torch.Tensor) -> Measured:
-    """A measurement of a text with its passages: each has its share of the sum, and of what makes the sum the value.
+    """Return a text's measurement with sums per passage, scaled so that their ratio to `answers` gives the value.
 
     Args:
-        value: of the metric.
-        loss: in nats.
-        summed: over the tokens in their order, (N,).
+        summed: quantity summed, by token (N,).
     """
     passages = summed.double().tensor_split(min(NUM_PASSAGES, len(summed)))
     sums, total = [float(passage.sum()) for passage in passages], float(summed.double().sum())
-    tokens = total / value / len(summed) if value and math.isfinite(value) else 1.0  # what each of them counts for
+    tokens = total / value / len(summed) if value and math.isfinite(value) else 1.0  # weight of a token in `answers`
     return Measured(value, loss, tuple(sums), tuple(len(passage) * tokens for passage in passages))
 
 
@@ -107,10 +104,10 @@ def _kind(metric: Metric) -> str:
 
 @torch.inference_mode()
 def position_losses(model: Model, ids: Tokens, metric: Metric) -> torch.Tensor:
-    """The loss of every token that counts, each predicted from the same position of a window, in nats.
+    """Return the loss of every token that counts, in nats, (N,); each is predicted at `positions` of a window.
 
-    Windows follow each other so that every token after the first `skip` counts once: measurements of other positions
-    with the same `skip` take the same tokens.
+    Windows are placed so that every token after the first `skip` counts once. Metrics with other positions and the same
+    `skip` therefore use the same tokens.
     """
     length = metric.length or model.spec.context_length
     first, last = metric.positions or (length // 2, length)
@@ -134,7 +131,7 @@ def position_losses(model: Model, ids: Tokens, metric: Metric) -> torch.Tensor:
 
 
 def _of_drawn_examples(model: Model, data: SyntheticData, metric: Metric) -> Measured:
-    """The loss or the accuracy on examples of the task, perhaps longer or more distant ones."""
+    """Measure loss or accuracy on examples of the task, possibly longer or more distant ones."""
     data = data.replace(held_out_seed=TEST_SEED, **metric.data)
     objective = SyntheticObjective(data, 64, 0)
     evaluation = evaluate(model, objective, "float32")
@@ -154,7 +151,7 @@ def _of_drawn_examples(model: Model, data: SyntheticData, metric: Metric) -> Mea
 
 @torch.inference_mode()
 def right_answers(model: Model, objective: SyntheticObjective) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """For every held-out example how many of its answers are the likeliest ones, and how many answers it has."""
+    """Return, for every held-out example, its correct answers and its number of answers."""
     correct: list[int] = []
     answers: list[int] = []
     for number in range(objective.num_validation_batches):

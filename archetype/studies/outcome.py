@@ -1,4 +1,4 @@
-"""The outcome of a check of a claim: whether the claim holds, a sentence, and the numbers and pictures behind it."""
+"""Outcome of a check of a claim: whether it holds, a sentence, numbers and curves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,12 +7,11 @@ from typing import TypedDict
 
 @dataclass(frozen=True)
 class Control:
-    """A mistake made on purpose. A check that does not see it says nothing.
+    """Deliberate mistake that the check must detect; otherwise the check proves nothing.
 
     Args:
-        name: the mistake.
-        error: of the check with the mistake in it.
-        must_exceed: the error from which on the mistake is seen.
+        error: of the check with the mistake.
+        must_exceed: threshold above which the mistake counts as detected.
     """
 
     name: str
@@ -21,22 +20,22 @@ class Control:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the check told the mistake from the truth."""
+        """Whether the check detected the mistake."""
         return self.error > self.must_exceed
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a picture. Curves with equal axes stand in one picture.
+    """Line of a chart; curves with equal axes share a chart.
 
     Args:
         label: of the line.
-        x: where it was measured.
-        y: what was measured there.
+        x: values on the horizontal axis.
+        y: values on the vertical axis.
         x_name: of the horizontal axis, with its unit.
         y_name: of the vertical axis, with its unit.
         log_x: whether the horizontal axis is logarithmic.
-        log_y: whether the vertical axis is.
+        log_y: whether the vertical axis is logarithmic.
     """
 
     label: str
@@ -49,7 +48,7 @@ class Curve:
 
 
 class Axes(TypedDict, total=False):
-    """The axes that several curves share; as those of `Curve`."""
+    """Axes shared by several curves, as in `Curve`."""
 
     x_name: str
     y_name: str
@@ -59,14 +58,14 @@ class Axes(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a check.
+    """Result of a check.
 
     Args:
-        holds: whether the part of the claim holds within the tolerances that were fixed beforehand.
-        sentence: what was seen, in one sentence with its numbers; where the claim does not hold, what holds instead.
-        values: every number by name.
-        controls: mistakes made on purpose.
-        curves: for a picture.
+        holds: whether the claim holds within the tolerances fixed beforehand.
+        sentence: the finding with its numbers; if the claim does not hold, what holds instead.
+        values: all numbers by name.
+        controls: deliberate mistakes.
+        curves: to be drawn.
     """
 
     holds: bool
@@ -77,11 +76,11 @@ class Outcome:
 
     @property
     def is_void(self) -> bool:
-        """Whether a mistake made on purpose was not seen, so that nothing follows from the check."""
+        """Whether a deliberate mistake was missed, so that the check proves nothing."""
         return not all(control.is_seen for control in self.controls)
 
     def checked(self) -> "Outcome":
-        """The outcome itself, or where it is void one that does not hold and says why."""
+        """Return the outcome; if it is void, one that does not hold and names the missed mistake."""
         missed = next((control for control in self.controls if not control.is_seen), None)
         if missed is None:
             return self

@@ -1,4 +1,4 @@
-"""The overview of all studies that are reported in a folder: claims first, surprises before all."""
+"""Write an overview of all reports in a folder, with surprises first."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ OVERVIEW = "overview"
 
 
 def write_overview(folder: Path) -> None:
-    """Write the overview of all studies that are reported in a folder, claims first, as Markdown and JSON."""
+    """Write the overview of all reports in a folder as Markdown and JSON, claims first."""
     reports = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("*.json")]
     outcomes = [report for report in reports if "experiment" in report]
     searches = [
@@ -34,7 +34,7 @@ def write_overview(folder: Path) -> None:
 
 
 def overview_rows(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each study: what the overview shows and nothing more."""
+    """Return one row per study with the fields that the overview shows."""
     return [
         {
             "claim": o["claim"], "title": o["title"], "sentence": o["sentence"], "headline": o["headline"],
@@ -53,7 +53,7 @@ def overview_rows(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def overview_text(outcomes: Sequence[dict[str, Any]]) -> str:
-    """One line for each part of each claim, for a terminal."""
+    """Return one line per part of each claim, for a terminal."""
     rows = [
         [str(outcome["claim"] or ""), part["id"], part["verdict"], one_line(part["reason"], 100)]
         for outcome in outcomes
@@ -65,7 +65,7 @@ def overview_text(outcomes: Sequence[dict[str, Any]]) -> str:
 def overview_markdown(
     claims: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], searches: Sequence[dict[str, Any]] = ()
 ) -> str:
-    """All claims, other studies and searches as Markdown, surprises first."""
+    """Return all claims, other studies and searches as Markdown, surprises first."""
     surprises = [(row, part) for row in (*claims, *others) for part in row["parts"] if part["surprise"] == SURPRISE]
     lines = ["# The claims", "", f"{len(claims)} claims; each verdict is for this code at this scale.", ""]
     if answers := [row for row in claims if row["answer"]]:
@@ -96,10 +96,9 @@ def _studies_table(head: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _part_text(part: Mapping[str, Any]) -> str:
-    """What a part found, and the verdict on what was claimed of it."""
     return f"{part['id']}: {', '.join(filter(None, (part['finding'], part['verdict'])))}"
 
 
 def study_name(row: Mapping[str, Any]) -> str:
-    """The claim's number, or the title of a study that is not about one."""
+    """Return the claim's number, or the title of a study without one."""
     return f"Claim {row['claim']}" if row["claim"] else str(row["title"])

@@ -1,4 +1,4 @@
-"""The parts of an experiment: a check that needs no training, arms that are trained, or a scaling law."""
+"""Parts of an experiment: a check without training, trained arms, or a scaling law."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -24,17 +24,16 @@ from archetype.studies.settings import (
 
 
 def check_no_effect(expect: "Expectation") -> None:
-    """Refuse, inside a validator, the expected effect of a part that has none."""
+    """Refuse an expected effect for a part that has none (call within a validator)."""
     if expect.effect:
         invalid("expect.effect", "is of trained parts", "leave it out")
 
 
 def check_recipe(recipe: Source, *others: str) -> None:
-    """Refuse, inside a validator, a recipe in place whose keys something else decides.
+    """Refuse keys of an inline recipe that other keys of the part determine (call within a validator).
 
     Args:
-        recipe: of a part.
-        others: such keys beside the model, the data and the seed.
+        others: such keys in addition to model, data and seed.
     """
     for key in ("spec", "data", "seed", *others):
         if isinstance(recipe, dict) and key in recipe:
@@ -42,14 +41,14 @@ def check_recipe(recipe: Source, *others: str) -> None:
 
 
 class CheckPart(Spec):
-    """A part that needs no training: an identity, arithmetic, a simulation, a measurement of models at random.
+    """Part without training: an identity, arithmetic, a simulation, or a measurement of untrained models.
 
     Attributes:
-        id: of the part, within its claim.
-        type: what settles it.
-        says: the part of the claim, in one sentence.
-        check: the name of the check, such as rope.shift.
-        expect: what was expected before.
+        id: unique within the claim.
+        type: kind of check.
+        says: what this part claims, in one sentence.
+        check: name of the check, such as rope.shift.
+        expect: prediction before the run.
     """
 
     always_dumped: ClassVar[tuple[str, ...]] = ("id", "type")
@@ -66,28 +65,28 @@ class CheckPart(Spec):
 
 
 class TrainedPart(Spec):
-    """A part that is settled by training arms that differ in one thing, seed by seed.
+    """Part decided by training arms that differ in one thing, paired by seed.
 
-    An arm is a mapping of changes: PATH of the model as `archetype set` takes it, recipe.PATH, data.PATH, metric.PATH,
-    `spec` for another model altogether, and `seed_offset` for the same model with other seeds.
+    An arm is a mapping of changes: PATH of the model as in `archetype set`, recipe.PATH, data.PATH, metric.PATH,
+    `spec` for another model, and `seed_offset` for the same model with other seeds.
 
     Attributes:
-        id: of the part, within its claim.
+        id: unique within the claim.
         type: trained.
-        says: the part of the claim, in one sentence.
-        base: the model that all arms change: a preset, a file, or a specification.
-        arms: changes by the name of the arm; the first is the control.
-        match: what all arms have in common.
-        data: what is learned: corpora by name or file, or data as a recipe names them; the first decides.
-        recipe: how, as a file or in place.
-        tune: the trials before.
-        seeds: how many pairs.
+        says: what this part claims, in one sentence.
+        base: model that all arms modify: a preset, a file, or a specification.
+        arms: changes by name of the arm; the first arm is the control.
+        match: quantities that all arms share.
+        data: corpora by name or file, or data as in a recipe; the first one decides.
+        recipe: training recipe, as a file or inline.
+        tune: trials before the comparison.
+        seeds: number of pairs.
         metric: what is measured.
-        decide: the rule.
-        between: the control and the one arm that is compared with it (absent: every arm with the first).
-        expect: what was expected before.
-        modes: what is spent.
-        limits: what the outcome does not say.
+        decide: decision rule.
+        between: the control and the one arm compared with it (absent: every arm is compared with the first).
+        expect: prediction before the run.
+        modes: budgets.
+        limits: what the outcome does not show.
     """
 
     always_dumped: ClassVar[tuple[str, ...]] = ("id", "type")
@@ -130,7 +129,7 @@ class TrainedPart(Spec):
 
     @property
     def compared(self) -> tuple[str, tuple[str, ...]]:
-        """The control, and the arms that are tested against it: one where all arms together make one test."""
+        """Control and the arms tested against it; only one if a single test covers all arms."""
         if self.between is not None:
             return self.between[0], self.between[1:]
         control, *others = self.arms
@@ -138,23 +137,23 @@ class TrainedPart(Spec):
 
 
 class ScalingLawPart(Spec):
-    """Loss = E + A / N^a + B / D^b, fitted over sizes and tokens; the largest run is predicted before it is made.
+    """Scaling law E + A / N^a + B / D^b; the largest runs are predicted before they are made.
 
     Attributes:
-        id: of the part.
+        id: unique within the experiment.
         type: scaling_law.
-        says: what is asked, in one sentence.
+        says: the question, in one sentence.
         base: the model.
-        sizes: changes of it by the name of the size, smallest first; the last is held out of the fit.
+        sizes: changes of it by name of the size, smallest first; the last is left out of the fit.
         tokens: of the runs of each size.
-        data: what is learned.
-        recipe: how.
-        tune: the trials of each size, with its fewest tokens.
-        seeds: runs of each size and number of tokens.
+        data: training data.
+        recipe: training recipe.
+        tune: trials of each size, with the fewest tokens.
+        seeds: runs per size and number of tokens.
         metric: what is measured.
-        margin: the share of the measured loss within which the prediction must lie.
-        quick: of the sizes and tokens, how many a quick run takes.
-        expect: what was expected before.
+        margin: largest relative error of a correct prediction.
+        quick: number of sizes and tokens in quick mode.
+        expect: prediction before the run.
     """
 
     always_dumped: ClassVar[tuple[str, ...]] = ("id", "type")

@@ -1,4 +1,4 @@
-"""The charts of a study: losses while training, trials, a scaling law, what a check measured."""
+"""Charts of a study: training losses, trials, scaling laws and curves of checks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from archetype.studies.fit import Law
 
 
 def pictures_of(part: Mapping[str, Any]) -> dict[str, str]:
-    """Return the charts of a part of an outcome as SVG, by their names; none where the part was not run."""
+    """Return the charts of a part as SVG by name; empty if the part was not run."""
     if "comparisons" in part:
         charts = dict((*_losses(part), *_trials(part)))
     elif "fitted" in part:
@@ -19,7 +19,7 @@ def pictures_of(part: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _losses(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
-    """Held-out losses of the arms on each corpus: the mean over the seeds, in a band from the least to the greatest."""
+    """Yield validation losses of the arms on each corpus: mean over seeds, with a band from minimum to maximum."""
     for number, comparison in enumerate(part["comparisons"], 1):
         lines = {arm: (curve["step"], curve["mean"]) for arm, curve in comparison["curves"].items()}
         bands = {arm: (curve["step"], curve["low"], curve["high"]) for arm, curve in comparison["curves"].items()}
@@ -27,17 +27,16 @@ def _losses(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
 
 
 def _trials(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
-    """Validation losses over a grid of one number."""
     paths, arms = part["tuning"]["paths"], part["tuning"]["arms"]
-    trials = {arm: [(*one["values"], one["loss"]) for one in about["trials"]] for arm, about in arms.items()}
-    if len(paths) == 1 and all(isinstance(one[0], int | float) for many in trials.values() for one in many):
+    trials = {arm: [(*trial["values"], trial["loss"]) for trial in about["trials"]] for arm, about in arms.items()}
+    if len(paths) == 1 and all(isinstance(trial[0], int | float) for many in trials.values() for trial in many):
         pairs = {arm: sorted(pair for pair in many if pair[1] is not None) for arm, many in trials.items()}
         curves = {arm: ([x for x, _ in many], [y for _, y in many]) for arm, many in pairs.items()}
         yield "trials", Chart(paths[0], "validation loss", curves, curves, log_x=True)
 
 
 def _law(part: Mapping[str, Any]) -> Chart:
-    """The runs as dots, the law as lines, and around the line of the held-out size what was predicted of it."""
+    """Chart the runs as points, the law as lines, and the prediction for the held-out size as a band."""
     law, lines, points = Law(**part["law"]), {}, {}
     runs = [*part["fitted"], *part["seen"]]
     for parameters in dict.fromkeys(run["parameters"] for run in runs):
@@ -45,7 +44,7 @@ def _law(part: Mapping[str, Any]) -> Chart:
         tokens = [run["tokens"] for run in of_size]
         points[_size(parameters)] = (tokens, [run["loss"] for run in of_size])
         lines[_size(parameters)] = (tokens, [law.loss(parameters, one) for one in tokens])
-    band = [[one[name] for one in part["predicted"]] for name in ("tokens", "low", "high")]
+    band = [[prediction[name] for prediction in part["predicted"]] for name in ("tokens", "low", "high")]
     bands = {_size(part["seen"][0]["parameters"]): (band[0], band[1], band[2])}
     return Chart("tokens", "loss", lines, points, bands, log_x=True, log_y=True)
 
@@ -55,7 +54,7 @@ def _size(parameters: float) -> str:
 
 
 def _check_curves(part: Mapping[str, Any]) -> Iterator[tuple[str, Chart]]:
-    """What a check measured; curves of equal axes are in one chart."""
+    """Yield the curves of a check; curves with equal axes share a chart."""
     groups: dict[tuple[Any, ...], dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
     for curve in part.get("curves", ()):
         axes = tuple(curve[name] for name in ("x_name", "y_name", "log_x", "log_y"))

@@ -1,8 +1,7 @@
-"""What a report means for the sentence that it is about, said after its runs; verdicts and numbers stay as they are.
+"""Interpretation of a report after its runs; verdicts and numbers stay unchanged.
 
-An experiment's file is fixed before its runs, and its hash covers every word of it. What was learned afterwards is a
-reading: the words of the document that a claim comes from, the answer to them, and for each part whether it is about
-those words or beside them.
+An experiment file is fixed before its runs, and its hash covers every word. A reading adds what was learned later: the
+claim's words in the source document, the answer to them, and whether each part is about these words.
 """
 
 from collections.abc import Mapping
@@ -17,14 +16,11 @@ BETTER, WORSE, EQUIVALENT, UNRESOLVED = "better", "worse", "equivalent", "unreso
 
 
 def finding(part: Mapping[str, Any]) -> str:
-    """Return what a comparison of two arms found, whatever was claimed of it; empty where a part is none.
-
-    Args:
-        part: of an outcome.
+    """Return what a comparison of two arms found, whatever was claimed; empty if there is no such comparison.
 
     Returns:
-        better or worse where the interval of 95 % excludes zero, equivalent where that of 90 % lies within the margin,
-        both where both hold, and unresolved.
+        better or worse if the 95 % interval excludes zero, equivalent if the 90 % interval lies within the margin,
+            both if both hold, and otherwise unresolved.
     """
     if part["verdict"] == NOT_RUN or part.get("decide", {}).get("kind") not in ("difference", "equivalence"):
         return ""
@@ -43,22 +39,22 @@ def finding(part: Mapping[str, Any]) -> str:
 
 
 def finding_of(outcome: Mapping[str, Any], part: Mapping[str, Any]) -> str:
-    """Return what a part found; what a reading says of it comes first."""
+    """Return what a part found; the reading's own finding takes precedence."""
     return str(_of_part(outcome, part).get("finding") or finding(part))
 
 
 def answer_of(outcome: Mapping[str, Any]) -> str:
-    """Return the answer to the document's words in one line; empty where a report has no reading."""
+    """Return the answer to the document's claim in one line; empty without a reading."""
     reading = outcome.get("reading")
     return f"{reading['answer']}: {reading['says']}" if reading else ""
 
 
 def reading_lines(outcome: Mapping[str, Any]) -> list[str]:
-    """Return the reading of a report in Markdown; nothing where it has none."""
+    """Return the reading of a report as Markdown lines; empty without one."""
     reading = outcome.get("reading")
     if not reading:
         return []
-    words = [f'- document {one["file"]}, line {one["line"]}: "{one["words"]}"' for one in reading["document"]]
+    words = [f'- document {at["file"]}, line {at["line"]}: "{at["words"]}"' for at in reading["document"]]
     rows = [
         (part["id"], ASKS[about.get("of", "sentence")], finding_of(outcome, part), about.get("note", ""))
         for part in outcome["parts"]

@@ -1,4 +1,4 @@
-"""Checks of claims by name: functions in the folder `checks` beside an experiment file, which register themselves."""
+"""Register checks of claims by name: functions in the folder `checks` next to an experiment file."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -17,14 +17,12 @@ CheckKind = Literal["identity", "analytic", "simulation", "initialization", "tim
 
 @dataclass(frozen=True)
 class Check:
-    """A part of a claim that is settled without training.
+    """Check of a part of a claim that needs no training.
 
     Args:
-        name: as an experiment file says it, such as `rope.shift`.
-        claim: its number.
-        part: of the claim.
-        kind: an identity; arithmetic; a simulation; measured on models that are not trained; or a matter of time.
-        measure: runs it; with `quick` in a smaller size, of a second or so.
+        name: in the experiment file, such as `rope.shift`.
+        kind: identity, analytic, simulation, initialization (of untrained models) or timing.
+        measure: runs the check; `quick` selects a smaller size that takes about a second.
     """
 
     name: str
@@ -35,7 +33,7 @@ class Check:
 
     @property
     def title(self) -> str:
-        """The check in one line."""
+        """First line of the check's docstring."""
         return (self.measure.__doc__ or "").partition("\n")[0]
 
 
@@ -45,12 +43,10 @@ _CHECKS: dict[str, Check] = {}
 def check(
     name: str, claim: int, part: str, kind: CheckKind = "identity"
 ) -> Callable[[Callable[[bool], Outcome]], Callable[[bool], Outcome]]:
-    """Function decorator: the check of a part of a claim, `(quick) -> Outcome`; its docstring says what is checked.
+    """Return a decorator that registers a check, `(quick) -> Outcome`; the first line of its docstring is the title.
 
     Args:
-        name: `FILE.NAME`, with the file of the folder `checks` that it stands in.
-        claim: its number.
-        part: of the claim.
+        name: `FILE.NAME`, with FILE in the folder `checks`.
         kind: see `Check`.
     """
 
@@ -62,19 +58,19 @@ def check(
 
 
 def load_checks(folder: Path) -> Mapping[str, Check]:
-    """Import the Python files of `checks` beside an experiment file, each of which registers its checks.
+    """Import the Python files in `checks` next to an experiment file, which register their checks.
 
-    A file is the module FOLDER.checks.FILE, by which the others may import it. Names with an underscore first are left
-    to them.
+    A file is imported as module FOLDER.checks.FILE, so that the others can import it. Files whose names begin with an
+    underscore are only imported by others.
 
     Args:
         folder: of the experiment file, as the user named it.
 
     Returns:
-        All checks of these files by name, in the order of claims and parts; none where there is no folder `checks`.
+        All checks of these files by name, ordered by claim and part; empty without a folder `checks`.
 
     Raises:
-        ArchetypeError: a file fails, with the line that failed, or another package has the folder's name.
+        ArchetypeError: importing a file fails, or another package has the folder's name.
     """
     folder = folder.resolve()
     files = {f"{folder.name}.checks.{file.stem}": file for file in sorted(folder.glob("checks/[!_]*.py"))}
@@ -93,10 +89,10 @@ def load_checks(folder: Path) -> Mapping[str, Check]:
 
 
 def find(name: str) -> Check:
-    """The check of that name, among those that were loaded.
+    """Return a loaded check by name.
 
     Raises:
-        SpecError: there is none.
+        SpecError: it does not exist.
     """
     if name not in _CHECKS:
         remedy = nearest(name, _CHECKS) if _CHECKS else "write it in the folder `checks` beside the experiment"
@@ -105,16 +101,16 @@ def find(name: str) -> Check:
 
 
 def run(name: str, *, quick: bool) -> Outcome:
-    """Run a check. Where a mistake made on purpose is not seen, the outcome does not hold and says so.
+    """Run a check. If it misses a deliberate mistake, the outcome does not hold and says so.
 
-    Neither does one of time in the smaller size, which only shows that it can be measured, or on a busy machine.
+    A timing check never holds in its quick size, nor on a busy machine.
 
     Args:
         name: such as `rope.shift`.
-        quick: a smaller size, of a second or so.
+        quick: use a smaller size that takes about a second.
 
     Raises:
-        SpecError: there is no check of that name.
+        SpecError: the check does not exist.
     """
     chosen = find(name)
     try:

@@ -1,4 +1,4 @@
-"""The outcome of a study as text for a terminal, and as Markdown with pictures beside its JSON."""
+"""Write the outcome of a study as text, Markdown with charts, HTML and JSON."""
 
 import json
 import re
@@ -19,18 +19,18 @@ SURPRISE, EXPECTED, OPEN = "surprise", "as expected", ""
 
 
 def slug(outcome: dict[str, Any]) -> str:
-    """The name of a study's files."""
+    """Return the base name of a study's files."""
     name = f"claim-{outcome['claim']:02d}" if outcome["claim"] else file_name(outcome["title"])
     return name if outcome["mode"] in ("full", "extended") else f"{name}-{outcome['mode']}"
 
 
 def file_name(title: str) -> str:
-    """A title as the name of a file."""
+    """Convert a title to a file name."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
 
 
 def keep_outcome(outcome: dict[str, Any], store: Store) -> Path:
-    """Keep an outcome beside the runs, where the page's list of reports looks."""
+    """Save an outcome in the store, where the web UI's list of reports finds it."""
     folder = store.folder / "outcomes"
     atomic.make_folder(folder)
     atomic.write_json(file := folder / f"{slug(outcome)}.json", outcome)
@@ -38,11 +38,10 @@ def keep_outcome(outcome: dict[str, Any], store: Store) -> Path:
 
 
 def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
-    """Write NAME.md, NAME.html and NAME.json into a folder, and NAME-PART-*.svg for each picture.
+    """Write NAME.md, NAME.html and NAME.json into a folder, and NAME-PART-*.svg for each chart.
 
     Args:
-        outcome: of a study.
-        folder: is created where it is not there.
+        folder: created if missing.
     """
     atomic.make_folder(folder)
     name = slug(outcome)
@@ -60,7 +59,7 @@ def write_reports(outcome: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def surprise(part: dict[str, Any]) -> str:
-    """Whether a part came out otherwise than predicted; empty where nothing was."""
+    """Return "surprise" or "as expected" for a part's verdict; empty without a prediction or verdict."""
     expected = part["expect"].get("verdict", "open")
     if expected == "open" or not any(
         part["verdict"].startswith(word) for word in ("shown", "no difference", "not shown")
@@ -72,7 +71,7 @@ def surprise(part: dict[str, Any]) -> str:
 
 
 def summary_text(outcome: dict[str, Any]) -> str:
-    """The verdicts, for a terminal."""
+    """Return the verdicts for a terminal."""
     name = f"claim {outcome['claim']}: " if outcome["claim"] else ""
     rows = [[part["id"], part["verdict"], part["reason"]] for part in outcome["parts"]]
     lines = [f"{name}{outcome['title']}: {outcome['verdict']}", str(Table(("part", "verdict", ""), rows, 3))]
@@ -85,7 +84,7 @@ def summary_text(outcome: dict[str, Any]) -> str:
 
 
 def plan_text(plan: dict[str, Any]) -> str:
-    """Runs, tokens, minutes and matched quantities, for a terminal."""
+    """Return runs, tokens, minutes and matched quantities for a terminal."""
     lines = [f"hash {plan['hash']}, mode {plan['mode']}", *filter(None, (plan["without_verdict"],))]
     for name, part in plan["parts"].items():
         time = "no time measured, for they are on a GPU"
@@ -110,7 +109,7 @@ def plan_text(plan: dict[str, Any]) -> str:
 
 
 def markdown(outcome: dict[str, Any]) -> str:
-    """A study as Markdown."""
+    """Return a study's report as Markdown."""
     name = f"Claim {outcome['claim']}: " if outcome["claim"] else ""
     machine = outcome["environment"]
     lines = [f"# {name}{outcome['title']}", ""]
@@ -145,7 +144,7 @@ def markdown(outcome: dict[str, Any]) -> str:
 
 
 def _expected(part: dict[str, Any]) -> str:
-    """What was predicted of a part: shown, by -3.0% to -1.0% (a paper)"""
+    """Format a part's prediction, such as: shown, by -3.0% to -1.0% (a paper)"""
     expect = part["expect"]
     effect = ", by {:+.1%} to {:+.1%}".format(*expect["effect"]) if expect.get("effect") else ""
     return f"{expect.get('verdict', 'open')}{effect}{f' ({source})' if (source := expect.get('source')) else ''}"

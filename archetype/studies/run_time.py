@@ -1,4 +1,4 @@
-"""How long a run takes on this machine: each of its parts is made in small, measured, and thrown away."""
+"""Estimate the time of a run on this machine by measuring a short version of each of its phases."""
 
 import statistics
 from collections.abc import Callable
@@ -27,24 +27,24 @@ from archetype.training.state import TrainState
 from archetype.training.stop_signal import stop_on_signal
 
 PROBE_STEPS = 20
-PROBE_BYTES = 2**14  # of the test text; once these and once twice as many, which tells what a byte takes
+PROBE_BYTES = 2**14  # of test text; measured with one and two such pieces to find the time per byte
 
 
 @dataclass(frozen=True)
 class RunTime:
-    """Seconds that one thread works on the parts of a run.
+    """CPU seconds that one thread spends on each phase of a run.
 
     Attributes:
-        step: of training.
-        evaluation: on a part of the validation data.
-        reading: the data, and building the model.
-        warm_up: by which the first steps take longer; compiling, where the recipe asks for it.
-        last_evaluation: on all validation data, at the end.
-        checkpoint: each.
-        writing: weights and picture, at the end.
-        test: the measurement that decides.
-        load: seconds on the clock for each of these, at the load of now.
-        probe: that the measurement itself took.
+        step: per training step.
+        evaluation: per evaluation on part of the validation data.
+        reading: reading the data and building the model.
+        warm_up: extra time of the first steps, such as compilation.
+        last_evaluation: extra time of the final evaluation on all validation data.
+        checkpoint: per checkpoint.
+        writing: final weights and chart.
+        test: the test measurement.
+        load: wall-clock seconds per CPU second at the current load.
+        probe: spent on this measurement itself.
     """
 
     step: float
@@ -59,11 +59,10 @@ class RunTime:
     probe: float = 0.0
 
     def parts(self, recipe: Recipe, is_tested: bool = True) -> dict[str, float]:
-        """Return the seconds of a whole run by what they are spent on.
+        """Return the CPU seconds of a whole run by phase.
 
         Args:
-            recipe: of the run.
-            is_tested: whether the test is measured too; trials go without.
+            is_tested: whether the test is measured, as it is except in trials.
         """
         evaluations, checkpoints = (
             -(-recipe.steps // every) for every in (recipe.evaluate_every, recipe.checkpoint_every)
@@ -77,20 +76,19 @@ class RunTime:
         }
 
     def of(self, recipe: Recipe, is_tested: bool = True) -> float:
-        """Return the seconds of a whole run of a recipe."""
+        """Return the CPU seconds of a whole run of a recipe."""
         return sum(self.parts(recipe, is_tested).values())
 
 
 def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> RunTime:
-    """Measure the parts of a run: 20 steps, an evaluation, a checkpoint, and the test on a piece of its text.
+    """Measure the phases of a run: 20 steps, an evaluation, a checkpoint, and the test on pieces of its text.
 
     Args:
-        arm: whose run it is.
-        store: of its data.
-        clock: the time.
+        store: of the arm's data.
+        clock: returns the time spent so far.
 
     Raises:
-        SpecError: the memory does not hold a step of this arm.
+        SpecError: a training step does not fit into memory.
     """
     changed = {"steps": PROBE_STEPS, "evaluate_every": PROBE_STEPS, "checkpoint_every": PROBE_STEPS + 1}
     recipe = arm.recipe.replace(data=absolute_data(arm.recipe.data, store.folder), **changed)
@@ -124,7 +122,7 @@ def time_of_run(arm: Arm, store: Store, clock: Callable[[], Spent] = clock) -> R
 
 
 def _steps(state: TrainState, clock: Callable[[], Spent]) -> tuple[list[float], float]:
-    """Return the seconds of each step, and of an evaluation on a part of the validation data."""
+    """Return the seconds of each step, and of an evaluation on part of the validation data."""
     steps, evaluation, before = list[float](), 0.0, clock()
     with stop_on_signal() as stop:
         for event in loop.train(state, stop):
@@ -142,7 +140,7 @@ def _steps(state: TrainState, clock: Callable[[], Spent]) -> tuple[list[float], 
 def _test(
     arm: Arm, run: Run, store: Store, folder: Path, device: torch.device, clock: Callable[[], Spent]
 ) -> float:  # fmt: skip
-    """Return the seconds of a measurement: of drawn examples, or of a text by two pieces of it."""
+    """Return the seconds of the test, extrapolated from two pieces if the text is long."""
 
     def seconds(test: Path | None) -> float:
         started = clock()
@@ -160,7 +158,7 @@ def _test(
         atomic.write_bytes(piece := folder / f"{number}.txt", text[: number * PROBE_BYTES].encode())
         try:
             took.append(seconds(piece))
-        except ArchetypeError:  # shorter than what the metric reads at once
+        except ArchetypeError:  # a piece is shorter than the metric's window
             return seconds(whole)
     first, second = took
     of_piece = max(0.0, second - first)

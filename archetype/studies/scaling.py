@@ -1,6 +1,6 @@
-"""Scaling laws: loss = E + A / N^a + B / D^b, fitted to small runs, and a larger one predicted before it is made.
+"""Scaling laws: fit loss = E + A / N^a + B / D^b to small runs and predict larger ones before they are made.
 
-N are the parameters outside of embeddings, D the tokens learned from (Hoffmann 2022, section 3.3).
+N is the number of non-embedding parameters, D the number of training tokens (Hoffmann 2022, section 3.3).
 """
 
 import json
@@ -31,20 +31,20 @@ from archetype.studies.store import RunRequest, Store
 from archetype.studies.times import PlannedRun
 
 NUM_BOOTSTRAPS = 200
-HUBER = 1e-3  # of logarithms, beyond which a run's residual counts linearly (Hoffmann 2022, appendix D)
+HUBER = 1e-3  # threshold of the Huber loss on log residuals (Hoffmann 2022, appendix D)
 STARTS = tuple((math.log(e), a_log, a, 4.0, 0.4) for e in (0.5, 1.0) for a_log in (1.0, 4.0) for a in (0.3, 0.6))
 Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A law with an interval for each number, and for what it predicts.
+    """Fitted law with intervals.
 
     Attributes:
-        law: of all runs.
-        intervals: of 95 %, by the name of the number, by drawing runs anew.
-        error: the root of the mean squared residual of log loss.
-        drawn: the laws of all draws.
+        law: fitted to all runs.
+        intervals: 95 % bootstrap interval of each coefficient.
+        error: root mean squared residual of the log loss.
+        drawn: laws fitted to the bootstrap samples.
     """
 
     law: Law
@@ -53,7 +53,7 @@ class Fit:
     drawn: tuple[Law, ...]
 
     def predict(self, parameters: float, tokens: float) -> tuple[float, float, float]:
-        """The loss of a run that was not among those fitted, and its interval, with the runs' own scatter."""
+        """Return the predicted loss of another run and its interval, which includes the runs' scatter."""
         value = self.law.loss(parameters, tokens)
         values = [law.loss(parameters, tokens) for law in self.drawn]
         low, high = np.quantile(values, [0.025, 0.975])
@@ -62,13 +62,11 @@ class Fit:
 
 
 def fit_law(parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float], seed: int = 0) -> Fit:
-    """Fit a law by the Huber loss of logarithms, from many starts; intervals by bootstrap over runs.
+    """Fit a law by the Huber loss of log residuals from many starting points, with bootstrap intervals over runs.
 
     Args:
         parameters: N of each run.
-        tokens: D of each.
-        losses: of each.
-        seed: of the bootstrap.
+        tokens: D of each run.
     """
     n, d, loss = (np.asarray(values, dtype=float) for values in (parameters, tokens, losses))
     best = min((_fitted(n, d, loss, start) for start in STARTS), key=lambda result: result[1])
@@ -85,16 +83,17 @@ def fit_law(parameters: Sequence[float], tokens: Sequence[float], losses: Sequen
 
 
 def _fitted(n: Vector, d: Vector, loss: Vector, start: Sequence[float]) -> tuple[Law, float]:
-    """The law nearest to a start, and what is left of the loss."""
     optimize = scipy_package("optimize")
     log_n, log_d, log_loss = np.log(n), np.log(d), np.log(loss)
 
+    # rows: log E, log(A / N^a), log(B / D^b)
     def terms(x: Vector) -> Vector:
         return np.stack([np.full_like(log_n, x[0]), x[1] - x[2] * log_n, x[3] - x[4] * log_d])
 
     def residuals(x: Vector) -> Vector:
         return np.asarray(np.logaddexp.reduce(terms(x)) - log_loss)
 
+    # analytic Jacobian of the residuals
     def slopes(x: Vector) -> Vector:
         logs = terms(x)
         e, a, b = np.exp(logs - np.logaddexp.reduce(logs))
@@ -109,14 +108,12 @@ def _fitted(n: Vector, d: Vector, loss: Vector, start: Sequence[float]) -> tuple
 
 
 class ScalingLawStudy:
-    """A scaling law in one mode; the largest size is predicted, and only then trained.
+    """Scaling law in one mode: the largest size is predicted, then trained.
 
     Args:
-        part: of an experiment file.
-        mode: quick takes fewer sizes and tokens.
+        mode: quick uses fewer sizes and tokens.
         data_folder: of the corpora.
-        store: of the runs.
-        split: the parts of a text that are held out.
+        split: parts of a text that are held out.
     """
 
     def __init__(
@@ -143,7 +140,7 @@ class ScalingLawStudy:
         return RunRequest(recipe, self.data.sha256, metrics, self.data.test, self.device)
 
     def _trials(self, size: str) -> list[tuple[dict[str, Any], RunRequest]]:
-        """The trials of a size, with its fewest tokens."""
+        """Return the trials of a size, run with the fewest tokens."""
         if self.part.tune is None:
             return []
         arm = self.arms[self.tokens[0]][size]
@@ -154,7 +151,7 @@ class ScalingLawStudy:
         return [(point, self._request(arm.changed(point), seed, True)) for point in points for seed in seeds]
 
     def _best(self, size: str) -> dict[str, Any]:
-        """The values of the grid with which a size's trials did best."""
+        """Return the grid values with the lowest mean validation loss of a size."""
         losses: dict[str, list[float]] = {}
         trials = self._trials(size)
         for point, request in trials:
@@ -169,7 +166,10 @@ class ScalingLawStudy:
         return [(arm, self._request(arm, seed)) for arm in arms for seed in range(self.part.seeds)]
 
     def needed(self) -> list[RunRequest]:
-        """Trials, then the runs that are fitted, then those of the largest size, whose losses are predicted before."""
+        """Return the missing runs of the next stage: trials, runs to fit, then the largest size.
+
+        The prediction is written before the largest size is requested.
+        """
         trials = [request for size in self.arms[self.tokens[0]] for _, request in self._trials(size)]
         if missing := self._missing(trials):
             return missing
@@ -185,7 +185,7 @@ class ScalingLawStudy:
         return [request for request in requests if self.store.result(request) is None]
 
     def points(self, sizes: Sequence[str]) -> list[dict[str, Any]]:
-        """Parameters, tokens and loss of every run of some sizes."""
+        """Return parameters, tokens and loss of every run of some sizes."""
         points = []
         for size in sizes:
             for arm, request in self._runs(size):
@@ -201,7 +201,7 @@ class ScalingLawStudy:
         return points
 
     def prediction(self) -> dict[str, Any]:
-        """The law's prediction for the largest size, written before the first of its runs and never again."""
+        """Return the prediction for the largest size, which is written once, before the first of its runs."""
         runs = self._runs(self.largest)
         name = fingerprint(self.part) + "-" + runs[0][1].key
         file = self.store.folder / "predictions" / f"{name}.json"
@@ -223,20 +223,20 @@ class ScalingLawStudy:
         return read_json(file)
 
     def planned_runs(self) -> list[PlannedRun]:
-        """Return all trials, then all runs that are fitted or held out."""
+        """Return all trials, then all fitted and held-out runs."""
         first = self.arms[self.tokens[0]]
-        trials = [PlannedRun(arm, one, True) for size, arm in first.items() for _, one in self._trials(size)]
+        trials = [PlannedRun(arm, request, True) for size, arm in first.items() for _, request in self._trials(size)]
         arms, seeds = [arm for by_size in self.arms.values() for arm in by_size.values()], range(self.part.seeds)
         return trials + [PlannedRun(arm, self._request(arm, seed), False) for arm in arms for seed in seeds]
 
     def requests(self) -> tuple[list[RunRequest], list[RunRequest]]:
-        """Return the requests of all trials and of all other runs; the trials must be there."""
+        """Return the requests of all trials and of all other runs; all trials must be done."""
         sizes = [*self.fitted, self.largest]
         trials = [request for size in sizes for _, request in self._trials(size)]
         return trials, [request for size in sizes for _, request in self._runs(size)]
 
     def stages(self) -> dict[str, tuple[int, int]]:
-        """Return of trials, of the runs that are fitted and of the held-out ones how many are done, of how many."""
+        """Return (done, total) of the trials, the fitted and the held-out runs."""
         trials = [request for size in [*self.fitted, self.largest] for _, request in self._trials(size)]
         left, per_size = len(self._missing(trials)), len(self.tokens) * self.part.seeds
         stages = {"trials": (len(trials) - left, len(trials))} if trials else {}
@@ -246,25 +246,25 @@ class ScalingLawStudy:
         return stages
 
     def plan(self, time_of_run: Callable[[Arm], RunTime]) -> dict[str, Any]:
-        """Runs, tokens and minutes."""
+        """Return the number of runs, tokens and minutes."""
         first = self.arms[self.tokens[0]]
         is_timed = self.device == "cpu"
         times = {size: time_of_run(arm) if is_timed else RunTime(0.0) for size, arm in first.items()}
         planned = self.planned_runs()
-        trials = [one for one in planned if one.is_trial]
-        seconds = [time_of_run(one.arm).of(one.arm.recipe, not one.is_trial) for one in planned if is_timed]
+        trials = [run for run in planned if run.is_trial]
+        seconds = [time_of_run(run.arm).of(run.arm.recipe, not run.is_trial) for run in planned if is_timed]
         runs = len(planned) - len(trials)
         return {
             "trials": len(trials), "pairs": runs, "runs": runs + len(trials),
             "minutes": sum(seconds) / 60 if is_timed else None,
             "tokens": sum(self.tokens) * len(first) * self.part.seeds + len(trials) * self.tokens[0],
             "arms": {size: quantities(arm) | {"solved": ""} for size, arm in first.items()},
-            "seconds_per_step": {size: one.step for size, one in times.items()} if is_timed else {},
+            "seconds_per_step": {size: time.step for size, time in times.items()} if is_timed else {},
             "detectable": None, "deviation": None,
         }  # fmt: skip
 
     def outcome(self, quick: bool, is_calibrated: bool) -> dict[str, Any]:
-        """The law with its intervals, the prediction, and what came."""
+        """Return the law with its intervals, the prediction and the measured losses."""
         prediction, seen = self.prediction(), self.points([self.largest])
         offs = [abs(p["loss"] - s["loss"]) / s["loss"] for p, s in zip(prediction["predicted"], seen, strict=True)]
         within = all(off <= self.part.margin for off in offs)

@@ -1,9 +1,9 @@
-"""Architecture search on a budget: successive halving over changes of a model, within limits of the cost model.
+"""Architecture search by successive halving over changes of a model, within limits from the cost model.
 
-Many candidates learn from few tokens, the better part of them from more (Jamieson 2016); a candidate is better where it
-has the lower validation loss or the lower cost. The test is measured once, at the end, for the Pareto front alone: what
-was chosen by test numbers would look better than it is. Runs are those of all studies, so a search that stops goes on,
-and one with more candidates takes over what is there.
+Many candidates are trained on few tokens, the better ones on more (Jamieson 2016). A candidate is better if it has a
+lower validation loss or a lower cost. The test is measured once, at the end, only on the Pareto front: selection by
+test results would bias them. Runs are shared with all studies, so an interrupted search resumes, and a search with more
+candidates reuses finished runs.
 """
 
 import itertools
@@ -32,27 +32,27 @@ from archetype.studies.sweep import Engine, Progress
 Quantity = Literal["parameters", "non_embedding", "active", "flops_per_token", "state_bytes"]
 
 
-MAX_SPACE = 100_000  # candidates that are drawn from
+MAX_SPACE = 100_000  # largest number of candidates in a space
 
 
 class SearchFile(Spec):
-    """A space of changes, and how much may be spent on it.
+    """Space of changes and the budget to search it.
 
     Attributes:
         version: of the file format.
         title: in a few words.
-        base: the model that is changed.
-        space: values by path, as an arm of an experiment has them; a candidate takes one value of each.
-        candidates: how many are drawn (absent: all there are).
-        seed: of what is drawn, and of the runs.
-        limits: the most of a quantity that a candidate may have.
-        data: what is learned; the first counts.
-        recipe: how.
-        metric: what is reported of the Pareto front, once; candidates are ranked by the same on validation data.
-        rungs: tokens of the runs, fewest first.
-        keep: share of the candidates that goes on to the next rung.
-        cost: the quantity that is set against the validation loss or accuracy.
-        split: the parts of a text that are held out.
+        base: model to change.
+        space: values by path, as in an arm of an experiment; a candidate takes one value of each.
+        candidates: how many are sampled (absent: all).
+        seed: of the sampling and of the runs.
+        limits: largest value of a quantity that a candidate may have.
+        data: training data; the first entry is used.
+        recipe: training recipe.
+        metric: test metric of the Pareto front; candidates are ranked by the same metric on validation data.
+        rungs: training tokens of each rung, in increasing order.
+        keep: share of the candidates that go on to the next rung.
+        cost: quantity weighed against validation loss or accuracy.
+        split: parts of a text that are held out.
     """
 
     version: Literal[1] = 1
@@ -82,10 +82,10 @@ class SearchFile(Spec):
 
 
 def read_search(file: Path) -> SearchFile:
-    """The search in a YAML or JSON file.
+    """Read a search from YAML or JSON.
 
     Raises:
-        SpecError: names the file and the first field that is wrong.
+        SpecError: names the file and the first invalid field.
     """
     data = read_mapping(file)
     if "parts" in data and "space" not in data:
@@ -98,15 +98,10 @@ def read_search(file: Path) -> SearchFile:
 
 
 class Search:
-    """The candidates of a search, and the runs that they need.
-
-    Args:
-        file: the search.
-        data_folder: of the corpora.
-        store: of the runs.
+    """Candidates of a search and the runs they need.
 
     Raises:
-        SpecError: no candidate is possible within the limits.
+        SpecError: no candidate satisfies the limits.
     """
 
     def __init__(self, file: SearchFile, data_folder: Path, store: Store) -> None:
@@ -127,7 +122,7 @@ class Search:
             raise SpecError("limits", f"none of {len(changes)} candidates is possible: {self.reason}", "allow more")
 
     def _cost_within_limits(self, change: Mapping[str, Any]) -> float | None:
-        """The cost of the model that a change makes; None where it makes none, or one that breaks a limit."""
+        """Return the cost of the changed model; None if the change is invalid or breaks a limit."""
         try:
             values = quantities(self._arm(change, self.file.rungs[0]))
         except ArchetypeError as error:
@@ -150,13 +145,13 @@ class Search:
         return RunRequest(recipe, self.data.sha256, (arm.metric,) if with_test else (), self.data.test, "cpu")
 
     def _scores(self, names: list[str], tokens: int) -> dict[str, float | None]:
-        """Return each candidate's validation score after so many tokens, or None before its run is there."""
+        """Return each candidate's validation score after this many tokens; None until its run is done."""
         results = {name: self.store.result(self._request(name, tokens)) for name in names}
         metric = self.file.metric
-        return {name: None if one is None else one.validation_score(metric) for name, one in results.items()}
+        return {name: None if result is None else result.validation_score(metric) for name, result in results.items()}
 
     def rungs(self) -> list[tuple[int, dict[str, float | None]]]:
-        """(tokens, validation scores) of each rung that has begun."""
+        """Return (tokens, validation scores) of each rung that has begun."""
         names, rungs = list(self.changes), []
         for tokens in self.file.rungs:
             rungs.append((tokens, scores := self._scores(names, tokens)))
@@ -168,10 +163,7 @@ class Search:
         return rungs
 
     def _ranked(self, losses: Mapping[str, float]) -> list[str]:
-        """Candidates by fronts, that of those which no other beats in loss and cost first; in a front by loss.
-
-        As Deb 2002 sorts them (NSGA-II, section III A).
-        """
+        """Sort candidates by Pareto fronts in loss and cost, then by loss (NSGA-II, Deb 2002, section III A)."""
         ranked, left = list[str](), sorted(losses, key=lambda name: (losses[name], self.costs[name]))
         while left:
             front = [
@@ -185,7 +177,7 @@ class Search:
     def front(self) -> list[str]:
         """Return the candidates of the last rung that no other beats in both validation score and cost.
 
-        A candidate that diverged is never among them. All runs of the rung must be there.
+        Diverged candidates are excluded. All runs of the rung must be done.
         """
         scores = {name: score for name, score in self.rungs()[-1][1].items() if score is not None and isfinite(score)}
 
@@ -195,7 +187,7 @@ class Search:
         return [name for name in scores if not any(beats(other, name) for other in scores)]
 
     def needed(self) -> list[RunRequest]:
-        """The runs of the present rung that are not there, then the test of the front; none at the end."""
+        """Return the missing runs of the current rung, then of the front's tests; empty at the end."""
         tokens, scores = self.rungs()[-1]
         if missing := [self._request(name, tokens) for name, score in scores.items() if score is None]:
             return missing
@@ -203,27 +195,26 @@ class Search:
         return [request for request in tests if self.store.result(request) is None]
 
     def run(self, engine: Engine, say: Callable[[str], None], progress: Progress) -> None:
-        """Climb rung by rung."""
+        """Make the runs rung by rung."""
         while requests := self.needed():
             keys = [self.store.add(request) for request in requests]
             say(f"{len(keys)} candidates, {self.rungs()[-1][0]:,} tokens each")
             engine.run(self.store, keys, progress)
 
     def _seconds(self) -> float:
-        """The time of all runs."""
         requests = [self._request(name, tokens) for tokens, values in self.rungs() for name in values]
         results = [self.store.result(request) for request in requests]
         return sum(float(result.about["seconds"]) for result in results if result is not None)
 
     @property
     def validation_name(self) -> str:
-        """What candidates are ranked by."""
+        """Name of the quantity that ranks candidates."""
         return "validation accuracy" if self.file.metric.is_accuracy else "validation loss"
 
     def outcome(self) -> dict[str, Any]:
-        """Return every candidate, best first, with its cost and its validation, null if it diverged.
+        """Return every candidate, best first, with its cost and validation result (null if it diverged).
 
-        Candidates on the front have their test too.
+        Candidates on the front also have a test result.
         """
         last: dict[str, tuple[int, float]] = {}
         for tokens, scores in self.rungs():

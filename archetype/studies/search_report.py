@@ -1,4 +1,4 @@
-"""The outcome of a search as text, Markdown, JSON and a picture: every candidate, and the Pareto front."""
+"""Write the outcome of a search as text, Markdown, JSON and a chart of the Pareto front."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +12,14 @@ from archetype.table import Table
 
 
 def search_text(result: Mapping[str, Any]) -> str:
-    """The candidates that are on the Pareto front, for a terminal."""
+    """Return the Pareto front's candidates as a table for a terminal."""
     headings, rows = candidates_table(result)
     front = [row[:-1] for row in rows if row[-1]]
     return f"{_summary(result)}\n{Table(headings[:-1], front, len(headings) - 5)}"
 
 
 def search_markdown(result: Mapping[str, Any]) -> str:
-    """The report of a search as Markdown."""
+    """Return the report of a search as Markdown."""
     lines = [f"# {result['title']}", "", _summary(result) + ".", ""]
     lines += [f"![All candidates and the Pareto front]({file_name(result['title'])}-front.svg)", ""]
     lines += [markdown_table(*candidates_table(result)), "", "## Record", "", f"{_record(result)}.", ""]
@@ -27,7 +27,7 @@ def search_markdown(result: Mapping[str, Any]) -> str:
 
 
 def search_picture(result: Mapping[str, Any]) -> Chart:
-    """Validation by cost, the points of each rung in their colour, and the Pareto front of the last as a line."""
+    """Chart validation over cost: points by rung, and the last rung's Pareto front as a line."""
     front = sorted((row["cost"], row["validation"]) for row in result["candidates"] if row["is_on_front"])
     points = {}
     for tokens in sorted({row["tokens"] for row in result["candidates"]}, reverse=True):
@@ -38,7 +38,7 @@ def search_picture(result: Mapping[str, Any]) -> Chart:
 
 
 def write_search(result: Mapping[str, Any], folder: Path) -> None:
-    """Write the report of a search as JSON and Markdown, with its picture."""
+    """Write the report of a search as JSON, Markdown and SVG."""
     atomic.make_folder(folder)
     name = file_name(result["title"])
     atomic.write_json(folder / f"{name}.json", result)
@@ -47,7 +47,7 @@ def write_search(result: Mapping[str, Any], folder: Path) -> None:
 
 
 def candidates_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a row for each candidate, those that learned from most tokens first, and the best of these."""
+    """Return headings and one row per candidate, by tokens and then by score."""
     candidates = result["candidates"]
     paths = list(candidates[0]["change"])
     values = {path: [row["change"][path] for row in candidates] for path in paths}
@@ -62,13 +62,13 @@ def candidates_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[st
 
 
 def value_text(value: Any, others: Sequence[Any]) -> str:
-    """A value of a change: a part's kind, and those of its fields in which parts of its kind differ."""
+    """Format a value of a change; a part by its kind and the fields that differ among parts of that kind."""
     if not isinstance(value, Mapping):
         return str(value)
     same_kind = [other for other in others if isinstance(other, Mapping) and other.get("kind") == value.get("kind")]
     fields = [name for name in value if name != "kind" and any(other.get(name) != value[name] for other in same_kind)]
-    said = [f"{name} {_plain(value[name])}" for name in fields]
-    return ", ".join([str(value["kind"]), *said] if "kind" in value else said)
+    values = [f"{name} {_plain(value[name])}" for name in fields]
+    return ", ".join([str(value["kind"]), *values] if "kind" in value else values)
 
 
 def _plain(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a trained part found, in sentences: which arm, by how much, how certainly, and what it cost."""
+"""Describe the finding of a trained part in sentences: which arm, by how much, how certain, at what cost."""
 
 from collections.abc import Iterator, Mapping
 from statistics import mean
@@ -16,15 +16,11 @@ COSTS = {
     "step_bytes": "memory of a training step",
 }  # fmt: skip
 ENDS = {"diverged": "diverged", "learned_nothing": "predict the validation text no better than a guess"}
-EQUAL = 0.005  # share by which two costs may differ and still be called the same
+EQUAL = 0.005  # relative difference below which two costs are called the same
 
 
 def sentences(part: Mapping[str, Any]) -> list[str]:
-    """Return what was found, one finding a sentence.
-
-    Args:
-        part: a trained part of an outcome.
-    """
+    """Return the findings of a trained part, one per sentence."""
     first, tokens = part["comparisons"][0], part["arms"][part["control"]]["tokens"]
     runs = len(first["seeds"]) * len(first["values"])
     lines = [f"Each of {runs} runs learned from {tokens:,} tokens of {first['name']}."]
@@ -38,7 +34,6 @@ def sentences(part: Mapping[str, Any]) -> list[str]:
 
 
 def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
-    """What one test found, with how certain that is."""
     effect, control, arm = test["effect"], part["control"], test["arm"]
     number, low, high = effect["effect"]
     if test["reason"].startswith(CONTROL_FAILED) or number is None:
@@ -73,7 +68,7 @@ def _finding(part: Mapping[str, Any], test: Mapping[str, Any]) -> str:
 
 
 def _over_other_data(effect: Mapping[str, Any]) -> str:
-    """The interval over other test data too; empty where a report has none."""
+    """Return the interval over test data as well; empty if the report has none."""
     if not effect.get("over_examples"):
         return ""
     _, low, high = effect["over_examples"]
@@ -81,21 +76,19 @@ def _over_other_data(effect: Mapping[str, Any]) -> str:
 
 
 def _is_apart(part: Mapping[str, Any], effect: Mapping[str, Any]) -> bool:
-    """Whether the difference is not zero: by its interval, and by the corrected test where that is what is tested."""
+    """Return whether the interval excludes zero and, for difference tests, the corrected p-value is below alpha."""
     _, low, high = effect["effect"]
     tests_difference = part["decide"]["kind"] == "difference"
     return low is not None and not low <= 0 <= high and not (tests_difference and effect["adjusted_p"] >= ALPHA)
 
 
 def _end(test: Mapping[str, Any]) -> str:
-    """The verdict behind the figures, or why there is none."""
     if test["verdict"] in (DIRECTION, UNCALIBRATED):
         return f"; {test['verdict']}"
     return f"; verdict: {test['verdict']}"
 
 
 def _cost(part: Mapping[str, Any], arm: str) -> str:
-    """What an arm costs, as multiples of what the control does."""
     pairs = [(name, part["arms"][arm].get(key), part["arms"][part["control"]].get(key)) for key, name in COSTS.items()]
     terms = [_ratio(name, own, other) for name, own, other in pairs if own is not None and other is not None]
     *most, last = filter(None, terms)
@@ -111,7 +104,7 @@ def _ratio(name: str, own: float, other: float) -> str:
 
 
 def _slopes(part: Mapping[str, Any]) -> Iterator[str]:
-    """How the metric of each arm changes with compute, where there were several sizes."""
+    """Yield how the metric of each arm scales with compute, if there are several sizes."""
     if part["slopes"]:
         each = (
             f"{slope:+.3f} [{low:+.3f}, {high:+.3f}] for {arm}" for arm, (slope, low, high) in part["slopes"].items()

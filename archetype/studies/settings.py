@@ -1,4 +1,4 @@
-"""The settings of a part of an experiment: what is matched, measured, tuned, expected and spent."""
+"""Settings of an experiment part: matching, metric, tuning, expectation and budgets."""
 
 import math
 import re
@@ -8,19 +8,19 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from archetype.spec.base import MAX_LENGTH, Finite, Length, Size, Spec, invalid
 
-MAX_RUNS = 10_000  # that a part may ask for; the largest published ones of ours take some hundred
+MAX_RUNS = 10_000  # limit per part; our largest published parts need a few hundred
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
 def _read_count(value: Any) -> Any:
-    """1.2M as 1200000."""
+    """Parse 1.2M as 1200000."""
     if isinstance(value, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?)([kMG])", value)):
         return round(min(float(match[1]) * SUFFIXES[match[2]], MAX_LENGTH + 1))
     return value
 
 
 def _share(value: Any) -> Any:
-    """0.5% as 0.005."""
+    """Parse 0.5% as 0.005."""
     if isinstance(value, str) and (match := re.fullmatch(r"(\d+(?:\.\d+)?) ?%", value)):
         return float(match[1]) / 100
     return value
@@ -36,7 +36,7 @@ Count = Annotated[Length, BeforeValidator(_read_count, json_schema_input_type=Le
 Share = Annotated[float, Field(gt=0, le=1), BeforeValidator(_share, json_schema_input_type=float | str)]
 Effect = Annotated[Finite, BeforeValidator(_signed, json_schema_input_type=float | str)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
-Source = str | dict[str, Any]  # a name or a file, or the thing itself
+Source = str | dict[str, Any]  # a name, a file, or the contents
 Corpora = Annotated[
     tuple[Source, ...],
     BeforeValidator(
@@ -47,26 +47,26 @@ Corpora = Annotated[
 
 
 def is_text(source: Source) -> bool:
-    """Whether a source of data is a text, and not examples that are drawn."""
+    """Return whether a data source is text rather than synthetic examples."""
     return isinstance(source, str) or source.get("kind") in ("corpus", None)
 
 
 def check_number_of_runs(place: str, *factors: int, most: int = MAX_RUNS) -> None:
-    """Refuse what multiplies to more runs than anybody makes, before a plan lists them."""
+    """Refuse a product of settings that gives too many runs, before a plan lists them."""
     if math.prod(factors) > most:
         invalid(place, f"are more than {most:,} runs together", "give fewer")
 
 
 class Match(Spec):
-    """Quantities that all arms share beside tokens, data order, batch, context, tokenizer and evaluation set.
+    """Quantities that all arms share, in addition to tokens, data order, batch size, context, tokenizer and test data.
 
     Attributes:
-        tokens: that each arm learns from.
-        params: the most by which parameters outside of embeddings may differ.
-        flops: the most by which FLOPs of a token may differ.
-        state: the most by which bytes of the state may differ.
-        free: the size that is solved for, in every arm but the control, or by the name of the arm.
-        solve: what it is solved for.
+        tokens: training tokens of each arm.
+        params: largest relative difference in non-embedding parameters.
+        flops: largest relative difference in FLOPs per token.
+        state: largest relative difference in bytes of state.
+        free: size that is solved for, in every arm but the control or by name of the arm.
+        solve: quantity that it is solved for.
     """
 
     tokens: Literal["equal"] = "equal"
@@ -84,17 +84,17 @@ class Match(Spec):
 
 
 class Metric(Spec):
-    """The measurement of a run after its last step, on text or examples that it has not seen.
+    """Measurement of a run after its last step, on unseen text or examples.
 
     Attributes:
         name: of the measurement.
-        better: which way is better.
-        length: tokens of a window that is measured (absent: the model's context).
-        positions: the first position of each window that counts, and the one after the last (absent: the latter half).
-        skip: tokens at the beginning of the text that never count, so that measurements of other positions take the
-            same tokens.
-        data: fields of synthetic data in which the examples measured differ from those learned.
-        minus: fields of this metric with other values, whose measurement is taken off.
+        better: which direction is better.
+        length: tokens of a window (absent: the model's context).
+        positions: first position of each window that counts, and the one after the last (absent: the second half).
+        skip: tokens at the start of the text that never count, so that metrics with other positions use the same
+            tokens.
+        data: fields of synthetic data in which test examples differ from training.
+        minus: fields of this metric with other values, whose measurement is subtracted.
     """
 
     name: Literal["test.bits_per_byte", "test.loss", "test.accuracy", "test.bits_per_parameter"] = "test.bits_per_byte"
@@ -107,7 +107,7 @@ class Metric(Spec):
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether it is a share of right answers, which validation measures as such; of others it measures the loss."""
+        """Whether the metric is accuracy, which validation also measures; otherwise validation measures the loss."""
         return self.name == "test.accuracy"
 
     @model_validator(mode="after")
@@ -118,12 +118,12 @@ class Metric(Spec):
 
 
 class Tune(Spec):
-    """The same trials for every arm, at full length, with seeds of their own; chosen on validation.
+    """Trials of every arm at full length, with seeds of their own; the best is chosen on validation data.
 
     Attributes:
-        grid: values by the path of a recipe's field, such as optimizer.learning_rate; spec.PATH is the model's.
+        grid: values by path of a recipe's field, such as optimizer.learning_rate; spec.PATH is a field of the model.
         seeds: of the trials.
-        extend: how often a grid whose best value is at its edge is made longer, for all arms.
+        extend: how often the grid is extended, for all arms, if a best value is at its edge.
     """
 
     grid: dict[str, tuple[int | Finite | bool | str, ...]]
@@ -132,12 +132,12 @@ class Tune(Spec):
 
 
 class Expectation(Spec):
-    """The prediction before any run, to stand beside the outcome.
+    """Prediction before any run, shown next to the outcome.
 
     Attributes:
         verdict: of the part.
-        effect: between which shares of the control the effect of a trained part is expected.
-        source: where that comes from.
+        effect: expected range of a trained part's effect, as shares of the control.
+        source: of the prediction.
     """
 
     verdict: Literal["shown", "no difference shown", "not shown", "open"] = "open"
@@ -152,16 +152,16 @@ class Expectation(Spec):
 
 
 class Mode(Spec):
-    """How much is spent.
+    """Budget of a part.
 
     Attributes:
-        tokens: of each run (absent: those of full).
-        seeds: how many (absent: the part's).
+        tokens: training tokens of each run (absent: those of full).
+        seeds: number of pairs (absent: the part's).
         tune: none, or other trials (absent: the part's).
         base: another size of model (absent: the part's).
         data: other data (absent: the part's first).
         sizes: further models on which the tuned arms run with a few seeds.
-        device: cpu or cuda (absent: cuda in gpu, else cpu).
+        device: cpu or cuda (absent: cuda in gpu mode, else cpu).
     """
 
     tokens: Count | None = None
@@ -174,11 +174,11 @@ class Mode(Spec):
 
 
 class Modes(Spec):
-    """The budgets of each way to run a part.
+    """Budgets of a part by mode.
 
     Attributes:
-        quick: seconds or a minute: says a direction, never a verdict.
-        full: what the verdict rests on.
+        quick: at most a minute; gives a direction, never a verdict.
+        full: decides the verdict.
         extended: full, with the other corpora and sizes.
         gpu: on a GPU.
     """

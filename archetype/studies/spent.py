@@ -1,4 +1,4 @@
-"""Time as a clock shows it, and as processors work: on a busy machine the two are far apart."""
+"""Wall-clock and CPU time, which differ widely on a busy machine."""
 
 import os
 import time
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds.
+    """Time spent, in seconds.
 
     Attributes:
-        wall: on the clock.
-        busy: that processors worked.
+        wall: wall-clock time.
+        busy: CPU time.
     """
 
     wall: float = 0.0
@@ -24,21 +24,21 @@ class Spent:
         return Spent(self.wall - other.wall, self.busy - other.busy)
 
     def dump(self) -> dict[str, float]:
-        """Return it as plain data."""
+        """Return the times as plain data."""
         return {"wall": self.wall, "busy": self.busy}
 
 
 def clock() -> Spent:
-    """Return the time of this process."""
+    """Return the current time of this process."""
     return Spent(time.perf_counter(), time.process_time())
 
 
 def clock_with_workers() -> Spent:
-    """Return the time of this process and of those that it started and that have ended."""
+    """Return the current time of this process and its finished child processes."""
     times = os.times()
     return Spent(time.perf_counter(), times.user + times.system + times.children_user + times.children_system)
 
 
 def start_of_process() -> Spent:
-    """Return the time at which this process began, as far as it has worked since; others may have kept it waiting."""
+    """Return an estimate of this process's start: now, less its CPU time (waiting since then is not counted)."""
     return Spent(time.perf_counter() - time.process_time(), 0.0)

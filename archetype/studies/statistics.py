@@ -1,6 +1,6 @@
-"""The statistics of a study: paired differences over seeds, their intervals and tests, shares, slopes, and power.
+"""Statistics of paired runs: differences over seeds, intervals, tests, shares, slopes and power.
 
-Every function takes plain numbers. What scipy has comes from scipy, of the extra `studies`.
+All functions take plain numbers. Distributions come from scipy (extra `studies`).
 """
 
 import math
@@ -15,14 +15,14 @@ import numpy as np
 from archetype.distribution import install_command
 from archetype.errors import SpecError
 
-MAX_EXACT = 16  # pairs up to which every pattern of signs is counted; above, so many are drawn:
+MAX_EXACT = 16  # largest number of pairs for which all sign patterns are enumerated; otherwise NUM_DRAWN are sampled
 NUM_DRAWN = 100_000
 NUM_BOOTSTRAPS = 10_000
 POWER = 0.8
 
 
 class Interval(NamedTuple):
-    """An estimate and its confidence interval."""
+    """Estimate with its confidence interval."""
 
     mean: float
     low: float
@@ -30,7 +30,7 @@ class Interval(NamedTuple):
 
 
 class Slope(NamedTuple):
-    """A slope of logarithms, with a bootstrap interval."""
+    """Slope of logarithms with its bootstrap interval."""
 
     slope: float
     low: float
@@ -39,7 +39,7 @@ class Slope(NamedTuple):
 
 
 def scipy_package(name: str) -> Any:
-    """A package of scipy, such as special or optimize.
+    """Import a package of scipy, such as special or optimize.
 
     Raises:
         SpecError: scipy is not installed.
@@ -51,11 +51,10 @@ def scipy_package(name: str) -> Any:
 
 
 def paired_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
-    """The mean of paired differences with Student's interval; without end for one pair.
+    """Return the mean of paired differences with Student's interval, infinite for a single pair.
 
     Args:
-        differences: one for each seed.
-        level: of confidence.
+        differences: one per seed.
     """
     mean = float(np.mean(differences))
     if len(differences) < 2:
@@ -65,17 +64,17 @@ def paired_interval(differences: Sequence[float], level: float = 0.95) -> Interv
 
 
 def paired_t_p(differences: Sequence[float], null: float = 0.0, side: str = "two-sided") -> float:
-    """The p-value of the paired t test that the mean is `null`.
+    """Return the p-value of the paired t-test against a mean of `null`.
 
     Args:
-        differences: one for each seed.
-        null: the mean under the null hypothesis.
-        side: of the alternative: two-sided, less or greater.
+        differences: one per seed.
+        null: mean under the null hypothesis.
+        side: alternative: two-sided, less or greater.
     """
     if len(differences) < 2:
         return 1.0
     error, away = _standard_error(differences), float(np.mean(differences)) - null
-    if error == 0.0:  # all differences are equal: certain, unless they are the null itself
+    if error == 0.0:  # zero variance: certain, unless the mean equals the null
         is_so = {"two-sided": away != 0.0, "less": away < 0.0, "greater": away > 0.0}[side]
         return 0.0 if is_so else 1.0
     below = scipy_package("special").stdtr(
@@ -85,34 +84,34 @@ def paired_t_p(differences: Sequence[float], null: float = 0.0, side: str = "two
 
 
 def equivalence_p(differences: Sequence[float], margin: float) -> float:
-    """The p-value of two one-sided tests that the mean lies within +- margin (Schuirmann 1987).
+    """Return the p-value of two one-sided tests that the mean lies within +- margin (Schuirmann 1987).
 
-    It is below alpha exactly where the interval of level 1 - 2 alpha lies inside the margin.
+    It is below alpha exactly if the interval of level 1 - 2 alpha lies inside the margin.
     """
     return max(paired_t_p(differences, -margin, "greater"), paired_t_p(differences, margin, "less"))
 
 
 def sign_flip_p(differences: Sequence[float], seed: int = 0) -> float:
-    """The two-sided p-value of a permutation test: how often random signs give a mean as far from zero.
+    """Return the two-sided p-value of a permutation test that flips signs at random.
 
-    Up to 16 pairs every pattern of signs is counted, so the least value is 2 / 2^n; beyond, patterns are drawn.
+    Up to 16 pairs all sign patterns are enumerated, so that the smallest p-value is 2 / 2^n; beyond that they are
+    sampled.
 
     Args:
-        differences: one for each seed.
-        seed: of the patterns that are drawn.
+        differences: one per seed.
     """
     values = np.asarray(differences, dtype=float)
     if len(values) <= MAX_EXACT:
         signs = _all_signs(len(values))
     else:
         drawn = np.random.default_rng(seed).choice((1.0, -1.0), size=(NUM_DRAWN, len(values)))
-        signs = np.concatenate([np.ones((1, len(values))), drawn])  # what was seen is one of the patterns
+        signs = np.concatenate([np.ones((1, len(values))), drawn])  # include the observed pattern
     sums = np.abs(signs @ values)
     return float(np.mean(sums >= abs(values.sum()) * (1 - 1e-12)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for how many tests a study makes (Holm 1979), in their own order."""
+    """Return p-values adjusted for multiple tests (Holm 1979), in the original order."""
     order, adjusted, highest = np.argsort(p_values), [0.0] * len(p_values), 0.0
     for rank, index in enumerate(order):
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
@@ -121,7 +120,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def wilson(successes: int, total: int, level: float = 0.95) -> Interval:
-    """A share with its interval (Wilson 1927)."""
+    """Return a proportion with its interval (Wilson 1927)."""
     z, share = float(scipy_package("special").ndtri((1 + level) / 2)), successes / total
     centre = (share + z**2 / (2 * total)) / (1 + z**2 / total)
     half = z / (1 + z**2 / total) * math.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
@@ -129,18 +128,17 @@ def wilson(successes: int, total: int, level: float = 0.95) -> Interval:
 
 
 def log_slope(x: Sequence[float], repeats: Sequence[Sequence[float]], level: float = 0.95, seed: int = 0) -> Slope:
-    """The slope of log y on log x by least squares, its interval by drawing repeats anew.
+    """Return the least-squares slope of log y over log x, with a bootstrap interval over repeats.
 
     Args:
-        x: the points, all positive.
-        repeats: of each repeat its y at every point, all positive.
-        level: of confidence.
-        seed: of what is drawn.
+        x: points, all positive.
+        repeats: y of each repeat at every point, all positive.
     """
     logs = np.log(np.asarray(x, dtype=float))
     values = np.log(np.asarray(repeats, dtype=float))
     centred = logs - logs.mean()
-    slopes = values @ centred / (centred @ centred)  # of each repeat; that of their mean is the mean of these
+    # one slope per repeat; least squares is linear in y, so their mean is the slope of the mean
+    slopes = values @ centred / (centred @ centred)
     drawn = np.random.default_rng(seed).integers(len(slopes), size=(NUM_BOOTSTRAPS, len(slopes)))
     low, high = np.quantile(slopes[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
     slope = float(slopes.mean())
@@ -153,14 +151,13 @@ def example_interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """The mean difference of a share, its interval by drawing seeds anew, and the same test examples in both arms.
+    """Return the mean difference of a ratio, with a bootstrap interval over seeds and over test examples.
+
+    Both arms use the same resampled examples.
 
     Args:
-        control: of each seed by example, its right answers and its answers; or by passage of a text, its bits and its
-            bytes.
+        control: per seed the correct answers and the answers of each example; for text, bits and bytes of each passage.
         treated: of the other arm, on the same examples.
-        level: of confidence.
-        seed: of what is drawn.
     """
     generator = np.random.default_rng(seed)
     right = np.asarray([[arm[0] for arm in pair] for pair in zip(control, treated, strict=True)], dtype=float)
@@ -180,26 +177,26 @@ def example_interval(
 
 
 def probability_lower(a: Sequence[float], b: Sequence[float]) -> float:
-    """How often a value of `a` is below one of `b`, over all pairs of seeds, equal ones half."""
-    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)  # which may be infinite
+    """Return the probability that a value of `a` is below one of `b`, over all pairs; ties count half."""
+    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)  # values may be infinite
     return float(np.mean(np.less.outer(first, second) + 0.5 * np.equal.outer(first, second)))
 
 
 def minimal_detectable_effect(deviation: float, pairs: int, power: float = POWER, alpha: float = 0.05) -> float:
-    """The smallest true mean that a two-sided paired t test sees with that power.
+    """Return the smallest true mean that a two-sided paired t-test detects with the given power.
 
     Args:
         deviation: standard deviation of the paired differences.
-        pairs: how many seeds.
-        power: the chance to see it.
-        alpha: of the test.
+        pairs: number of seeds.
+        power: probability of detection.
+        alpha: significance level.
     """
     return math.inf if pairs < 2 else deviation * _standard_effect(pairs, power, alpha)
 
 
 @cache
 def _standard_effect(pairs: int, power: float, alpha: float) -> float:
-    """The smallest detectable mean in standard deviations, from the noncentral t distribution."""
+    """Return the smallest detectable mean in standard deviations, from the noncentral t distribution."""
     special = scipy_package("special")
     critical = special.stdtrit(pairs - 1, 1 - alpha / 2)
 

@@ -1,14 +1,14 @@
-"""The runs of all studies: a folder for each run key, its state a file whose name changes by atomic rename.
+"""Store of the runs of all studies: one folder per run key; a file's name gives the run's state.
 
-    runs/KEY/request.json         what is trained: recipe, data, metrics of the first study that asked
-    runs/KEY/state.pending        or state.running, state.done, state.failed; holds what is known of the run
-    runs/KEY/metrics/HASH.json    a measurement that a study asks for
+    runs/KEY/request.json         recipe, data and device of the run
+    runs/KEY/state.pending        or state.running, state.done, state.failed; contains the record of the run
+    runs/KEY/metrics/HASH.json    a requested metric
     runs/KEY/measured/HASH.json   its value
-    runs/KEY/heartbeat            who trains it, and how far it is
+    runs/KEY/heartbeat            which process trains the run, and its progress
     runs/KEY/run                  the run directory
-    corpora/HASH                  texts in their parts
+    corpora/HASH                  split texts
 
-A study that asks for a run which another has made finds it done.
+The state changes by an atomic rename. A study that requests a run made by another study finds it done.
 """
 
 import hashlib
@@ -38,20 +38,20 @@ from archetype.training.recipe import Recipe
 
 SECONDS_BETWEEN_BEATS = 5.0
 STATES = ("done", "failed", "running", "pending")
-CODE = f"numerics {NUMERICS}"  # of the code, all that a run's numbers depend on
-SETTING = "ARCHETYPE_STUDIES"  # the folder of the store, where --store does not name it
+CODE = f"numerics {NUMERICS}"  # version of the code on which a run's numbers depend
+SETTING = "ARCHETYPE_STUDIES"  # environment variable for the store's folder, unless --store is given
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run that a study needs.
+    """Run that a study needs.
 
     Attributes:
-        recipe: with model, data, seed and steps; files by their paths inside the store.
+        recipe: includes model, data, seed and steps; paths are relative to the store.
         data_sha256: of the data.
-        metrics: what is measured of it.
-        test: the text that is measured on, inside the store; empty for drawn examples.
-        device: that it is trained on.
+        metrics: to be measured.
+        test: path of the test text relative to the store; empty for synthetic data.
+        device: to train on.
     """
 
     recipe: Recipe
@@ -62,11 +62,12 @@ class RunRequest:
 
     @cached_property
     def key(self) -> str:
-        """A hash of all that decides the numbers: model, recipe, data, seed, precision, numerics, torch, extensions."""
+        """Hash of all that determines the numbers: model, recipe, data, seed, precision, torch and extensions."""
         recipe = self.recipe.dump(full=True)
         model = parse(recipe.pop("spec"))
         spec = fingerprint(model)
-        unwritten = self.recipe.data.unwritten  # with these values the key is that of earlier versions
+        # fields that earlier versions lacked; at these values they leave the key unchanged
+        unwritten = self.recipe.data.unwritten
         data = {
             name: value for name, value in recipe.pop("data").items()
             if name != "text" and not (name in unwritten and unwritten[name] == getattr(self.recipe.data, name))
@@ -78,20 +79,20 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run that is done.
+    """Results of a finished run.
 
     Attributes:
-        values: by the hash of the metric; infinite, or minus infinity where higher is better, where it has no number.
-        has_diverged: whether training did, or a value is not finite.
-        about: seconds, tokens a second, processor, date.
-        validation: (step, loss) of each evaluation on the same part of the validation text.
-        validation_loss: the last, on all of it; infinite where it has no number.
-        validation_accuracy: of it.
+        values: by hash of the metric; the worst infinity if the value is not a number.
+        has_diverged: whether training diverged, or a value is not finite.
+        about: seconds, tokens per second, processor, date.
+        validation: (step, loss) of each evaluation on part of the validation text.
+        validation_loss: final loss on the whole validation text; infinite if not a number.
+        validation_accuracy: on the whole validation text.
         folder: of the run.
-        examples: by the hash of the metric and by test example, right answers and answers; of a text, by passage, what
-            is summed (bits, nats) and over how much.
-        train_loss: the mean of the last steps, in nats; None where it is not known.
-        test_loss: in nats, of what was measured; None where it is not known.
+        examples: by hash of the metric, correct answers and answers per test example; for text, the sum (bits, nats)
+            and the count it is divided by, per passage.
+        train_loss: mean of the last steps in nats; None if unknown.
+        test_loss: in nats; None if unknown.
     """
 
     values: dict[str, float]
@@ -106,25 +107,25 @@ class RunResult:
     test_loss: float | None = None
 
     def validation_score(self, metric: Metric) -> float:
-        """Return the number by which candidates are chosen: lower is better, and infinite if the run diverged.
+        """Return the score by which candidates are chosen: lower is better, and infinite if the run diverged.
 
         Args:
             metric: of the test. For accuracy the score is the negative validation accuracy, otherwise the validation
-                loss. The test itself chooses nothing.
+                loss. Test results are never used for selection.
         """
         score = -(self.validation_accuracy or 0.0) if metric.is_accuracy else self.validation_loss
         return math.inf if self.has_diverged else score
 
     def steps(self, recipe: Recipe) -> int:
-        """The steps that were taken: fewer than the recipe's where patience ended it, or it diverged."""
+        """Return the number of steps taken, fewer than the recipe's after early stopping or divergence."""
         return max(1, int(self.about.get("steps", recipe.steps)))
 
 
 class Store:
-    """The folder of all runs.
+    """Folder of all runs.
 
     Args:
-        folder: absent, ARCHETYPE_STUDIES or `studies` in the cache.
+        folder: default ARCHETYPE_STUDIES, or `studies` in the cache.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -133,11 +134,11 @@ class Store:
         self._heard: dict[str, tuple[dict[str, Any], float]] = {}
 
     def run_folder(self, key: str) -> Path:
-        """The folder of a run."""
+        """Return the folder of a run."""
         return self.folder / "runs" / key
 
     def add(self, request: RunRequest) -> str:
-        """Ask for a run, and for measurements of it; its key. A run that is there already stays as it is."""
+        """Request a run and its measurements, and return its key; an existing run stays unchanged."""
         folder = self.run_folder(key := request.key)
         if not (folder / "request.json").is_file():
             (folder / "metrics").mkdir(parents=True, exist_ok=True)
@@ -154,11 +155,11 @@ class Store:
         return key
 
     def is_complete(self, key: str) -> bool:
-        """Whether a run is done and all that was asked for is measured."""
+        """Return whether a run is done and all requested metrics are measured."""
         return state_of(self.run_folder(key)) == "done" and not missing_metrics(self.run_folder(key))
 
     def share_done(self, key: str) -> float:
-        """The share of a run that is done: of its steps while it is made, and 1 where it is complete."""
+        """Return the fraction of a run that is done, by steps; 1 only if it is complete."""
         if self.is_complete(key):
             return 1.0
         folder = self.run_folder(key)
@@ -166,27 +167,27 @@ class Store:
         return float(min(0.99, beat.get("step", 0) / max(1, beat.get("steps", 1))))
 
     def result(self, request: RunRequest) -> RunResult | None:
-        """The result of a run; None while it is not complete."""
+        """Return the results of a run; None until it is complete."""
         folder = self.run_folder(request.key)
         names = [fingerprint(metric) for metric in request.metrics]
         if state_of(folder) != "done" or not all((folder / "measured" / f"{name}.json").is_file() for name in names):
             return None
         about = read_json(folder / "state.done")
         measured = {name: read_json(folder / "measured" / f"{name}.json") for name in names}
-        values = {name: _value(one) for name, one in measured.items()}
+        values = {name: _value(value) for name, value in measured.items()}
         last = about["validation_loss"]
         return RunResult(
             values, about["has_diverged"] or not all(map(math.isfinite, values.values())), about,
             [(step, loss) for step, loss in about["validation"]], math.inf if last is None else last,
             about["validation_accuracy"], folder,
-            {name: (one["correct"], one["answers"]) for name, one in measured.items() if "answers" in one},
-            about.get("train_loss"), next((one.get("loss") for one in measured.values()), None),
+            {name: (value["correct"], value["answers"]) for name, value in measured.items() if "answers" in value},
+            about.get("train_loss"), next((value.get("loss") for value in measured.values()), None),
         )  # fmt: skip
 
     def seconds_of_silence(self, key: str) -> float:
-        """How long this process has seen no other heartbeat of a run, by its own clock, which never goes backwards.
+        """Return the seconds since this process last saw a run's heartbeat change, by its own monotonic clock.
 
-        The times of files are those of another machine's clock, or of one that was set meanwhile.
+        File times are not used, since they may come from another machine's clock.
         """
         about, now = heartbeat(self.run_folder(key)), time.monotonic()
         before, since = self._heard.get(key, ({}, now))
@@ -196,26 +197,26 @@ class Store:
         return now - since
 
     def failure(self, key: str) -> str:
-        """Why a run failed; empty where it has not."""
+        """Return why a run failed; empty if it has not."""
         folder = self.run_folder(key)
         return str(read_json(folder / "state.failed").get("error", "")) if state_of(folder) == "failed" else ""
 
 
 def _value(measured: dict[str, Any]) -> float:
-    """What was measured; the worst there is where that is not a number."""
+    """Return the measured value; the worst infinity if it is not a number."""
     worst = -math.inf if measured["metric"].get("better") == "higher" else math.inf
     return worst if measured["value"] is None else float(measured["value"])
 
 
 def state_of(folder: Path) -> str | None:
-    """pending, running, done or failed; None where nobody has asked for this run."""
+    """Return pending, running, done or failed; None if the run was never requested."""
     return next((state for state in STATES if (folder / f"state.{state}").exists()), None)
 
 
 def set_state(folder: Path, state: str, about: dict[str, Any] | None = None) -> None:
-    """Give a run another state, with what is known of it; for whoever holds its lock.
+    """Set the state of a run and its record; only the holder of its lock may call this.
 
-    The new contents are written first, to a name that no one reads, and then take the state's name in one step.
+    The record is written to a temporary file and renamed, so that readers never see a partial file.
     """
     before = state_of(folder)
     if about is not None:
@@ -227,35 +228,34 @@ def set_state(folder: Path, state: str, about: dict[str, Any] | None = None) -> 
 
 
 def missing_metrics(folder: Path) -> list[Path]:
-    """The measurements that were asked for and are not there."""
+    """Return the files of requested metrics that are not measured."""
     return [
         file for file in sorted((folder / "metrics").glob("*.json")) if not (folder / "measured" / file.name).is_file()
     ]
 
 
 def heartbeat(folder: Path) -> dict[str, Any]:
-    """Who makes a run, how far it is, and how often that was said; empty where nobody does."""
+    """Return the last heartbeat: host, process, progress and count; empty if there is none."""
     with suppress(OSError, ValueError):
         return dict(json.loads((folder / "heartbeat").read_text()))
     return {}
 
 
 def seconds_since_beat(folder: Path) -> int:
-    """Age of a heartbeat for a reader: as right as the clocks of this machine and of the file system are equal."""
+    """Return the age of a heartbeat, as accurate as the clocks of this machine and the file system agree."""
     with suppress(OSError):
         return max(0, round(time.time() - (folder / "heartbeat").stat().st_mtime))
     return 0
 
 
 class Heartbeat:
-    """Says every few seconds, while a run is made, who makes it and how far it is; trained or measured alike.
+    """Context manager that writes a heartbeat every few seconds while a run is trained or measured.
 
     Args:
-        folder: of the run.
         seconds: between two beats.
 
     Attributes:
-        step: that the run has reached.
+        step: current training step.
         steps: of the whole run.
     """
 
@@ -276,7 +276,7 @@ class Heartbeat:
 
     def _beat_on(self) -> None:
         while not self._ended.wait(self.seconds):
-            with suppress(OSError):  # a disk that is full for a moment; the run itself meets one that stays so
+            with suppress(OSError):  # tolerate a temporarily full disk; a permanent one stops the run itself
                 self._beat()
 
     def _beat(self) -> None:

@@ -1,4 +1,4 @@
-"""A whole study: what it will cost, its runs, and its outcome as plain data."""
+"""A whole study: its plan, its runs, and its outcome as plain data."""
 
 import statistics
 import time
@@ -33,19 +33,16 @@ NEEDS_CALIBRATION = (
     "no verdicts will be given: this machine has not shown what it can tell apart; "
     "run `archetype compare calibrate` before or after, once"
 )
-USUAL_DEVIATION = 0.01  # of paired differences, as a share of the mean: for plans before a calibration
+USUAL_DEVIATION = 0.01  # assumed deviation of paired differences relative to the mean, before a calibration
 
 
 class Study:
-    """An experiment in one mode.
+    """Experiment in one mode.
 
     Args:
-        experiment: from a file.
         mode: quick, full, extended or gpu.
-        data_folder: of the corpora.
-        store: of the runs.
-        exact: whether to run nothing; where runs are missing, trained parts say that they were not run.
-        began: the time from which its commands count (absent: now).
+        exact: make no runs; if any is missing, all trained parts are reported as not run.
+        began: time from which this command's time is counted (default: now).
     """
 
     def __init__(
@@ -53,7 +50,7 @@ class Study:
         began: Spent | None = None,
     ) -> None:  # fmt: skip
         self.began, self._has_run = began or clock_with_workers(), False
-        scipy_package("special")  # it is needed at the end: whoever lacks it learns so before the first run
+        scipy_package("special")  # needed only at the end; fail before the first run if it is missing
         self.experiment, self.mode, self.store = experiment, mode, store
         self.parts = experiment.parts
         for part in self.parts:
@@ -69,18 +66,18 @@ class Study:
                     self.trained[part.id] = TrainedStudy(part, mode, data_folder, store, experiment.split)
                 elif isinstance(part, ScalingLawPart):
                     self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store, experiment.split)
-        except DataError:  # a corpus is missing, without which nothing was run
+        except DataError:  # without its corpus no run can exist
             if not exact:
                 raise
             self.trained, self.laws = {}, {}
         if exact and self.needed():
-            self.trained, self.laws = {}, {}  # all or none, for Holm's correction is over all parts
+            self.trained, self.laws = {}, {}  # all or none, since Holm's correction covers all parts
         if experiment.is_calibration:
             check_is_calibration(experiment)
 
     @property
     def without_verdict(self) -> str:
-        """Why the trained parts get no verdict whatever their runs say; empty where they may get one."""
+        """Why trained parts cannot get a verdict in this mode; empty if they can."""
         if self.mode == "quick" or self.experiment.is_calibration or not (self.trained or self.laws):
             return ""
         calibration = read_calibration(self.store)
@@ -88,34 +85,35 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Of the record of its times."""
+        """Name under which the study's times are recorded."""
         return f"{self.experiment.hash}-{self.mode}"
 
     @property
     def studies(self) -> dict[str, TrainedStudy | ScalingLawStudy]:
-        """The parts that are run."""
+        """Parts that need runs."""
         return {**self.trained, **self.laws}
 
     def promise(self, time_of: Probes, workers: int) -> dict[str, Any]:
-        """Return the time of all runs on the CPU, as `times.promised` gives it."""
-        planned = [one for study in self.studies.values() if study.device == "cpu" for one in study.planned_runs()]
+        """Return the expected time of all runs on the CPU; see `times.promised`."""
+        planned = [run for study in self.studies.values() if study.device == "cpu" for run in study.planned_runs()]
         return promised(planned, time_of, workers, lambda: clock() - Spent(0.0, self.began.busy))
 
     def plan(self, workers: int = 1) -> dict[str, Any]:
-        """Return runs, tokens, time by measured parts of a run, matched quantities, and what the pairs can see.
+        """Return runs, tokens, expected time, matched quantities and the detectable effect.
 
-        Minutes are null where the runs are on a GPU. The time is kept, and a report shows it beside what was taken.
+        Minutes are null for runs on a GPU. The expected time is recorded and shown in the report next to the actual
+        time.
 
         Args:
-            workers: processes at once.
+            workers: parallel processes.
         """
         calibration, parts = read_calibration(self.store), {}
         deviation = calibration["deviation"] if calibration else USUAL_DEVIATION
         time_of = Probes(self.store, time_of_run)
         for name, study in self.trained.items():
             is_timed = study.device == "cpu"
-            planned = [(one, time_of(one.arm)) for one in study.planned_runs() if is_timed]
-            seconds = {one.request.key: time.of(one.arm.recipe, not one.is_trial) for one, time in planned}
+            planned = [(run, time_of(run.arm)) for run in study.planned_runs() if is_timed]
+            seconds = {run.request.key: time.of(run.arm.recipe, not run.is_trial) for run, time in planned}
             parts[name] = study.count() | {
                 "minutes": sum(seconds.values()) / 60 if is_timed else None,
                 "arms": {arm.name: quantities(arm) | {"solved": arm.solved} for arm in study.arms.values()},
@@ -135,16 +133,15 @@ class Study:
         }  # fmt: skip
 
     def _calibration_promise(self, time_of: Probes, workers: int) -> dict[str, Any]:
-        """Return the time of the calibration that this machine lacks."""
         calibration = Study(read_experiment(calibration_file()), "full", self.store.folder, self.store)
         return calibration.promise(time_of, workers)
 
     def needed(self) -> list[RunRequest]:
-        """The runs that all parts need now."""
+        """Return the runs that all parts need next."""
         return [request for study in self.studies.values() for request in study.needed()]
 
     def run(self, engine: Engine, say: Say = lambda line: None, progress: Progress = lambda done, total: None) -> None:
-        """Make all runs that are not there yet: trials, what extends them, then the pairs."""
+        """Make all missing runs: trials, extensions of their grids, then pairs."""
         self._has_run = bool(self.needed())
         try:
             make_needed(self.needed, self.store, engine, say, progress)
@@ -153,13 +150,13 @@ class Study:
             raise
 
     def _keep_command(self) -> None:
-        """Record once what this command has taken, where it made runs."""
+        """Record the time of this command once, if it made runs."""
         if self._has_run:
             keep_command(self.store, self.name, clock_with_workers() - self.began)
         self._has_run = False
 
     def status(self) -> dict[str, Any]:
-        """How many trials and pairs of each part are done; runs of the present stage by state; those being made."""
+        """Return finished trials and pairs of each part, the current stage's runs by state, and the running ones."""
         keys = list(dict.fromkeys(request.key for request in self.needed()))
         states = [state_of(self.store.run_folder(key)) or "not asked for" for key in keys]
         running = {
@@ -174,7 +171,7 @@ class Study:
         }  # fmt: skip
 
     def outcome(self) -> dict[str, Any]:
-        """Everything that a report shows, as plain data; the runs must be there.
+        """Return everything that a report shows as plain data; all runs must be done.
 
         docs/guide/studies.md describes it.
         """
@@ -210,7 +207,7 @@ class Study:
             write_calibration(self.store, experiment, {part["id"]: part["verdict"] for part in parts}, share)
         self._keep_command()
         requests = [study.requests() for study in self.studies.values()]
-        trials, pairs = ([one for kinds in requests for one in kinds[number]] for number in (0, 1))
+        trials, pairs = ([run for kinds in requests for run in kinds[number]] for number in (0, 1))
         return {
             "version": 1, "claim": experiment.claim, "title": experiment.title, "sentence": experiment.sentence,
             "headline": experiment.headline, "mode": self.mode, "hash": experiment.hash, "code": CODE,
@@ -221,7 +218,6 @@ class Study:
 
 
 def _not_run(part: TrainedPart | ScalingLawPart, claim: int | None) -> dict[str, Any]:
-    """A part that was left out."""
     command = f"archetype compare claim {claim}" if claim else "archetype compare run"
     return {
         "id": part.id, "type": part.type, "says": part.says, "verdict": NOT_RUN, "is_supported": False,
@@ -233,7 +229,7 @@ def check_type(part: CheckPart) -> None:
     """Refuse a part whose type is not that of its check.
 
     Raises:
-        SpecError: names both, or there is no such check.
+        SpecError: names both types, or the check does not exist.
     """
     if (kind := find(part.check).kind) != part.type:
         cause = f"{part.type} is not what {part.check} is"
@@ -241,7 +237,6 @@ def check_type(part: CheckPart) -> None:
 
 
 def _checked(part: CheckPart, quick: bool) -> dict[str, Any]:
-    """The outcome of a part that needs no training."""
     started = time.perf_counter()
     with one_thread():
         result = run(part.check, quick=quick)

@@ -1,4 +1,4 @@
-"""Many runs, on this machine by several processes, on a Ray cluster, or as Slurm jobs: the same keys and answers."""
+"""Make many runs: with processes on this machine, on a Ray cluster, or as Slurm jobs."""
 
 import math
 import os
@@ -19,28 +19,28 @@ from archetype.studies.store import RunRequest, Store, set_state, state_of
 from archetype.training.stop_signal import stop_on_signal
 
 SECONDS_BETWEEN_LOOKS = 0.2
-SECONDS_BETWEEN_COUNTS = 1.0  # of what is done, which reads a file of every run
-STOPPED = 3  # how a worker ends that was asked to
-Progress = Callable[[float, int], None]  # runs that are done, with shares of those being made, and how many there are
+SECONDS_BETWEEN_COUNTS = 1.0  # between progress updates, which read a file per run
+STOPPED = 3  # exit status of a worker that was asked to stop
+Progress = Callable[[float, int], None]  # (runs done, including fractions; total)
 Say = Callable[[str], None]
 
 
 class Engine:
-    """Where runs are made.
+    """Base class of execution engines.
 
     Args:
-        workers: how many at once.
+        workers: parallel processes or jobs.
     """
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
 
     def run(self, store: Store, keys: Sequence[str], progress: Progress = lambda done, total: None) -> None:
-        """Make all runs that are not complete, in this order as far as there is room.
+        """Make all runs that are not complete, starting them in the given order.
 
         Raises:
-            DataError: some of them failed; names the first.
-            Stopped: a signal came; what was begun can be taken up.
+            DataError: some runs failed; names the first.
+            Stopped: a signal arrived; unfinished runs can be resumed.
         """
         keys = list(dict.fromkeys(keys))
         for key in keys:
@@ -66,17 +66,15 @@ class Engine:
         """Make runs until each is complete or has failed.
 
         Args:
-            store: of all runs.
-            keys: of those that are left.
-            look: to be called now and then.
+            look: must be called regularly.
         """
 
 
 class Here(Engine):
-    """The machine itself: this process alone, or so many others of one thread each."""
+    """Run in this process, or in several single-threaded worker processes on this machine."""
 
     def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
-        """A worker that is killed is started again."""
+        """Restart a worker that is killed."""
         if self.workers == 1:
             work_through(store, keys, look)
             return
@@ -99,20 +97,20 @@ class Here(Engine):
             finally:
                 for process in started:
                     if process.poll() is None:
-                        process.send_signal(signal.SIGTERM)  # which saves what it trains
+                        process.send_signal(signal.SIGTERM)  # the worker saves its run
                 for process in started:
                     process.wait()
 
 
 class OnRay(Engine):
-    """A Ray cluster: one task for each run, which Ray starts again where its worker ends."""
+    """Ray cluster: one task per run, restarted by Ray if its worker ends."""
 
     def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
-        """The store must lie where all machines of the cluster see it."""
+        """Requires a store that all machines of the cluster can access."""
         ray = _package("ray", "ray")
         if not ray.is_initialized():
             ray.init(num_cpus=self.workers, include_dashboard=False, log_to_driver=False)
-        # a task's process may be ended at any moment: what it has saved is where the next one goes on
+        # a task may be killed at any moment and resumes from its last checkpoint
         task = ray.remote(num_cpus=1, max_retries=-1, retry_exceptions=True)(_make_one)
         waiting = [task.remote(str(store.folder), key) for key in keys]
         while waiting:
@@ -122,12 +120,11 @@ class OnRay(Engine):
 
 
 class OnSlurm(Engine):
-    """Slurm, through submitit: an array of jobs, one for each run, of which so many run at once.
+    """Slurm through submitit: an array of jobs, one per run.
 
     Args:
-        workers: jobs at once.
-        folder: of the jobs' logs (absent: `slurm` in the store).
-        cluster: slurm, or local for jobs that are processes here.
+        workers: jobs that run at the same time.
+        cluster: slurm, or local for processes on this machine.
         options: of Slurm, such as partition and timeout_min.
     """
 
@@ -136,7 +133,7 @@ class OnSlurm(Engine):
         self.cluster, self.options = cluster, {"timeout_min": 60} | options
 
     def make(self, store: Store, keys: list[str], look: Callable[[], None]) -> None:
-        """The store must lie where all nodes see it."""
+        """Requires a store that all nodes can access."""
         submitit = _package("submitit", "slurm")
         executor = submitit.AutoExecutor(folder=store.folder / "slurm", cluster=self.cluster)
         executor.update_parameters(cpus_per_task=1, **self.options)
@@ -148,15 +145,15 @@ class OnSlurm(Engine):
                 look()
                 time.sleep(SECONDS_BETWEEN_LOOKS)
             errors = [error for job in jobs if (error := job.exception()) is not None]
-            if len(errors) == len(jobs) and "Stopped" not in str(errors[0]):  # jobs that were stopped go on
+            if len(errors) == len(jobs) and "Stopped" not in str(errors[0]):  # stopped jobs are submitted again
                 raise DataError("--engine", f"every job failed, the first: {one_line(str(errors[0]), 160)}")
 
 
 def engine(name: str, workers: int) -> Engine:
-    """The engine of that name.
+    """Return an engine by name.
 
     Raises:
-        SpecError: there is none, or a number of workers is not possible.
+        SpecError: the name is unknown, or the number of workers is below 1.
     """
     engines: dict[str, type[Engine]] = {"here": Here, "ray": OnRay, "slurm": OnSlurm}
     if name not in engines:
@@ -169,14 +166,13 @@ def engine(name: str, workers: int) -> Engine:
 def make_needed(
     needed: Callable[[], list[RunRequest]], store: Store, engine: Engine, say: Say, progress: Progress
 ) -> None:
-    """Make the runs that a study needs, stage by stage, until it needs none.
+    """Make the runs that a study needs, stage by stage.
 
     Args:
-        needed: the runs of the present stage that are not there.
-        store: of all runs.
-        engine: where they are made.
-        say: gets a line before each stage.
-        progress: gets how many runs of a stage are complete, and how many there are.
+        needed: returns the missing runs of the current stage.
+        engine: that makes the runs.
+        say: called with a line before each stage.
+        progress: called with the runs done and their total.
     """
     while requests := needed():
         keys = [store.add(request) for request in requests]
@@ -185,20 +181,18 @@ def make_needed(
 
 
 def _left(store: Store, keys: Sequence[str]) -> list[str]:
-    """The runs that are neither complete nor failed."""
     return [key for key in keys if not store.is_complete(key) and not store.failure(key)]
 
 
 def work_through(
     store: Store, keys: Sequence[str], look: Callable[[], None] = lambda: None, parent: int | None = None
 ) -> None:
-    """Make runs one by one until none is left; those that others make are waited for, and taken over if they stop.
+    """Make runs one by one; wait for runs made elsewhere, and take them over if they are abandoned.
 
     Args:
-        store: of all runs.
-        keys: of the runs, in the order in which they are made.
-        look: is called after each, and after each of their steps.
-        parent: the process whose end also ends this one (absent: none).
+        keys: of the runs, in order.
+        look: called after each run and each step.
+        parent: process id; this process stops when that one ends (default: never).
     """
     while True:
         for key in keys:
@@ -219,13 +213,12 @@ def _start_worker(store: Store, keys: Path) -> "subprocess.Popen[bytes]":
 
 
 def _extensions() -> list[str]:
-    """Files of parts from outside that this process has loaded: workers need them too."""
     modules = [module for name, module in sys.modules.items() if name.startswith("archetype_extension_")]
     return [file for module in modules if (file := getattr(module, "__file__", None))]
 
 
 def _make_one(folder: str, key: str) -> None:
-    """One run in a process of a cluster, once nobody else makes it; asked to stop, it fails and is started again."""
+    """Make one run in a cluster job; if it is stopped, it fails and is restarted."""
     work_through(Store(Path(folder)), [key])
 
 

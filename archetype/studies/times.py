@@ -1,4 +1,4 @@
-"""The time that a plan promises, and beside it the time that was taken: by stage, on the clock and of processors."""
+"""Expected and actual time of a study, by stage, as wall-clock and CPU time."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,12 +18,10 @@ TRIALS, PAIRS, REST, ALL = "trials", "pairs", "start-up and report", "all"
 
 
 class PlannedRun(NamedTuple):
-    """A run that a plan counts.
+    """Run counted in a plan.
 
     Args:
-        arm: whose run it is.
-        request: for it.
-        is_trial: whether it chooses a value of a grid; its test is not measured.
+        is_trial: whether it belongs to tuning; trials skip the test.
     """
 
     arm: Arm
@@ -32,15 +30,14 @@ class PlannedRun(NamedTuple):
 
 
 class Probes:
-    """The time of a run of each arm, measured once for arms that are alike.
+    """Measured run times, shared by arms that are alike.
 
     Args:
-        store: of their data.
-        time_of_run: measures one.
+        time_of_run: measures one run.
 
     Attributes:
-        busy: seconds that all measurements took.
-        first: by which the first run of a process takes longer: packages that are first needed by it.
+        busy: seconds spent on measuring.
+        first: extra seconds of a process's first run, such as imports.
     """
 
     def __init__(self, store: Store, time_of_run: Callable[[Arm, Store], RunTime]) -> None:
@@ -49,42 +46,42 @@ class Probes:
         self._measured: dict[str, RunTime] = {}
 
     def __call__(self, arm: Arm) -> RunTime:
-        """Return the time of a run of an arm."""
+        """Return the time of a run of an arm, measuring it at first use."""
         recipe = arm.recipe.replace(seed=0, steps=1).dump(full=True)
         key = f"{fingerprint(arm.spec)} {recipe} {fingerprint(arm.metric)} {arm.data.sha256}"
         if key not in self._measured:
             before = [] if self._measured else [self.time_of_run(arm, self.store)]
             measured = self._measured[key] = self.time_of_run(arm, self.store)
-            self.busy += sum(one.probe for one in (*before, measured))
-            self.first += sum(max(0.0, one.probe - measured.probe) for one in before)
+            self.busy += sum(run_time.probe for run_time in (*before, measured))
+            self.first += sum(max(0.0, run_time.probe - measured.probe) for run_time in before)
         return self._measured[key]
 
 
 def promised(planned: Iterable[PlannedRun], time_of: Probes, workers: int, now: Callable[[], Spent] = clock
              ) -> dict[str, Any]:  # fmt: skip
-    """Return the time of all runs by stage and by what it is spent on, each run counted once.
+    """Return the expected time by stage and by phase, counting each run once.
 
     Args:
-        planned: the runs of all parts.
-        time_of: the time of a run of an arm.
-        workers: processes at once.
-        now: the time of this process, whose start and whose reading of data every other process repeats.
+        planned: runs of all parts.
+        time_of: returns the time of a run.
+        workers: parallel processes.
+        now: returns the time of this process; its start-up and reading of data is repeated in every worker.
     """
-    runs = {(one.request.key, one.is_trial): one for one in planned}.values()
-    timed = [(one, time_of(one.arm)) for one in runs]
+    runs = {(run.request.key, run.is_trial): run for run in planned}.values()
+    timed = [(run, time_of(run.arm)) for run in runs]
     start_up = max(0.0, now().busy - time_of.busy)
     stages, spent = dict[str, dict[str, float]](), dict[str, float]()
     processes, firsts, load = 1, 0.0, max((time.load for _, time in timed), default=1.0)
     for name, is_trial in ((TRIALS, True), (PAIRS, False)):
-        of_stage = [(one, time) for one, time in timed if one.is_trial == is_trial]
+        of_stage = [(run, time) for run, time in timed if run.is_trial == is_trial]
         at_once = max(1, min(workers, num_cores(), len(of_stage)))
         busy = wall = 0.0
-        for one, time in of_stage:
-            for part, seconds in time.parts(one.arm.recipe, not is_trial).items():
+        for run, time in of_stage:
+            for part, seconds in time.parts(run.arm.recipe, not is_trial).items():
                 spent[part] = spent.get(part, 0.0) + seconds
                 busy, wall = busy + seconds, wall + seconds * time.load / at_once
         if of_stage:
-            new = at_once if workers > 1 else int(not stages)  # processes whose first run this stage has
+            new = at_once if workers > 1 else int(not stages)  # processes that make their first run in this stage
             firsts, processes = firsts + new * time_of.first, processes + new * (workers > 1)
             busy, wall = busy + new * time_of.first, wall + bool(new) * time_of.first * load
             stages[name] = {"runs": len(of_stage), "busy": busy, "wall": wall}
@@ -94,12 +91,12 @@ def promised(planned: Iterable[PlannedRun], time_of: Probes, workers: int, now: 
 
 
 def total(stages: Mapping[str, Mapping[str, float]], kind: str) -> float:
-    """Return the sum over all stages of their wall or busy seconds."""
+    """Return the sum of wall or busy seconds over all stages."""
     return sum(stage[kind] for stage in stages.values())
 
 
 def promise_text(promise: Mapping[str, Any]) -> str:
-    """Return a promise in one line: what it is made of, then the time on the clock."""
+    """Return the expected time in one line, by phase and as wall-clock time."""
     stages, workers = promise["stages"], promise["workers"]
     made_of = ", ".join(f"{name} {_text(seconds)}" for name, seconds in promise["parts"].items() if seconds)
     return (
@@ -109,34 +106,32 @@ def promise_text(promise: Mapping[str, Any]) -> str:
 
 
 def keep_promise(store: Store, name: str, promise: Mapping[str, Any]) -> None:
-    """Keep a promise for the report.
+    """Record the expected time for the report.
 
     Args:
-        store: of the runs.
-        name: of the study.
-        promise: in place of an earlier one.
+        promise: replaces an earlier one.
     """
     _change(store, name, {"promised": promise})
 
 
 def keep_command(store: Store, name: str, spent: Spent) -> None:
-    """Add what a command that made runs has taken, with all processes that it started."""
+    """Add the time of a command that made runs, including its child processes."""
     commands = _read(store, name).get("commands", [])
     _change(store, name, {"commands": [*commands, spent.dump()]})
 
 
 def times(store: Store, name: str, trials: Sequence[RunRequest], pairs: Sequence[RunRequest]) -> dict[str, Any]:
-    """Return what was promised and what was taken, by stage.
+    """Return expected and actual time by stage.
 
     Args:
-        store: of the runs, which are there.
+        store: of the finished runs.
         name: of the study.
-        trials: requests for them.
-        pairs: requests for these.
+        trials: requests of the trials.
+        pairs: requests of the pairs.
 
     Returns:
-        Of each stage `runs`, `promised` and `taken`, the last two with `wall` and `busy` seconds; null where nothing
-        was promised, or a run is older than this record. The wall time of runs at once is counted for each of them.
+        `runs`, `promised` and `taken` of each stage, the last two with `wall` and `busy` seconds; null if no expected
+            time was recorded, or a run is older than this record. Wall time of parallel runs is summed.
     """
     recorded = _read(store, name)
     promise = recorded.get("promised", {}).get("stages", {})
@@ -144,12 +139,12 @@ def times(store: Store, name: str, trials: Sequence[RunRequest], pairs: Sequence
     for stage, requests in ((TRIALS, trials), (PAIRS, pairs)):
         if keys := dict.fromkeys(request.key for request in requests):
             stages[stage] = {"runs": len(keys), "promised": _promise_of(promise, stage), "taken": _taken(store, keys)}
-    commands = [Spent(**one) for one in recorded.get("commands", [])]
+    commands = [Spent(**command) for command in recorded.get("commands", [])]
     taken = [Spent(**stage["taken"]) for stage in stages.values() if stage["taken"]]
     if commands and len(taken) == len(stages):
         everything = sum(commands, Spent())
-        rest = everything.busy - sum(one.busy for one in taken)
-        if rest >= 0:  # otherwise runs are of other commands
+        rest = everything.busy - sum(command.busy for command in taken)
+        if rest >= 0:  # negative if other commands made some of the runs
             stages[REST] = {"runs": 0, "promised": _promise_of(promise, REST), "taken": {"wall": None, "busy": rest}}
             whole = {kind: total(promise, kind) for kind in ("wall", "busy")} if promise else None
             runs = sum(stage["runs"] for stage in stages.values())
@@ -158,7 +153,7 @@ def times(store: Store, name: str, trials: Sequence[RunRequest], pairs: Sequence
 
 
 def times_table(stages: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] | None:
-    """Return headings and rows of minutes, promised beside taken; None where no stage has a record."""
+    """Return headings and rows in minutes, expected next to actual; None if no stage has a record."""
     if not any(stage["taken"] for stage in stages.values()):
         return None
     rows = [
@@ -170,7 +165,7 @@ def times_table(stages: Mapping[str, Any]) -> tuple[list[str], list[list[str]]] 
 
 
 def times_text(stages: Mapping[str, Any]) -> str:
-    """Return the table for a terminal; empty where no stage has a record."""
+    """Return the table for a terminal; empty if no stage has a record."""
     table = times_table(stages)
     return str(Table(*table)) if table else ""
 
@@ -189,7 +184,7 @@ def _promise_of(promise: Mapping[str, Any], stage: str) -> dict[str, float] | No
 
 
 def _taken(store: Store, keys: Iterable[str]) -> dict[str, float] | None:
-    """Return what all runs of these keys have taken; None where one has no record."""
+    """Return the time that all these runs took; None if one has no record."""
     taken = Spent()
     for key in keys:
         folder = store.run_folder(key)

@@ -1,4 +1,4 @@
-"""Two ways of the same work, timed side by side; refused where the machine is busy with something else."""
+"""Time two implementations side by side; refuse to do so on a busy machine."""
 
 import os
 import time
@@ -11,22 +11,22 @@ import torch
 from archetype.errors import ArchetypeError
 from archetype.studies.fit import bootstrap, median
 
-MAX_OTHER_LOAD = 0.3  # processors that others may keep busy
+MAX_OTHER_LOAD = 0.3  # CPU cores that other processes may use
 ROUNDS = 15
 STAT = Path("/proc/stat")
 
 
 class Busy(ArchetypeError):
-    """The machine is busy with other work, and a time would say little."""
+    """The machine is busy with other work, so that a timing would mean little."""
 
 
 class Ratio(NamedTuple):
-    """How the time of one way compares to the time of the other.
+    """Ratio of the times of two implementations.
 
     Args:
-        median: of the ratios of all rounds.
-        low: end of its interval at 95 %.
-        high: the other end.
+        median: over rounds.
+        low: lower end of its 95 % interval.
+        high: upper end of its 95 % interval.
     """
 
     median: float
@@ -35,10 +35,10 @@ class Ratio(NamedTuple):
 
 
 def refuse_if_busy() -> None:
-    """Raise where others keep more of this machine busy than a measurement bears.
+    """Raise an error if other processes use too much of this machine.
 
     Raises:
-        Busy: says how much.
+        Busy: gives the load.
     """
     load = other_load()
     if load > MAX_OTHER_LOAD:
@@ -47,7 +47,7 @@ def refuse_if_busy() -> None:
 
 
 def other_load(seconds: float = 1.0) -> float:
-    """How many processors others keep busy; where the system does not say, the load of the last minute."""
+    """Return the CPU cores used by other processes; the load average if /proc/stat does not exist."""
     if not STAT.exists():
         return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     before, own, started = _busy_seconds(), time.process_time(), time.perf_counter()
@@ -57,18 +57,16 @@ def other_load(seconds: float = 1.0) -> float:
 
 
 def _busy_seconds() -> float:
-    """Seconds that all processors together have worked; user, nice, system, and interrupts, not idle or waiting."""
+    """Return CPU seconds of all cores: user, nice, system and interrupts, without idle and I/O wait."""
     user, nice, system, _, _, irq, softirq, steal, *_ = map(int, STAT.read_text().split("\n", 1)[0].split()[1:])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def compare(first: Callable[[], object], second: Callable[[], object], rounds: int = ROUNDS) -> Ratio:
-    """The time of `first` over that of `second`: ABBA in every round, after one that warms up.
+    """Return the time of `first` relative to `second`, run as ABBA in every round after one warm-up round.
 
     Args:
-        first: one way.
-        second: the other.
-        rounds: that count.
+        rounds: number of counted rounds.
     """
     ratios = []
     for number in range(rounds + 1):
@@ -80,7 +78,7 @@ def compare(first: Callable[[], object], second: Callable[[], object], rounds: i
 
 
 def times_in_turn(ways: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[float]]:
-    """The times of several ways, a list of rounds each; forwards and backwards in turn, after one that warms up."""
+    """Return the times of several functions, a list of rounds each, in alternating order after one warm-up round."""
     times: list[list[float]] = [[] for _ in ways]
     for number in range(rounds + 1):
         order = range(len(ways)) if number % 2 else range(len(ways) - 1, -1, -1)
@@ -92,7 +90,7 @@ def times_in_turn(ways: Sequence[Callable[[], object]], rounds: int = ROUNDS) ->
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long one call takes."""
+    """Return the wall-clock time of one call."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""A part that is trained: which runs it needs next, and what they show once they are there."""
+"""A trained part: the runs it needs next, and their comparison once they are done."""
 
 import itertools
 import math
@@ -20,21 +20,21 @@ from archetype.studies.store import RunRequest, RunResult, Store
 from archetype.studies.times import PlannedRun
 from archetype.studies.trials import Point, Trials, best, edges, extend
 
-FEW_SEEDS = 4  # of further corpora and sizes
-NEAR_BASELINE = 0.1  # nats: a run that ends so near to a guess has failed to learn
+FEW_SEEDS = 4  # for further corpora and sizes
+NEAR_BASELINE = 0.1  # nats; a run whose loss is this close to guessing has failed to learn
 
 
 @dataclass
 class Comparison:
-    """The values of all arms on one corpus and one size, seed by seed.
+    """Values of all arms on one corpus and size.
 
     Attributes:
-        name: of the corpus, and of the size where it is another.
-        data_sha256: of what is learned from and measured.
-        arms: as they were run.
+        name: of the corpus, and of the size if it is not the first.
+        data_sha256: of training and test data.
+        arms: by name, as they were run.
         seeds: of the runs.
-        values: of each arm, seed by seed.
-        results: of each arm.
+        values: by arm and seed.
+        results: by arm and seed.
     """
 
     name: str
@@ -45,23 +45,20 @@ class Comparison:
     results: dict[str, list[RunResult]]
 
     def all_results(self) -> list[RunResult]:
-        """The results of all arms."""
+        """Return the results of all arms."""
         return [result for many in self.results.values() for result in many]
 
 
 class TrainedStudy:
-    """One trained part in one mode.
+    """Trained part in one mode.
 
     Args:
-        part: of an experiment file.
-        mode: what is spent.
         mode_name: quick, full, extended or gpu.
         data_folder: of the corpora.
-        store: of the runs.
-        split: the parts of a text that are held out.
+        split: parts of a text that are held out.
 
     Raises:
-        ArchetypeError: an arm is not possible or cannot be matched, or a corpus is missing.
+        ArchetypeError: an arm is invalid or cannot be matched, or a corpus is missing.
     """
 
     def __init__(
@@ -92,7 +89,7 @@ class TrainedStudy:
         return {arm.name: arm for arm in arms}
 
     def needed(self) -> list[RunRequest]:
-        """The runs that are needed now: first trials, then pairs, on all corpora and sizes; none at the end."""
+        """Return the missing runs of the next stage: trials, then pairs on all corpora and sizes."""
         trials, requests = self.trials()
         if missing := self._missing(requests):
             return missing
@@ -103,22 +100,22 @@ class TrainedStudy:
         return [request for request in requests if self.store.result(request) is None]
 
     def stages(self) -> dict[str, tuple[int, int]]:
-        """Of trials and pairs how many are done, and how many there are if no grid is extended further."""
+        """Return (done, total) of trials and pairs, if no grid is extended further."""
         trials, requests = self.trials()
         missing = self._missing(requests)
-        pairs = [] if missing else [one for group in self._groups(trials) for one in self._pairs(*group[1:])]
+        pairs = [] if missing else [request for group in self._groups(trials) for request in self._pairs(*group[1:])]
         stages = {"trials": (len(requests) - len(missing), len(requests))} if requests else {}
         return stages | {"pairs": (len(pairs) - len(self._missing(pairs)), len(pairs) or self.count()["pairs"])}
 
     def count(self) -> dict[str, int]:
-        """Runs and tokens if no grid is extended: trials and pairs."""
+        """Return the number of trials, pairs, runs and tokens, if no grid is extended."""
         planned = self.planned_runs()
-        trials, runs = sum(one.is_trial for one in planned), len({(one.request.key, one.is_trial) for one in planned})
+        trials, runs = sum(run.is_trial for run in planned), len({(run.request.key, run.is_trial) for run in planned})
         tokens = runs * next(iter(self.arms.values())).tokens
         return {"trials": trials, "pairs": len(planned) - trials, "runs": runs, "tokens": tokens}
 
     def planned_runs(self) -> list[PlannedRun]:
-        """Return every run on every corpus and size if no grid is extended; of pairs those of arms as yet untuned."""
+        """Return every run on every corpus and size, if no grid is extended; pairs use untuned arms."""
         groups = [(arms, FEW_SEEDS) for arms in self._other_arms()]
         pairs = [
             PlannedRun(arm, self._request(arm, seed), False)
@@ -128,7 +125,8 @@ class TrainedStudy:
         ]
         if self.tune is None:
             return pairs
-        same = all(path.startswith("optimizer.") for path in self.tune.grid)  # a rate takes no longer than another
+        # optimizer settings do not change the time
+        same = all(path.startswith("optimizer.") for path in self.tune.grid)
         trials = [
             PlannedRun(arm if same else changed, self._request(changed, seed, is_trial=True), True)
             for point in itertools.product(*self.tune.grid.values())
@@ -139,12 +137,12 @@ class TrainedStudy:
         return trials + pairs
 
     def requests(self) -> tuple[list[RunRequest], list[RunRequest]]:
-        """Return the requests of all trials and of all pairs, which must be there."""
+        """Return the requests of all trials and of all pairs; the trials must be done."""
         trials, requests = self.trials()
         return requests, [request for group in self._groups(trials) for request in self._pairs(*group[1:])]
 
     def _other_arms(self) -> Iterator[dict[str, Arm]]:
-        """The arms on the further corpora, then those of the further sizes, not tuned."""
+        """Yield the untuned arms on the further corpora, then those of the further sizes."""
         for data in self.data[1:]:
             yield self._arms(self.mode.base or self.part.base, data)
         for base in self.mode.sizes:
@@ -165,10 +163,10 @@ class TrainedStudy:
         return RunRequest(recipe, arm.data.sha256, metrics, arm.data.test, self.device)
 
     def trials(self) -> tuple[Trials, list[RunRequest]]:
-        """The trials as far as they are there, and the runs that they take: grids grow for all arms alike."""
+        """Return the finished trials and the requests they need; a grid is extended for all arms alike."""
         if self.tune is None:
             middle = {}
-            if self.part.tune is not None:  # the middle of the grid, untried
+            if self.part.tune is not None:  # use the middle of the grid without trials
                 middle = {path: values[len(values) // 2] for path, values in self.part.tune.grid.items()}
             return Trials(tuple(middle), {}, dict.fromkeys(self.arms, tuple(middle.values())), True), []
         grid = {path: list(values) for path, values in self.tune.grid.items()}
@@ -208,7 +206,7 @@ class TrainedStudy:
         return Trials(paths, losses, {name: best(scores) for name, scores in losses.items()}, True, failed)
 
     def _groups(self, trials: Trials) -> list[tuple[str, dict[str, Arm], tuple[int, ...]]]:
-        """(name, tuned arms, seeds) of the corpus and the size that decide, then of the others."""
+        """Return (name, tuned arms, seeds) of the deciding corpus and size, then of the others."""
         groups = [(self.data[0].name, self.arms, tuple(range(self.num_seeds)))]
         for number, arms in enumerate(self._other_arms(), 1):
             first = next(iter(arms.values()))
@@ -223,25 +221,24 @@ class TrainedStudy:
         return arm.changed(dict(zip(trials.paths, trials.best[arm.name], strict=True))) if trials.paths else arm
 
     def _pairs(self, arms: Mapping[str, Arm], seeds: Sequence[int]) -> list[RunRequest]:
-        """Seed by seed, so that a sweep that stops is balanced."""
+        """Return requests ordered by seed, so that an interrupted sweep is balanced."""
         return [self._request(arm, seed) for seed in seeds for arm in arms.values()]
 
     def comparisons(self) -> tuple[Trials, list[Comparison]]:
-        """The trials, and a comparison on every corpus and size; all runs must be there."""
+        """Return the trials and a comparison on every corpus and size; all runs must be done."""
         trials, _ = self.trials()
         return trials, [self._comparison(*group) for group in self._groups(trials)]
 
     def needed_of_others(self, trials: Trials, known: Container[str] = ()) -> list[RunRequest]:
-        """The runs that are needed beside those of the first corpus; arguments as for `others`."""
+        """Return the missing runs of the further corpora and sizes; arguments as for `others`."""
         groups = [group for group in self._groups(trials)[1:] if group[0] not in known]
         return self._missing([request for _, arms, seeds in groups for request in self._pairs(arms, seeds)])
 
     def others(self, trials: Trials, known: Container[str] = ()) -> list[Comparison]:
-        """The comparisons on every corpus and size but the first; all their runs must be there.
+        """Return the comparisons on every corpus and size but the first; all their runs must be done.
 
         Args:
-            trials: by which the arms are tuned.
-            known: names of comparisons that are not made again.
+            known: names of comparisons to leave out.
         """
         return [self._comparison(*group) for group in self._groups(trials)[1:] if group[0] not in known]
 
@@ -255,7 +252,7 @@ class TrainedStudy:
         return Comparison(name, next(iter(arms.values())).data.sha256, arms, seeds, values, results)
 
     def evidence(self, trials: Trials, comparison: Comparison) -> dict[str, Evidence]:
-        """By the arm that is tested the values that decide, and whether the runs can be trusted."""
+        """Return, for each tested arm, the values that decide and whether the runs can be trusted."""
         control, others = self.part.compared
         arm, seeds = comparison.arms[control], range(len(comparison.seeds))
         bad = sum(learned_nothing(result, arm) for result in comparison.results[control])
@@ -275,11 +272,12 @@ class TrainedStudy:
 
 
 def learned_nothing(result: RunResult, arm: Arm) -> bool:
-    """Whether a run diverged, or ended near a guess."""
+    """Return whether a run diverged or ended near the loss of guessing."""
     return result.has_diverged or is_near_guess(result.validation_loss, arm)
 
 
 def is_near_guess(loss: float, arm: Arm) -> bool:
-    """Whether a validation loss is so near to that of a guess on the same text that nothing follows from it."""
-    guess = arm.data.baseline.get("validation_loss", arm.data.baseline["loss"])  # drawn examples are guessed alike
+    """Return whether a validation loss is so close to that of guessing that it shows nothing."""
+    # synthetic data has one loss of guessing
+    guess = arm.data.baseline.get("validation_loss", arm.data.baseline["loss"])
     return loss > guess - NEAR_BASELINE

@@ -1,4 +1,4 @@
-"""The outcome of a trained part as plain data: its verdict, all values by corpus, arm and seed, and its trials."""
+"""Outcome of a trained part as plain data: verdict, values by corpus, arm and seed, and trials."""
 
 import math
 import statistics
@@ -23,13 +23,12 @@ from archetype.training.memory import StepMemoryCost
 def trained_outcome(
     study: TrainedStudy, trials: Trials, comparisons: list[Comparison], verdicts: Mapping[str, Verdict]
 ) -> dict[str, Any]:
-    """The outcome of a trained part.
+    """Return the outcome of a trained part.
 
     Args:
-        study: of the part.
-        trials: by which the arms were tuned.
+        trials: that tuned the arms.
         comparisons: on every corpus and size; the first decides.
-        verdicts: of each arm that is tested against the control, as a report may say them.
+        verdicts: of each arm tested against the control, as a report may state them.
     """
     part, first = study.part, comparisons[0]
     control, _ = part.compared
@@ -72,43 +71,44 @@ def _direction(mean: float | None) -> str:
 
 
 def findings(part: Mapping[str, Any]) -> dict[str, Any]:
-    """What all comparisons of a part say together: slopes over sizes, and sentences."""
+    """Return what all comparisons of a part show together: slopes over sizes, and sentences."""
     by_arm = {"slopes": slopes(part["comparisons"])}
     return by_arm | {"sentences": sentences({**part, **by_arm})}
 
 
 def slopes(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Return by arm the slope of the logarithm of the metric over that of the compute, over the sizes of one corpus.
+    """Return, by arm, the slope of log metric over log compute across the sizes of one corpus.
 
     Args:
         comparisons: of an outcome, the deciding one first.
 
     Returns:
-        Slope and ends of its interval of 95 % by drawing seeds again; none where there is one size, a value is not
-        positive, or a report is too old to say its compute.
+        Slope and its 95 % bootstrap interval over seeds; empty with a single size, a value that is not positive, or
+        an old report without compute.
     """
     digest = comparisons[0].get("data_sha256")
-    sizes = [one for one in comparisons if digest is not None and one.get("data_sha256") == digest]
-    values = [value for one in sizes for many in one["values"].values() for value in many]
+    sizes = [comparison for comparison in comparisons if digest is not None and comparison.get("data_sha256") == digest]
+    values = [value for comparison in sizes for many in comparison["values"].values() for value in many]
     if len(sizes) < 2 or any(value is None or value <= 0 for value in values):
         return {}
-    num_seeds = min(len(one["seeds"]) for one in sizes)  # further sizes run with the first seeds of the deciding one
+    # further sizes use the first seeds of the deciding size
+    num_seeds = min(len(comparison["seeds"]) for comparison in sizes)
     by_arm = {}
     for arm in comparisons[0]["values"]:
-        flops = [one["training_flops"][arm] for one in sizes]
-        losses = [[one["values"][arm][seed] for one in sizes] for seed in range(num_seeds)]
+        flops = [comparison["training_flops"][arm] for comparison in sizes]
+        losses = [[comparison["values"][arm][seed] for comparison in sizes] for seed in range(num_seeds)]
         if len(set(flops)) > 1:
             by_arm[arm] = list(log_slope(flops, losses)[:3])
     return by_arm
 
 
 def claimed(part: TrainedPart) -> str:
-    """The verdict that supports what a part says."""
+    """Return the verdict that supports the part's claim."""
     return NO_DIFFERENCE if part.decide.kind == "equivalence" else SHOWN
 
 
 def step_bytes(arm: Arm) -> int:
-    """Bytes of memory that a step of training takes at its peak."""
+    """Return the peak memory of a training step in bytes."""
     rows = arm.recipe.micro_batch_size or arm.recipe.batch_size
     step = StepMemoryCost(arm.recipe, arm.spec).step(
         rows, row_length(arm.recipe, arm.spec), rows < arm.recipe.batch_size
@@ -117,7 +117,6 @@ def step_bytes(arm: Arm) -> int:
 
 
 def _effect(verdict: Verdict, first: Comparison, part: TrainedPart, arm: str) -> dict[str, Any]:
-    """The figures of one test, with null in place of infinity."""
     pairs = zip(first.values[part.compared[0]], first.values[arm], strict=True)
     measured = [control for control, other in pairs if math.isfinite(control) and math.isfinite(other)]
     mean = statistics.mean(measured) if measured else 0.0
@@ -131,7 +130,7 @@ def _effect(verdict: Verdict, first: Comparison, part: TrainedPart, arm: str) ->
 
 
 def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]:
-    """A comparison as plain data."""
+    """Return a comparison as plain data."""
     results = comparison.results
     return {
         "name": comparison.name, "seeds": list(comparison.seeds),
@@ -149,7 +148,6 @@ def comparison_data(part: TrainedPart, comparison: Comparison) -> dict[str, Any]
 
 
 def _losses(results: Sequence[RunResult]) -> dict[str, list[float | None]]:
-    """Of each seed the training, validation and test loss at the end, in nats."""
     return {
         "training": [result.train_loss for result in results],
         "validation": [_finite(result.validation_loss) for result in results],
@@ -158,12 +156,12 @@ def _losses(results: Sequence[RunResult]) -> dict[str, list[float | None]]:
 
 
 def tokens_seen(arm: Arm, results: Sequence[RunResult]) -> int:
-    """The tokens that a run of an arm learned from, on average: patience ends some before their last step."""
+    """Return the mean number of training tokens of an arm's runs, fewer after early stopping."""
     return round(arm.tokens * statistics.mean(result.steps(arm.recipe) for result in results) / arm.recipe.steps)
 
 
 def cost(results: Sequence[RunResult]) -> dict[str, Any]:
-    """The number of runs, their seconds of one core, and their predictions."""
+    """Return the number of runs, their seconds of one core and their predictions."""
     return {
         "runs": len(results), "seconds": sum(r.about["seconds"] for r in results),
         "predictions": sum(r.about["predictions"] for r in results),
@@ -171,22 +169,22 @@ def cost(results: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def machines(results: Sequence[RunResult]) -> list[str]:
-    """The processors that runs were made on."""
+    """Return the processors that made the runs."""
     return sorted({str(result.about["environment"]["processor"]) for result in results})
 
 
 def one_corpus(name: str) -> str:
-    """The limit of a part that was run on one corpus alone."""
+    """Return the limitation of a part that was run on a single corpus."""
     return f"one corpus, {name}, and one size"
 
 
 def training_flops(arm: Arm, results: Sequence[RunResult]) -> float:
-    """FLOPs of a run of an arm, forward and backward."""
+    """Return the training FLOPs of a run, forward and backward."""
     return quantities(arm)["training_flops_per_token"] * tokens_seen(arm, results)
 
 
 def _over_examples(comparison: Comparison, part: TrainedPart, arm: str) -> tuple[float, ...] | None:
-    """The effect's interval over seeds and test examples, where the answers to each example were counted."""
+    """Return the effect's interval over seeds and test examples, if answers were counted by example."""
     pair = []
     for name in (part.compared[0], arm):
         metric = fingerprint(comparison.arms[name].metric)
@@ -197,7 +195,7 @@ def _over_examples(comparison: Comparison, part: TrainedPart, arm: str) -> tuple
 
 
 def _tuning(trials: Trials, control: str) -> dict[str, Any]:
-    """Trials as plain data: every arm's losses, its best, what it gives at the control's, and how it depends on it."""
+    """Return trials as plain data: losses, best point, loss at the control's best point, and sensitivity."""
     paths, arms = list(trials.paths), {}
     for name, losses in trials.losses.items():
         best, (failed, total) = trials.best[name], trials.num_failed[name]
@@ -213,7 +211,7 @@ def _tuning(trials: Trials, control: str) -> dict[str, Any]:
 
 
 def _band(results: list[Any]) -> dict[str, list[float]]:
-    """The held-out loss by step: mean, least and most over seeds."""
+    """Return the validation loss by step: mean, minimum and maximum over seeds."""
     by_step: dict[int, list[float]] = {}
     for result in results:
         for step, loss in result.validation:
@@ -226,7 +224,7 @@ def _band(results: list[Any]) -> dict[str, list[float]]:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with null in place of infinity, which JSON lacks."""
+    """Replace infinities by null, since JSON has none."""
     return {
         name: [_finite(v) for v in value] if isinstance(value, tuple) else _finite(value)
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""A trained part of an outcome as Markdown and for a terminal: sentences, a line for each arm, values, trials."""
+"""Report of a trained part as Markdown and text: sentences, tests, losses, values and trials."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -39,24 +39,23 @@ def trained_lines(part: Part) -> list[str]:
 
 
 def trained_text(part: Part) -> str:
-    """Return a trained part for a terminal: a line for each arm, and sentences."""
+    """Return a trained part for a terminal: tables and sentences."""
     losses = _losses_table(part)
     tables = [str(Table(*_tests_table(part))), *([f"losses in nats\n{Table(*losses)}"] if losses else [])]
     return "\n".join([*tables, *part.get("sentences", ()), *_others(part)])
 
 
 def matched_table(arms: Mapping[str, Any]) -> str:
-    """Return the quantities of all arms for a terminal."""
+    """Return the matched quantities of all arms for a terminal."""
     return str(Table(("arm", *(name.replace("_", " ") for name in MATCHED)), _matched_rows(arms)))
 
 
 def tests_of(part: Part) -> list[dict[str, Any]]:
-    """Return the test of each arm; a report from before every arm was tested has one."""
+    """Return the tests of all arms; older reports have a single one."""
     return part.get("tests") or [{name: part[name] for name in ("arm", "verdict", "reason", "effect")}]
 
 
 def _tests_table(part: Part) -> tuple[Sequence[str], list[list[str]]]:
-    """Headings, and the difference, interval, p-value and verdict of each arm."""
     is_share = part["decide"]["kind"] not in ("slope", "within")
     rows = []
     for test in tests_of(part):
@@ -71,7 +70,7 @@ def _tests_table(part: Part) -> tuple[Sequence[str], list[list[str]]]:
 
 
 def _losses_table(part: Part) -> tuple[Sequence[str], list[list[str]]] | None:
-    """Headings, and the training, validation and test loss of each arm; None for a report of an earlier version."""
+    """Return headings and final losses of each arm; None for an older report."""
     first = part["comparisons"][0]
     if "losses" not in first:
         return None
@@ -81,14 +80,13 @@ def _losses_table(part: Part) -> tuple[Sequence[str], list[list[str]]] | None:
 
 
 def _mean_text(losses: Sequence[float | None]) -> str:
-    """The mean of the seeds' losses; how many are no numbers, where some are."""
+    """Return the mean of finite losses, and how many are not finite."""
     numbers = [loss for loss in losses if loss is not None]
     lost = "" if len(numbers) == len(losses) else f"{len(losses) - len(numbers)} of {len(losses)} not finite"
     return ", ".join(filter(None, (f"{fmean(numbers):.4f}" if numbers else "", lost)))
 
 
 def _figures_table(tests: Sequence[Mapping[str, Any]]) -> str:
-    """The further figures of all tests, one a row and one arm a column."""
     columns = [dict(_effect_rows(test["effect"])) for test in tests]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = [(name, *(column.get(name, "") for column in columns)) for name in names]
@@ -96,7 +94,6 @@ def _figures_table(tests: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _effect_rows(effect: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name and number of each further figure of an effect."""
     facts = {
         "margin": effect["margin"], "p": effect["p"], "p of sign flips": effect["sign_flip_p"],
         "smallest detectable difference": effect["detectable"], "deviation of the differences": effect["deviation"],
@@ -109,7 +106,6 @@ def _effect_rows(effect: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _comparison_lines(part: Part, comparison: Mapping[str, Any], others: Sequence[str]) -> list[str]:
-    """The values of all arms on one corpus and size, and their losses at equal budgets."""
     arms = list(comparison["values"])
     rows = [
         (seed, *(_with_mark(comparison, arm, number) for arm in arms))
@@ -138,7 +134,6 @@ def _trial_lines(tuning: Mapping[str, Any]) -> list[str]:
 
 
 def _others(part: Part) -> Iterable[str]:
-    """The differences on the corpora and sizes that did not decide."""
     for comparison in part["comparisons"][1:]:
         for test in tests_of(part):
             yield f"{test['arm']} on {comparison['name']}: {_difference(part, test['arm'], comparison)}"
@@ -150,7 +145,7 @@ def _with_mark(comparison: Mapping[str, Any], arm: str, number: int) -> str:
 
 
 def _difference(part: Part, other: str, comparison: Mapping[str, Any]) -> str:
-    """The mean difference of an arm from the control on one corpus and size: -0.031 [-0.042, -0.020], 4 pairs."""
+    """Format the mean difference of an arm from the control: -0.031 [-0.042, -0.020], 4 pairs."""
     pairs = zip(*(comparison["values"][arm] for arm in (part["control"], other)), strict=True)
     differences = [treated - control for control, treated in pairs if control is not None and treated is not None]
     if not differences:
@@ -160,7 +155,7 @@ def _difference(part: Part, other: str, comparison: Mapping[str, Any]) -> str:
 
 
 def _added(comparison: Mapping[str, Any]) -> str:
-    """Where and when a corpus or size was added to the report; empty where it is one of the first."""
+    """Return when and where a comparison was added to the report; empty if it was not added later."""
     added = comparison.get("added")
     if not added:
         return ""

@@ -1,22 +1,22 @@
-"""Trials of all arms over one grid, and the grid that grows where a best trial lies at its edge."""
+"""Trials of all arms over a common grid, which is extended if a best value lies at its edge."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Point = tuple[Any, ...]  # a value of each path of a grid
+Point = tuple[Any, ...]  # one value for each path of the grid
 
 
 @dataclass
 class Trials:
-    """The trials of all arms over one grid.
+    """Trials of all arms over one grid.
 
     Attributes:
-        losses: of each arm by point, the mean of its seeds; infinite where one diverged.
-        best: of each arm.
+        losses: mean over seeds, by arm and point; infinite if a run diverged.
+        best: point of each arm.
         is_interior: whether no arm's best is at the edge of the grid.
-        num_failed: of each arm, how many trials ended near the baseline, and how many there were.
+        num_failed: by arm, the trials that ended near the baseline and the number of trials.
     """
 
     paths: tuple[str, ...]
@@ -27,18 +27,18 @@ class Trials:
 
 
 def best(scores: Mapping[Point, float]) -> Point:
-    """The point of the lowest score; of several as low the one nearest to the middle: a tie asks for no longer grid."""
+    """Return the point with the lowest score; on ties the one nearest the middle, which needs no extension."""
     grid = [list(dict.fromkeys(values)) for values in zip(*scores, strict=True)]
 
     def order(point: Point) -> tuple[float, int]:
         distances = (abs(2 * values.index(value) + 1 - len(values)) for values, value in zip(grid, point, strict=True))
-        return scores[point], sum(distances) if math.isfinite(scores[point]) else 0  # where all diverged, the first
+        return scores[point], sum(distances) if math.isfinite(scores[point]) else 0  # the first point if all diverged
 
     return min(scores, key=order)
 
 
 def edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, bool]]:
-    """(path, whether at its end) where the best value is the first or the last of three or more numbers."""
+    """Return (path, whether at the upper end) for each number at an end of a grid of three or more values."""
     edges = set()
     for (path, values), value in zip(grid.items(), point, strict=True):
         are_numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
@@ -48,7 +48,7 @@ def edges(grid: Mapping[str, Sequence[Any]], point: Point) -> set[tuple[str, boo
 
 
 def extend(values: list[Any], at_end: bool) -> None:
-    """One more value, by the factor of the last two."""
+    """Add one value to the grid, continuing the ratio of the last two."""
     values.sort()
     value = values[-1] * values[-1] / values[-2] if at_end else values[0] * values[0] / values[1]
     value = float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Verdicts together: of the arms of a part, and of the parts of a study."""
+"""Combine the verdicts of a part's arms and of a study's parts."""
 
 import math
 from collections.abc import Sequence
@@ -22,14 +22,15 @@ from archetype.studies.evidence import (
 )
 from archetype.studies.parts import TrainedPart
 
-NOTHING_MEASURED = Verdict(NOT_SHOWN, "", statistics.Interval(math.nan, -math.inf, math.inf))  # of a test without pairs
+# for a test without pairs
+NOTHING_MEASURED = Verdict(NOT_SHOWN, "", statistics.Interval(math.nan, -math.inf, math.inf))
 
 
 def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]:
-    """The verdicts of a study's parts, with Holm's correction over all of them.
+    """Return the verdicts of a study's parts, with Holm's correction over all of them.
 
-    A control that does not behave, a run without a finite value, or a best trial at the edge of its grid caps a verdict
-    at "not shown".
+    A failed control, a run without a finite value, or a best trial at the edge of its grid limits the verdict to "not
+    shown".
     """
     adjusted = statistics.holm([decision.p_value(one) if one.control else 1.0 for decision, one in judged])
     verdicts = []
@@ -47,20 +48,21 @@ def study_verdicts(judged: Sequence[tuple[Decision, Evidence]]) -> list[Verdict]
 
 
 def announced(verdict: Verdict, quick: bool, is_calibrated: bool) -> str:
-    """Return the verdict as a report may say it."""
+    """Return the verdict that a report may state."""
     if quick:
         return DIRECTION
     return verdict.verdict if is_calibrated else UNCALIBRATED
 
 
 def joint_verdict(settled: Sequence[dict[str, Any]], noun: str) -> str:
-    """Return what several verdicts say together.
+    """Combine several verdicts into one.
 
     Args:
-        settled: objects with `verdict` and `is_supported`, one or more.
-        noun: of what each is about, such as parts.
+        settled: one or more objects with `verdict` and `is_supported`.
+        noun: what each is about, such as parts.
     """
-    verdicts, supported = {one["verdict"] for one in settled}, sum(one["is_supported"] for one in settled)
+    verdicts = {outcome["verdict"] for outcome in settled}
+    supported = sum(outcome["is_supported"] for outcome in settled)
     if len(verdicts) == 1:
         return str(next(iter(verdicts)))
     if supported == len(settled):
@@ -69,7 +71,7 @@ def joint_verdict(settled: Sequence[dict[str, Any]], noun: str) -> str:
 
 
 def whole_verdict(parts: Sequence[dict[str, Any]]) -> str:
-    """Return the verdict of a claim from those of its parts."""
+    """Return the verdict of a claim from its parts."""
     settled = [part for part in parts if part["verdict"] != NOT_RUN]
     if not settled:
         return NOT_RUN
@@ -78,7 +80,7 @@ def whole_verdict(parts: Sequence[dict[str, Any]]) -> str:
 
 
 def verdict_of_arms(control: str, tests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return verdict, reason and support of a part from the tests of its arms against the control."""
+    """Return verdict, reason and support of a part from the tests of its arms."""
     if len(tests) == 1:
         return {name: tests[0][name] for name in ("verdict", "reason", "is_supported")}
     verdicts = [test["verdict"] for test in tests]
@@ -93,17 +95,14 @@ def verdict_of_arms(control: str, tests: Sequence[dict[str, Any]]) -> dict[str, 
 def confirmed(
     part: TrainedPart, verdict: str, reason: str, effect: float, first: str, others: Sequence[tuple[str, Evidence]]
 ) -> tuple[str, str]:
-    """The verdict and its reason, once other corpora and sizes were asked too.
+    """Return verdict and reason after considering the other corpora and sizes.
 
-    Each must have a mean difference of the same sign, or within the margin where that is what was shown.
+    Each of these must have a mean difference of the same sign, or one within the margin if no difference was shown.
 
     Args:
-        part: that is decided.
-        verdict: of the corpus that decides.
-        reason: of that verdict.
-        effect: the mean difference there.
-        first: the name of that corpus.
-        others: names and values of the others.
+        verdict: on the deciding corpus.
+        first: name of the deciding corpus.
+        others: names and evidence of the others.
     """
     for name, evidence in others:
         mean = float(np.mean(evidence.differences)) if evidence.control else math.nan

@@ -1,4 +1,4 @@
-"""A process that makes runs one after the other: python -m archetype.studies.worker STORE KEYS PARENT."""
+"""Worker process that makes runs in turn: python -m archetype.studies.worker STORE KEYS PARENT."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from archetype.studies.sweep import STOPPED, work_through
 
 
 def main(arguments: list[str]) -> int:
-    """Make every run of a list that nobody else makes; 0 when the list is through, STOPPED when asked to stop."""
+    """Make every run of a list that no other process makes; return 0 when done, STOPPED when asked to stop."""
     folder, keys, parent, *extensions = arguments
     for file in extensions:
         from archetype.extension import load_extension

@@ -1,4 +1,4 @@
-"""Tokenizers: text to token ids and back, each kind equal to its own library, and never half a character."""
+"""Convert text to token ids and back, with the same results as each kind's reference library."""
 
 from archetype.tokenizers.registry import open_tokenizer, register_tokenizer, train_tokenizer, trainable_kinds
 from archetype.tokenizers.stream import TextStream

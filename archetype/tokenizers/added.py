@@ -1,4 +1,4 @@
-"""The tokens that a folder adds to a vocabulary: reads them, and finds them in texts."""
+"""Read the tokens that a folder adds to a vocabulary, and find them in text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,15 @@ FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 
 
 class AddedToken(NamedTuple):
-    """A token that is found in a text before anything else.
+    """Token that is matched in text before tokenization.
 
     Attributes:
-        id: its id.
-        content: as texts spell it.
-        special: whether it stands for no text.
-        lstrip: whether the spaces before it belong to it.
-        rstrip: whether those behind it do.
-        single_word: whether it is found only between spaces.
-        normalized: whether it is looked for in the normalized text.
+        content: its spelling in text.
+        special: whether decoding skips it.
+        lstrip: whether it consumes spaces on its left.
+        rstrip: whether it consumes spaces on its right.
+        single_word: whether it matches only between spaces.
+        normalized: whether it is matched in the normalized text.
     """
 
     id: int
@@ -35,14 +34,13 @@ class AddedToken(NamedTuple):
 
 
 def read_added(folder: Path, config: Mapping[str, Any]) -> list[AddedToken]:
-    """The tokens that a folder adds to a model's own: by its configuration, else by the older file.
+    """Return the added tokens of a folder, from its configuration or else from the older file.
 
     Args:
-        folder: of the files.
-        config: the contents of tokenizer_config.json.
+        config: contents of tokenizer_config.json.
 
     Raises:
-        DataError: names what does not map tokens to ids.
+        DataError: names the entry that does not map a token to an id.
     """
     if DECODER in config:
         tokens = _read_decoder(config[DECODER])
@@ -59,7 +57,6 @@ def read_added(folder: Path, config: Mapping[str, Any]) -> list[AddedToken]:
 
 
 def _read_decoder(value: Any) -> list[AddedToken]:
-    """The tokens of a configuration, by their ids in decimal."""
     if not isinstance(value, dict):
         raise _no_map(DECODER)
     tokens = []
@@ -83,11 +80,11 @@ def _no_map(place: str) -> DataError:
 
 
 def split_at(text: str, tokens: Sequence[AddedToken]) -> list[str]:
-    """A text cut into the tokens in it and what is between them, the longest token first where several begin."""
+    """Split a text at tokens, which stay in the list; the longest match wins."""
     known = {token.content: token for token in tokens}
     names = map(re.escape, sorted(known, key=len, reverse=True))
     parts = re.split(f"({'|'.join(names)})", text)
-    for at in range(1, len(parts), 2):  # the tokens; on both sides of each is a text, which may be empty
+    for at in range(1, len(parts), 2):  # odd indices are tokens, even ones the text between them, possibly empty
         token = known[parts[at]]
         if token.single_word and (parts[at - 1][-1:] not in ("", " ") or parts[at + 1][:1] not in ("", " ")):
             parts[at - 1 : at + 2] = ["", "", "".join(parts[at - 1 : at + 2])]

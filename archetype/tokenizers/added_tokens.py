@@ -1,4 +1,4 @@
-"""A tokenizer with more tokens: names that are found in a text before anything else is."""
+"""Add tokens to a tokenizer."""
 
 import json
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 
 def add_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> HuggingFaceTokenizer:
-    """The same tokenizer with tokens behind its own, as a tokenizer.json says them.
+    """Return the tokenizer as a tokenizer.json with further tokens after its own.
 
-    Names in angle or square brackets become special tokens, which no decoded text shows.
+    Names in angle or square brackets become special tokens, which decoding skips.
 
     Raises:
-        DataError: the tokenizer has no such form, or a name is empty or a token already.
+        DataError: the tokenizer cannot be written as a tokenizer.json, or a name is empty or already a token.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         definition, config = dict(tokenizer.definition), tokenizer.config

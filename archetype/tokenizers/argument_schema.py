@@ -1,4 +1,4 @@
-"""What the schema of a function says of its arguments, where a template writes them without quotes."""
+"""Parse tool arguments that a template writes without quotes, by the function's JSON schema."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from archetype.tokenizers.notation import scalar
 
 
 def typed_argument(text: str, schema: Mapping[str, Any], key: str) -> Any:
-    """A value that is written without quotes, as the schema of its function says."""
+    """Parse an unquoted value with the type that its schema gives."""
     about = schema.get("properties", {}).get(key)
     if allows(about, schema, "string") and not (allows(about, schema, "null") and scalar(text) is None):
         return text
@@ -16,19 +16,19 @@ def typed_argument(text: str, schema: Mapping[str, Any], key: str) -> Any:
 
 
 def allows(about: Any, schema: Mapping[str, Any], kind: str) -> bool:
-    """Whether the schema of a value, which may name definitions of a whole schema, says that it may be of a kind."""
+    """Return whether a schema, which may refer to definitions of the whole schema, allows a JSON type."""
     about = resolved(about, schema)
     kinds = about.get("type")
     return kind in (kinds if isinstance(kinds, list) else [kinds]) or any(
-        allows(one, schema, kind)
+        allows(alternative, schema, kind)
         for name in ("anyOf", "oneOf")
         if isinstance(several := about.get(name), list)
-        for one in several
+        for alternative in several
     )
 
 
 def resolved(about: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a value, without a reference to a definition of the whole schema."""
+    """Replace a reference to a definition of the whole schema by the definition."""
     if not isinstance(about, Mapping):
         return {}
     match = re.fullmatch(r"#/(\$defs|definitions)/([^/]+)", str(about.get("$ref", "")))

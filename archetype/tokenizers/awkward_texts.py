@@ -1,4 +1,4 @@
-"""Texts on which tokenizers differ that look alike: what two spellings of one tokenizer are compared by."""
+"""Texts on which similar tokenizers often differ, used to compare two implementations."""
 
 AWKWARD_TEXTS = (
     "",

@@ -1,4 +1,4 @@
-"""BPE, trained by the `tokenizers` library on characters or on bytes."""
+"""Train BPE on characters or bytes with the `tokenizers` library."""
 
 import json
 import re
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 END_OF_TEXT = "<|endoftext|>"
-LONGEST_WORD = 1000  # characters: the time of training grows with the square of a word
-# GPT-2's words: contractions, letters, digits, marks, each with the space before it; other spaces apart
+LONGEST_WORD = 1000  # characters; training time grows with the square of a word's length
+# GPT-2's pre-tokenization: contractions, letters, digits and punctuation, each with a preceding space
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
@@ -40,7 +40,7 @@ class ByteBPE(HuggingFaceTokenizer):
 
 
 class CharacterBPE(HuggingFaceTokenizer):
-    """BPE on characters (Sennrich et al. 2016), spaces included; those that did not occur become <unk>."""
+    """BPE on characters including spaces (Sennrich et al. 2016); unseen characters become <unk>."""
 
     kind = "bpe"
     can_lowercase = True
@@ -58,12 +58,12 @@ class CharacterBPE(HuggingFaceTokenizer):
         backend.decoder = Fuse()
         _train(cls.kind, backend, texts, vocab_size, lowercase, UNKNOWN, [])
         definition = json.loads(backend.to_str())
-        definition["added_tokens"] = []  # so that decoding shows <unk> instead of dropping it
+        definition["added_tokens"] = []  # decoding shows <unk> instead of skipping it
         return HuggingFaceTokenizer(json.dumps(definition, indent=2, ensure_ascii=False).encode())
 
 
 def split_long_words(text: str) -> Iterator[str]:
-    """The text in parts of which none has a word, or a run of spaces, of more than `LONGEST_WORD` characters."""
+    """Split a text so that no word or run of spaces is longer than `LONGEST_WORD` characters."""
     start = 0
     for match in re.finditer(rf"\S{{{LONGEST_WORD}}}|\s{{{LONGEST_WORD}}}", text):
         yield text[start : match.end()]
@@ -80,7 +80,7 @@ def _train(
     first_token: str,
     alphabet: list[str],
 ) -> None:
-    """Train in place; `first_token` becomes id 0."""
+    """Train in place; `first_token` gets id 0."""
     from tokenizers.normalizers import Lowercase
     from tokenizers.trainers import BpeTrainer
 

@@ -1,4 +1,4 @@
-"""The 256 bytes of UTF-8: no training, and no text that cannot be expressed."""
+"""Tokenizer of the 256 UTF-8 bytes, which needs no training and encodes any text."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -8,7 +8,7 @@ from archetype.tokenizers.tokenizer import check_utf8, readable
 
 
 class ByteTokenizer(JSONTokenizer):
-    """Each byte of the text's UTF-8 form is an id."""
+    """Tokenizer that uses each UTF-8 byte as an id."""
 
     kind = "bytes"
     needs_text = False

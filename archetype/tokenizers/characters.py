@@ -1,4 +1,4 @@
-"""One id for each character that occurs in a text."""
+"""Tokenizer with one id for each character of the training text."""
 
 from collections.abc import Sequence
 from typing import Annotated, Self
@@ -11,16 +11,16 @@ from archetype.tokenizers.tokenizer import check_utf8, readable
 
 
 class CharacterFile(TokenizerFile):
-    """The file of a character tokenizer."""
+    """File of a character tokenizer."""
 
     characters: Annotated[str, Field(description="text that holds each character once")]
 
 
 class CharacterTokenizer(JSONTokenizer):
-    """The characters of a vocabulary, in its order.
+    """Tokenizer of single characters.
 
     Args:
-        characters: each once.
+        characters: the vocabulary in order, each character once.
     """
 
     kind = "characters"

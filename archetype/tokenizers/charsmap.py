@@ -1,16 +1,16 @@
-"""SentencePiece's rules that normalize a text: the longest texts that are replaced, longest in a trie."""
+"""SentencePiece's normalization rules: replace the longest match, looked up in a trie."""
 
 import struct
 
 
 class Charsmap:
-    """A precompiled map of characters, as a model's file holds it.
+    """Precompiled normalization rules of a SentencePiece model.
 
-    The trie is a double array (Darts, S. Yata): 32-bit units, the children of one at its own place XOR its offset XOR
-    a byte, a leaf's value at its place XOR its offset. The replacements follow it, each ended by a zero.
+    The trie is a double array (Darts, S. Yata) of 32-bit units: the child of a node for a byte is at index XOR offset
+    XOR byte, a leaf's value at index XOR offset. The replacements follow the trie as zero-terminated strings.
 
     Args:
-        data: the size of the trie in bytes, the trie, and the replacements; empty where nothing is replaced.
+        data: size of the trie in bytes, trie, and replacements; empty if nothing is replaced.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -19,7 +19,7 @@ class Charsmap:
         self._replacements = data[4 + size :]
 
     def longest(self, text: bytes, start: int) -> tuple[bytes, int] | None:
-        """The replacement of the longest text at `start` and where that text ends; None where nothing is replaced."""
+        """Return the replacement of the longest match at `start` and the match's end; None without a match."""
         replaced: tuple[bytes, int] | None = None
         node = self._children(0) if self._units else 0
         for end in range(start, len(text) if self._units else start):
@@ -27,15 +27,17 @@ class Charsmap:
             node ^= byte
             unit = self._units[node]
             if byte == 0 or unit & (1 << 31 | 0xFF) != byte:
+                # bits 0-7 and 31 hold the label that the parent's byte must equal
                 break
             node = self._children(node)
+            # bit 8: a match ends here
             if unit >> 8 & 1:
                 first = self._units[node] & (1 << 31) - 1
                 replaced = self._replacements[first : self._replacements.index(0, first)], end + 1
         return replaced
 
     def replaced(self, text: str) -> str:
-        """A text with all replacements, from left to right."""
+        """Return a text with all replacements, from left to right."""
         data, parts, at = text.encode(), bytearray(), 0
         while at < len(data):
             written, at = self.longest(data, at) or (data[at : at + 1], at + 1)

@@ -1,4 +1,4 @@
-"""Chat templates: messages to the text that a model was trained to answer."""
+"""Chat templates, which render messages to the text that a model was trained on."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,30 +17,31 @@ from archetype.tokenizers.files import validated
 from archetype.tokenizers.special_tokens import content, read_config
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
-TOOL_USE = "tool_use"  # the name of the template for conversations with tools, where a model has one
-NAME = r"^[\w-]+$"  # of a template, which is that of its file
-MAX_SOURCE = 2**16  # characters; the longest published templates have some 20,000
-MAX_SECONDS = 3.0  # of a rendering
-MAX_BYTES = 2**21  # of its text, beside those of its messages
+TOOL_USE = "tool_use"  # name of the template for conversations with tools, if there is one
+NAME = r"^[\w-]+$"  # template names, which are also file names
+MAX_SOURCE = 2**16  # characters; the longest published templates have about 20,000
+MAX_SECONDS = 3.0  # limit for rendering
+MAX_BYTES = 2**21  # limit for the rendered text, in addition to the messages
 PLAIN = """{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token if m.role == "assistant" else "" }}
-{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""  # of a model that learns to answer without one
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""  # for models trained to answer without a template
 _render = Confined("archetype.confined.templates", 2**29)
 
 Message = Mapping[str, Any]  # its role (system, user, assistant, tool), its content, and whatever else a template reads
-# names of an answer's thoughts, of which templates read the first two
+# names of the reasoning in an answer; templates read the first two
 REASONING = ("reasoning_content", "thinking", "reasoning")
-UNREAD = ("role", "content", "tool_call_id")  # that change nothing where a template does not read them
-CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # put behind a text to find where it ends; its space shows what is trimmed
+UNREAD = ("role", "content", "tool_call_id")  # keys that a template may ignore
+# appended to find the end of the text; its space shows whether the template trims
+CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A template and the special tokens that it may name.
+    """Chat template with the special tokens it may use.
 
     Attributes:
-        source: in Jinja; empty where the folder has templates by name only, and none of them is the default.
-        tokens: such as bos_token and eos_token, as the model's folder spells them.
-        named: the sources of further templates, by name.
+        source: Jinja; empty if the folder has named templates only and none is the default.
+        tokens: such as bos_token and eos_token, as spelled in the model's folder.
+        named: sources of further templates, by name.
     """
 
     source: str
@@ -48,10 +49,10 @@ class ChatTemplate:
     named: Mapping[str, str] = field(default_factory=dict)
 
     def for_tools(self, tools: Sequence[Mapping[str, Any]] | None) -> "ChatTemplate":
-        """The template of a conversation with or without tools, chosen by name as transformers chooses it.
+        """Select the template for a conversation with or without tools by name, as transformers does.
 
         Raises:
-            DataError: the model has several templates, and none of them is the default.
+            DataError: the model has several templates and none is the default.
         """
         if tools is not None and TOOL_USE in self.named:
             return ChatTemplate(self.named[TOOL_USE], self.tokens)
@@ -66,16 +67,16 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
-        """The text of a conversation, up to where the model's answer begins.
+        """Render a conversation up to where the model's answer begins.
 
         Args:
-            messages: each with its role and its content. A content of null is given to the template as it is, as
-                transformers does; another key of null is left out.
-            add_generation_prompt: whether it ends with what stands before an answer.
+            messages: each with role and content. A null content is passed to the template, as in transformers; other
+                null keys are dropped.
+            add_generation_prompt: whether to end with the text that precedes an answer.
             tools: functions that an answer may call, as JSON schemas.
 
         Raises:
-            DataError: the template is wrong, refuses these messages or reads a part of them nowhere, or needs too much
+            DataError: the template is invalid, refuses these messages, ignores a part of them, or exceeds the limits of
                 time or memory.
         """
         return str(self.for_tools(tools)._rendered(messages, add_generation_prompt, tools)[0])
@@ -83,18 +84,18 @@ class ChatTemplate:
     def beginnings(
         self, messages: Sequence[Message], add_generation_prompt: bool, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> "Beginnings | None":
-        """All beginnings of a conversation by one rendering, which takes time as the conversation is long.
+        """Render once and return all prefixes of a conversation, in time linear in its length.
 
         Args:
             messages: at least one.
             add_generation_prompt: as for `render`.
-            tools: likewise.
+            tools: as for `render`.
 
         Returns:
-            None where the template does not write one message after the other.
+            None if the template does not write the messages one after the other.
 
         Raises:
-            DataError: as `render`, of any beginning.
+            DataError: as for `render`, for any prefix.
         """
         text, *starts = self.for_tools(tools)._rendered(messages, add_generation_prompt, tools, True)
         return Beginnings(text, starts[0]) if starts and len(starts[0]) == len(messages) + 1 else None
@@ -106,7 +107,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         *with_starts: bool,
     ) -> list[Any]:
-        """The text, and where each message begins, if that is asked for and the template says so."""
+        """Return the rendered text and, if requested and known, the position where each message begins."""
         self._check_read(messages, tools)
         if len(self.source) > MAX_SOURCE:
             cause = f"has {len(self.source):,} characters, more than {MAX_SOURCE:,}"
@@ -126,10 +127,10 @@ class ChatTemplate:
         return [text, *starts]
 
     def render_continued(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """The text of a conversation up to the end of its last message, which is to be continued.
+        """Render a conversation up to the end of its last message, which the model continues.
 
         Raises:
-            DataError: as `render`, or the template leaves out some of that message.
+            DataError: as for `render`, or the template drops part of that message.
         """
         last = messages[-1].get("content")
         if not isinstance(last, str):
@@ -143,12 +144,12 @@ class ChatTemplate:
         return text[:end] if keeps_spaces else text[:end].rstrip()
 
     def reads(self, key: str) -> bool:
-        """Whether the template names a key of messages."""
+        """Return whether the template mentions a key of messages."""
         names = REASONING[:2] if key in REASONING else (key,)
         return any(re.search(rf"\b{re.escape(name)}\b", self.source) for name in names)
 
     def _check_read(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> None:
-        """Refuse what would be left out of the text without a word."""
+        """Refuse message parts that the template would silently ignore."""
         for number, message in enumerate(messages):
             if not isinstance(message, Mapping):
                 raise DataError(f"messages[{number}]", "is not an object with a role and a content", "write one")
@@ -165,30 +166,30 @@ class ChatTemplate:
 
 @dataclass(frozen=True)
 class Beginnings:
-    """The text of a conversation that a template writes one message after the other.
+    """Text of a conversation that a template writes one message after the other.
 
     Attributes:
         text: of all messages.
-        starts: where each message begins, and last where the messages end.
+        starts: position where each message begins, then where the last one ends.
     """
 
     text: str
     starts: list[int]
 
     def render(self, count: int) -> str:
-        """What `ChatTemplate.render` makes of the first messages, one or more of them."""
+        """Return what `ChatTemplate.render` gives for the first `count` messages, at least one."""
         return self.text[: self.starts[count]] + self.text[self.starts[-1] :]
 
 
 def _named(message: Message) -> dict[str, Any]:
-    """A message without keys of null but its content, with its thoughts under every name that a template may read."""
+    """Drop null keys except content, and add reasoning under every name that a template may read."""
     present = {key: value for key, value in message.items() if value is not None or key == "content"}
     thoughts = next((present[name] for name in REASONING if name in present), None)
     return present if thoughts is None else {"thinking": thoughts, **present, "reasoning_content": thoughts}
 
 
 def _by_name(value: object) -> object:
-    """Templates by name, which files list as objects; one without a name is the default."""
+    """Convert templates listed as objects to a mapping by name; one without a name is the default."""
     match value:
         case str():
             return {"default": value}
@@ -199,7 +200,7 @@ def _by_name(value: object) -> object:
 
 
 class TemplateConfig(BaseModel):
-    """The fields of tokenizer_config.json that are read."""
+    """Fields of tokenizer_config.json that are read."""
 
     chat_template: Annotated[
         dict[Annotated[str, Field(pattern=NAME)], str] | None,
@@ -209,10 +210,10 @@ class TemplateConfig(BaseModel):
 
 
 def read_template(folder: Path) -> ChatTemplate | None:
-    """The template of a model folder, from its .jinja files or tokenizer_config.json; None where there is none.
+    """Return the template of a model folder from .jinja files or tokenizer_config.json; None without one.
 
     Raises:
-        DataError: names the file that is damaged.
+        DataError: names the damaged file.
     """
     config, files = read_config(folder), {file.stem: file for file in sorted((folder / FOLDER).glob("*.jinja"))}
     files |= {"default": folder / FILE} if (folder / FILE).is_file() else {}
@@ -225,7 +226,7 @@ def read_template(folder: Path) -> ChatTemplate | None:
 
 
 def write_template(template: ChatTemplate, folder: Path) -> None:
-    """Write a template beside a tokenizer, whose configuration has the tokens that it may name."""
+    """Write a template next to a tokenizer, whose configuration holds the special tokens."""
     folder.mkdir(exist_ok=True)
     files = {folder / FOLDER / f"{name}.jinja": source for name, source in template.named.items()}
     if files:

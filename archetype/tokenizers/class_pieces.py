@@ -1,4 +1,4 @@
-"""spiece.model: a SentencePiece model to which the class of T5, ALBERT or XLNet adds its own steps and tokens."""
+"""Open spiece.model: a SentencePiece model to which the class of T5, ALBERT or XLNet adds steps and tokens."""
 
 import json
 from base64 import b64encode
@@ -15,16 +15,16 @@ from archetype.tokenizers.sentencepiece import CONTROL, UNIGRAM, USER_DEFINED, S
 from archetype.tokenizers.special_tokens import CONFIG, content, read_config
 
 CLASSES = ("AlbertTokenizer", "T5Tokenizer", "XLNetTokenizer")
-SENTINEL, SENTINELS = "<extra_id_{}>", 100  # of T5, the last of which has the first id
+SENTINEL, SENTINELS = "<extra_id_{}>", 100  # T5's sentinel tokens; the last one has the first id
 MOST_SENTINELS = 10_000
 REMEDY = "save the tokenizer as tokenizer.json with transformers"
 
 
 def open_pieces(file: Path) -> HuggingFaceTokenizer:
-    """Return the tokenizer of a folder with a spiece.model, as the class that the folder names reads it.
+    """Return the tokenizer of a folder with a spiece.model, as the folder's class reads it.
 
     Raises:
-        DataError: no class is named, or another one than those whose steps are known; or the file is damaged.
+        DataError: the class is not named or not known, or the file is damaged.
     """
     config, model = read_config(file.parent), file.parent / MODEL_CONFIG
     reading = reading_class(config, read_json(model) if model.is_file() else {}, False)
@@ -44,10 +44,10 @@ def open_pieces(file: Path) -> HuggingFaceTokenizer:
 
 
 def _definition(pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokenizer.json that says the same.
+    """Return an equivalent tokenizer.json.
 
     Raises:
-        DataError: the model is not Unigram, or its unknown piece is another than that of the class.
+        DataError: the model is not Unigram, or its unknown piece differs from the class's.
     """
     steps = built_steps(row, {**taken, CHARSMAP: bool(pieces.settings.charsmap)})
     unknown = int(pieces.processor.unk_id())
@@ -70,7 +70,7 @@ def _definition(pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: M
 def _added(
     pieces: SentencePieceTokenizer, row: Mapping[str, Any], taken: Mapping[str, Any], ids: Mapping[str, int]
 ) -> Iterator[dict[str, Any]]:
-    """The model's own symbols, then the tokens that the class names; those that are no pieces get the next ids."""
+    """Yield the model's own symbols and the class's tokens; tokens that are not pieces get the next ids."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     own = {piece.text: piece.type == CONTROL for piece in pieces.pieces if piece.type in (CONTROL, USER_DEFINED)}
     named = [name for key, value in taken.items() if key.endswith("_token") and (name := content(value))]
@@ -84,7 +84,7 @@ def _added(
 
 
 def _around(row: Mapping[str, Any], names: Mapping[str, str], ids: Mapping[str, int]) -> dict[str, Any]:
-    """The post-processor that puts special tokens around one text and two."""
+    """Return the post-processor that adds special tokens around one text and around two."""
 
     def places(key: str) -> list[dict[str, Any]]:
         return [

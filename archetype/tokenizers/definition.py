@@ -1,7 +1,7 @@
-"""The limits of a tokenizer.json, checked before the library opens it.
+"""Check the limits of a tokenizer.json before the library opens it.
 
-The library trusts its files: what it cannot do ends in a panic, which it prints, or in the end of the process. So every
-part is bounded here by what it can make of a text, and tried on one, with what the library prints thrown away.
+The library trusts its files: invalid ones cause a panic, which it prints, or end the process. So each part's effect on
+the length of a text is bounded, and the tokenizer is tried on sample texts with the library's output discarded.
 """
 
 import base64
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 FILE = "tokenizer.json"
 STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding")
-MAX_STEP = 2**16  # characters of JSON; published ones have some 5,000
-MAX_GROWTH = 1024  # times that steps may lengthen a text; published ones at most 8 by this count
+MAX_STEP = 2**16  # characters of JSON; published ones have about 5,000
+MAX_GROWTH = 1024  # largest factor by which steps may lengthen a text; published ones reach 8 by this estimate
 CHARSMAP = "precompiled_charsmap"
-# what breaks patterns and tables that are wrong: every sort of character, runs of them, and none at all
+# texts that expose invalid patterns and tables: many kinds of characters, runs of them, and no text
 SAMPLES: tuple[str, ...] = ("", "Hello, world! don't\r\n\t <s></s> ▁é e\u0301 αβγ 你好 ﬁ 🙂\x00")
 SAMPLES += tuple(f"{character * 40}!{character * 40}zyxcba0\n" for character in "aA1 .\n_é你")
 
 
 def check_definition(definition: Mapping[str, Any]) -> None:
-    """Refuse what would crash the library, and this process with it, or fill its memory.
+    """Refuse definitions that would crash the library and this process, or exhaust memory.
 
     Raises:
         DataError: names the part at fault.
@@ -58,23 +58,23 @@ def check_definition(definition: Mapping[str, Any]) -> None:
 
 
 def try_backend(backend: "Backend") -> None:
-    """Encode and decode some texts, so that what the library panics on is refused when it is opened.
+    """Encode and decode sample texts, so that panics of the library occur now and are reported.
 
     Raises:
-        DataError: it panics; says why in its words.
+        DataError: the library panics; quotes its message.
     """
     with library_errors(FILE, "cannot be used", DAMAGED):
         for text in SAMPLES:
-            with suppress(Exception):  # what is not a panic is about this text: a character without a token
+            with suppress(Exception):  # other errors concern the text, such as a character without a token
                 backend.decode([0, 1, 1, *backend.encode(text).ids[:100]])
 
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Within this block nothing reaches standard error, on which the library prints its panics."""
+    """Discard standard error within the block, since the library prints its panics there."""
     try:
         before = os.dup(2)
-    except OSError:  # it is closed
+    except OSError:  # standard error is closed
         yield
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -88,7 +88,7 @@ def without_panics() -> Iterator[None]:
 
 
 def frame(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]:
-    """The post-processor that puts special tokens, by name, before and behind a text, and around two."""
+    """Return the post-processor that adds special tokens (ids by name) before and after one text or two."""
     first, last = ([{"SpecialToken": {"id": name, "type_id": 0}} for name in names] for names in (before, after))
     one, two = ({"Sequence": {"id": name, "type_id": type}} for type, name in enumerate("AB"))
     tokens = {name: {"id": name, "ids": [id], "tokens": [name]} for name, id in {**before, **after}.items()}
@@ -97,18 +97,18 @@ def frame(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]
 
 
 def pair(merge: str | Sequence[str]) -> Sequence[str]:
-    """A merge, which older files write as one string."""
+    """Split a merge, which older files write as one string."""
     return merge.split(" ", 1) if isinstance(merge, str) else merge
 
 
 def _are_pairs(merges: Sequence[object]) -> bool:
-    """Whether the merges are well formed; where not, the library says so itself."""
+    """Return whether the merges are well-formed; if not, the library reports it."""
     listed = all(isinstance(merge, list) and [type(part) for part in merge] == [str, str] for merge in merges)
     return listed or all(isinstance(merge, str) and " " in merge for merge in merges)
 
 
 def _steps(value: Any) -> Iterator[Mapping[str, Any]]:
-    """All mappings within a part of the file."""
+    """Yield all mappings nested in a part of the file."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
@@ -120,24 +120,23 @@ def _steps(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(step: Mapping[str, Any]) -> float:
-    """By how much a step can lengthen a text; what is not such a step does not."""
+    """Return the largest factor by which a step can lengthen a text."""
     match step:
         case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)}:
             return max(1.0, len(content) / max(1, len(pattern))) if pattern else 1.0 + len(content)
         case {"type": "Replace", "content": str(content)}:
-            return 1.0 + len(content) if len(content) > 1 else 1.5  # its pattern may match nothing
+            return 1.0 + len(content) if len(content) > 1 else 1.5  # the pattern may match the empty string
         case {"type": "Prepend", "prepend": str(text)}:
             return 1.0 + len(text)
         case {"Sequence": _}:
-            return 1.5  # a post-processor that repeats the text
+            return 1.5  # a post-processor may repeat the text
     return 1.0
 
 
 def _is_charsmap(value: object) -> bool:
-    """Whether a character map's trie and texts stay within themselves, whatever text is looked up.
+    """Return whether all lookups in a character map stay within its trie and its texts.
 
-    The format is that of Darts (double-array tries, S. Yata): 32-bit units, the children of one at its own place XOR
-    its offset XOR a byte, a leaf's value at its place XOR its offset.
+    The format is that of Darts (double-array tries, S. Yata); see `Charsmap`.
     """
     import numpy as np
 
@@ -150,6 +149,7 @@ def _is_charsmap(value: object) -> bool:
         return False
     units = np.frombuffer(data, np.uint32, size // 4, 4).astype(np.int64)
     texts = data[4 + size :]
+    # bit 9 scales the offset by 256
     children = np.arange(len(units)) ^ ((units >> 10) << ((units & 512) >> 6))
     is_node = units < 2**31
     is_node[0] = True

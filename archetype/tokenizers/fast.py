@@ -1,6 +1,6 @@
-"""Tokenizers as a tokenizer.json, which transformers loads whatever the model: what an export writes beside their file.
+"""Write tokenizers as tokenizer.json, which transformers loads for any model; exports add it to the original file.
 
-It gives the same ids; where a file of another kind cannot be said so, none is written.
+The file gives the same ids. If a kind cannot be expressed exactly, no file is written.
 """
 
 import re
@@ -31,27 +31,26 @@ from archetype.tokenizers.special_tokens import CONFIG
 from archetype.tokenizers.tokenizer import SPACE, Tokenizer
 from archetype.tokenizers.words import PATTERN, UNKNOWN, WordTokenizer
 
-PAD = "<|pad|>"  # of bytes
-FAST = "PreTrainedTokenizerFast"  # the class of transformers that takes a tokenizer.json as it is
+PAD = "<|pad|>"  # padding token of byte tokenizers
+FAST = "PreTrainedTokenizerFast"  # class of transformers that uses a tokenizer.json unchanged
 
 
 def write_fast(
     tokenizer: Tokenizer, folder: Path, has_class: bool = False, allow_different_tokens: bool = False
 ) -> None:
-    """Write the tokenizer.json of a tokenizer whose own file is another, and name the class that reads it.
+    """Write the tokenizer.json of a tokenizer of another kind, and name the class that reads it.
 
     Args:
-        tokenizer: was saved into the folder.
-        folder: of an export.
-        has_class: whether a folder that names no class is read by the class that its family has in transformers, as the
-            folder was that the model comes from.
-        allow_different_tokens: write a file too that gives some texts other ids, with a warning.
+        tokenizer: already saved in the folder.
+        has_class: whether a folder without a class is read by the family's class in transformers, as the source folder
+            was.
+        allow_different_tokens: write the file even if it gives some texts other ids, with a warning.
 
     Raises:
-        DataError: the file gives a text or a prompt other ids, or names another bos or eos.
+        DataError: the file gives a text or a prompt other ids, or other bos or eos.
 
     Warns:
-        ReadOtherwise: transformers reads a folder of this model's type by a class of its own.
+        ReadOtherwise: transformers reads folders of this model type with a class that changes the file.
     """
     config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     if not (folder / FILE).exists():
@@ -61,7 +60,7 @@ def write_fast(
         config = _named_ends(tokenizer, definition) | config
         if any(token["content"] == PAD for token in definition["added_tokens"]):
             config["pad_token"] = PAD
-        config["tokenizer_class"] = FAST  # whatever class read the file that this one stands for
+        config["tokenizer_class"] = FAST  # replaces the class of the original file
     if config := (config if has_class else {"tokenizer_class": FAST} | config):
         write_json(folder / CONFIG, config)
     if isinstance(read := check_saved(tokenizer, folder, allow_different_tokens), HuggingFaceTokenizer):
@@ -69,7 +68,7 @@ def write_fast(
 
 
 def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
-    """The contents of a tokenizer.json that gives the same ids; None for a kind that has no such form here."""
+    """Return a tokenizer.json that gives the same ids; None for a kind that cannot be expressed."""
     definition = _plain_definition(tokenizer)
     if definition is not None and definition["post_processor"] is None:
         names = _names(definition)
@@ -79,11 +78,11 @@ def fast_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
 
 
 def _plain_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
-    """The same without the bos of a kind whose own file names it by its id alone."""
+    """Like `fast_definition`, but without bos for kinds whose file names it only by id."""
     match tokenizer:
         case ByteTokenizer():
             level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-            # no text in UTF-8 has the byte 255, so that its id can pad texts, which transformers' collators need
+            # UTF-8 never contains byte 255, so its id can serve as padding, which transformers' collators need
             ids = {PAD if byte == 255 else character: byte for character, byte in byte_of_character().items()}
             definition = _definition(_bpe(ids, []), pre_tokenizer=level, decoder=level)
             return definition | {"added_tokens": [_added(255, PAD, special=True)]}
@@ -101,7 +100,6 @@ def _plain_definition(tokenizer: Tokenizer) -> dict[str, Any] | None:
 
 
 def _names(definition: Mapping[str, Any]) -> dict[int, str]:
-    """The tokens of a file by their ids."""
     vocab = definition["model"]["vocab"]
     pairs = (
         ((id, name) for name, id in vocab.items()) if isinstance(vocab, dict) else enumerate(name for name, _ in vocab)
@@ -110,7 +108,7 @@ def _names(definition: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _named_ends(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of bos and eos for tokenizer_config.json; a token that the tokenizer lacks is left out."""
+    """Return the names of bos and eos for tokenizer_config.json, omitting tokens that the vocabulary lacks."""
     names, ends = _names(definition), {"bos_token": tokenizer.bos, "eos_token": next(iter(tokenizer.eos), None)}
     return {key: names[id] for key, id in ends.items() if id in names}
 
@@ -128,19 +126,20 @@ def _bpe(vocab: dict[str, int], merges: list[list[str]], unknown: str | None = N
 
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
-    """BPE or Unigram over the whole text, in which a space is part of a piece."""
+    """Return BPE or Unigram over the whole text; spaces are part of pieces."""
     model, pieces = tokenizer.settings, tokenizer.pieces
     if model.kind not in (BPE, UNIGRAM) or model.space_behind:
         return None
     ids = {piece.text: id for id, piece in enumerate(pieces)}
     if len(ids) != len(pieces) or (tokenizer.own_symbols and model.kind == BPE and model.adds_prefix):
-        return None  # a symbol that a text begins with would have the space before it that begins the first word
+        return None  # the prefix space would be inserted before a symbol at the start of a text
     unknown = int(tokenizer.processor.unk_id())
     added = [
         _added(id, name, special=True) for name, id in tokenizer.special_tokens.items() if name not in tokenizer.added
     ]
     named = {token.id for token in tokenizer.added.values()}
-    gaps = set(range(len(pieces), tokenizer.vocab_size)) - named  # the library gives ids in a row; as transformers
+    # the library assigns consecutive ids; fill gaps as transformers does
+    gaps = set(range(len(pieces), tokenizer.vocab_size)) - named
     added += [_added(id, f"<|reserved_token_{id}|>", special=True) for id in gaps]
     added += [token._asdict() | {"normalized": False} for token in tokenizer.added.values()]
     words = None
@@ -155,7 +154,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
         merged = {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": "<0x00>" in ids}
     decoder = _decoder(model, pieces[unknown].text, str(tokenizer.processor.decode([unknown])))
     definition = _definition(merged, normalizer=_normalizer(tokenizer), pre_tokenizer=words, decoder=decoder)
-    definition["added_tokens"] = sorted(added, key=lambda token: token["id"])  # the order in which ids are given
+    definition["added_tokens"] = sorted(added, key=lambda token: token["id"])  # the library assigns ids in this order
     before, after = tokenizer.special_ids_around
     if before or after:
         names = ({tokenizer.piece(id): id for id in ids} for ids in (before, after))
@@ -164,20 +163,20 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
 
 
 def _added(id: int, content: str, special: bool) -> dict[str, Any]:
-    """A token that is found in a text before anything else; one that is not special, in the normalized text."""
+    """Return an added token; those that are not special are matched in normalized text."""
     position = {"single_word": False, "lstrip": False, "rstrip": False}
     return {"id": id, "content": content, **position, "normalized": not special, "special": special}
 
 
 def _unigram_score(piece: Piece) -> float:
-    """The score by which the library of SentencePiece chooses a piece, which for a symbol is that of its length."""
+    """Return the score by which SentencePiece chooses a piece; for a user symbol it depends on the length."""
     return 0.1 * (len(piece.text.encode()) - 1) if piece.type == USER_DEFINED else piece.score
 
 
 def _unigram_words(unknown: str, ids: Mapping[str, int]) -> dict[str, Any] | None:
-    """A cut within the names of bytes and of what is unknown, which SentencePiece does not find in a text."""
+    """Return a pre-tokenizer that splits names of bytes and of the unknown token, which must not match in text."""
     names = ["<(?=0x[0-9A-F]{2}>)"] if "<0x00>" in ids else []
-    # unknown characters on both sides of a cut would be two tokens instead of one
+    # unknown characters on both sides of a split would give two tokens instead of one
     cuts = (at for at in range(1, len(unknown)) if unknown[at - 1] in ids or unknown[at] in ids)
     names += [f"{re.escape(unknown[:at])}(?={re.escape(unknown[at:])})" for at in [*cuts][:1]]
     split = {"type": "Split", "behavior": "MergedWithPrevious", "invert": False}
@@ -185,7 +184,7 @@ def _unigram_words(unknown: str, ids: Mapping[str, int]) -> dict[str, Any] | Non
 
 
 def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[list[str]]:
-    """Every pair of pieces that make a piece, the best piece first, as SentencePiece joins them."""
+    """Return all pairs of pieces that form a piece, ordered by its score, as SentencePiece merges them."""
     merges = []
     for piece, score in scores.items():
         halves = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
@@ -195,10 +194,10 @@ def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[list[str]]:
 
 
 def _normalizer(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
-    """Its rules for characters, spaces joined, one before the first word, and all of them written as pieces have it."""
+    """Return the normalizer: character rules, joined spaces, a prefix space, and spaces written as ▁."""
     model, steps = tokenizer.settings, []
     if model.charsmap:
-        if (end := Charsmap(model.charsmap).replaced("\r\n")) != "\r\n":  # which the library takes for one character
+        if (end := Charsmap(model.charsmap).replaced("\r\n")) != "\r\n":  # the library treats \r\n as one character
             steps.append({"type": "Replace", "pattern": {"String": "\r\n"}, "content": end})
         steps.append({"type": "Precompiled", "precompiled_charsmap": b64encode(model.charsmap).decode()})
     if model.joins_spaces:
@@ -207,13 +206,13 @@ def _normalizer(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     if model.adds_prefix:
         steps.append({"type": "Prepend", "prepend": SPACE})
     steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
-    if model.joins_spaces:  # those at the end, also the ones that the text spells as pieces do
+    if model.joins_spaces:  # strip trailing spaces, including literal ▁
         steps.append({"type": "Replace", "pattern": {"Regex": rf"{SPACE}+\z"}, "content": ""})
     return {"type": "Sequence", "normalizers": steps}
 
 
 def _decoder(model: ModelSettings, unknown: str, shown: str) -> dict[str, Any]:
-    """Pieces as text; an unknown one as the library shows it."""
+    """Return the decoder from pieces to text; unknown pieces are shown as in SentencePiece."""
     steps = [
         {"type": "Replace", "pattern": {"String": unknown}, "content": shown},
         {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},

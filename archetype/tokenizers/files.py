@@ -1,4 +1,4 @@
-"""A tokenizer's files as checked models; and the errors of the libraries that open them."""
+"""Validate a tokenizer's files, and convert errors of tokenizer libraries."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,21 +12,20 @@ FIX = "fix the file"
 
 M = TypeVar("M", bound=BaseModel)
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
-# What stands in a field's description completes "... is not" in an error message.
+# A field's description completes the message "... is not".
 Flag = Annotated[bool, Field(strict=True, description="true or false")]
 Vocabulary = Annotated[dict[str, TokenId], Field(description="a mapping of tokens to ids")]
 
 
 def validated(model: type[M], data: Mapping[str, Any], place: str = "") -> M:
-    """Data as a model of the file that it came from.
+    """Validate the contents of a file.
 
     Args:
-        model: each field's description completes the sentence "... is not".
-        data: the file's contents.
-        place: the file's name, for errors.
+        model: its fields' descriptions complete the message "... is not".
+        place: name of the file, for error messages.
 
     Raises:
-        DataError: names the first field that is wrong.
+        DataError: names the first invalid field.
     """
     try:
         return model.model_validate(data)
@@ -42,10 +41,10 @@ def validated(model: type[M], data: Mapping[str, Any], place: str = "") -> M:
 
 @contextmanager
 def library_errors(place: str, cause: str, remedy: str) -> Iterator[None]:
-    """Turn whatever a tokenizer library raises in this block into a DataError.
+    """Convert any error of a tokenizer library in this block to a DataError.
 
-    Keep the block to the library's call: its errors have no common class (`tokenizers` raises bare Exception), and a
-    panic in Rust is not an Exception at all.
+    Enclose only the call of the library: its errors have no common class (`tokenizers` raises Exception), and a panic
+    in Rust is a BaseException.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""vocab.json and merges.txt, in which GPT-2 and its contemporaries were published."""
+"""Open vocab.json and merges.txt, the format of GPT-2."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +11,12 @@ from archetype.tokenizers.hugging_face import HuggingFaceTokenizer, byte_of_char
 from archetype.tokenizers.special_tokens import KNOWN_EOS, content, read_config
 
 VOCAB, MERGES = "vocab.json", "merges.txt"
-# The classes whose texts are split as GPT-2 splits them; others use the same two files in their own way.
+# Classes that pre-tokenize like GPT-2; others use the same two files differently.
 CLASSES = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")
 
 
 class GPT2Tokenizer(HuggingFaceTokenizer):
-    """Byte-level BPE in two files, opened as the one file that says the same."""
+    """Byte-level BPE in two files, converted to a tokenizer.json when opened."""
 
     kind = "gpt2"
     files = (VOCAB,)
@@ -28,12 +28,12 @@ class GPT2Tokenizer(HuggingFaceTokenizer):
 
 
 def tokenizer_json(vocab: Mapping[str, Any], merges: bytes, config: Mapping[str, Any]) -> bytes:
-    """The same tokenizer as a tokenizer.json.
+    """Convert the files to an equivalent tokenizer.json.
 
     Args:
-        vocab: the contents of vocab.json.
-        merges: the contents of merges.txt.
-        config: the contents of tokenizer_config.json, for the special tokens among the vocabulary.
+        vocab: contents of vocab.json.
+        merges: contents of merges.txt.
+        config: contents of tokenizer_config.json, which names special tokens.
 
     Raises:
         DataError: the files are not GPT-2's, or damaged.
@@ -56,7 +56,7 @@ def tokenizer_json(vocab: Mapping[str, Any], merges: bytes, config: Mapping[str,
 
 
 def read_merges(data: bytes) -> list[tuple[str, str]]:
-    """The pairs in the order of their merging.
+    """Return the pairs in merge order.
 
     Raises:
         DataError: names the line that is not a pair.

@@ -1,4 +1,4 @@
-"""A tokenizer.json, through the `tokenizers` library."""
+"""Tokenizer from a tokenizer.json, using the `tokenizers` library."""
 
 import json
 import re
@@ -24,18 +24,18 @@ from archetype.tokenizers.word_cache import WordCache, word_pattern
 if TYPE_CHECKING:
     from tokenizers import AddedToken as LibraryToken
 
-BYTE = re.compile(r"<0x[+0-9A-Fa-f][0-9A-Fa-f]>")  # a byte, for decoders with ByteFallback
-LONG = 2**12  # characters from which on a text is encoded word by word
+BYTE = re.compile(r"<0x[+0-9A-Fa-f][0-9A-Fa-f]>")  # byte token of decoders with ByteFallback
+LONG = 2**12  # characters; longer texts are encoded word by word
 INCOMPLETE = "is the tokenizer's file complete?"
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """BPE on characters or bytes, WordPiece, Unigram, words: whatever the file describes; `kind` is the model's.
+    """Tokenizer described by a tokenizer.json: BPE, WordPiece, Unigram or WordLevel; `kind` is that of its model.
 
     Args:
-        data: the contents of a tokenizer.json.
-        config: the contents of tokenizer_config.json (None for a tokenizer that no folder holds yet).
-        added: tokens that the folder lists beside the file.
+        data: contents of a tokenizer.json.
+        config: contents of tokenizer_config.json (default: not yet saved in a folder).
+        added: tokens listed in the folder's other files.
 
     Raises:
         DataError: the file is damaged, or the configuration names a token that it lacks.
@@ -62,7 +62,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
         with without_panics(), library_errors(FILE, "cannot be read", DAMAGED):
             self.backend = Backend.from_str(data.decode("utf-8-sig"))
-            # a file may ask for texts to be cut or filled up, which no caller of `encode` expects
+            # callers of `encode` expect neither truncation nor padding, which a file may ask for
             self.backend.no_truncation()
             self.backend.no_padding()
             add_named(self.backend, self.config, added)
@@ -71,7 +71,7 @@ class HuggingFaceTokenizer(Tokenizer):
             try_backend(self.backend)
             name_unread(self.definition, self.backend)
             if self.definition["model"].get("dropout"):
-                self.backend.model.dropout = None  # for texts that are learned from, in other cuts each time
+                self.backend.model.dropout = None  # BPE dropout is for training only
         self.definition["added_tokens"] = [
             {"id": id, "content": token.content} | {flag: getattr(token, flag) for flag in FLAGS}
             for id, token in sorted(present.items())
@@ -84,7 +84,7 @@ class HuggingFaceTokenizer(Tokenizer):
         names = {"BPE": "byte_bpe" if self.is_byte_level else "bpe", "WordLevel": "words"}
         self.kind = names.get(model, model.lower())
         cleans = "clean_up_tokenization_spaces"
-        if model == "BPE":  # whose pieces hold the spaces of a text
+        if model == "BPE":  # pieces include spaces
             cleans += "_for_bpe_even_though_it_will_corrupt_output"
         self._cleans = bool(self.config.get("clean_up_tokenization_spaces") and self.config.get(cleans))
         if self.config:
@@ -110,7 +110,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @property
     def merges(self) -> list[tuple[str, str]]:
-        """The pairs that BPE merges, in order; empty for other models."""
+        """Pairs that BPE merges, in order; empty for other models."""
         return [(first, second) for first, second in map(pair, self._model.get("merges") or [])]
 
     def encode(self, text: str) -> list[int]:
@@ -135,12 +135,12 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @property
     def _adds_further_bos(self) -> bool:
-        """Whether prompts begin with a bos that the file does not put before them, such as another program's file."""
+        """Whether prompts need a bos that the post-processor does not add, as in files of other programs."""
         return self.adds_bos and self.bos not in self._special_ids_around_text[0]
 
     @cached_property
     def _special_ids_around_text(self) -> tuple[list[int], list[int]]:
-        """The ids before and after a text, read off an encoded "a"."""
+        """The ids added before and after a text, found by encoding "a"."""
         plain = self.encode("a")
         with library_errors("text", "cannot be encoded", INCOMPLETE):
             whole = list(self.backend.encode("a", add_special_tokens=True).ids)
@@ -164,7 +164,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return self.readable(self._piece(id))
 
     def readable(self, piece: str) -> str:
-        """A token of the vocabulary, or part of one, for display."""
+        """Return a token or part of one for display."""
         return readable(to_bytes(piece) if self.is_byte_level else piece)
 
     def save(self, folder: Path) -> None:
@@ -182,16 +182,17 @@ class HuggingFaceTokenizer(Tokenizer):
     def stream(self) -> TextStream:
         steps = [str(step.get("type")) for step in self._decoder_steps]
         joined = next((n for n, kind in enumerate(steps) if kind in ("Fuse", "ByteLevel")), len(steps))
-        # CTC merges neighbours, and spaces are cleaned across tokens; a step after the pieces are joined sees the whole
-        # text, and Strip only its beginning
+        # CTC merges neighbours and cleaning works across tokens, so streaming must wait for the whole text; so must a
+        # step
+        # after pieces are joined, except Strip, which changes only the start
         if self._cleans or "CTC" in steps or any(kind not in ("Fuse", "Strip") for kind in steps[joined + 1 :]):
             return TextStream(self.decode, incomplete=lambda id: True)
-        if "ByteFallback" in steps:  # an invalid byte invalidates all of a run of bytes
+        if "ByteFallback" in steps:  # one invalid byte makes a whole run of bytes invalid
             return TextStream(self.decode, incomplete=self._continues_bytes)
         return TextStream(self.decode)
 
     def _continues_bytes(self, id: int) -> bool:
-        """Whether after this id a run of <0x..> tokens may go on; special tokens do not end one."""
+        """Return whether a run of <0x..> tokens may continue after this id; special tokens do not end a run."""
         piece = self._piece(id)
         return BYTE.fullmatch(piece) is not None or piece in self._special or not piece
 
@@ -200,7 +201,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return _flat(self.definition.get("decoder") or {})
 
     def words(self, texts: Iterable[str]) -> Counter[str]:
-        """The words between which nothing is merged, and how often each occurs, special tokens left out."""
+        """Count the words, across which nothing is merged, leaving out special tokens."""
         counts: Counter[str] = Counter()
         for text in texts:
             for part in without(self._special, text):
@@ -215,7 +216,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
 
     def _piece(self, id: int) -> str:
-        """The token of an id as the file spells it; empty where there is none."""
+        """Return the token of an id as spelled in the file; empty if there is none."""
         return (self.backend.id_to_token(id) or "") if 0 <= id < self._vocab_size else ""
 
     @property
@@ -228,34 +229,34 @@ class HuggingFaceTokenizer(Tokenizer):
         if (leading := _leading_id(self.definition.get("post_processor"))) is not None:
             self.bos = leading
         special_tokens.apply_config(self, self.config, self.backend.token_to_id)
-        # whatever add_bos_token says: transformers 5 obeys it only where there is no tokenizer.json
+        # add_bos_token is ignored, as transformers 5 obeys it only without a tokenizer.json
         self.adds_bos = self.bos in self._special_ids_around_text[0]
 
 
 def cleaned(text: str) -> str:
-    """A text without spaces before punctuation and contractions, by the replacements of transformers 5.23."""
+    """Remove spaces before punctuation and contractions, with the replacements of transformers 5.23."""
     for spaced in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
         text = text.replace(spaced, spaced.strip())
     return text
 
 
 def _reaches(token: "LibraryToken") -> bool:
-    """Whether an added token may depend on what stands beyond a line end between two words."""
+    """Return whether an added token's match may depend on text after a line break."""
     looks_ahead = token.single_word and token.content.endswith("\n")
     return token.lstrip or looks_ahead or re.search(r"\n\S", token.content) is not None
 
 
 def model_type(model: Mapping[str, Any]) -> str:
-    """BPE, WordPiece, Unigram or WordLevel: as it is named, or in older files by the keys that only it has."""
+    """Return BPE, WordPiece, Unigram or WordLevel; older files without a type are recognized by their keys."""
     marks = {"merges": "BPE", "max_input_chars_per_word": "WordPiece", "unk_id": "Unigram"}
     return str(model.get("type") or next((type for key, type in marks.items() if key in model), "WordLevel"))
 
 
 @cache
 def byte_of_character() -> dict[str, int]:
-    """The byte that each character of GPT-2's byte-level alphabet stands for (Radford et al. 2019, released code).
+    """Return the byte for each character of GPT-2's byte-level alphabet (Radford et al. 2019, released code).
 
-    Printable bytes of Latin-1 stand for themselves; the others are numbered from U+0100.
+    Printable bytes of Latin-1 map to themselves; the others are numbered from U+0100.
     """
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = [byte for byte in range(256) if byte not in printable]
@@ -263,7 +264,7 @@ def byte_of_character() -> dict[str, int]:
 
 
 def to_bytes(piece: str) -> bytes:
-    """The bytes of a byte-level token; a piece that is not in the alphabet is ordinary text."""
+    """Return the bytes of a byte-level token; a piece outside the alphabet is ordinary text."""
     alphabet = byte_of_character()
     if all(character in alphabet for character in piece):
         return bytes(alphabet[character] for character in piece)
@@ -271,20 +272,19 @@ def to_bytes(piece: str) -> bytes:
 
 
 def _flat(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The steps of a decoder, those of sequences among them."""
     if step.get("type") != "Sequence":
         return [step]
     return [inner for part in step["decoders"] for inner in _flat(part)]
 
 
 def without(special: Iterable[str], text: str) -> list[str]:
-    """The parts of a text between special tokens that are spelled out in it."""
+    """Split a text at spelled-out special tokens, which are dropped."""
     names = [re.escape(name) for name in special if name]
     return [part for part in re.split("|".join(names), text) if part] if names else [text]
 
 
 def _leading_id(processor: Mapping[str, Any] | None) -> int | None:
-    """The id that a post-processor puts before every text."""
+    """Return the id that a post-processor adds before every text."""
     match processor:
         case {"type": "Sequence", "processors": [*inner]}:
             return next((id for id in map(_leading_id, inner) if id is not None), None)

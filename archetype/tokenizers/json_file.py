@@ -1,4 +1,4 @@
-"""Kinds without a published file format, saved in archetype_tokenizer.json."""
+"""Base of tokenizer kinds without a published file format, saved in archetype_tokenizer.json."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -15,7 +15,7 @@ FILE = "archetype_tokenizer.json"
 
 
 class TokenizerFile(BaseModel):
-    """The fields of the file for every kind; a kind with more derives from this class."""
+    """Fields of the file for every kind; kinds with further fields derive from this class."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -26,10 +26,10 @@ class TokenizerFile(BaseModel):
 
 
 class JSONTokenizer(Tokenizer):
-    """A tokenizer that is saved as the arguments of its constructor.
+    """Tokenizer saved as the arguments of its constructor.
 
     Attributes:
-        fields: the file's fields; those that `TokenizerFile` has not are arguments of the constructor, and attributes.
+        fields: model of the file; fields that `TokenizerFile` lacks are constructor arguments and attributes.
     """
 
     files = (FILE,)

@@ -1,4 +1,4 @@
-"""Chat templates of published families by name, for models whose folders have none."""
+"""Chat templates of published families by name, for models without a template."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ from archetype.io.text import read_text
 
 
 def _source(turns: dict[str, tuple[str, str]], bos: str = "", trim: str = "") -> str:
-    """A template of texts around each role's messages, the newest of which is answered; other roles are refused.
+    """Build a template from the texts around each role's messages; other roles are refused.
 
     Args:
         turns: Jinja before and after a message, by role.
         bos: Jinja before the first message.
-        trim: a filter of contents.
+        trim: filter applied to contents.
     """
     branches = "".join(
         f"{{% {'elif' if number else 'if'} m.role == '{role}' %}}{before}{{{{ m.content{trim} }}}}{after}"
@@ -24,12 +24,12 @@ def _source(turns: dict[str, tuple[str, str]], bos: str = "", trim: str = "") ->
 
 
 def _alike(before: str, after: str) -> dict[str, tuple[str, str]]:
-    """Turns that differ in the name of the role alone, which stands for ROLE."""
+    """Return turns that differ only in the role's name, written as ROLE."""
     return {role: (before.replace("ROLE", role), after) for role in ("system", "user", "assistant")}
 
 
 BOS, EOS, TRIM = "{{ bos_token }}", "{{ eos_token }}", " | trim"
-LINE = "{{ '\\n' }}"  # which Jinja would cut off after a block
+LINE = "{{ '\\n' }}"  # a literal line break after a block would be trimmed
 TEMPLATES = {
     "chatml": _source(_alike(f"<|im_start|>ROLE{LINE}", f"<|im_end|>{LINE}")),
     "gemma": _source(
@@ -48,10 +48,10 @@ TEMPLATES = {
 
 
 def template_source(place: Path) -> str:
-    """The Jinja of a file, or of a known template where there is no file of its name.
+    """Return the Jinja source in a file or, if there is no such file, of a known template.
 
     Raises:
-        DataError: there is neither, or the file cannot be read.
+        DataError: the name is neither, or the file cannot be read.
     """
     name = str(place)
     if place.exists():

@@ -1,4 +1,4 @@
-"""Marian's tokenizer: a SentencePiece model for each of two languages, and one table of ids."""
+"""Marian's tokenizer: one SentencePiece model per language, and a shared table of ids."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
 SOURCE, TARGET, VOCAB = "source.spm", "target.spm", "vocab.json"
-TARGET_VOCAB = "target_vocab.json"  # of models whose two languages share no ids
-LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)  # of a target, before the source's text
+TARGET_VOCAB = "target_vocab.json"  # present if the two languages have separate ids
+LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)  # code of the target language, before the source text
 NAMES = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 class MarianTokenizer(Tokenizer):
-    """Sources are split by one model and targets by the other; a table holds the ids of both models' pieces.
+    """Tokenizer with one SentencePiece model for sources, one for targets, and a table of ids.
 
-    A source may begin with the code of the language to translate to, such as >>deu<<, which is one token. Pieces that
-    the table lacks become <unk>.
+    A source may begin with the code of the target language, such as >>deu<<, which is one token. Pieces missing from
+    the table become <unk>.
 
-    The ids are those of transformers' MarianTokenizer, but for what a text could do harm with: </s>, <pad> and <unk>
-    spelled out in a text are ordinary text, where transformers ends the source or leaves something out. And an id that
-    the table lacks has no text, where transformers takes it for one of SentencePiece's own ids.
+    The ids are those of transformers' MarianTokenizer with two exceptions that guard against harmful texts: </s>, <pad>
+    and <unk> spelled out in a text are ordinary text, where transformers ends the source or drops something; and an id
+    missing from the table has no text, where transformers takes it for one of SentencePiece's ids.
 
     Args:
-        source: the contents of source.spm.
-        target: the contents of target.spm.
-        vocab: the contents of vocab.json.
-        config: the contents of tokenizer_config.json, for the special tokens.
-        target_vocab: the contents of target_vocab.json, for a model that has one.
+        source: contents of source.spm.
+        target: contents of target.spm.
+        vocab: contents of vocab.json.
+        config: contents of tokenizer_config.json, which names special tokens.
+        target_vocab: contents of target_vocab.json, if the model has one.
 
     Raises:
-        DataError: the package sentencepiece is not installed, or names the file that is damaged.
+        DataError: the package sentencepiece is not installed, or a file is damaged (names it).
     """
 
     kind = "marian"
@@ -103,7 +103,7 @@ class MarianTokenizer(Tokenizer):
         unknown = ids[self._unknown]
         encoded = [ids.get(code[0], unknown)] if code else []
         for piece in processor.encode(text[code.end() if code else 0 :], out_type=str):
-            # characters that the model does not know come as one piece, which may spell a special token
+            # unknown characters come as one piece, which may spell a special token
             encoded.append(unknown if piece in self._special else ids.get(piece, unknown))
         return encoded
 
@@ -127,12 +127,11 @@ class MarianTokenizer(Tokenizer):
         special_tokens.write_config(folder, self, self._config, lambda id: names.get(id, ""))
 
     def stream(self) -> TextStream:
-        """All text comes at the end: spaces there are dropped, and a beam search is not certain any sooner."""
+        """Return a stream that yields all text at the end, since spaces there are dropped."""
         return TextStream(self.decode, incomplete=lambda id: True)
 
 
 def _table(data: bytes, place: str) -> dict[str, int]:
-    """The id of each piece."""
     ids = json_object(data, place)
     if not ids or not all(type(id) is int and 0 <= id < 2**31 for id in ids.values()):
         raise DataError(place, "does not map every piece to an id", DAMAGED)
@@ -144,7 +143,6 @@ def _table(data: bytes, place: str) -> dict[str, int]:
 
 
 def _name(config: Mapping[str, Any], key: str) -> str:
-    """How a special token is spelled."""
     name = special_tokens.content(config.get(key) or NAMES[key])
     if name is None:
         raise DataError(f"{special_tokens.CONFIG}: {key}", "is not a token", "write it as a string")
@@ -152,7 +150,7 @@ def _name(config: Mapping[str, Any], key: str) -> str:
 
 
 def _special_names(config: Mapping[str, Any]) -> list[str]:
-    """The tokens that stand for no text."""
+    """Return the tokens that decoding skips."""
     lists = [config.get(key) for key in LISTS]
     listed = [special_tokens.content(token) for tokens in lists if isinstance(tokens, list) for token in tokens]
     return [*(_name(config, key) for key in NAMES), *(name for name in listed if name)]

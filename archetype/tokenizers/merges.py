@@ -1,4 +1,4 @@
-"""The merges of BPE, replayed on a text: how often each pair occurred when its turn came."""
+"""Replay the merges of BPE on a text and count each pair at its turn."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ Pair = tuple[str, str]
 
 
 def merge_counts(tokenizer: HuggingFaceTokenizer, texts: Sequence[str], limit: int | None = None) -> list[int]:
-    """How often each of the first `limit` pairs stood side by side in the texts when it was merged.
+    """Return how often each of the first `limit` pairs was adjacent when it was merged.
 
-    On the text that BPE was trained on (Sennrich et al. 2016) each count is the largest of its time, so the counts do
-    not increase; on another text they may. Pairs that overlap, as in "aaa", all count.
+    On the training text of BPE (Sennrich et al. 2016) each count is the largest at its turn, so counts do not increase;
+    on other texts they may. Overlapping pairs, as in "aaa", all count.
     """
     model = tokenizer.definition["model"]
     prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
@@ -23,18 +23,18 @@ def merge_counts(tokenizer: HuggingFaceTokenizer, texts: Sequence[str], limit: i
 
 
 def replay(words: Mapping[tuple[str, ...], int], merges: Sequence[Pair], prefix: str = "") -> list[int]:
-    """The count of each pair at its turn.
+    """Return the count of each pair at its turn.
 
-    Merges that make one token in two ways (ab + c, then a + bc) can let a later count rise.
+    If two merges form the same token (ab + c, then a + bc), a later count can be larger.
 
     Args:
-        words: the symbols of each different word, and how often the word occurs.
-        merges: the pairs in order.
-        prefix: what the model puts before symbols that continue a word; a merge drops the second one's.
+        words: how often each word occurs, by its symbols.
+        merges: pairs in order.
+        prefix: of symbols that continue a word; a merge drops the second symbol's prefix.
     """
     symbols = [list(word) for word in words]
     counts = list(words.values())
-    where: dict[Pair, set[int]] = defaultdict(set)  # the words that hold a pair, or have held it
+    where: dict[Pair, set[int]] = defaultdict(set)  # indices of words that contain or contained a pair
     for n, word in enumerate(symbols):
         _note(where, word, n)
     totals: list[int] = []

@@ -1,4 +1,4 @@
-"""The tokens that a folder names beside its tokenizer.json: added by its library, as transformers adds them."""
+"""Add the tokens that a folder names besides its tokenizer.json, as transformers does."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-EXTRA, OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"  # the second counts where the first is empty
+EXTRA, OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"  # the older key is used if the first is empty
 
 
 def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[AddedToken]) -> None:
-    """Add tokens in place. One that the vocabulary has keeps its id and takes these flags; others get the next ids.
+    """Add tokens in place. Tokens in the vocabulary keep their ids and take these flags; others get the next ids.
 
     Args:
-        backend: the library's tokenizer.
-        config: the contents of tokenizer_config.json.
-        added: the tokens that the folder lists with their ids, which the library does not obey.
+        backend: of the `tokenizers` library.
+        config: contents of tokenizer_config.json.
+        added: tokens listed with ids, which the library ignores.
 
     Warns:
-        Notice: a token that the vocabulary lacks got an id that no file names.
+        Notice: a token missing from the vocabulary got an id that no file names.
 
     Source: `TokenizersBackend.__init__` in transformers 5.23.
     """
@@ -52,7 +52,7 @@ def add_named(backend: "Backend", config: Mapping[str, Any], added: Sequence[Add
 
 
 def named_in(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, bool]]]:
-    """Each token that a key names, and the flags that it is given there."""
+    """Yield each token that a key names, with its flags."""
     extra = config.get(EXTRA) or config.get(OLDER_EXTRA) or ()
     own = [key for key in config if key.endswith("_token") and key not in NAMED and not key.startswith("add_")]
     values = [config.get(key) for key in (*NAMED, *own)]

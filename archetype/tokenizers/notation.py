@@ -1,10 +1,10 @@
-"""Objects that are written like JSON, with other quotes and bare keys."""
+"""Parse JSON-like values with other quotes and bare keys."""
 
 import json
 from typing import Any
 
 DEEPEST = 64
-WORDS = {"True": True, "False": False, "None": None}  # as Python writes them, where a template does
+WORDS = {"True": True, "False": False, "None": None}  # Python's spelling, which some templates use
 
 
 class Incomplete(Exception):
@@ -12,7 +12,7 @@ class Incomplete(Exception):
 
 
 def scalar(text: str) -> Any:
-    """A value without quotes: of JSON or of Python, or else the text itself."""
+    """Parse an unquoted value of JSON or Python; return the text itself if it is neither."""
     if text.strip() in WORDS:
         return WORDS[text.strip()]
     try:
@@ -22,13 +22,13 @@ def scalar(text: str) -> Any:
 
 
 def read_notation(text: str, place: int, quotes: tuple[str, str], depth: int = 0) -> tuple[Any, int]:
-    """The value that begins at a place of a text, and where it ends.
+    """Parse the value at a position, and return it with the position after it.
 
     Args:
-        text: `{key:<q>a text<q>,other:[1,true]}`, with quotes of its own.
-        place: where the value begins.
-        quotes: before and behind a text.
-        depth: of the value in others.
+        text: such as `{key:<q>a text<q>,other:[1,true]}`.
+        place: position of the value.
+        quotes: opening and closing quote.
+        depth: nesting depth.
 
     Raises:
         Incomplete: the text ends before the value does, or nests too deeply.
@@ -51,7 +51,6 @@ def read_notation(text: str, place: int, quotes: tuple[str, str], depth: int = 0
 
 
 def _several(text: str, place: int, quotes: tuple[str, str], depth: int) -> tuple[Any, int]:
-    """An object or a list."""
     has_keys = text[place] == "{"
     values: dict[str, Any] | list[Any] = {} if has_keys else []
     place = _skip(text, place + 1)
@@ -71,7 +70,7 @@ def _several(text: str, place: int, quotes: tuple[str, str], depth: int) -> tupl
 
 
 def _key(text: str, place: int, quotes: tuple[str, str]) -> tuple[str, int]:
-    """A key, and where its value begins."""
+    """Parse a key, and return it with the position of its value."""
     if (colon := text.find(":", place)) < 0:
         raise Incomplete
     key = text[place:colon].strip()
@@ -79,7 +78,7 @@ def _key(text: str, place: int, quotes: tuple[str, str]) -> tuple[str, int]:
 
 
 def _skip(text: str, place: int) -> int:
-    """The next place without white space.
+    """Return the next position that is not white space.
 
     Raises:
         Incomplete: there is none.

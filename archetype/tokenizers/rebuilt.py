@@ -1,8 +1,8 @@
-"""Which parts of a tokenizer.json the classes of transformers replace by their own, in `rebuilt.json`.
+"""Find the parts of a tokenizer.json that classes of transformers replace by their own (`rebuilt.json`).
 
-A class that `tokenizer_class` or the model's type names keeps the vocabulary of the file and builds the other parts
-itself, so that transformers gives other ids than the file where its parts are others. The table is made by
-`python -m tests.helpers.tokenizer_classes` from the installed transformers; a test fails while they differ.
+The class named by `tokenizer_class` or implied by the model type keeps the file's vocabulary and builds the other parts
+itself, so transformers may give other ids than the file. The table is made by `python -m
+tests.helpers.tokenizer_classes` from the installed transformers; a test fails while they differ.
 """
 
 import json
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 FILE = Path(__file__).with_name("rebuilt.json")
 MODEL_CONFIG = "config.json"
 CHARSMAP = "precompiled_charsmap"
-KEPT = "kept"  # a step that the class takes from the file
+KEPT = "kept"  # the class takes this step from the file
 STEPS = ("normalizer", "pre_tokenizer", "decoder")
 KEYS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "clean_text", "keep_accents", "remove_space",
         "split_by_punct", "add_prefix_space", "legacy")  # fmt: skip
 LEVEL = '"ByteLevel"'
 AS_FILE = "PreTrainedTokenizerFast"
-# what a model that leaves a setting out has, by its type
+# defaults of settings that a model leaves out, by type
 SETTINGS: dict[str, dict[str, Any]] = {
     "BPE": {"unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
             "byte_fallback": False, "ignore_merges": False},
@@ -42,11 +42,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class ReadingClass(NamedTuple):
-    """The class by which transformers reads a folder.
+    """Class with which transformers reads a folder.
 
     Attributes:
-        name: its name.
-        is_forced: whether the model's type alone decides, whatever class the folder names.
+        name: of the class.
+        is_forced: whether the model type decides, whatever class the folder names.
     """
 
     name: str
@@ -55,13 +55,13 @@ class ReadingClass(NamedTuple):
 
 @cache
 def table() -> dict[str, Any]:
-    """The contents of `rebuilt.json`."""
+    """Return the contents of `rebuilt.json`."""
     data: dict[str, Any] = json.loads(FILE.read_bytes())
     return data
 
 
 def canonical(name: str, step: Any) -> Any:
-    """A step without what changes no id and no text: offsets, and settings of ByteLevel that a decoder ignores."""
+    """Drop what changes neither ids nor text: offsets, and settings of ByteLevel that a decoder ignores."""
     if isinstance(step, list):
         return [canonical(name, part) for part in step]
     if not isinstance(step, dict):
@@ -73,18 +73,18 @@ def canonical(name: str, step: Any) -> Any:
 
 
 def settings_of(model: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model says beside its vocabulary; an empty affix is none."""
+    """Return a model's settings besides its vocabulary, with None for empty affixes."""
     told = {key: model.get(key, value) for key, value in SETTINGS[model["type"]].items()}
     return {"type": model["type"]} | {key: None if value == "" else value for key, value in told.items()}
 
 
 def reading_class(config: Mapping[str, Any], model: Mapping[str, Any], has_bytes: bool) -> ReadingClass | None:
-    """The class by which `AutoTokenizer` reads a folder with a tokenizer.json; None where it takes the file as it is.
+    """Return the class with which `AutoTokenizer` reads a folder; None if it uses the tokenizer.json unchanged.
 
     Args:
-        config: the contents of tokenizer_config.json.
-        model: those of config.json.
-        has_bytes: whether the file has a step ByteLevel.
+        config: contents of tokenizer_config.json.
+        model: contents of config.json.
+        has_bytes: whether the tokenizer.json has a ByteLevel step.
     """
     types, kind = table()["types"], model.get("model_type")
     known = types.get(kind) if isinstance(kind, str) else None
@@ -104,14 +104,14 @@ def _known(name: str, is_forced: bool = False) -> ReadingClass | None:
 
 
 def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | None:
-    """The parts of a tokenizer that a class replaces by others, in the order of a file.
+    """Return the parts of a tokenizer that a class replaces, in the file's order.
 
     Args:
         tokenizer: read from the file.
-        name: of a class of the table.
+        name: of a class in the table.
 
     Returns:
-        the parts' names; None for a class of which the table says nothing.
+        names of the parts; None for a class that the table does not describe.
     """
     if (row := table()["classes"].get(table()["names"][name])) is None:
         return None
@@ -140,7 +140,7 @@ def differences(tokenizer: "HuggingFaceTokenizer", name: str) -> list[str] | Non
 
 
 def built_steps(row: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """The steps that a class builds, by the values of its keys; "another" for a value that the table lacks."""
+    """Return the steps that a class builds for the values of its keys; "another" for values the table lacks."""
     return {
         step: next(
             (table()["steps"][case[-1]] for case in cases if case[:-1] == [told[key] for key in keys]), "another"
@@ -154,7 +154,6 @@ def _state(step: Any) -> Any:
 
 
 def _has_its_tokens(tokenizer: "HuggingFaceTokenizer", row: Mapping[str, Any], names: Mapping[str, str | None]) -> bool:
-    """Whether the class adds the tokens that the file adds, and gives texts the same ends."""
     listed = {token["content"] for token in tokenizer.definition["added_tokens"]}
     named = {name for name in names.values() if name}
     if not {*named, *row["added"]} <= listed:
@@ -169,7 +168,7 @@ def _has_its_tokens(tokenizer: "HuggingFaceTokenizer", row: Mapping[str, Any], n
 
 
 def _same_model(tokenizer: "HuggingFaceTokenizer", built: Any, names: Mapping[str, str | None]) -> bool:
-    """Whether both models make the same tokens of a word."""
+    """Return whether both models tokenize words alike."""
     kind = type(tokenizer.backend.model).__name__
     if kind != built["type"]:
         return False
@@ -179,7 +178,7 @@ def _same_model(tokenizer: "HuggingFaceTokenizer", built: Any, names: Mapping[st
     bytes = [tokenizer.backend.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256)]
     silent = [] if any(bytes) else ["byte_fallback"]
     falls_back = all(bytes) and own.get("byte_fallback") and other.get("byte_fallback")
-    if falls_back or _has_every_byte(tokenizer):  # so that nothing is unknown
+    if falls_back or _has_every_byte(tokenizer):  # then no token is unknown
         silent += ["unk_token", "fuse_unk"]
     elif own.get("unk_token") is None:
         silent += ["fuse_unk"]
@@ -194,7 +193,7 @@ def _has_every_byte(tokenizer: "HuggingFaceTokenizer") -> bool:
 
 
 def _row(tokenizer: "HuggingFaceTokenizer", first: str, second: str | None = None) -> list[int | str]:
-    """The ids that the file puts around one text or two; the first is written as A and the second as B."""
+    """Return the ids added around one text or two; the texts appear as "A" and "B"."""
     with library_errors(DEFINITION, "cannot be used", DAMAGED):
         row = tokenizer.backend.encode(first, second, add_special_tokens=True)
     marked = [id if text is None else "AB"[text] for id, text in zip(row.ids, row.sequence_ids, strict=True)]
@@ -206,25 +205,25 @@ def _ids(tokenizer: "HuggingFaceTokenizer", row: Sequence[str], names: Mapping[s
 
 
 def otherwise(tokenizer: "HuggingFaceTokenizer", folder: Path) -> Iterator[str]:
-    """Say how transformers reads a folder otherwise than its tokenizer.json; nothing where it reads it so."""
+    """Yield how transformers reads a folder differently from its tokenizer.json."""
     file = folder / MODEL_CONFIG
     has_bytes = LEVEL in json.dumps([tokenizer.definition.get(step) for step in (*STEPS, "post_processor")])
     cls = reading_class(tokenizer.config, read_json(file) if file.is_file() else {}, has_bytes)
     if cls is None or (parts := differences(tokenizer, cls.name)) == []:
         return
-    said = f"{DEFINITION}: transformers {table()['version']} reads this folder by {cls.name}, which"
-    said += f" has its own {enumeration(parts, 'and')}" if parts else " is not compared with the file here"
+    message = f"{DEFINITION}: transformers {table()['version']} reads this folder by {cls.name}, which"
+    message += f" has its own {enumeration(parts, 'and')}" if parts else " is not compared with the file here"
     remedy = f"if {CONFIG} has 'tokenizer_class': '{AS_FILE}'"
     if cls.is_forced:
         remedy = f"by {AS_FILE}.from_pretrained"
-    yield f"{said}, so that tokens may differ there; it takes the file as it is {remedy}"
+    yield f"{message}, so that tokens may differ there; it takes the file as it is {remedy}"
 
 
 def name_rebuilt(tokenizer: "HuggingFaceTokenizer", folder: Path) -> None:
-    """Name what transformers does not take from a folder's tokenizer.json.
+    """Warn about the parts that transformers does not take from a folder's tokenizer.json.
 
     Warns:
         ReadOtherwise: names the class and the parts.
     """
-    for said in otherwise(tokenizer, folder):
-        warnings.warn(said, ReadOtherwise, stacklevel=2)
+    for message in otherwise(tokenizer, folder):
+        warnings.warn(message, ReadOtherwise, stacklevel=2)

@@ -1,7 +1,7 @@
-"""The kinds of tokenizer: registered, trained by name, and opened by the files of a folder.
+"""Registry of tokenizer kinds: train by name, and open by the files of a folder.
 
-A kind is one file with one subclass of `Tokenizer`. Those of this package are listed in `MODULES`; one from outside is
-given to `archetype.register`, or to `register_tokenizer` here.
+A kind is one file with a subclass of `Tokenizer`. Built-in kinds are listed in `MODULES`; others are registered with
+`archetype.register` or `register_tokenizer`.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,28 +16,28 @@ from archetype.io import hub
 from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 T = TypeVar("T", bound=type[Tokenizer])
-# In the order in which their files are looked for: Marian's first, because no other file says how both of its
-# languages are split; then our own, beside which an export has a tokenizer.json for others. No library is imported
-# before a tokenizer that needs it is opened or trained.
+# In the order in which their files are looked for. Marian comes first, since no other file describes both of its
+# languages; then our own kinds, next to which an export puts a tokenizer.json for other programs. Libraries are
+# imported only when a tokenizer that needs them is opened or trained.
 MODULES = ("marian", "bytes", "characters", "words", "hugging_face", "sentencepiece", "tiktoken", "tekken",
            "gpt2", "wordpiece", "bpe")  # fmt: skip
-SUBFOLDER = "tokenizer"  # of a run directory
-OF_CLASSES = "spiece.model"  # a SentencePiece model around which each class puts other tokens
-# Vocabularies of other classes of transformers, which change their ids or their texts in ways that are not done here.
+SUBFOLDER = "tokenizer"  # folder in a run directory
+OF_CLASSES = "spiece.model"  # SentencePiece model to which each class adds its own tokens
+# Vocabularies of other classes in transformers, which change ids or text in ways not implemented here.
 OTHERS = ("sentencepiece.bpe.model", "spm.model", "sentencepiece.model", "spm_char.model", "bpe.codes",
           "prophetnet.tokenizer", "byte_maps.json")  # fmt: skip
 
-_registered: dict[str, type[Tokenizer]] = {}  # the kinds from outside
+_registered: dict[str, type[Tokenizer]] = {}  # kinds registered by users
 
 
 def register_tokenizer(cls: T) -> T:
-    """Add a kind of tokenizer; also a class decorator. Its files are looked for before those of this package.
+    """Register a kind of tokenizer (also a class decorator); its files are looked for before those of built-in kinds.
 
     Args:
-        cls: a subclass of `Tokenizer` that names its `kind`.
+        cls: subclass of `Tokenizer` with a `kind`.
 
     Raises:
-        DataError: it has no kind, or one that another class has.
+        DataError: the kind is missing, or used by another class.
     """
     if not cls.kind:
         raise DataError(cls.__name__, "has no kind", 'give the class a name for recipes: kind = "..."')
@@ -49,19 +49,18 @@ def register_tokenizer(cls: T) -> T:
 
 
 def trainable_kinds() -> tuple[str, ...]:
-    """The kinds that can be trained: what a recipe and `archetype tokenizer train --kind` may name."""
+    """Return the kinds that can be trained, in a recipe or by `archetype tokenizer train --kind`."""
     return tuple(kind for kind, cls in _classes().items() if cls.train.__func__ is not Tokenizer.train.__func__)  # type: ignore[attr-defined]
 
 
 def tokenizer_class(kind: object, kinds: Collection[str] | None = None) -> type[Tokenizer]:
-    """The class of a kind, as a file or a caller names it.
+    """Return the class of a kind.
 
     Args:
-        kind: its name.
-        kinds: those that are allowed (absent: all).
+        kinds: allowed kinds (default: all).
 
     Raises:
-        DataError: there is none; lists those that can be trained.
+        DataError: the kind is unknown; lists those that can be trained.
     """
     classes = _classes()
     if isinstance(kind, str) and kind in (classes if kinds is None else kinds):
@@ -75,15 +74,14 @@ def tokenizer_class(kind: object, kinds: Collection[str] | None = None) -> type[
 def train_tokenizer(
     kind: str, texts: Iterable[str] | str, vocab_size: int | None, lowercase: bool = False
 ) -> Tokenizer:
-    """A tokenizer of a kind, made from texts; the same texts give the same tokenizer.
+    """Train a tokenizer; the same texts give the same tokenizer.
 
     Args:
-        kind: bytes needs no text; characters and words take what occurs; bpe merges characters, byte_bpe bytes; or a
-            kind that was registered.
-        texts: what to train on. BPE leaves out <|endoftext|>, which byte_bpe has as its one special token.
-        vocab_size: the number of ids to reach at most: needed for BPE, a limit for words, and for the others as many as
-            they have.
-        lowercase: whether every text is turned to lower case first, then and later; byte_bpe and bpe only.
+        kind: bytes needs no text; characters and words use what occurs; bpe merges characters, byte_bpe bytes; or a
+            registered kind.
+        texts: to train on. BPE leaves out <|endoftext|>, the only special token of byte_bpe.
+        vocab_size: largest number of ids: required for BPE, optional for words; other kinds determine it themselves.
+        lowercase: whether texts are lowercased, in training and later; only byte_bpe and bpe.
 
     Raises:
         DataError: there is no text, or the kind cannot have that many ids.
@@ -102,23 +100,23 @@ def train_tokenizer(
         cause = f"{vocab_size} is too small for {kind}"
         raise DataError("vocab_size", cause, f"use at least {tokenizer.vocab_size}")
     if vocab_size not in (None, tokenizer.vocab_size) and not cls.learns_vocabulary:
-        cause = f"a tokenizer of kind {kind} has {tokenizer.vocab_size} tokens here, whatever is asked for"
+        cause = f"a tokenizer of kind {kind} always has {tokenizer.vocab_size} tokens here"
         raise DataError("vocab_size", cause, "leave it out")
     return tokenizer
 
 
 def open_tokenizer(source: Path) -> Tokenizer:
-    """The tokenizer of a model folder, a run directory, a folder of its own, or a model of the hub; or a single file.
+    """Open the tokenizer of a model folder, run directory, tokenizer folder or hub model, or in a single file.
 
-    Of several in a folder, those of registered kinds come first, then Marian's, then our own, then tokenizer.json, then
-    tokenizer.model, then the others.
+    If a folder has several, registered kinds come first, then Marian, our own kinds, tokenizer.json, tokenizer.model,
+    and the others.
 
     Args:
-        source: a folder, a file of a tokenizer, or owner/name or owner/name@revision, of which only such files are
-            fetched.
+        source: a folder, a tokenizer file, or owner/name or owner/name@revision on the hub (only tokenizer files are
+            downloaded).
 
     Raises:
-        DataError: there is none (says what was looked for), or its file is damaged.
+        DataError: there is no tokenizer (lists the files looked for), or its file is damaged.
         CheckpointError: the hub has no such model, or cannot be reached.
     """
     if source.is_file():
@@ -148,10 +146,10 @@ def open_tokenizer(source: Path) -> Tokenizer:
 
 
 def _class_of(file: Path) -> type[Tokenizer]:
-    """The kind that a file's name says: a name that folders have, or one that a file may have besides.
+    """Return the kind implied by a file's name.
 
     Raises:
-        DataError: it says none.
+        DataError: the name implies none.
     """
     others = [(name, cls) for cls in _classes().values() for name in cls.other_names]
     others.sort(key=lambda other: -len(other[0]))  # tekken*.json before *.json
@@ -170,7 +168,7 @@ def _open_file(cls: type[Tokenizer], file: Path) -> Tokenizer:
 
 
 def _patterns() -> dict[str, type[Tokenizer]]:
-    """The kind that opens each pattern of names, in the order in which they are looked for."""
+    """Return the kind for each file pattern, in the order of search."""
     patterns: dict[str, type[Tokenizer]] = {}
     for cls in _classes().values():
         for pattern in cls.files:
@@ -179,7 +177,7 @@ def _patterns() -> dict[str, type[Tokenizer]]:
 
 
 def _located(error: DataError, file: Path) -> DataError:
-    """The error with the whole path of the file at fault: this one, or the one beside it that the error names."""
+    """Put the full path of the file at fault into an error."""
     if error.place.startswith(str(file.parent)):
         return error
     name = error.place.partition(":")[0]
@@ -189,7 +187,6 @@ def _located(error: DataError, file: Path) -> DataError:
 
 
 def _classes() -> dict[str, type[Tokenizer]]:
-    """All kinds, in the order in which their files are looked for."""
     return _registered | {kind: cls for kind, cls in _built_in().items() if kind not in _registered}
 
 

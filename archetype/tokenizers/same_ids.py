@@ -1,4 +1,4 @@
-"""Whether the files of a saved tokenizer give the ids of the one that was saved."""
+"""Check that the files of a saved tokenizer give the same ids as the original."""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -11,17 +11,16 @@ from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.registry import open_tokenizer
 from archetype.tokenizers.tokenizer import Tokenizer
 
-MOST_NAMES = 20  # of a tokenizer's own tokens that are looked for in a text
+MOST_NAMES = 20  # number of the tokenizer's own tokens tried in texts
 ALLOW = "--allow-different-tokens to write it so"
 
 
 def awkward_cases(tokenizer: Tokenizer, others: Iterable[str] = ()) -> Iterator[tuple[str, list[int]]]:
-    """Texts on which tokenizers differ, some of them made of the tokenizer's own tokens, and their ids.
+    """Yield difficult texts, some made of the tokenizer's own tokens, with their ids.
 
     Texts that the tokenizer refuses are left out.
 
     Args:
-        tokenizer: whose ids are given.
         others: further texts.
     """
     names = [*tokenizer.symbols, *tokenizer.special_tokens][:MOST_NAMES]
@@ -36,27 +35,26 @@ def awkward_cases(tokenizer: Tokenizer, others: Iterable[str] = ()) -> Iterator[
 def check_saved(
     tokenizer: Tokenizer, folder: Path, allow_different: bool = False, remedy: str = f"use --format gguf, or {ALLOW}"
 ) -> Tokenizer:
-    """Compare a folder's tokenizer with the one that was saved: ids of texts, of prompts, bos and eos.
+    """Compare a folder's tokenizer with the original: ids of texts and prompts, bos and eos.
 
-    A tokenizer.json is read by its own library, as transformers reads it; a folder without one, by Archetype.
+    A tokenizer.json is read by its own library, as in transformers; other files are read by Archetype.
 
     Args:
-        tokenizer: that was saved.
-        folder: that it was saved to.
-        allow_different: name the difference in a warning, and leave the file as it is.
-        remedy: what a user can do about a difference.
+        folder: where it was saved.
+        allow_different: warn about a difference instead of refusing.
+        remedy: advice in the error message.
 
     Returns:
         the folder's tokenizer.
 
     Raises:
-        DataError: names the first text with other ids, or the token that starts or ends a text and differs.
+        DataError: names the first text with other ids, or a differing bos or eos.
 
     Warns:
-        Notice: names the text, where it is allowed.
+        Notice: names the difference, if it is allowed.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Notice)  # of keys that the source was named for
+        warnings.simplefilter("ignore", Notice)  # already given when the source was opened
         if (folder / FILE).is_file():
             file, read = FILE, HuggingFaceTokenizer.open(folder / FILE)
         else:
@@ -70,8 +68,8 @@ def check_saved(
 
 
 def _differing_texts(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterator[str]:
-    """The first text with other ids, alone or between its special tokens."""
-    # bos and eos that were ordinary tokens are found in a text before anything else, also within other tokens
+    """Yield the first text with other ids, with or without special tokens around it."""
+    # if bos or eos were ordinary tokens, the file matches them first, even inside other tokens
     own, ends = tokenizer.special_tokens, {read.bos, *read.eos[:1]}
     names = [name for name, id in read.special_tokens.items() if id in ends and name not in own]
     tokens = [tokenizer.decode([id]) for id in range(tokenizer.vocab_size)] if names else []
@@ -89,12 +87,10 @@ def _differing_texts(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterat
 
 
 def differing_ends(tokenizer: Tokenizer, read: Tokenizer, file: str) -> Iterator[str]:
-    """Differences of bos and eos: of several eos the first counts, since the files of a tokenizer name no more.
+    """Yield differences in bos and eos; only the first eos counts, since tokenizer files name just one.
 
     Args:
-        tokenizer: that was saved.
         read: what its file is read as.
-        file: its name.
     """
     for name, one, other in (("bos", [tokenizer.bos], [read.bos]), ("eos", tokenizer.eos[:1], read.eos[:1])):
         first, second = ("absent" if [*ids] in ([], [None]) else f"id {ids[0]}" for ids in (one, other))

@@ -1,4 +1,4 @@
-"""A tokenizer.model of SentencePiece, through its own library."""
+"""Tokenizer from a SentencePiece tokenizer.model, using its own library."""
 
 import random
 import struct
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FILE = "tokenizer.model"
 
 
-# Of its file (sentencepiece_model.proto): the trainer's and the normalizer's settings, and fields of these.
+# Field numbers of sentencepiece_model.proto.
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 PIECE, SCORE, TYPE = 1, 2, 3
 MODEL_TYPE, UNIGRAM, BPE = 3, 1, 2
@@ -37,7 +37,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 
 class Piece(NamedTuple):
-    """A piece of a model: its text, the score by which it is chosen, and its type."""
+    """Piece of a model: text, score and type."""
 
     text: str
     score: float
@@ -46,14 +46,14 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The settings of a SentencePiece model beside its pieces.
+    """Settings of a SentencePiece model.
 
     Attributes:
         kind: UNIGRAM, BPE, or another number.
-        charsmap: rules to normalize a text; empty where there are none.
-        adds_prefix: a space goes before the first word.
-        joins_spaces: several count as one, and those at the ends as none.
-        space_behind: pieces end with a space instead of beginning with one.
+        charsmap: normalization rules; empty if there are none.
+        adds_prefix: whether a space is put before the first word.
+        joins_spaces: whether runs of spaces become one, and spaces at the ends are dropped.
+        space_behind: whether pieces end with a space instead of beginning with one.
     """
 
     kind: int
@@ -64,12 +64,12 @@ class ModelSettings:
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """SentencePiece's BPE or Unigram; prompts start with bos where the model has one.
+    """SentencePiece BPE or Unigram tokenizer; prompts start with bos if the model has one.
 
     Args:
-        data: the contents of a tokenizer.model.
-        config: the contents of tokenizer_config.json, for the special tokens.
-        added: tokens that a folder adds to those of the model; its own control pieces among them change nothing.
+        data: contents of a tokenizer.model.
+        config: contents of tokenizer_config.json, which names special tokens.
+        added: tokens that a folder adds; the model's own control pieces among them change nothing.
 
     Raises:
         DataError: the package is not installed, or the file is damaged.
@@ -85,7 +85,7 @@ class SentencePieceTokenizer(Tokenizer):
         if is_ranks(data):  # Llama 3 was published under SentencePiece's name
             return TiktokenTokenizer.open(file)
         config = special_tokens.read_config(file.parent)
-        # texts that are lowercased before tokens are found in them are asked for by no SentencePiece model
+        # no SentencePiece model lowercases text before added tokens are matched
         return cls(data, config, [token._replace(normalized=False) for token in read_added(file.parent, config)])
 
     def __init__(self, data: bytes, config: Mapping[str, Any] | None = None, added: Sequence[AddedToken] = ()) -> None:
@@ -95,7 +95,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._size = int(self.processor.vocab_size())
         self.added = {token.content: token for token in added if not self._is_control(token)}
         self._names = {token.id: name for name, token in self.added.items()}
-        bos, eos = int(self.processor.bos_id()), int(self.processor.eos_id())  # -1 where there is none
+        bos, eos = int(self.processor.bos_id()), int(self.processor.eos_id())  # -1 if there is none
         self.bos = bos if bos >= 0 else None
         self.eos = (eos,) if eos >= 0 else ()
         self.adds_bos = self.bos is not None
@@ -108,7 +108,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @cached_property
     def settings(self) -> ModelSettings:
-        """The settings of the file beside the pieces."""
+        """Settings in the model's file."""
         return read_settings(self._data)
 
     @cached_property
@@ -131,7 +131,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def own_symbols(self) -> list[str]:
-        """The symbols that the model itself finds in a text."""
+        """Symbols that the model itself matches in a text."""
         return [piece.text.replace(SPACE, " ") for piece in self.pieces if piece.type == USER_DEFINED]
 
     def encode(self, text: str) -> list[int]:
@@ -142,7 +142,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._encode(text, [*own, *self.added.values()])
 
     def _encode(self, text: str, added: Sequence[AddedToken]) -> list[int]:
-        """The ids of a text in which some tokens are looked for first; what is between them is a text of its own."""
+        """Return the ids of a text after matching some tokens first; the text between them is encoded separately."""
         if not added:
             return list(self.processor.encode(check_utf8(text)))
         known = {token.content: token.id for token in added}
@@ -154,7 +154,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def special_ids_around(self) -> tuple[list[int], list[int]]:
-        """The ids before and behind a text."""
+        """The ids added before and after a text."""
         return super().add_special_tokens([]), [*(self.eos[:1] if self._adds_eos else ())]
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
@@ -168,9 +168,9 @@ class SentencePieceTokenizer(Tokenizer):
         return str(self.processor.decode([self.piece(id) for id in known] if shown else known))
 
     def telling_texts(self) -> list[str]:
-        """Texts of pieces: some in any order, and pieces that overlap, of equal score where there are such.
+        """Return texts made of pieces: random sequences, and overlapping pieces, of equal score if there are such.
 
-        Of overlapping pieces with equal scores the leftmost is merged first, which no list of merges can say.
+        Among overlapping pieces of equal score the leftmost is merged first, which a list of merges cannot express.
         """
         groups = defaultdict[float, list[str]](list)
         for piece in self.pieces:
@@ -182,7 +182,7 @@ class SentencePieceTokenizer(Tokenizer):
         count = 200 if tied else 30
         texts = ["".join(rng.choices(group, k=6)) for group in (everything, *tied) if group for _ in range(count)]
         for group in tied or [everything]:
-            rest = defaultdict[str, list[str]](list)  # what a piece goes on with, by how it begins
+            rest = defaultdict[str, list[str]](list)  # continuations by prefix
             for text in group:
                 for cut in range(1, len(text)):
                     rest[text[:cut]].append(text[cut:])
@@ -195,7 +195,7 @@ class SentencePieceTokenizer(Tokenizer):
         return readable(self.piece(id)) if 0 <= id < self._size or id in self._names else ""
 
     def piece(self, id: int) -> str:
-        """A token as the model's file spells it."""
+        """Return a token as spelled in the model's file."""
         return self._names.get(id) or str(self.processor.id_to_piece(id))
 
     def save(self, folder: Path) -> None:
@@ -205,7 +205,7 @@ class SentencePieceTokenizer(Tokenizer):
         special_tokens.write_config(folder, self, self._config, self.piece)
 
     def _is_control(self, token: AddedToken) -> bool:
-        """Whether a token is a control piece of the model, which all texts without special tokens may spell."""
+        """Return whether a token is a control piece of the model without further flags."""
         own = token.id < self._size and self.processor.id_to_piece(token.id) == token.content
         return own and self.processor.is_control(token.id) and token == AddedToken(token.id, token.content)
 
@@ -217,7 +217,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":
-    """The library's form of a model; `place` names its file in errors."""
+    """Load a model with the library; `place` names its file in errors."""
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError:
@@ -230,7 +230,7 @@ def processor_of(data: bytes, place: str) -> "SentencePieceProcessor":
 
 
 def read_settings(data: bytes) -> ModelSettings:
-    """The settings in a model's file."""
+    """Return the settings in a model's file."""
     trainer, normalizer = (_section(data, number) for number in (TRAINER, NORMALIZER))
     kind, charsmap = trainer.get(MODEL_TYPE, UNIGRAM), normalizer.get(CHARSMAP, b"")
     return ModelSettings(
@@ -243,7 +243,7 @@ def read_settings(data: bytes) -> ModelSettings:
 
 
 def read_pieces(data: bytes) -> list[Piece]:
-    """The pieces in a model's file."""
+    """Return the pieces in a model's file."""
     pieces = []
     for field, value in _fields(data):
         if field == PIECES and isinstance(value, bytes):
@@ -255,19 +255,18 @@ def read_pieces(data: bytes) -> list[Piece]:
 
 
 def write_model(pieces: Iterable[Piece], settings: ModelSettings, special: Mapping[str, str]) -> bytes:
-    """A model's file.
+    """Return the contents of a model's file.
 
     Args:
-        pieces: by id; one of them is unknown.
-        settings: beside them.
-        special: the pieces that stand for unk, bos, eos and pad, as far as there are such.
+        pieces: by id; one of them is the unknown piece.
+        special: pieces for unk, bos, eos and pad, as far as they exist.
     """
     pieces = list(pieces)
     messages = [
-        _field(PIECES, _field(PIECE, one.text.encode()) + _field(SCORE, one.score) + _field(TYPE, one.type))
-        for one in pieces
+        _field(PIECES, _field(PIECE, piece.text.encode()) + _field(SCORE, piece.score) + _field(TYPE, piece.type))
+        for piece in pieces
     ]
-    byte_fallback = any(one.type == BYTE for one in pieces)
+    byte_fallback = any(piece.type == BYTE for piece in pieces)
     trainer = {MODEL_TYPE: settings.kind, BYTE_FALLBACK: byte_fallback, SPACE_BEHIND: settings.space_behind}
     normalizer = {CHARSMAP: settings.charsmap, ADDS_PREFIX: settings.adds_prefix, JOINS_SPACES: settings.joins_spaces}
     names = {SPECIAL_PIECES[role]: text.encode() for role, text in special.items()}
@@ -278,7 +277,7 @@ def write_model(pieces: Iterable[Piece], settings: ModelSettings, special: Mappi
 
 
 def _field(number: int, value: Any) -> bytes:
-    """A field of a protocol buffer's message: bytes with their length, whole numbers, or a number of 32 bits."""
+    """Encode a protobuf field: bytes with their length, a varint, or a float32."""
     match value:
         case bytes():
             return _varint(number << 3 | 2) + _varint(len(value)) + value
@@ -299,13 +298,13 @@ def _varint(value: int) -> bytes:
 
 
 def _section(data: bytes, number: int) -> dict[int, int | bytes]:
-    """A message within a message; of a field that occurs twice, the last."""
+    """Decode a nested message; of repeated fields the last one counts."""
     message = next((value for field, value in _fields(data) if field == number and isinstance(value, bytes)), b"")
     return dict(_fields(message))
 
 
 def _fields(data: bytes) -> list[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer's message: whole numbers, and bytes for what has a length or a fixed size."""
+    """Decode the fields of a protobuf message: varints as int, everything else as bytes."""
     fields: list[tuple[int, int | bytes]] = []
     at = 0
 

@@ -1,4 +1,4 @@
-"""bos and eos as model folders name them, in tokenizer_config.json and special_tokens_map.json."""
+"""Read and write bos and eos in tokenizer_config.json and special_tokens_map.json."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,14 +14,14 @@ from archetype.tokenizers.tokenizer import Tokenizer, check_utf8
 
 CONFIG = "tokenizer_config.json"
 MAP = "special_tokens_map.json"
-# For files without a configuration. Of several that end a text, a model may use each.
+# Used for files without a configuration; a model may use several eos.
 KNOWN_BOS = ("<s>", "<|begin_of_text|>", "<bos>")
 KNOWN_EOS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<eos>", "<|im_end|>")
 MASKS = ("[MASK]", "<mask>")
 
 
 def content(value: object) -> str | None:
-    """The text of a token that is written as a string or as a mapping with "content"."""
+    """Return the text of a token written as a string or as a mapping with "content"."""
     value = value.get("content") if isinstance(value, Mapping) else value
     return value if isinstance(value, str) else None
 
@@ -34,7 +34,7 @@ Name = Annotated[
 
 
 class TokenizerConfig(BaseModel):
-    """The fields of tokenizer_config.json that are read; encoders call bos and eos cls and sep."""
+    """Fields of tokenizer_config.json that are read; encoders name bos and eos cls and sep."""
 
     cls_token: Name = None
     bos_token: Name = None
@@ -44,9 +44,9 @@ class TokenizerConfig(BaseModel):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The fields of both files together; empty where neither is there.
+    """Return the fields of both files together; empty if neither exists.
 
-    As in transformers 5.23, the older file counts where the newer one does not list its tokens with their ids.
+    As in transformers 5.23, the older file counts only if the newer one does not list tokens with ids.
     """
     config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     if "added_tokens_decoder" not in config and (folder / MAP).is_file():
@@ -59,7 +59,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 class Ends(NamedTuple):
-    """How a tokenizer begins and ends texts: ids, and whether prompts begin with the first."""
+    """The bos and eos ids of a tokenizer, and whether prompts begin with bos."""
 
     bos_token: int | None
     eos_token: int | None
@@ -67,7 +67,7 @@ class Ends(NamedTuple):
 
 
 def ends_of(tokenizer: Tokenizer) -> Ends:
-    """The ends of a tokenizer as they are now."""
+    """Return the current bos, eos and adds_bos of a tokenizer."""
     return Ends(tokenizer.bos, next(iter(tokenizer.eos), None), tokenizer.adds_bos)
 
 
@@ -78,14 +78,13 @@ def write_config(
     name_of: Callable[[int], str],
     opened: Ends | None = None,
 ) -> None:
-    """Write a configuration as it was read, with bos and eos as far as they were changed.
+    """Write a configuration as it was read, with changes of bos and eos.
 
     Args:
-        folder: to write to.
-        tokenizer: whose ends are written, the first eos where there are several.
-        config: the contents of the file that the tokenizer was opened from.
-        name_of: the token of an id.
-        opened: its ends then (None: no file said them, so that all are written).
+        tokenizer: if it has several eos, the first is written.
+        config: contents of the file that the tokenizer was opened from.
+        name_of: returns the token of an id.
+        opened: bos and eos when opened (default: not read from a file, so all are written).
     """
     ends = ends_of(tokenizer)._asdict()
     changed = {
@@ -98,18 +97,18 @@ def write_config(
 
 
 def apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], id_of: Callable[[str], int | None]) -> None:
-    """Set bos, eos and adds_bos where the configuration has them.
+    """Set bos, eos and adds_bos from a configuration.
 
     Args:
         tokenizer: changed in place.
-        config: the contents of tokenizer_config.json.
-        id_of: the id of a token, or None where the vocabulary lacks it.
+        config: contents of tokenizer_config.json.
+        id_of: returns the id of a token, or None if the vocabulary lacks it.
 
     Raises:
-        DataError: names the key whose token is not in the vocabulary, or whose value is of the wrong type.
+        DataError: names the key whose token is unknown, or whose value has the wrong type.
     """
     parsed = validated(TokenizerConfig, config, CONFIG)
-    for key in ("cls_token", "bos_token", "sep_token", "eos_token"):  # of two for one, the later counts
+    for key in ("cls_token", "bos_token", "sep_token", "eos_token"):  # bos overrides cls, eos overrides sep
         if key not in parsed.model_fields_set:
             continue
         name = getattr(parsed, key)
@@ -126,33 +125,33 @@ def apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], id_of: Callabl
 
 
 def set_known(tokenizer: Tokenizer, special: Mapping[str, int]) -> None:
-    """Set bos and eos by the names that published tokenizers give them.
+    """Set bos and eos by the names that published tokenizers use.
 
     Args:
         tokenizer: changed in place.
-        special: the ids of its special tokens, by name.
+        special: ids of its special tokens, by name.
     """
     tokenizer.bos = next((special[name] for name in KNOWN_BOS if name in special), None)
     tokenizer.eos = tuple(special[name] for name in KNOWN_EOS if name in special)
 
 
 def start_of_text(row: Sequence[int], ids: Sequence[int]) -> int:
-    """Where the ids of a text begin within its row, after the special tokens before it."""
+    """Return the position in `row` where the text's ids begin, after special tokens."""
     return next(start for start in range(len(row)) if row[start : start + len(ids)] == ids)
 
 
 def mask_id(tokenizer: Tokenizer) -> int:
-    """The id that stands for a masked token: the tokenizer's own, or one beyond its vocabulary."""
+    """Return the id of the mask token, or one beyond the vocabulary."""
     special = tokenizer.special_tokens
     return next((special[name] for name in MASKS if name in special), tokenizer.vocab_size)
 
 
 def special_names(tokenizer: Tokenizer, pad: object) -> dict[str, str]:
-    """bos_token, eos_token and pad_token as a tokenizer spells them, where there are such.
+    """Return bos_token, eos_token and pad_token as the tokenizer spells them, where they exist.
 
     Args:
-        tokenizer: which knows the first two.
-        pad: the id of the third, as a file says it.
+        tokenizer: has bos and eos.
+        pad: id of the padding token, as read from a file.
     """
     ids = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos[0] if tokenizer.eos else None, "pad_token": pad}
     names = {id: name for name, id in tokenizer.special_tokens.items()}

@@ -1,22 +1,22 @@
-"""Text that grows with each token, and never by half a character."""
+"""Incremental decoding that never returns part of a character."""
 
 from collections.abc import Callable
 
-TAIL = 8  # ids of a text before, enough to be no start of a text
-REPLACEMENT = "\ufffd"  # what `decode` writes for bytes that are not, or not yet, a character
+TAIL = 8  # ids of context kept, so that a continuation is not decoded as the start of a text
+REPLACEMENT = "\ufffd"  # `decode` writes it for bytes that do not form a character (yet)
 
 
 class TextStream:
-    """Decode one token at a time: all that `push` and `finish` return, joined, is what `decode` returns for all ids.
+    """Decode one token at a time; the outputs of `push` and `finish` joined equal `decode` of all ids.
 
-    A short window of tokens is decoded again with each new one, and what the text grew by is certain unless it ends
-    within a character. The window starts at a token that has text of its own, so that what decoders do at the start of
-    a text, such as dropping a space, does not happen again in its middle. `tokenizers.decoders.DecodeStream` works in
-    the same way, for one library; it loses spaces where a decoder strips several, and fails on invalid runs of bytes.
+    A short window of tokens is decoded again with each new token, and the text it grew by is final unless it ends
+    within a character. The window starts at a token with text of its own, so that a decoder's effects at the start of a
+    text, such as dropping a space, do not recur in its middle. `tokenizers.decoders.DecodeStream` works in the same way
+    for one library, but loses spaces where a decoder strips several, and fails on invalid runs of bytes.
 
     Args:
-        decode: the text of token ids.
-        incomplete: whether an id has no certain text until one follows for which this is false.
+        decode: converts token ids to text.
+        incomplete: whether the text after an id stays uncertain until an id follows for which this is false.
     """
 
     def __init__(
@@ -25,14 +25,14 @@ class TextStream:
         self._decode = decode
         self._incomplete = incomplete
         self._window: list[int] = []
-        self._num_returned = 0  # ids of the window whose text was returned
-        self._text = ""  # of these
+        self._num_returned = 0  # ids in the window whose text was returned
+        self._text = ""  # their text
 
     def follow(self, ids: list[int]) -> None:
-        """Go on from the text of other ids, which is not returned: a space between the two is then no first one.
+        """Continue the text of other ids, which is not returned; a following space is then not a leading one.
 
         Args:
-            ids: before those that will be pushed.
+            ids: that precede those to be pushed.
         """
         tail = ids[-TAIL:]
         text = self._decode(tail)
@@ -40,7 +40,7 @@ class TextStream:
             self._window, self._num_returned, self._text = tail, len(tail), text
 
     def push(self, id: int) -> str:
-        """The text that became certain with this token; empty while a character is incomplete."""
+        """Return the text that this token made final; empty while a character is incomplete."""
         self._window.append(id)
         if self._incomplete(id):
             return ""
@@ -56,5 +56,5 @@ class TextStream:
         return new
 
     def finish(self) -> str:
-        """The text that is left at the end."""
+        """Return the remaining text."""
         return self._decode(self._window)[len(self._text) :]

@@ -1,4 +1,4 @@
-"""Mistral's tekken.json: byte-level BPE by ranks, with ids for special tokens before all others."""
+"""Open Mistral's tekken.json: byte-level BPE by ranks, with special tokens at the lowest ids."""
 
 from base64 import b64decode, b64encode
 from pathlib import Path
@@ -14,32 +14,32 @@ from archetype.tokenizers.tiktoken import TiktokenTokenizer
 from archetype.tokenizers.tokenizer import Tokenizer
 
 FILE = "tekken.json"
-# What files up to version 7 need not say, by id (mistral_common/tokens/tokenizers/tekken.py).
+# Special tokens by id that files up to version 7 may leave out (mistral_common/tokens/tokenizers/tekken.py).
 UNSAID = (
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
     "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
     "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
 )  # fmt: skip
-VERSIONS = ("v1", "v2", "v3", "v7")  # that need not say them
+VERSIONS = ("v1", "v2", "v3", "v7")  # versions that may leave them out
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**24, description="a count")]
 
 
 class Ranked(BaseModel):
-    """A token of the vocabulary."""
+    """Token of the vocabulary."""
 
     rank: Count
     token_bytes: str
 
 
 class Special(BaseModel):
-    """A special token."""
+    """Special token."""
 
     rank: Count
     token_str: str
 
 
 class Config(BaseModel):
-    """The sizes, and how a text is split before its bytes are merged."""
+    """Sizes and pre-tokenization pattern."""
 
     pattern: Annotated[str, Field(min_length=1, description="the regular expression that splits a text")]
     default_vocab_size: Count
@@ -48,7 +48,7 @@ class Config(BaseModel):
 
 
 class TekkenFile(BaseModel):
-    """The fields that decide a text's ids."""
+    """Fields that determine the ids of a text."""
 
     config: Annotated[Config, Field(description="a mapping with pattern, default_vocab_size and version")]
     vocab: Annotated[list[Ranked], Field(description="a list of mappings with rank and token_bytes")]
@@ -58,7 +58,7 @@ class TekkenFile(BaseModel):
 
 
 class TekkenTokenizer(TiktokenTokenizer):
-    """A tekken.json, opened as the rank file that gives the same ids."""
+    """Tokenizer from a tekken.json, converted to an equivalent rank file."""
 
     kind = "tekken"
     files = (FILE,)
@@ -71,7 +71,7 @@ class TekkenTokenizer(TiktokenTokenizer):
 
 
 def rank_file(data: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    """The lines of a rank file, and its companion, that give the ids of a tekken.json.
+    """Convert a tekken.json to the lines of an equivalent rank file and its companion.
 
     Raises:
         DataError: names the key at fault.
@@ -87,7 +87,7 @@ def rank_file(data: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
 
 
 def _special_tokens(file: TekkenFile) -> dict[str, int]:
-    """The ids of all special tokens by name, those without a name too."""
+    """Return the ids of all special tokens by name, with placeholder names for unnamed ones."""
     count = file.config.default_num_special_tokens
     if file.special_tokens is not None:
         named = {token.token_str: token.rank for token in file.special_tokens}
@@ -102,7 +102,6 @@ def _special_tokens(file: TekkenFile) -> dict[str, int]:
 
 
 def _checked(token: str, rank: int) -> str:
-    """A token's bytes in base64, as a rank file has them."""
     try:
         return b64encode(b64decode(token, validate=True)).decode()
     except ValueError:

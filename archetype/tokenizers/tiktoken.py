@@ -1,4 +1,4 @@
-"""A tiktoken rank file: lines of "base64 rank", as OpenAI and Llama 3 publish them."""
+"""Tokenizer from a tiktoken rank file, lines of "base64 rank", as published by OpenAI and for Llama 3."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FILE, COMPANION = "tokenizer.tiktoken", "tiktoken.json"
 FIRST_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]+\r?(\n|$)")
 LONG_SPACES = re.compile(r"\s{1000,}")
-MOST_SPACES = 250_000  # the library's regular expressions run out of stack on some 700,000 in a row
+MOST_SPACES = 250_000  # the library's regular expressions overflow the stack at about 700,000 spaces in a row
 
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 CL100K = (
@@ -50,10 +50,10 @@ QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 class Format(BaseModel):
-    """The settings that a rank file lacks: how a text is split before its bytes are merged, and the special tokens.
+    """Settings that a rank file lacks: pre-tokenization pattern and special tokens.
 
-    `normalization` is Unicode's form that a text is brought into first. `bos` and `eos` are names among the special
-    tokens; None leaves them to their usual names.
+    `normalization` is a Unicode normalization form. `bos` and `eos` are names of special tokens; None selects the usual
+    names.
     """
 
     pattern: Annotated[str, Field(min_length=1, description="the regular expression that splits a text")]
@@ -68,12 +68,12 @@ class TiktokenTokenizer(Tokenizer):
     """Byte-level BPE by ranks.
 
     Args:
-        data: the contents of a rank file.
-        companion: {"pattern": ..., "special_tokens": {...}}, for ranks that are none of the published ones.
-        config: the contents of tokenizer_config.json, for the special tokens.
+        data: contents of a rank file.
+        companion: {"pattern": ..., "special_tokens": {...}}, for ranks that are not published.
+        config: contents of tokenizer_config.json, which names special tokens.
 
     Raises:
-        DataError: the package is not installed, the file is damaged, or its pattern is not known.
+        DataError: the package is not installed, the file is damaged, or its pattern is unknown.
     """
 
     kind = "tiktoken"
@@ -141,15 +141,15 @@ class TiktokenTokenizer(Tokenizer):
 
 
 def is_ranks(data: bytes) -> bool:
-    """Whether a file begins as a rank file does; a SentencePiece model never does."""
+    """Return whether a file begins like a rank file, which no SentencePiece model does."""
     return FIRST_LINE.match(data) is not None
 
 
 def read_ranks(data: bytes) -> dict[bytes, int]:
-    """The rank of each token.
+    """Return the rank of each token.
 
     Raises:
-        DataError: names the line that is not a token and its rank, or repeats one; or a single byte has no token.
+        DataError: names an invalid or repeated line; or a single byte has no token.
     """
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.splitlines(), start=1):
@@ -179,7 +179,7 @@ def _token_and_rank(line: bytes, number: int) -> tuple[bytes, int]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The text cut within runs of spaces that are too long for the library."""
+    """Split a text within runs of spaces that are too long for the library."""
     start = 0
     for run in LONG_SPACES.finditer(text):
         while run.end() - max(start, run.start()) > MOST_SPACES:
@@ -200,16 +200,16 @@ def _encoding(ranks: dict[bytes, int], format: Format) -> "Encoding":
 
 
 def published_format(ranks: int) -> Format:
-    """The format of the published file with this many ranks.
+    """Return the format of the published file with this many ranks.
 
     Sources: tiktoken_ext/openai_public.py (OpenAI), whisper/tokenizer.py (OpenAI), llama/tokenizer.py (Llama 3, Meta)
     and tokenization_qwen.py (Qwen).
 
     Raises:
-        DataError: none has; asks for the companion file.
+        DataError: no published file has this many; asks for the companion file.
     """
     match ranks:
-        case 50_256 | 50_280:  # p50k has runs of spaces after the id of the end of text
+        case 50_256 | 50_280:  # p50k has tokens of spaces after the id of <
             return Format(pattern=GPT2, special_tokens={"<|endoftext|>": 50256})
         case 50_257:  # Whisper; the ids of further special tokens depend on how many languages it knows
             return Format(pattern=GPT2, special_tokens={"<|endoftext|>": 50_257, "<|startoftranscript|>": 50_258})
@@ -231,7 +231,7 @@ def published_format(ranks: int) -> Format:
 
 
 def companion_format(data: Mapping[str, Any]) -> Format:
-    """The format in the contents of a companion file.
+    """Return the format in a companion file.
 
     Raises:
         DataError: names the key at fault.
@@ -246,7 +246,7 @@ def companion_format(data: Mapping[str, Any]) -> Format:
 
 
 def _llama3() -> list[str]:
-    """Llama 3's 256 names; 3.1 and 3.2 give some of the reserved ones new names, and the same ids to all others."""
+    """Return Llama 3's 256 special tokens; 3.1 and 3.2 rename some reserved ones without changing ids."""
     first = ["<|begin_of_text|>", "<|end_of_text|>", *map(_reserved, range(4))]
     headers = ["<|start_header_id|>", "<|end_header_id|>", _reserved(4), "<|eot_id|>"]
     return [*first, *headers, *map(_reserved, range(5, 251))]

@@ -1,4 +1,4 @@
-"""The bytes of single tokens, also of those that are parts of characters."""
+"""Bytes of single tokens, including tokens that are parts of characters."""
 
 import re
 
@@ -7,11 +7,7 @@ from archetype.tokenizers.tokenizer import SPACE, Tokenizer
 
 
 class TokenBytes:
-    """Bytes that each token adds to a text before it, in UTF-8; of a token within a character, its own bytes.
-
-    Args:
-        tokenizer: any.
-    """
+    """Map a token id to the UTF-8 bytes it adds after other text; for part of a character, its own bytes."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -21,7 +17,7 @@ class TokenBytes:
         self._known: dict[int, bytes] = {}
 
     def __call__(self, id: int) -> bytes:
-        """The bytes of a token; none of one that has no text."""
+        """Return the bytes of a token; empty for a token without text."""
         if (known := self._known.get(id)) is None:
             text = self._tokenizer.decode([self._first, id])[len(self._before) :]
             known = text.encode() if REPLACEMENT not in text else _shown_bytes(self._tokenizer.token(id))
@@ -30,7 +26,6 @@ class TokenBytes:
 
 
 def _shown_bytes(token: str) -> bytes:
-    """The bytes of a token that is displayed as `readable` writes it."""
     text = token.replace(SPACE, " ")
     escaped = re.sub(r"<0x([0-9A-F]{2})>", lambda byte: chr(0xDC00 + int(byte[1], 16)), text)
     return escaped.encode("utf-8", "surrogateescape")

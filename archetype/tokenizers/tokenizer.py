@@ -1,4 +1,4 @@
-"""The interface of all tokenizers."""
+"""Interface of all tokenizers."""
 
 import re
 from abc import ABC, abstractmethod
@@ -9,16 +9,16 @@ from typing import ClassVar, NamedTuple
 from archetype.errors import DataError
 from archetype.tokenizers.stream import TextStream
 
-SPACE = "▁"  # how SentencePiece writes a space, and how tokens are shown
+SPACE = "▁"  # SentencePiece's symbol for a space, also used for display
 
 
 class EncodedPair(NamedTuple):
-    """Two texts as one row.
+    """Two texts encoded as one sequence.
 
     Attributes:
         ids: of all tokens.
-        types: 0 for the tokens of the first text and 1 for the second's, or as the tokenizer's file says.
-        places: of each token of the second text, its place in the row and its characters in the text, from and to.
+        types: token types: usually 0 for the first text and 1 for the second.
+        places: character range (start, end) in the second text for each position of its tokens.
     """
 
     ids: list[int]
@@ -27,27 +27,27 @@ class EncodedPair(NamedTuple):
 
 
 class Tokenizer(ABC):
-    """Text to token ids and back.
+    """Convert text to token ids and back.
 
-    A kind of tokenizer is a subclass, given to `register_tokenizer`. It needs `kind`, `vocab_size`, `encode`, `decode`,
-    `token`, and either `files`, `open` and `save`, or the base class `JSONTokenizer`, which has these three. With a
-    `train` of its own it can be trained: by `archetype tokenizer train --kind` and by a recipe that names it.
+    A kind of tokenizer is a subclass, registered with `register_tokenizer`. It needs `kind`, `vocab_size`, `encode`,
+    `decode`, `token`, and either `files`, `open` and `save`, or the base class `JSONTokenizer`, which has these three.
+    A kind that overrides `train` can be trained by `archetype tokenizer train --kind` and in recipes.
 
     Attributes:
         kind: bytes, characters, words, bpe, byte_bpe, sentencepiece, marian, tiktoken, unigram, ...
-        files: patterns of the file names by which `open_tokenizer` recognizes this kind.
-        other_names: patterns of further names that a file may have which is named itself, without a folder.
-        needs_text: whether `train` needs a text that is not empty.
-        learns_vocabulary: whether `train` chooses `vocab_size` tokens; otherwise the text, or nothing, decides.
-        can_lowercase: whether `train` can make a tokenizer that turns every text to lower case.
-        bos: the id that starts a text, if there is one.
-        eos: the ids that end a text.
-        adds_bos: whether a prompt is to start with `bos`.
-        encodes_special_tokens: whether `encode` returns the id of a special token that is spelled out in a text.
-        reaching: tokens that depend on what is beyond a line end; a text that holds one is not cut at line ends.
+        files: file name patterns by which `open_tokenizer` recognizes this kind.
+        other_names: further patterns for a file that is named directly.
+        needs_text: whether `train` needs text.
+        learns_vocabulary: whether `train` chooses `vocab_size` tokens.
+        can_lowercase: whether `train` can make a tokenizer that lowercases text.
+        bos: id that starts a text, if there is one.
+        eos: ids that end a text.
+        adds_bos: whether prompts start with `bos`.
+        encodes_special_tokens: whether `encode` recognizes spelled-out special tokens.
+        reaching: tokens whose match depends on text after a line break; texts that contain one are not split at lines.
 
-    `bos`, `eos` and `adds_bos` are plain attributes, for tokenizers that no file describes. What ends the texts that a
-    model writes is said by its generation settings first: `LanguageModel.ends`.
+    `bos`, `eos` and `adds_bos` can be set if no file gives them. The ids that end generation come first from the
+    generation settings: `LanguageModel.ends`.
     """
 
     kind: str = ""
@@ -64,24 +64,24 @@ class Tokenizer(ABC):
 
     @classmethod
     def open(cls, file: Path) -> "Tokenizer":
-        """The tokenizer in a file, and in those beside it.
+        """Open the tokenizer in a file and the files next to it.
 
         Args:
             file: its name matches one of `files`.
 
         Raises:
-            DataError: the file is damaged; names it and its fault.
+            DataError: names the damaged file and its fault.
         """
         raise NotImplementedError(f"{cls.__name__} has files but no `open`")
 
     @classmethod
     def train(cls, texts: list[str], vocab_size: int | None, lowercase: bool) -> "Tokenizer":
-        """A tokenizer made from texts; the same texts give the same tokenizer.
+        """Train a tokenizer; the same texts give the same tokenizer.
 
         Args:
-            texts: what to train on, none of them empty.
-            vocab_size: the number of ids to reach at most, where the caller gives one.
-            lowercase: whether every text is turned to lower case first, then and later; needs `can_lowercase`.
+            texts: to train on, none empty.
+            vocab_size: largest number of ids, if given.
+            lowercase: whether texts are lowercased, in training and later; needs `can_lowercase`.
 
         Raises:
             DataError: the kind cannot have that many ids.
@@ -91,39 +91,39 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """The number of ids: the largest and one more."""
+        """Number of ids: the largest id plus one."""
 
     @property
     def special_tokens(self) -> dict[str, int]:
-        """The tokens that stand for no text, by name."""
+        """Special tokens, which decoding skips, by name."""
         return {}
 
     @property
     def symbols(self) -> list[str]:
-        """Tokens of a text that are found in it before anything else, as the text spells them."""
+        """Tokens that are matched in a text before tokenization, as spelled in the text."""
         return []
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of a text; no special tokens are added.
+        """Return the ids of a text without adding special tokens.
 
-        A special token that is spelled out in the text is read as its own library reads it: a `tokenizer.json` gives
-        its id; SentencePiece and tiktoken take it for ordinary text.
+        A spelled-out special token is treated as in its own library: a `tokenizer.json` gives its id; SentencePiece and
+        tiktoken treat it as ordinary text.
 
         Raises:
-            DataError: the text holds something that this tokenizer cannot express.
+            DataError: the text contains something that this tokenizer cannot encode.
         """
 
     def telling_texts(self) -> list[str]:
-        """Texts of this tokenizer's own tokens by which another library's reading of its file is checked."""
+        """Return texts made of this tokenizer's tokens, to test how another library reads its file."""
         return []
 
     def encode_target(self, text: str) -> list[int]:
-        """The ids of a text in the language that is translated to, which may have tokens of its own."""
+        """Return the ids of a text in the target language of translation, which may have its own tokens."""
         return self.encode(text)
 
     def encode_with_special_tokens(self, text: str) -> list[int]:
-        """The ids of a text in which special tokens are spelled out, as chat templates write them."""
+        """Return the ids of a text with spelled-out special tokens, as chat templates write them."""
         special = self.special_tokens
         if self.encodes_special_tokens or not special:
             return self.encode(text)
@@ -132,45 +132,45 @@ class Tokenizer(ABC):
         return [id for part in parts for id in ([special[part]] if part in special else self.encode(part))]
 
     def add_special_tokens(self, ids: Sequence[int]) -> list[int]:
-        """The ids of a whole text between the special tokens that its file puts around one, such as [CLS] and [SEP]."""
+        """Add the special tokens that the tokenizer puts around a text, such as [CLS] and [SEP]."""
         return [self.bos, *ids] if self.adds_bos and self.bos is not None else list(ids)
 
     def encode_prompt(self, text: str) -> list[int]:
-        """The ids of a text that is to be continued, between its special tokens; of an empty one, bos if there is one.
+        """Return the ids of a prompt with its special tokens; just bos, if there is one, for an empty text.
 
         Raises:
-            DataError: as `encode`.
+            DataError: as for `encode`.
         """
         return self.add_special_tokens(self.encode(check_utf8(text))) or ([] if self.bos is None else [self.bos])
 
     def encode_pair(self, first: str, second: str) -> EncodedPair:
-        """Two texts as one row, with the special tokens that the tokenizer's file puts around and between them.
+        """Encode two texts as one sequence, with the special tokens around and between them.
 
         Raises:
-            DataError: its file does not say how.
+            DataError: the tokenizer's file does not define this.
         """
         cause = f"a tokenizer of kind {self.kind} does not say how two texts stand in one row"
         raise DataError("tokenizer", cause, "use a model with a tokenizer.json")
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids: special tokens, and ids without a token, are left out; invalid bytes become U+FFFD."""
+        """Return the text of ids; special and unknown ids are skipped, and invalid bytes become U+FFFD."""
 
     @abstractmethod
     def token(self, id: int) -> str:
-        """One token for display: spaces as ▁, control characters escaped, parts of characters as <0xE2>."""
+        """Format a token for display: spaces as ▁, control characters escaped, parts of characters as <0xE2>."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write the file, or files, from which `open_tokenizer` makes this tokenizer again, into an existing folder."""
+        """Write the files from which `open_tokenizer` restores this tokenizer into an existing folder."""
 
     def stream(self) -> TextStream:
-        """A decoder that takes one id at a time."""
+        """Return an incremental decoder."""
         return TextStream(self.decode)
 
 
 def check_utf8(text: str) -> str:
-    """The text itself, if UTF-8 can hold it.
+    """Return the text if UTF-8 can encode it.
 
     Raises:
         DataError: it contains half of a surrogate pair.

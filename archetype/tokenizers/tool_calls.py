@@ -1,4 +1,4 @@
-"""Calls of tools, read from an answer as it is written, in the form of the model's chat template."""
+"""Parse tool calls while an answer is generated, in the format of the model's chat template."""
 
 import json
 import re
@@ -10,18 +10,18 @@ from archetype.tokenizers.argument_schema import typed_argument
 from archetype.tokenizers.notation import Incomplete, read_notation, scalar
 from archetype.tokenizers.tool_form import ID, JSON_QUOTES, ToolForm
 
-NO, OPEN = -1, -2  # no end of a literal: the text differs from it, or may go on to it
+NO, OPEN = -1, -2  # a literal does not match: the text differs, or may still become it
 NAME = re.compile(r"\s*([\w-]*)")
 
 
 @dataclass(frozen=True)
 class CallPiece:
-    """A piece of a call.
+    """Piece of a tool call.
 
     Attributes:
         index: of the call in the answer, from 0.
-        name: of the function, in the first piece of a call; None in the others.
-        arguments: what their JSON goes on with.
+        name: of the function, in the first piece of a call; otherwise None.
+        arguments: continuation of the JSON arguments.
     """
 
     index: int
@@ -29,11 +29,11 @@ class CallPiece:
     arguments: str = ""
 
 
-Piece = str | CallPiece  # of an answer: a text of its content, or of a call
+Piece = str | CallPiece  # text of the answer's content, or a piece of a call
 
 
 def follow(literal: str, text: str, place: int) -> int:
-    """Where a literal ends that begins at a place of a text, white space aside; NO or OPEN where it does not end."""
+    """Return the end of a literal that starts at a position, ignoring white space; NO or OPEN if it does not match."""
     for sign in "".join(literal.split()):
         while place < len(text) and text[place].isspace():
             place += 1
@@ -52,7 +52,7 @@ def follow(literal: str, text: str, place: int) -> int:
 def read_calls(
     form: ToolForm, functions: Mapping[str, Mapping[str, Any]], answer: str
 ) -> tuple[str, list[tuple[str, Any]]]:
-    """The content of a whole answer, and the names and arguments of its calls; arguments that are no JSON as a text."""
+    """Return the content of an answer, and the name and arguments of each call (as text if not JSON)."""
     parser = ToolCallParser(form, functions)
     pieces = [*parser.push(answer), *parser.finish()]
     calls: list[tuple[str, str]] = []
@@ -65,15 +65,15 @@ def read_calls(
 
 
 class ToolCallParser:
-    """Cuts an answer into its content and its calls.
+    """Incremental parser that separates an answer into content and tool calls.
 
-    A text that begins like a call and goes on otherwise, or calls what is no function, is content.
+    Text that begins like a call but continues otherwise, or names an unknown function, is content.
 
     Args:
-        form: of the model's template.
-        functions: the schema of the arguments of each function that may be called, by name.
-        has_one: whether all behind the first call is left out.
-        has_content: whether what is written before the first call counts.
+        form: format of the model's template.
+        functions: schema of the arguments of each function, by name.
+        has_one: whether everything after the first call is dropped.
+        has_content: whether text before the first call is kept.
     """
 
     def __init__(
@@ -82,18 +82,18 @@ class ToolCallParser:
     ) -> None:  # fmt: skip
         self._form, self._functions, self._has_one, self._has_content = form, functions, has_one, has_content
         self.num_calls = 0
-        self._text = ""  # that is not settled
-        self._place = 0  # in it, behind the literals and values that were read
+        self._text = ""  # not yet assigned to content or a call
+        self._place = 0  # position in _text after the literals and values read so far
         self._state, self._name = self._content, ""
         self._pairs: dict[str, Any] = {}
         self._key = ""
         self._ends = (form.next_name, form.after)
         self._depth, self._in_text, self._is_escaped = 0, False, False
         self._pieces: list[Piece] = []
-        self._is_over = False  # whether no more text comes
+        self._is_over = False  # whether the answer has ended
 
     def push(self, text: str) -> list[Piece]:
-        """What a further text settles."""
+        """Add text, and return the pieces that are now certain."""
         self._text += text
         while self._state():
             pass
@@ -101,16 +101,16 @@ class ToolCallParser:
         return pieces
 
     def finish(self) -> list[Piece]:
-        """What is left at the end."""
+        """Return the remaining pieces at the end of the answer."""
         self._is_over = True
         pieces = self.push("")
-        if self._state in (self._content, self._function, self._begin):  # and no call that has begun
+        if self._state in (self._content, self._function, self._begin):  # drop a call that has begun
             left = self._text
             pieces += [left] if left and not (self.num_calls and left.isspace()) else []
         return pieces
 
     def _content(self) -> bool:
-        """Read up to where a call may begin."""
+        """Read content up to where a call may begin."""
         start = end = NO
         for start in range(len(self._text)):
             if (end := follow(self._form.before_name, self._text, start)) != NO:
@@ -125,7 +125,6 @@ class ToolCallParser:
         return True
 
     def _function(self) -> bool:
-        """Read the name."""
         match = NAME.match(self._text, self._place)
         assert match is not None
         if match.end() == len(self._text) and not self._is_over:
@@ -136,7 +135,7 @@ class ToolCallParser:
         return True
 
     def _begin(self) -> bool:
-        """Read up to the arguments; a call is one from here on."""
+        """Read up to the arguments; from here on it is certainly a call."""
         form, pairs = self._form, self._form.pairs
         end = follow(form.before_arguments, self._text, self._place)
         if end >= 0 and pairs is not None:
@@ -166,7 +165,7 @@ class ToolCallParser:
         self._ends = (self._form.next_name, self._form.after)
 
     def _reject(self) -> bool:
-        """Take the first sign of what began like a call as content, and look again behind it."""
+        """Treat the first character of an apparent call as content, and search again after it."""
         self._pieces.append(self._text[0])
         self._text, self._place, self._state = self._text[1:], 0, self._content
         return True
@@ -176,7 +175,7 @@ class ToolCallParser:
             self._pieces.append(CallPiece(self.num_calls - 1, None, text))
 
     def _object(self) -> bool:
-        """Read the object of all arguments; JSON is handed on as it comes."""
+        """Read the object of all arguments; JSON is passed on as it arrives."""
         if self._form.quotes != JSON_QUOTES:
             try:
                 value, end = read_notation(self._text, 0, self._form.quotes)
@@ -196,7 +195,7 @@ class ToolCallParser:
         return False
 
     def _scan(self, sign: str) -> None:
-        """Go on in JSON by a sign."""
+        """Update nesting depth and quoting by one character of JSON."""
         if self._in_text:
             if self._is_escaped:
                 self._is_escaped = False
@@ -208,7 +207,6 @@ class ToolCallParser:
             self._depth += (sign in "{[") - (sign in "}]")
 
     def _pair_key(self) -> bool:
-        """Read a key."""
         pairs = self._form.pairs
         assert pairs is not None
         for start in range(self._place, len(self._text)):
@@ -220,7 +218,7 @@ class ToolCallParser:
         return False
 
     def _pair_value(self) -> bool:
-        """Read a value, up to the next key or the end of the call."""
+        """Read a value up to the next key or the end of the call."""
         pairs = self._form.pairs
         assert pairs is not None
         ends = (pairs.next_pair, *self._ends)
@@ -244,12 +242,12 @@ class ToolCallParser:
         return False
 
     def _end_of(self, literals: tuple[str | None, ...], place: int) -> int:
-        """Where one of some literals ends: OPEN where none does yet, NO where none can."""
-        ends = [follow(one, self._text, place) for one in literals if one is not None]
+        """Return the end of the literal that matches: OPEN if one still may match, NO if none can."""
+        ends = [follow(literal, self._text, place) for literal in literals if literal is not None]
         return max((end for end in ends if end >= 0), default=OPEN if OPEN in ends else NO)
 
     def _after(self) -> bool:
-        """Read what ends a call, or leads to the next."""
+        """Read the end of a call, or the start of the next one."""
         next_name, after = self._ends
         going_on = NO if next_name is None else follow(next_name, self._text, self._place)
         ended = follow(after, self._text, self._place)
@@ -270,6 +268,6 @@ class ToolCallParser:
 
 
 def _without(value: str, before: str, behind: str) -> str:
-    """A value without the white space that the literals around it bring."""
+    """Strip the white space that belongs to the surrounding literals."""
     value = value.removeprefix(before[len(before.rstrip()) :])
     return value.removesuffix(behind[: len(behind) - len(behind.lstrip())])

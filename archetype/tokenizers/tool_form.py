@@ -1,21 +1,21 @@
-"""The form in which a chat template writes calls of tools: the literal texts around their names and arguments."""
+"""Format in which a chat template writes tool calls: the literal texts around names and arguments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-ID = "\ue000"  # in a literal: where the id of a call is written, which is of no interest to a reader
+ID = "\ue000"  # placeholder in a literal for the id of a call, which is ignored
 JSON_QUOTES = ('"', '"')
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Arguments that are written one by one, each as a key and a value, and not as one object.
+    """Arguments written one by one as key and value, rather than as one object.
 
     Attributes:
-        between: a key and its value.
-        next_pair: stands between a value and the key after it.
-        after_none: stands between the name and the end of a call without arguments.
-        next_after_none: stands between the name of a call without arguments and the next name.
+        between: text between a key and its value.
+        next_pair: text between a value and the next key.
+        after_none: text between the name and the end of a call without arguments.
+        next_after_none: text between the name of a call without arguments and the next name.
     """
 
     between: str
@@ -26,18 +26,18 @@ class Pairs:
 
 @dataclass(frozen=True)
 class ToolForm:
-    """The literal texts around the name and the arguments of a call.
+    """Literal texts around the name and arguments of a call.
 
     Attributes:
-        opening: from the end of the prompt to the name of the first call, with an empty thought where the template
-            writes one.
-        before_name: the part of it that belongs to the call.
+        opening: from the end of the prompt to the first name, including an empty reasoning block if the template writes
+            one.
+        before_name: the part of `opening` that belongs to the call.
         before_arguments: between the name and the arguments, or the first key of `pairs`.
-        after: the last arguments, up to the token that ends the answer.
-        next_name: between arguments and the name of the next call; None where a message has one call.
-        pairs: how arguments are written one by one; None where they are one object.
-        quotes: around the texts of the object; those of JSON unless the template has its own, and keys without any.
-        takes_text: whether messages give the template a call's arguments as a JSON text, and not as an object.
+        after: from the last arguments to the end-of-turn token.
+        next_name: between arguments and the next name; None if a message has only one call.
+        pairs: format of arguments written one by one; None if they are one object.
+        quotes: around strings in the object; JSON's, unless the template has its own and bare keys.
+        takes_text: whether messages pass arguments to the template as JSON text rather than as an object.
     """
 
     opening: str
@@ -51,18 +51,18 @@ class ToolForm:
 
     @property
     def literals(self) -> list[str]:
-        """All of its texts."""
+        """All literal texts."""
         pairs = self.pairs
         more = (
             self.quotes if pairs is None else (pairs.between, pairs.next_pair, pairs.after_none, pairs.next_after_none)
         )
-        return [one for one in (self.opening, self.before_arguments, self.after, self.next_name, *more) if one]
+        return [text for text in (self.opening, self.before_arguments, self.after, self.next_name, *more) if text]
 
     def until(self, ends: Sequence[str]) -> "ToolForm":
-        """The same form, whose last literal stops before a token that ends a text.
+        """Cut the last literal before the first end-of-text token.
 
         Args:
-            ends: how such tokens are spelled.
+            ends: spellings of such tokens.
         """
 
         def cut(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads off how a chat template writes calls of tools: out of what it renders, never by a model's name."""
+"""Infer how a chat template writes tool calls from what it renders, independently of the model's name."""
 
 import json
 import re
@@ -12,10 +12,10 @@ from archetype.tokenizers.tool_calls import read_calls
 from archetype.tokenizers.tool_form import ID, JSON_QUOTES, Pairs, ToolForm
 
 USER: Message = {"role": "user", "content": "Hi"}
-NAMES, IDS = ("first_q7x", "second_q7x"), ("q7xcall01", "q7xcall02")  # ids of 9 letters and digits, as Mistral has them
+NAMES, IDS = ("first_q7x", "second_q7x"), ("q7xcall01", "q7xcall02")  # 9 letters and digits, as Mistral requires
 KEYS, VALUES = ("key_a_q7x", "key_b_q7x"), ("val_a_q7x", "val_b_q7x")
 ARGUMENTS = dict(zip(KEYS, VALUES, strict=True))
-TRIED: tuple[dict[str, Any], ...] = (  # calls by which a form is proven
+TRIED: tuple[dict[str, Any], ...] = (  # calls that an inferred format must reproduce
     {KEYS[0]: 'a "text" <b>\n\\', KEYS[1]: {"x": [1, 2.5, True], "y": "z"}}, {}, {KEYS[0]: "{", KEYS[1]: {}},
 )  # fmt: skip
 SCHEMA = {
@@ -26,10 +26,10 @@ TOOLS = [{"type": "function", "function": {"name": name, "description": "x", "pa
 
 
 def tool_form(template: ChatTemplate) -> ToolForm:
-    """The form in which a template writes calls.
+    """Return the format in which a template writes tool calls.
 
     Raises:
-        DataError: it writes none, or none that can be read.
+        DataError: the template writes no calls, or in a format that cannot be parsed.
     """
     return _tool_form(template.for_tools(TOOLS).source, tuple(sorted(template.tokens.items())))
 
@@ -52,11 +52,10 @@ def _tool_form(source: str, tokens: tuple[tuple[str, str], ...]) -> ToolForm:
 
 
 class _Renderings:
-    """What a template makes of marked calls.
+    """Renderings of marked calls by a template.
 
     Args:
-        template: it.
-        takes_text: whether arguments are given as JSON texts.
+        takes_text: whether arguments are passed as JSON text.
     """
 
     def __init__(self, template: ChatTemplate, takes_text: bool) -> None:
@@ -64,12 +63,12 @@ class _Renderings:
         self._prompt = template.render([USER], tools=TOOLS)
         one, two = (self._render({"role": "assistant", "content": text}) for text in ("0", "1"))
         place = next((place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
-        self._head, self._tail = one[:place], one[place + 1 :]  # around the text of an answer
+        self._head, self._tail = one[:place], one[place + 1 :]  # text before and after an answer
 
     def form(self) -> ToolForm | None:
-        """The form, read off and tried out; None where it cannot be read."""
+        """Return the inferred format after testing it; None if it cannot be inferred."""
         text = self.calls(ARGUMENTS)
-        start = next((len(one) for one in (self._head, self._prompt) if text.startswith(one)), None)
+        start = next((len(beginning) for beginning in (self._head, self._prompt) if text.startswith(beginning)), None)
         if start is None or (name := text.find(NAMES[0], start)) < 0:
             return None
         opening = text[len(self._prompt) : name] if text.startswith(self._prompt) else text[start:name]
@@ -80,7 +79,7 @@ class _Renderings:
         return None
 
     def _is_proven(self, form: ToolForm, start: int) -> bool:
-        """Whether other calls, alone and together, are read as they were given."""
+        """Return whether other calls, alone and together, are parsed as they were given."""
         several = [(one,) for one in TRIED] + ([TRIED[:2], TRIED[1:]] if form.next_name is not None else [])
         functions = dict.fromkeys(NAMES, SCHEMA)
         return all(
@@ -90,7 +89,6 @@ class _Renderings:
         )
 
     def calls(self, *arguments: Mapping[str, Any]) -> str:
-        """A conversation that ends with calls."""
         calls = [
             {"type": "function", "id": id, "function": {
                 "name": name, "arguments": json.dumps(one) if self._takes_text else one,
@@ -103,7 +101,7 @@ class _Renderings:
         return self._template.render([USER, message], False, TOOLS)
 
     def _second(self, arguments: Mapping[str, Any], end: str) -> str | None:
-        """What stands between the arguments of two calls and the second's name, behind the last `end` before it."""
+        """Return the text between the arguments of two calls and the second name, after the last `end` before it."""
         try:
             text = self.calls(arguments, arguments)
         except DataError:
@@ -117,7 +115,7 @@ class _Renderings:
         return _literal(text.removesuffix(self._tail) if self._tail else text)
 
     def _of_object(self, opening: str, before_name: str, text: str) -> ToolForm | None:
-        """The form of a call whose arguments are one object, in JSON or with quotes of the template's own."""
+        """Return the format of a call whose arguments are one object, in JSON or with other quotes."""
         rest = text[len(NAMES[0]) :]
         for place in (brace.start() for brace in re.finditer("{", rest)):
             try:
@@ -140,7 +138,7 @@ class _Renderings:
         )  # fmt: skip
 
     def _of_pairs(self, opening: str, before_name: str, text: str) -> ToolForm | None:
-        """The form of a call whose arguments are written one by one."""
+        """Return the format of a call whose arguments are written one by one."""
         pattern = f"{NAMES[0]}(.*?){KEYS[0]}(.+?){VALUES[0]}(.+?){KEYS[1]}(.+?){VALUES[1]}(.*)"
         if (match := re.fullmatch(pattern, text, re.DOTALL)) is None or match[2] != match[4]:
             return None
@@ -154,5 +152,5 @@ class _Renderings:
 
 
 def _literal(text: str) -> str:
-    """A text with a mark where the id of a call is written."""
+    """Replace ids of calls by the placeholder."""
     return re.sub("|".join(IDS), ID, text)

@@ -1,4 +1,4 @@
-"""What the files of a tokenizer say that is not done here: each such key is named, and changes nothing."""
+"""Warn about keys in tokenizer files that are not implemented here."""
 
 import json
 import re
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 PARTS = {*STEPS, "version", "truncation", "padding", "added_tokens", "model"}
-OLDER = {"add_prefix_space", "str_rep"}  # spellings that the library reads, and writes otherwise
+OLDER = {"add_prefix_space", "str_rep"}  # older spellings, which the library reads but writes differently
 ADDED = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
 MODEL = {
     "type", "vocab", "merges", "dropout", "unk_token", "unk_id", "continuing_subword_prefix", "end_of_word_suffix",
     "fuse_unk", "byte_fallback", "ignore_merges", "max_input_chars_per_word",
 }  # fmt: skip
-# keys that are read here or where chats and vectors are, and those that change no id of a text and no text of ids
+# keys that are read here or elsewhere, and keys that change neither ids nor text
 SILENT = {
     "cls_token", "bos_token", "sep_token", "eos_token",
     "added_tokens_decoder", "chat_template", "model_max_length", "max_length", "max_len", "tokenizer_class",
@@ -40,15 +40,15 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "model_specific_special_tokens": ({},), "clean_up_tokenization_spaces": (False,),
 }  # fmt: skip
 LISTS = ("additional_special_tokens", "extra_special_tokens")
-NAMES = ("unk_token", "pad_token", "mask_token", *LISTS)  # of tokens that stand for no text, or are added to do so
+NAMES = ("unk_token", "pad_token", "mask_token", *LISTS)  # keys that name special tokens
 
 
 def name_unread(definition: Mapping[str, Any], backend: "Backend") -> None:
-    """Name the keys of a tokenizer.json that its library does not read.
+    """Warn about keys of a tokenizer.json that its library does not read.
 
     Warns:
         UnreadKeys: names them.
-        NotObeyed: the file asks for cuts by chance.
+        NotObeyed: the file asks for BPE dropout.
     """
     keys = [key for key in definition if key not in PARTS]
     keys += [f"model.{key}" for key in definition["model"] if key not in MODEL]
@@ -59,33 +59,32 @@ def name_unread(definition: Mapping[str, Any], backend: "Backend") -> None:
     tokens = enumerate(definition.get("added_tokens") or [])
     keys += [f"added_tokens[{number}].{key}" for number, token in tokens for key in token if key not in ADDED]
     if keys:
-        said = shorten(", ".join(keys), 200)
-        warnings.warn(f"{FILE}: {said}: not read by its library, so that nothing changes", UnreadKeys, stacklevel=2)
+        unread = shorten(", ".join(keys), 200)
+        warnings.warn(f"{FILE}: {unread}: not read by its library, so that nothing changes", UnreadKeys, stacklevel=2)
     if definition["model"].get("dropout"):
         message = f"{FILE}: model.dropout cuts texts by chance, which is not done here"
         warnings.warn(message, NotObeyed, stacklevel=2)
 
 
-def _missing(said: Any, read: Any) -> Iterator[str]:
-    """The paths of what is said and was not read."""
-    if isinstance(said, dict) and isinstance(read, dict):
-        for key, value in said.items():
+def _missing(written: Any, read: Any) -> Iterator[str]:
+    if isinstance(written, dict) and isinstance(read, dict):
+        for key, value in written.items():
             if key in read:
                 yield from (f".{key}{path}" for path in _missing(value, read[key]))
             elif key not in OLDER:
                 yield f".{key}"
-    elif isinstance(said, list) and isinstance(read, list) and len(said) == len(read):
-        for number, pair in enumerate(zip(said, read, strict=True)):
+    elif isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        for number, pair in enumerate(zip(written, read, strict=True)):
             yield from (f"[{number}]{path}" for path in _missing(*pair))
 
 
 def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: Collection[str]) -> None:
-    """Name the keys of a tokenizer_config.json that may change ids or texts, and do not here.
+    """Warn about keys of a tokenizer_config.json that may change ids or text, but not here.
 
     Args:
-        config: its contents, with those of special_tokens_map.json.
-        obeyed: what keys may say with which they ask for nothing, as the vocabulary's own file says it already.
-        tokens: the names of special tokens.
+        config: its contents, merged with special_tokens_map.json.
+        obeyed: values with which keys ask for nothing, since the vocabulary's file has the same effect.
+        tokens: names of special tokens.
 
     Warns:
         NotObeyed: names them.
@@ -98,21 +97,21 @@ def name_unobeyed(config: Mapping[str, Any], obeyed: Mapping[str, Any], tokens: 
             named = listed if isinstance(listed, Collection) and key in LISTS else (value,)
             asks = asks and not all(content(name) in tokens for name in named)
         elif key in SILENT or key.startswith("_") or (key.endswith("_token") and not isinstance(value, bool)):
-            continue  # the last are of pictures and the like
+            continue  # other *_token keys belong to images and the like
         if asks:
             keys.append(key)
     if keys:
-        said = shorten(", ".join(map(repr, keys)), 200)
-        warnings.warn(f"{CONFIG}: {said} may change tokens, which is not done here", NotObeyed, stacklevel=2)
+        unobeyed = shorten(", ".join(map(repr, keys)), 200)
+        warnings.warn(f"{CONFIG}: {unobeyed} may change tokens, which is not done here", NotObeyed, stacklevel=2)
 
 
 def said_by_definition(definition: Mapping[str, Any], starts: bool, ends: bool) -> dict[str, Any]:
-    """What a tokenizer.json says in its own way of keys that older classes read.
+    """Return the effect of a tokenizer.json in terms of keys that older classes read.
 
     Args:
-        definition: the file.
-        starts: whether it puts bos before a text.
-        ends: whether it puts eos behind a text.
+        definition: contents of the file.
+        starts: whether it adds bos before a text.
+        ends: whether it adds eos after a text.
     """
     steps = {name: json.dumps(definition.get(name)) for name in STEPS}
     before, cut = steps["normalizer"], steps["pre_tokenizer"]

@@ -1,8 +1,7 @@
-"""Long texts, word by word: each distinct word is encoded once by the library, and its ids are looked up from then on.
+"""Encode long texts word by word: the library encodes each distinct word once, then its ids are looked up.
 
-Nothing is merged across the words that a pre-tokenizer cuts a text into, so the ids of a text are those of its words,
-one after the other (Radford 2019, section 2.2). Where it is not certain that Python's `re` cuts a text as the library
-does, the text is left to the library.
+Nothing is merged across words, so the ids of a text are those of its words in order (Radford 2019, section 2.2). Text
+that Python's `re` may split differently from the library is left to the library.
 """
 
 import re
@@ -14,27 +13,27 @@ from typing import Any
 
 from archetype.io.text import cut_at_lines
 
-MAX_WORDS = 2**18  # that are known at once: some 50 MB
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of ByteLevel with use_regex
+MAX_WORDS = 2**18  # limit of the cache, about 50 MB
+# pattern of ByteLevel with use_regex
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 PROPERTY = re.compile(r"\\p\{(L|Lu|Ll|Lt|Lm|Lo|M|N|Nd|P|S)\}")
-# what Oniguruma and `re` read alike: characters, properties, spaces, classes of them, what must not follow, and groups
-# that capture nothing and are not repeated, since repeats of repeats take time without end
+# syntax that Oniguruma and `re` read alike: characters, properties, spaces, classes of them, negative lookahead, and
+# non-capturing groups without repetition, since nested repetition can take exponential time
 SAFE = re.compile(
     rf"(?:{PROPERTY.pattern}|\\[sSrnt]|\\[^\w\s]|\[\^?(?!\[)|\(\?(?:i?:|!)|\)(?![+*{{])|[^\\\[().$^&~-])*"
 )
-LEAST = 2**11  # characters that are looked up, or left to the library, together
+LEAST = 2**11  # smallest piece of text, in characters, that is looked up or left to the library
 CONTROLS = "\t\n\r"
-FOLDED = "\u017f\u212a"  # the long s and the sign of Kelvin, which match s and k where case is ignored
+FOLDED = "\u017f\u212a"  # long s and Kelvin sign, which match s and k if case is ignored
 
 
 class WordCache:
-    """The ids of words, as far as they have occurred.
+    """Cache of the ids of words.
 
     Args:
-        pattern: of a word.
-        added: tokens that the library looks for before it cuts a text into words.
-        reaching: those of them that depend on what is beyond a line end.
-        library: gives the ids of a word, or of a text.
+        added: tokens that the library matches before splitting into words.
+        reaching: added tokens whose match depends on text after a line break.
+        library: returns the ids of a word or text.
     """
 
     def __init__(
@@ -48,17 +47,18 @@ class WordCache:
         self._pattern, self._library, self._ids = pattern, library, _Ids(library)
         lines = [f"{before}\n{after}" for before in "aA1.é" for after in "aA1.é"]
         self._cuts_at_lines = all(2 in accumulate(map(len, pattern.findall(line))) for line in lines)
-        self._added: dict[str, list[str]] = {}  # by their first two characters, of which few occur in a text
+        # by their first two characters, so that most texts rule them out quickly
+        self._added: dict[str, list[str]] = {}
         for token in filter(None, added):
             self._added.setdefault(token[:2], []).append(token)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text; the library encodes what it must cut into words itself."""
+        """Return the ids of a text; parts that `re` may split differently are left to the library."""
         if (ids := self._of_words(text)) is not None:
             return ids
         if not self._cuts_at_lines or any(token in text for token in self._reaching):
             return self._library(text)
-        parts = cut_at_lines(text, LEAST)  # a character that is not certain leaves its own lines to the library alone
+        parts = cut_at_lines(text, LEAST)  # an unsafe character affects only its own lines
         encoded = ((part, self._of_words(part)) for part in parts)
         return list(chain.from_iterable(self._library(part) if ids is None else ids for part, ids in encoded))
 
@@ -66,7 +66,7 @@ class WordCache:
         if not _all_stable(text) or self._has_added(text):
             return None
         words = self._pattern.findall(text)
-        if sum(map(len, words)) != len(text):  # what no alternative matches is a word too
+        if sum(map(len, words)) != len(text):  # the pattern must cover the text, since unmatched text is a word too
             return None
         if len(self._ids) > MAX_WORDS:
             self._ids.clear()
@@ -77,7 +77,7 @@ class WordCache:
 
 
 class _Ids(dict[str, list[int]]):
-    """The ids of each word; a word that is not known yet is encoded when it is asked for."""
+    """Ids by word; an unknown word is encoded on first access."""
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         self._encode = encode
@@ -88,7 +88,7 @@ class _Ids(dict[str, list[int]]):
 
 
 def word_pattern(definition: Mapping[str, Any]) -> "re.Pattern[str] | None":
-    """The words of a tokenizer.json that cuts texts by one regular expression and nothing else; None for all others."""
+    """Return the pattern of a tokenizer.json that pre-tokenizes by one regular expression; None for all others."""
     if definition.get("normalizer") is not None or definition["model"].get("dropout"):
         return None
     match definition.get("pre_tokenizer"):
@@ -106,7 +106,7 @@ def word_pattern(definition: Mapping[str, Any]) -> "re.Pattern[str] | None":
 
 
 def _for_python(pattern: str) -> "re.Pattern[str] | None":
-    """A pattern of Oniguruma's for Python, with characters listed for each property; None where they may differ."""
+    """Translate a pattern of Oniguruma to Python, expanding properties; None if they may differ."""
     if not SAFE.fullmatch(pattern):
         return None
     parts, in_class = [], False
@@ -125,7 +125,7 @@ def _for_python(pattern: str) -> "re.Pattern[str] | None":
 
 @cache
 def _characters(category: str) -> str:
-    """The stable characters of a Unicode category, as the ranges of a regular expression's class."""
+    """Return the stable characters of a Unicode category as ranges in a regular expression."""
     ranges: list[list[int]] = []
     for code in range(0x10000):
         if _is_stable(character := chr(code)) and unicodedata.category(character).startswith(category):
@@ -140,7 +140,7 @@ _stable: set[str] = set()
 
 
 def _all_stable(text: str) -> bool:
-    """Whether each character is one that all versions of Unicode since 3.2 know alike."""
+    """Return whether all characters have had the same properties since Unicode 3.2."""
     unknown = set(text) - _stable
     if unknown:
         _stable.update(filter(_is_stable, unknown))
@@ -148,7 +148,7 @@ def _all_stable(text: str) -> bool:
 
 
 def _is_stable(character: str) -> bool:
-    """Whether a character is the same in all versions of Unicode, and a space for `re` if it is one for Oniguruma."""
+    """Return whether a character is the same in all Unicode versions, and white space for `re` and Oniguruma alike."""
     category = unicodedata.category(character)
     if category[0] == "C" or character in FOLDED or ord(character) > 0xFFFF:
         return character in CONTROLS

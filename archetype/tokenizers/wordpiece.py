@@ -1,4 +1,4 @@
-"""vocab.txt, a token a line, in which BERT and its contemporaries were published."""
+"""Open vocab.txt with one token per line, the format of BERT."""
 
 import json
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from archetype.tokenizers.hugging_face import HuggingFaceTokenizer
 from archetype.tokenizers.special_tokens import content, read_config
 
 FILE = "vocab.txt"
-CONTINUES = "##"  # what a piece begins with that goes on with a word
+CONTINUES = "##"  # prefix of pieces that continue a word
 NAMES = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
-# The classes whose texts are split as BERT splits them; others use such a file in their own way.
+# Classes that pre-tokenize like BERT; others use such a file differently.
 CLASSES = (
     "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "MPNetTokenizer",
     "ConvBertTokenizer", "FunnelTokenizer", "LayoutLMTokenizer", "LxmertTokenizer", "SqueezeBertTokenizer",
@@ -23,9 +23,9 @@ OTHERS = "save the tokenizer as tokenizer.json, with transformers for example"
 
 
 class WordPieceTokenizer(HuggingFaceTokenizer):
-    """BERT's words and pieces of words, opened as the one file that says the same.
+    """WordPiece as in BERT, converted to a tokenizer.json when opened.
 
-    Where no tokenizer_config.json says do_lower_case, texts are turned to lower case if no piece has a capital letter.
+    Without do_lower_case in tokenizer_config.json, text is lowercased if no piece has a capital letter.
     """
 
     kind = "wordpiece"
@@ -39,14 +39,14 @@ class WordPieceTokenizer(HuggingFaceTokenizer):
 
 
 def tokenizer_json(data: bytes, config: Mapping[str, Any]) -> bytes:
-    """The same tokenizer as a tokenizer.json.
+    """Convert the file to an equivalent tokenizer.json.
 
     Args:
-        data: the contents of vocab.txt.
-        config: the contents of tokenizer_config.json.
+        data: contents of vocab.txt.
+        config: contents of tokenizer_config.json.
 
     Raises:
-        DataError: the file is not WordPiece's, is damaged, or is another class's.
+        DataError: the file is not WordPiece, is damaged, or belongs to another class.
     """
     named = config.get("tokenizer_class")
     if isinstance(named, str) and named.removesuffix("Fast") not in CLASSES:
@@ -78,10 +78,10 @@ def tokenizer_json(data: bytes, config: Mapping[str, Any]) -> bytes:
 
 
 def _tokens(data: bytes) -> list[str]:
-    """The lines of the file.
+    """Return the lines of the file.
 
     Raises:
-        DataError: it is not UTF-8, or a line is there twice.
+        DataError: it is not UTF-8, or a line is repeated.
     """
     try:
         tokens = data.decode().removesuffix("\n").split("\n")
@@ -97,7 +97,7 @@ def _tokens(data: bytes) -> list[str]:
 
 
 def _has_capitals(token: str) -> bool:
-    """Whether a piece has a letter that lower case would change; names such as [CLS] and <S> have no case."""
+    """Return whether lowercasing would change a piece; names such as [CLS] and <S> do not count."""
     return token != token.lower() and not (token[0] in "[<" and token[-1] in "]>")
 
 

@@ -1,4 +1,4 @@
-"""One id for each word and each punctuation mark, with <unk> for the rest, or with a vocabulary that grows."""
+"""Tokenizer of words and punctuation marks, with <unk> for unknown words or a growing vocabulary."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer
 
 UNKNOWN = "<unk>"
-# a word keeps its apostrophes (don't); every other mark, and the end of a line, is a token of its own
+# apostrophes belong to words (don't); every other mark and each line break is a token
 PATTERN = r"<unk>|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}\p{M}\p{N}_]+)*|\n|[^\s\p{L}\p{M}\p{N}_]"
-# Only marks that no word contains may touch their neighbours, so that the text splits again as it was.
+# Marks that attach to their neighbours when decoding; no word contains them, so the text splits again in the same way.
 NO_SPACE_BEFORE = frozenset(",.;:!?)]}…\n")
 NO_SPACE_AFTER = frozenset("([{\n")
 
 
 class WordFile(TokenizerFile):
-    """The file of a word tokenizer."""
+    """File of a word tokenizer."""
 
     words: Annotated[list[str], Field(description="a list of words")]
     growing: Flag = False
 
 
 class WordTokenizer(JSONTokenizer):
-    """The words of a vocabulary; spaces are not kept, line ends are.
+    """Tokenizer of words; line breaks are kept, spaces are not.
 
     `encode(decode(ids)) == ids` for all ids of the vocabulary.
 
     Args:
-        words: each once, the first being <unk>.
-        growing: give an unknown word the next id, instead of <unk>'s; `vocab_size` then grows while encoding.
+        words: each once, starting with <unk>.
+        growing: give unknown words new ids instead of <unk>; `vocab_size` then grows while encoding.
     """
 
     kind = "words"
@@ -57,7 +57,7 @@ class WordTokenizer(JSONTokenizer):
 
     @classmethod
     def train(cls, texts: list[str], vocab_size: int | None, lowercase: bool) -> Self:
-        """The most frequent words of texts, ties by first occurrence; all of them without a `vocab_size`."""
+        """Train on texts: the most frequent words, ties in order of occurrence; all words without a `vocab_size`."""
         counts = Counter(word for text in texts for word in split(text))
         del counts[UNKNOWN]
         frequent = counts.most_common(None if vocab_size is None else vocab_size - 1)
@@ -88,13 +88,13 @@ class WordTokenizer(JSONTokenizer):
 
 
 def split(text: str) -> list[str]:
-    """The words, punctuation marks and line ends of a text."""
+    """Split a text into words, punctuation marks and line breaks."""
     return [word for word, _ in _splitter().pre_tokenize_str(check_utf8(text))]
 
 
 @cache
 def _splitter() -> "PreTokenizer":
-    # Python's own expressions cannot name letters and combining marks, which many scripts need to keep a word whole
+    # Python's `re` cannot match letters with combining marks, which keep words whole in many scripts
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import Split
 

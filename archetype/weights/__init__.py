@@ -1,1 +1,1 @@
-"""How a matrix is kept, and what multiplies it: as float numbers, in 8 or 4 bits, or in 12 bits without loss."""
+"""Storage of matrices and products with them: as floats, in 8 or 4 bits, or losslessly in 12 bits."""

@@ -1,14 +1,14 @@
-"""A hash by which weights are known again."""
+"""A hash that identifies weights."""
 
 import hashlib
 
 from torch import nn
 
-NUM_SAMPLED = 64  # numbers of each tensor
+NUM_SAMPLED = 64  # elements sampled from each tensor
 
 
 def weights_fingerprint(model: nn.Module) -> str:
-    """A hash of the names, types, shapes and some numbers of all tensors."""
+    """Return a hash of the names, dtypes, shapes and sampled elements of all tensors."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         values = tensor.detach().flatten()

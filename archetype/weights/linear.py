@@ -1,4 +1,4 @@
-"""Products with weights: of float numbers, or of packed ones."""
+"""Products with weights, stored as floats or packed."""
 
 from typing import Any, ClassVar
 
@@ -14,11 +14,11 @@ from archetype.native.products import product
 from archetype.native.recorder import Immediate
 from archetype.weights.packed import PackedMatrix, Weight
 
-FEW = 16  # vectors, for which a matrix is not converted
+FEW = 16  # vectors for which converting the matrix would cost more than it saves
 
 
 def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = None) -> Float[Tensor, "... F"]:
-    """The product x W^T + bias."""
+    """Return x W^T + bias."""
     if isinstance(weight, PackedMatrix):
         if (y := weight.product(x, bias)) is not None:
             return y
@@ -32,24 +32,24 @@ def project(x: Float[Tensor, "... D"], weight: Weight, bias: Tensor | None = Non
 
 
 def linear(x: Float[Tensor, "... D"], weight: Tensor, bias: Tensor | None = None) -> Float[Tensor, "... F"]:
-    """The product with a matrix of float numbers, by oneDNN or by torch's own choice."""
+    """Return the product with a float matrix, by oneDNN or by torch's choice."""
     y = fused.linear(x, weight, bias)
     return nn.functional.linear(x, weight, bias) if y is None else y
 
 
 def in_float32(x: Float[Tensor, "... D"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "... F"]:
-    """The same of bfloat16, multiplied in float32 and rounded once: the matrix is converted for this product."""
+    """Return a bfloat16 product computed in float32 and rounded once; the matrix is converted for this call."""
     exact = nn.functional.linear(x.float(), weight.float(), None if bias is None else bias.float())
     return exact.to(x.dtype)
 
 
 class Linear(nn.Linear):
-    """torch's, whose weight may be a `PackedMatrix`."""
+    """torch's linear layer, whose weight may be a `PackedMatrix`."""
 
     packed_parameters: ClassVar = ("weight",)
 
     def reset_parameters(self) -> None:
-        """Nothing on the meta device, where a model is built before `initialize` draws its numbers."""
+        """Do nothing on the meta device, as `initialize` draws the weights later."""
         if not self.weight.is_meta:
             super().reset_parameters()
 
@@ -57,14 +57,15 @@ class Linear(nn.Linear):
         return project(x, self.weight, self.bias)
 
     def matrix(self) -> Tensor:
-        """The matrix that it multiplies by, where that is read without a product."""
+        """The matrix of the product, for use other than in a product."""
         return self.weight
 
 
 def matrix_of(linear: nn.Module) -> Float[Tensor, "F D"]:
-    """The matrix of a linear map without a bias, whoever has put something around it.
+    """Return the matrix of a linear map without a bias, even if another library has wrapped it.
 
-    Another library's adapter keeps the map's own matrix as `weight`, and says nothing of what it adds.
+    An adapter keeps the original matrix as `weight` and does not expose what it adds, so the map is applied to a unit
+    matrix.
     """
     if isinstance(linear, Linear):
         return linear.matrix()
@@ -76,7 +77,7 @@ def matrix_of(linear: nn.Module) -> Float[Tensor, "F D"]:
 
 
 class WithMatrix(nn.Module):
-    """A weight and a bias of a module that computes more than their product, which nobody is to take for a `Linear`."""
+    """A weight and a bias of a module that computes more than their product, and so is not a `Linear`."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class WithMatrix(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
 
     def product(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
-        """The product x W^T + bias."""
+        """Return x W^T + bias."""
         return nn.functional.linear(x, self.weight, self.bias)
 
 
@@ -95,7 +96,6 @@ class Table(nn.Embedding):
     packed_parameters: ClassVar = ("weight",)
 
     def reset_parameters(self) -> None:
-        """Nothing on the meta device."""
         if not self.weight.is_meta:
             super().reset_parameters()
 

@@ -1,9 +1,9 @@
-"""Matrices of bfloat16 in 12 bits, without loss: numbers of a trained matrix have few different exponents.
+"""Lossless storage of bfloat16 matrices in 12 bits, as trained weights have few distinct exponents.
 
-Of a number, the low byte (the exponent's last bit and the mantissa) stands as it is. Its high byte has four bits: the
-sign, and a code of the eight that are most common in the matrix. Numbers with another high byte, about one in ten
-thousand, stand in a list of exceptions. Zhang et al. (2025), "70% Size, 100% Accuracy" (DFloat11), do the same with
-Huffman codes; these of one length are unpacked with a few instructions while the next ones come from memory.
+The low byte of a number (the last bit of the exponent and the mantissa) is stored unchanged. The high byte becomes 4
+bits: the sign and a code for one of the 8 most frequent values in the matrix. Numbers with another high byte, about one
+in ten thousand, are stored in a list of exceptions. Zhang et al. (2025), "70% Size, 100% Accuracy" (DFloat11), use
+Huffman codes instead; codes of fixed length are decoded in a few instructions while the next ones are loaded.
 """
 
 import math
@@ -21,21 +21,22 @@ from archetype.native.products import BLOCK_ROWS, LosslessRows, product, unpacke
 from archetype.native.recorder import Immediate
 from archetype.weights.packed import PackedMatrix, matrices, replace
 
-UNIT = 128  # numbers of a row that are packed together
-CODES = 8  # high bytes that have one, without their signs
-MAX_WIDTH = 2**18  # of the places of exceptions
-MAX_EXCEPTIONS = 1 / 256  # of the numbers; a matrix with more stays as it is
-LARGEST = 0.9  # of 16 bits, likewise
-AT_ONCE = 2**22  # numbers that are packed together
+UNIT = 128  # consecutive numbers of a row in a record
+CODES = 8  # high bytes with a code, signs not counted
+MAX_WIDTH = 2**18  # of a row, as the column of an exception has 18 bits
+# fraction of the numbers; a matrix with more exceptions is not packed
+MAX_EXCEPTIONS = 1 / 256
+LARGEST = 0.9  # fraction of the size in bfloat16; a matrix that would take more is not packed
+AT_ONCE = 2**22  # numbers that are compressed in one step
 BUFFERS = ("records", "high_bytes", "starts", "exceptions")
 
 
 class LosslessMatrix(PackedMatrix):
-    """A matrix, or a stack of matrices, of bfloat16 in 12 bits.
+    """A bfloat16 matrix, or a stack of matrices, in 12 bits.
 
     Args:
-        stored: its buffers and sizes.
-        dtype: of the vectors of `embedding`.
+        stored: buffers and sizes.
+        dtype: of the output of `embedding`.
     """
 
     unpacked_dtype = torch.bfloat16
@@ -51,11 +52,11 @@ class LosslessMatrix(PackedMatrix):
 
     @property
     def stored(self) -> LosslessRows:
-        """Its buffers and sizes, as the native products take them."""
+        """The buffers and sizes, as the native products expect them."""
         return LosslessRows(self.records, self.high_bytes, self.starts, self.exceptions, self.size, self.width)
 
     def unpacked(self, dtype: torch.dtype, ids: Tensor | None = None) -> Tensor:
-        """The rows as float numbers, by their indices or all."""
+        """Return rows as floats, by index or all of them."""
         if (y := recorded(unpacked_rows, self.stored, dtype, ids)) is not None:
             return y
         if (kernels := library()) is not None and recording() is None:
@@ -79,7 +80,7 @@ class LosslessMatrix(PackedMatrix):
         return one
 
     def product(self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor | None:
-        """The product x W^T + bias where the same of bfloat16 would be computed natively, to the same bits."""
+        """Return x W^T + bias with the same bits as a native bfloat16 product; None if there is none."""
         y = recorded(product, x, self.stored, bias, indices)
         return fused.linear(x, self.stored, bias) if y is None and indices is None else y
 
@@ -90,7 +91,7 @@ class LosslessMatrix(PackedMatrix):
                 setattr(self, name, value)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "LosslessMatrix":
-        """Take vectors of another type; the numbers stay, and stay with the processor, whose memory they spare."""
+        """Change the dtype of the output; the matrix stays packed and stays on the CPU."""
         self.dtype, device = (after := fn(torch.empty(0, dtype=self.dtype))).dtype, after.device
         if device.type != "cpu":
             cause = f"of type lossless are for the processor, not for {device.type}"
@@ -99,10 +100,10 @@ class LosslessMatrix(PackedMatrix):
 
 
 def compress_model(model: nn.Module) -> None:
-    """Replace a model's matrices of bfloat16, one after the other, by such of 12 bits, where that is a gain.
+    """Replace a model's bfloat16 matrices, one by one, by 12-bit ones that are smaller.
 
     Raises:
-        SpecError: they are of another type, or not in the processor's memory.
+        SpecError: a matrix has another dtype or is not on the CPU.
     """
     for name, parameter in list(matrices(model, 1)):
         if parameter.dtype != torch.bfloat16 or parameter.device.type != "cpu":
@@ -115,7 +116,7 @@ def compress_model(model: nn.Module) -> None:
 
 
 def compress(weight: Tensor) -> LosslessRows | None:
-    """A matrix, or a stack of such, in 12 bits; None where that is no gain.
+    """Return a matrix, or a stack of matrices, in 12 bits; None if that does not save enough.
 
     Args:
         weight: (..., size, K) in bfloat16.
@@ -143,11 +144,11 @@ def compress(weight: Tensor) -> LosslessRows | None:
 
 
 def _compress(rows: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Records of some blocks, the number of each one's exceptions, and these."""
+    """Return the records of some blocks, the number of exceptions of each, and the exceptions."""
     low, high = _bytes(rows)
     code = codes[(high & 127).long()]
     blocks = (code == CODES).unflatten(0, (-1, BLOCK_ROWS))
-    block, place, row = blocks.transpose(1, 2).nonzero(as_tuple=True)  # in order of their places
+    block, place, row = blocks.transpose(1, 2).nonzero(as_tuple=True)  # in order of columns
     own = high.unflatten(0, (-1, BLOCK_ROWS))[block, row, place]
     exceptions = place.int() << 13 | row.int() << 8 | own.int()
     padding = (0, -rows.shape[1] % UNIT)
@@ -160,18 +161,18 @@ def _compress(rows: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def records_shape(rows: int, width: int) -> tuple[int, int, int, int]:
-    """The shape of a matrix's records: blocks, units, rows and bytes."""
+    """Return the shape of a matrix's records: blocks, units, rows and bytes."""
     return -(-rows // BLOCK_ROWS), -(-width // UNIT), BLOCK_ROWS, UNIT + UNIT // 2
 
 
 def stored_rows(rows: int) -> Tensor:
-    """The rows that blocks hold, by number: the last block holds the last 32, some of them a second time."""
+    """Return the indices of the rows in each block; the last block repeats rows to reach 32."""
     blocks = torch.arange(0, rows, BLOCK_ROWS).clamp(max=rows - BLOCK_ROWS)
     return (blocks[:, None] + torch.arange(BLOCK_ROWS)).flatten()
 
 
 def decompress(matrix: LosslessRows) -> Tensor:
-    """All rows of a matrix in bfloat16: (rows, K)."""
+    """Return all rows of a matrix in bfloat16: (rows, K)."""
     width = matrix.width
     low, pairs = matrix.records.transpose(1, 2).flatten(0, 1).split((UNIT, UNIT // 2), dim=-1)  # (rows, units, bytes)
     nibbles = torch.cat((pairs & 15, pairs >> 4), dim=-1)
@@ -188,13 +189,12 @@ def decompress(matrix: LosslessRows) -> Tensor:
 
 
 def _bytes(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Low and high bytes of numbers (rows, K)."""
     low, high = rows.contiguous().view(torch.uint8).unflatten(-1, (-1, 2)).unbind(-1)
     return low, high
 
 
 def _by_turns(rows: Tensor) -> Tensor:
-    """Bytes of each 64 numbers as the kernels unpack them: i and i + 32 by turns."""
+    """Return the bytes of each 64 numbers in the kernels' order: i and i + 32 alternate."""
     units: Tensor = rows.unflatten(1, (-1, 2, UNIT // 4))
     return units.transpose(2, 3).flatten(1)
 

@@ -1,4 +1,4 @@
-"""Matrices that are stored otherwise than as float numbers, in the places of a model's parameters."""
+"""Matrices stored in other forms than floats, in place of a model's parameters."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -16,22 +16,22 @@ log = logging.getLogger("archetype.native")
 
 @cache
 def _warn_of_unpacking(dtype: torch.dtype) -> None:
-    """Say it once, for all matrices of a model."""
+    """Warn once for all matrices of a model."""
     name = str(dtype).removeprefix("torch.")
     log.warning("packed weights are unpacked to %s, as there are no native kernels that multiply them", name)
 
 
 class PackedMatrix(nn.Module, ABC):
-    """A matrix, or a stack of matrices, of another type than torch's.
+    """A matrix, or a stack of matrices, in another form than a float tensor.
 
     Args:
-        size: rows of one matrix; the others of a stack follow.
-        width: numbers of a row.
-        dtype: of the vectors of `embedding`.
+        size: rows of one matrix of the stack.
+        width: columns.
+        dtype: of the output of `embedding`.
     """
 
-    unpacked_dtype: ClassVar[torch.dtype]  # that holds its numbers
-    _kept: Tensor | None  # as float numbers, where no kernel multiplies packed ones
+    unpacked_dtype: ClassVar[torch.dtype]  # that represents its numbers exactly
+    _kept: Tensor | None  # as floats, if no kernel multiplies packed ones
 
     def __init__(self, size: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -40,12 +40,13 @@ class PackedMatrix(nn.Module, ABC):
 
     @abstractmethod
     def unpacked(self, dtype: torch.dtype) -> Tensor:
-        """The matrix as float numbers (rows, K)."""
+        """Return the matrix as floats (rows, K)."""
 
     def as_floats(self, dtype: torch.dtype) -> Tensor:
-        """The matrix as float numbers (rows, K).
+        """Return the matrix as floats (rows, K).
 
-        Kept where no kernel multiplies packed ones: every step needs it, and to unpack it takes longer than a step.
+        The result is kept if no kernel multiplies packed matrices, as unpacking for each step would take longer than
+        the step.
         """
         if not self._is_kept():
             return self.unpacked(dtype)
@@ -55,7 +56,7 @@ class PackedMatrix(nn.Module, ABC):
         return self._kept
 
     def matrix(self, index: int) -> "Weight":
-        """One matrix of a stack, in the same memory."""
+        """Return one matrix of a stack, in the same memory."""
         if self._is_kept():
             return self.as_floats(self.dtype)[index * self.size : (index + 1) * self.size]
         return self._matrix(index)
@@ -65,20 +66,20 @@ class PackedMatrix(nn.Module, ABC):
 
     @abstractmethod
     def embedding(self, ids: Tensor) -> Tensor:
-        """Rows of the matrix by their indices."""
+        """Return rows of the matrix by index."""
 
     @abstractmethod
     def _matrix(self, index: int) -> "PackedMatrix":
-        """One matrix of a stack, still packed."""
+        """Return one matrix of a stack, still packed."""
 
     @abstractmethod
     def product(self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor | None:
-        """The product x W^T + bias of the packed numbers; None where only `unpacked` ones can be multiplied.
+        """Return x W^T + bias from the packed numbers; None if only an unpacked matrix can be multiplied.
 
         Args:
-            x: vectors, (..., K).
-            bias: (N,), or (E, N) of a stack.
-            indices: of each vector, the matrices of a stack that it is multiplied by: (number of vectors, k).
+            x: (..., K).
+            bias: (N,), or (E, N) for a stack.
+            indices: for each vector, the matrices of a stack to multiply by, (number of vectors, k).
         """
 
 
@@ -86,7 +87,7 @@ Weight = Tensor | PackedMatrix
 
 
 def matrices(model: nn.Module, multiple: int) -> Iterator[tuple[str, Tensor]]:
-    """The parameters that may be packed, by name: rows of so many numbers or a multiple, of modules that say so."""
+    """Yield the parameters that their modules declare packable, with columns divisible by `multiple`."""
     for name, parameter in model.named_parameters():
         parent, _, own = name.rpartition(".")
         if own in getattr(model.get_submodule(parent), "packed_parameters", ()) and parameter.shape[-1] % multiple == 0:
@@ -94,19 +95,19 @@ def matrices(model: nn.Module, multiple: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def is_packed(model: nn.Module) -> bool:
-    """Whether any matrix is packed."""
+    """Return whether any matrix is packed."""
     return any(isinstance(module, PackedMatrix) for module in model.modules())
 
 
 def unpack_without_kernels(model: nn.Module) -> None:
-    """Unpack the matrices of a model now that would be unpacked when it first computes."""
+    """Unpack those matrices of a model now that its first pass would unpack."""
     for module in model.modules():
         if isinstance(module, PackedMatrix) and module._is_kept():
             module.as_floats(module.dtype)
 
 
 def replace(model: nn.Module, name: str, matrix: PackedMatrix) -> None:
-    """Put a packed matrix in the place of a parameter."""
+    """Replace a parameter by a packed matrix."""
     parent, _, own = name.rpartition(".")
     module = model.get_submodule(parent)
     del module._parameters[own]

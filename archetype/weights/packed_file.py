@@ -1,4 +1,4 @@
-"""Packed matrices as a weights file holds them, in the places of a model's parameters."""
+"""Packed matrices read from a weights file, in place of a model's parameters."""
 
 import math
 import re
@@ -14,19 +14,19 @@ from archetype.weights.packed import PackedMatrix, replace
 from archetype.weights.quantized import BITS, GROUP, QuantizedMatrix
 
 REMEDY = "take the run's own weights"
-PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # by a matrix's first
+PARTS = {"quants": ("quants", "scales"), "records": BUFFERS}  # by the first part of a matrix
 
 
 def install_packed(
     model: nn.Module, tensors: Tensors, dtype: torch.dtype | None, device: torch.device | None
 ) -> tuple[str, ...]:
-    """Put the packed matrices of a file in the places of a model's parameters.
+    """Install the packed matrices of a file in place of a model's parameters.
 
     Returns:
-        Patterns of the tensors' names.
+        Patterns of the names of their tensors.
 
     Raises:
-        CheckpointError: one is no matrix of the model.
+        CheckpointError: a matrix belongs to no parameter of the model.
     """
     patterns = []
     for first, parts in PARTS.items():
@@ -58,7 +58,7 @@ def _quantized(parts: list[Tensor], rows: int, size: int, width: int, dtype: tor
     sizes = [(rows, width * bits // 8) for bits in BITS.values()]
     if tuple(quants.shape) not in sizes or tuple(scales.shape) != (rows, width // GROUP):
         shapes = f"{tuple(quants.shape)} and {tuple(scales.shape)}"
-        raise ValueError(f"has the shapes {shapes}, which are no {rows} x {width}")
+        raise ValueError(f"has the shapes {shapes}, which do not fit {rows} x {width}")
     if (quants.dtype, scales.dtype) != (torch.uint8, torch.float16):
         raise ValueError(f"holds {quants.dtype} and {scales.dtype}")
     return QuantizedMatrix(quants, scales, size, dtype or torch.float32)
@@ -70,11 +70,11 @@ def _lossless(parts: list[Tensor], rows: int, size: int, width: int, dtype: torc
     shapes = [records_there, (CODES,), (records_there[0] + 1,), (num_exceptions,)]
     if [tuple(part.shape) for part in parts] != shapes:
         shapes_there = ", ".join(str(tuple(part.shape)) for part in parts)
-        raise ValueError(f"and what belongs to it have the shapes {shapes_there}, which are no {rows} x {width}")
+        raise ValueError(f"and its parts have the shapes {shapes_there}, which do not fit {rows} x {width}")
     if [part.dtype for part in parts] != [torch.uint8, torch.uint8, torch.int32, torch.int32]:
         raise ValueError(f"and what belongs to it hold {', '.join(str(part.dtype) for part in parts)}")
     places = exceptions >> 13
     is_in_order = starts[0] == 0 and starts[-1] == num_exceptions and (starts.diff() >= 0).all()
     if not is_in_order or ((places < 0) | (places >= width)).any():
-        raise ValueError("has exceptions that stand in no row")
+        raise ValueError("has exceptions outside its rows")
     return LosslessMatrix(LosslessRows(records, high_bytes, starts, exceptions, size, width), dtype or torch.bfloat16)

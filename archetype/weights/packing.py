@@ -1,4 +1,4 @@
-"""The types that a model's matrices may be packed in: int8, int4, lossless."""
+"""The types in which a model's matrices can be packed: int8, int4, lossless."""
 
 import torch
 from torch import nn
@@ -13,22 +13,22 @@ TYPES = (*BITS, LOSSLESS)
 
 
 def check_type(weights: str) -> None:
-    """Refuse what is no type of packed matrices.
+    """Check that a type of packed matrices exists.
 
     Raises:
-        SpecError: there is no such type.
+        SpecError: it does not.
     """
     if weights not in TYPES:
-        cause = f"{weights!r} is no type that matrices are packed in"
+        cause = f"{weights!r} is not a type of packed weights"
         raise SpecError("weights", cause, f"use {', '.join(TYPES[:-1])} or {TYPES[-1]}")
 
 
 @torch.no_grad()
 def pack_model(model: nn.Module, weights: str) -> None:
-    """Replace a model's matrices, one after the other, by such of a type.
+    """Replace a model's matrices, one by one, by packed ones of a type.
 
     Raises:
-        SpecError: there is no such type, it does not fit the model's own, or the matrices are packed already.
+        SpecError: the type does not exist or does not fit the model's dtype, or the matrices are already packed.
     """
     check_type(weights)
     if is_packed(model):

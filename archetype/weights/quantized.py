@@ -1,7 +1,7 @@
-"""Matrices in 8 or 4 bits: groups of 32 numbers along a row share a scale, as in llama.cpp's q8_0 and q4_0.
+"""Matrices in 8 or 4 bits: groups of 32 numbers in a row share a scale, as in llama.cpp's q8_0 and q4_0.
 
-A number is (q - offset) * scale, q unsigned, the scale in float16. Vectors that are multiplied by such a matrix become
-16-bit integers by groups of 32, so that nearly all of the error is the weights' own.
+A number is (q - offset) * scale, with q unsigned and the scale in float16. Vectors to be multiplied are rounded to
+16-bit integers in groups of 32, so nearly all of the error comes from the weights.
 """
 
 from copy import copy
@@ -19,18 +19,18 @@ from archetype.weights.packed import PackedMatrix, matrices, replace
 
 GROUP = 32
 BITS = {"int8": 8, "int4": 4}
-# Factors, of the scale that reaches a group's largest number, that are tried: cutting it off may serve the others.
+# Factors to try on the scale that covers a group's largest number; clipping it may reduce the error of the others.
 SEARCHED = {8: (1.0, 0.997, 0.994), 4: (1.0, *(0.80 + 0.025 * n for n in range(8)), 1.03, 1.06)}
 
 
 class QuantizedMatrix(PackedMatrix):
-    """A matrix, or a stack of matrices, of 8 or 4 bits.
+    """A matrix, or a stack of matrices, in 8 or 4 bits.
 
     Args:
-        quants: (rows, K) of 8 bits or (rows, K / 2) of two numbers each, the first in the low half; bytes.
+        quants: (rows, K) in 8 bits, or (rows, K / 2) bytes with two numbers each, the first in the low half.
         scales: (rows, K / 32), float16.
-        size: rows of one matrix; the others of a stack follow.
-        dtype: of the vectors of `embedding`.
+        size: rows of one matrix of the stack.
+        dtype: of the output of `embedding`.
     """
 
     unpacked_dtype = torch.float32
@@ -47,7 +47,7 @@ class QuantizedMatrix(PackedMatrix):
         self.register_buffer("scales", _packed(scales, self.lanes, 1))
 
     def canonical(self) -> tuple[Tensor, Tensor]:
-        """Quants and scales by rows, whatever the machine."""
+        """Return quants and scales by rows, independent of the machine."""
         return _unpacked(self.quants, self.lanes, 4)[: self.rows], _unpacked(self.scales, self.lanes, 1)[: self.rows]
 
     def unpacked(self, dtype: torch.dtype) -> Tensor:
@@ -67,14 +67,14 @@ class QuantizedMatrix(PackedMatrix):
         return one
 
     def _apply(self, fn: Any, recurse: bool = True) -> "QuantizedMatrix":
-        """Follow to another device, or take vectors of another type; quants and scales keep their own types."""
+        """Move to another device or change the dtype of the output; quants and scales keep their own dtypes."""
         self.quants, self._kept = fn(self.quants), None
         self.scales = self.scales.to(self.quants.device)
         self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """By rows, so that other machines read it."""
+        """Save by rows, so that the file can be read on any machine."""
         destination[f"{prefix}quants"], destination[f"{prefix}scales"] = self.canonical()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
@@ -84,7 +84,7 @@ class QuantizedMatrix(PackedMatrix):
                 setattr(self, name, _packed(value, self.lanes, unit))
 
     def product(self, x: Tensor, bias: Tensor | None = None, indices: Tensor | None = None) -> Tensor | None:
-        """The product x W^T + bias, where there are kernels."""
+        """Return x W^T + bias if there are kernels; otherwise None."""
         if (y := recorded(multiply, self, x, bias, indices)) is not None:
             return y
         if (kernels := library()) is None or x.device.type != "cpu" or recording() is not None:
@@ -93,7 +93,7 @@ class QuantizedMatrix(PackedMatrix):
 
 
 def _packed(rows: Tensor, lanes: int, unit: int) -> Tensor:
-    """Rows in blocks of `lanes`, of which each gives `unit` columns in turn; zeros fill the last block."""
+    """Return rows in blocks of `lanes`, interleaved every `unit` columns; zeros fill the last block."""
     padded = nn.functional.pad(rows, (0, 0, 0, -len(rows) % lanes))
     blocks: Tensor = padded.view(-1, lanes, rows.shape[1] // unit, unit).transpose(1, 2)
     return blocks.flatten(1).contiguous()
@@ -105,15 +105,15 @@ def _unpacked(blocks: Tensor, lanes: int, unit: int) -> Tensor:
 
 
 def quantize(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Quants, as bytes, and scales of the least squared error among the scales that are tried.
+    """Return quants, as bytes, and scales with the least squared error among those tried.
 
     Args:
-        weight: rows of a multiple of 32 numbers.
+        weight: (rows, K) with K a multiple of 32.
         bits: 8 or 4.
     """
     groups, offset = weight.float().unflatten(1, (-1, GROUP)), 2 ** (bits - 1)
     largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
-    # 4 bits reach -8 but not 8: the sign of the scale turns the largest number to that side
+    # 4 bits reach -8 but not 8, so the sign of the scale is chosen to map the largest number to -8
     full, lowest = (largest.abs() / 127, -127) if bits == 8 else (largest / -8, -8)
     best = torch.empty_like(groups)
     error, scales = torch.full_like(full, torch.inf), torch.empty_like(full, dtype=torch.float16)
@@ -130,7 +130,7 @@ def quantize(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def dequantize(quants: Tensor, scales: Tensor, bits: int) -> Tensor:
-    """(q - offset) * scale in float32."""
+    """Return (q - offset) * scale in float32."""
     if bits == 4:
         quants = torch.stack((quants & 15, quants >> 4), dim=-1).flatten(1)
     numbers: Tensor = (quants.to(torch.float32) - 2 ** (bits - 1)).unflatten(1, (-1, GROUP))
@@ -144,7 +144,7 @@ def multiply(
     bias: Tensor | None = None,
     indices: Tensor | None = None,
 ) -> Tensor | None:
-    """Emit the product; its arguments are those of `PackedMatrix.product`."""
+    """Emit the product; arguments as of `PackedMatrix.product`."""
     kernels = library()
     if kernels is None or matrix.lanes != kernels.lanes:
         return None
@@ -153,7 +153,7 @@ def multiply(
 
 
 def look_up(matrix: QuantizedMatrix, ids: Tensor) -> Tensor:
-    """Rows of a matrix by number."""
+    """Return rows of a matrix by index."""
     if (y := recorded(look_up_natively, matrix, ids)) is not None:
         return y
     blocks, lanes = ids.flatten() // matrix.lanes, ids.flatten() % matrix.lanes
@@ -170,7 +170,7 @@ def look_up_natively(recorder: Recorder, matrix: QuantizedMatrix, ids: Tensor) -
 
 
 def quantize_model(model: nn.Module, bits: int) -> None:
-    """Replace a model's matrices, one after the other, by such of 8 or 4 bits."""
+    """Replace a model's matrices, one by one, by 8- or 4-bit ones."""
     for name, parameter in list(matrices(model, GROUP)):
         quants, scales = quantize(parameter.detach().flatten(0, -2), bits)
         replace(model, name, QuantizedMatrix(quants, scales, parameter.shape[-2], parameter.dtype))

@@ -221,7 +221,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
         ),
         "no layer": (
             {name: None for name in tensors if name.startswith(layer)},
-            "further_tokens: no tensors predict tokens after the next in a way that is read",
+            "further_tokens: no prediction layers of a known form were found",
         ),
     }
     for edits, message in wrong.values():

@@ -206,7 +206,7 @@ def test_every_role_is_open() -> None:
     steps = attention_steps(shown.trace, "blocks.1.mixer")
     heads = shown.trace["blocks.1.mixer.heads"]
     assert distance(steps.mixed, heads) < EXACT and (steps.weights[..., 1:, 0][..., ::2] == 0).all()
-    with pytest.raises(SpecError, match="the last norm, ScaledModule, is no sum over parts"):
+    with pytest.raises(SpecError, match="the last norm, ScaledModule, cannot be split into parts"):
         shown.attribution()
     assert distance(built.blocks[0].mixer.score_bias.slopes, built.blocks[1].mixer.score_bias.slopes) > EXACT
 

@@ -1,1 +1,1 @@
-"""GGUF, the format of llama.cpp: keys, tensor names and vocabularies of every family that it computes."""
+"""Read and write GGUF, the format of llama.cpp: keys, tensors and vocabularies."""

@@ -1,7 +1,7 @@
-"""GGUF, the format of llama.cpp: for each family that it knows, its keys and the places of its tensors. No torch.
+"""Table of the model families that llama.cpp knows: their GGUF keys and tensor names. No torch.
 
-The names are those of llama.cpp's src/llama-arch.cpp. One table serves both directions. What llama.cpp computes
-otherwise than a specification says is refused by name, as everywhere.
+Names are those of llama.cpp's src/llama-arch.cpp. Reading and writing use the same table. A field that llama.cpp
+computes differently is refused by name.
 """
 
 from collections.abc import Callable
@@ -89,7 +89,7 @@ GGUF: dict[str, Gguf] = {
     ),
     "gpt2": _fused("gpt2", _standard(gpt2), GELUTanh()),
     "bloom": _fused("bloom", _standard(bloom), GELUTanh()),
-    # as for BERT: llama.cpp's only gelu is the approximation, which its own converter takes for MPT's too
+    # as for BERT: llama.cpp has only the tanh approximation of gelu, which its own converter uses for MPT too
     "mpt": _fused("mpt", _standard(mpt, *ALIBI), GELU()),
     "mamba": Gguf(
         "mamba",
@@ -118,10 +118,10 @@ GGUF: dict[str, Gguf] = {
 
 
 def gguf_of(family: str) -> Gguf:
-    """How a family stands in GGUF.
+    """Return how a family is stored in GGUF.
 
     Raises:
-        CheckpointError: llama.cpp does not know it, or not in a way that Archetype knows.
+        CheckpointError: llama.cpp, or our table, does not know the family.
     """
     if family not in GGUF:
         known = ", ".join(GGUF)
@@ -130,10 +130,10 @@ def gguf_of(family: str) -> Gguf:
 
 
 def families_of(architecture: object, place: str) -> list[str]:
-    """The families that a file's architecture may be.
+    """Return the names of the families that use an architecture of llama.cpp.
 
     Raises:
-        CheckpointError: none is known here.
+        CheckpointError: no family in the table uses it.
     """
     names = [name for name, target in GGUF.items() if target.architecture == architecture]
     if not names:

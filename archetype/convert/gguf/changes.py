@@ -1,4 +1,4 @@
-"""Tensors whose numbers a GGUF file keeps otherwise than a model: pairs of functions that undo each other."""
+"""Conversions of tensors whose values differ between a GGUF file and a model, as pairs of inverse functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Change:
-    """How a file keeps the numbers of some tensors.
+    """Conversion of some tensors between a model and a file.
 
     Attributes:
-        tensors: pattern of their names in the rules.
-        write: the tensor, the specification and the type of its blocks, if it is in such -> what the file keeps.
-        read: what the file keeps, and the specification -> the tensor.
-        parts: what the file calls the pieces, in the place of the rules' last word (absent: one of the same name).
-        shapes: the tensor's shape and the specification -> those of what the file keeps (absent: as the tensor's).
+        tensors: regular expression for their names in the rules.
+        write: (tensor, specification, block type or None) -> tensors of the file.
+        read: (tensors of the file, specification) -> tensor of the model.
+        parts: names of the file's tensors, in place of the last word but one of the rule's name (default: one tensor of
+            the same name).
+        shapes: (tensor's shape, specification) -> shapes in the file (default: unchanged).
     """
 
     tensors: str
@@ -37,7 +38,7 @@ class Change:
     shapes: "Callable[[Shape, Any], tuple[Shape, ...]]" = lambda shape, model: (shape,)
 
     def names(self, name: str) -> list[str]:
-        """The file's tensors for one that the rules name."""
+        """Return the names of the file's tensors that hold the tensor a rule names."""
         if self.parts is None:
             return [name]
         place, _, kind = name.rpartition(".")
@@ -45,23 +46,22 @@ class Change:
 
 
 def _attention(model: Any) -> Any:
-    """The sizes of the first layer's heads."""
     return expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer").sizes(model.d_model)
 
 
 def _interleaved(tensor: "Tensor", heads: int) -> "Tensor":
-    """Rows in the order in which the features that rotate together are neighbours."""
+    """Reorder rows from halves to interleaved pairs: (H, 2, P/2) -> (H, P/2, 2)."""
     pairs: Tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2)
     return pairs.reshape(tensor.shape)
 
 
 def _in_halves(tensor: "Tensor", heads: int) -> "Tensor":
-    """Neighbours that rotate together, as the first and the second half of each head."""
+    """Reorder rows from interleaved pairs to halves: (H, P/2, 2) -> (H, 2, P/2)."""
     halves: Tensor = tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2)
     return halves.reshape(tensor.shape)
 
 
-# llama.cpp turns neighbouring features of queries and keys, where the model turns halves.
+# llama.cpp rotates neighbouring features of queries and keys; the model rotates feature i with i + P/2.
 PAIRED = (
     Change(
         r"blk\.\d+\.attn_q\.(weight|bias)",
@@ -74,13 +74,13 @@ PAIRED = (
         lambda stored, model: _in_halves(stored[0], _attention(model).num_kv_heads),
     ),
 )
-# The weights of norms are learned around one, and kept as what is multiplied by.
+# Gemma's model stores w and multiplies by 1 + w; the file stores 1 + w.
 AROUND_ONE = Change(
     r".*norm\.weight",
     lambda tensor, model, blocks: (tensor.float() + 1.0,),
     lambda stored, model: stored[0].float() - 1.0,
 )
-# A text's vector needs no pooler in llama.cpp, which leaves it out.
+# llama.cpp pools by the mean and so leaves out BERT's pooler.
 NO_POOLER = Change(
     r"cls\..*", lambda tensor, model, blocks: (), lambda stored, model: stored[0], (), lambda shape, model: ()
 )
@@ -95,7 +95,8 @@ def _logarithms(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
 
 
 def _nearest(function: "Callable[[Tensor], Tensor]", stored: "Tensor", guess: "Tensor") -> "Tensor":
-    """The numbers near a guess that a function takes to what is stored, to the bit where there are such."""
+    """Return the float near `guess` whose image is exactly `stored`, or `guess` if none within two steps is."""
+    # exp and log do not undo each other to the bit: try the neighbouring floats, so that a round trip is exact
     import torch
 
     best = guess
@@ -119,9 +120,10 @@ STATES = (
 
 
 def _absorbed(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor, ...]":
-    """Latents to keys and values, head by head: the first (H, C, P), as queries are taken to latents by it.
+    """Split the latent-to-key-and-value matrix: keys as (H, C, P), transposed, and values as (H, V, C).
 
-    Its rows are columns here, which blocks do not follow: it is in float32 where the others are in blocks.
+    llama.cpp multiplies queries by the key part to compare them with latents. The transposition cuts across quantized
+    blocks, so the key part is dequantized to float32.
     """
     from archetype.convert.gguf.quantize import dequantize
 
@@ -133,7 +135,7 @@ def _absorbed(tensor: "Tensor", model: Any, blocks: str | None) -> "tuple[Tensor
 
 
 def _joined(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
-    """Keys and values of each head in turn."""
+    """Concatenate the key and the value rows of each head."""
     import torch
 
     key, value = stored
@@ -161,7 +163,7 @@ def _unscaled(stored: "tuple[Tensor, ...]", model: Any) -> "Tensor":
     return _nearest(lambda norm: norm * scale, stored[0].float(), stored[0].float() / scale)
 
 
-# A tied head reads shorter vectors, for which llama.cpp has no key: the norm before it makes them so.
+# llama.cpp has no key for the scale of a tied head, so the file's final norm is multiplied by the scale.
 HEAD_SCALE = Change(
     r"dec\.output_norm\.weight", lambda tensor, model, blocks: (tensor.float() * _head_scale(model),), _unscaled
 )

@@ -1,4 +1,4 @@
-"""The tensors of GGUF files as a model has them: blocks become numbers, and what is kept otherwise is undone."""
+"""Read the tensors of GGUF files as a model stores them: dequantized, in the model's order of features."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,18 +17,15 @@ from archetype.io.tensors import Tensors
 from archetype.models.spec import ModelSpec
 
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-WEIGHTS_AT_ONCE = 2**20  # of blocks that become numbers
+WEIGHTS_AT_ONCE = 2**20  # dequantized in one step
 
 
 class FileTensors(Tensors):
-    """The tensors that weight rules name, each made when it is asked for.
+    """Tensors that the weight rules name, read from GGUF files on demand.
 
     Args:
-        header: of the files.
-        target: their architecture.
-        model: that they describe.
-        names: of the rules' tensors.
-        dtype: what numbers become.
+        model: specification that the files describe.
+        names: of the tensors in the rules.
     """
 
     def __init__(
@@ -41,19 +38,20 @@ class FileTensors(Tensors):
         for name in names:
             change = target.change(name)
             stored = change.names(name) if change is not None else []
-            if change is not None and stored and all(one in entries for one in stored):
+            if change is not None and stored and all(part in entries for part in stored):
                 self._changes[name] = change, stored
-        parts = {one for _, stored in self._changes.values() for one in stored}
+        parts = {part for _, stored in self._changes.values() for part in stored}
         self._names = [*self._changes, *(name for name in entries if name not in parts)]
 
     def names(self) -> list[str]:
-        """All tensor names: those of the rules, and those of the file that none names."""
+        """Return the names of the rules' tensors, then of the file's tensors that no rule names."""
         return self._names
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape as the model has it, without reading it."""
+        """Return a tensor's shape in the model without reading the tensor."""
         if name not in self._changes:
             return self._header.entries[name].shape
+        # run the conversion on meta tensors to learn the shape
         change, stored = self._changes[name]
         empty = tuple(torch.empty(self._header.entries[one].shape, device="meta") for one in stored)
         try:
@@ -61,10 +59,10 @@ class FileTensors(Tensors):
         except (RuntimeError, ValueError, IndexError):
             shapes = " and ".join(str(list(self._header.entries[one].shape)) for one in stored)
             cause = f"has shape {shapes}, which does not fit the file's heads"
-            raise CheckpointError(f"{self._header.place}: {stored[0]}", cause, "is it the whole file?") from None
+            raise CheckpointError(f"{self._header.place}: {stored[0]}", cause, "is the file complete?") from None
 
     def mapped(self, name: str) -> Tensor:
-        """A tensor in the type that is asked for: a view of its file where that is possible, else new memory."""
+        """Return a tensor in the requested dtype: a view of the file if it is stored so, else a copy."""
         if name in self._changes:
             change, stored = self._changes[name]
             return change.read(tuple(map(self._stored, stored)), self._model).to(self._dtype).contiguous()
@@ -75,11 +73,11 @@ class FileTensors(Tensors):
 
     @contextmanager
     def copied(self, name: str, of_weights: bool = True) -> Iterator[Tensor]:
-        """A tensor to copy from, valid within the block."""
+        """Yield a tensor to copy from, valid within the block."""
         yield self.mapped(name)
 
     def is_exact(self, dtype: torch.dtype) -> bool:
-        """Whether the file's tensors in float32 would be the same, written from a model of a type."""
+        """Return whether weights in `dtype` can be written back as the file's float32 tensors without a difference."""
         return all(self._stays(name, dtype) for name in self._names)
 
     def _stays(self, name: str, dtype: torch.dtype) -> bool:
@@ -90,17 +88,20 @@ class FileTensors(Tensors):
         if change is None:
             return torch.equal(stored[0].to(dtype).float(), stored[0])
         written = change.write(change.read(stored, self._model).to(dtype), self._model, None)
-        return all(torch.equal(one.float(), other) for one, other in zip(written, stored, strict=True))
+        return all(torch.equal(tensor.float(), other) for tensor, other in zip(written, stored, strict=True))
 
     def _stored(self, name: str) -> Tensor:
-        """A tensor as the file keeps it; of blocks, their numbers."""
+        """Return a tensor as the file stores it; quantized blocks as float32."""
         entry = self._header.entries[name]
         if entry.type in PLAIN:
             return self._plain(self._bytes(entry), entry)
         return self._numbers(name, torch.float32)
 
     def _bytes(self, entry: Entry, shared: bool = False) -> Any:
-        """The rows of a tensor as bytes, mapped: with the whole file, or by itself and given back with the array."""
+        """Map the rows of a tensor as bytes (rows, row_bytes).
+
+        If `shared`, the whole file is mapped once and stays mapped; otherwise the mapping is freed with the array.
+        """
         shape = (entry.num_rows, entry.row_bytes)
         if not shared:
             return np.memmap(entry.file, np.uint8, "c", entry.offset, shape).view(np.ndarray)
@@ -114,7 +115,6 @@ class FileTensors(Tensors):
         return torch.from_numpy(rows).view(PLAIN[entry.type]).view(entry.shape)
 
     def _numbers(self, name: str, dtype: torch.dtype) -> Tensor:
-        """A tensor in new memory, some rows at a time."""
         entry = self._header.entries[name]
         rows = self._bytes(entry)
         if entry.type in PLAIN:
@@ -124,7 +124,7 @@ class FileTensors(Tensors):
         numbers = torch.empty(entry.num_rows, entry.shape[-1], dtype=dtype)
         step = max(1, WEIGHTS_AT_ONCE // entry.shape[-1])
         try:
-            with np.errstate(all="ignore"):  # scales may be anything
+            with np.errstate(all="ignore"):  # a corrupt scale may be infinite or NaN
                 for start in range(0, entry.num_rows, step):
                     piece = library.quants.dequantize(rows[start : start + step], kind)
                     numbers[start : start + step] = torch.from_numpy(piece)

@@ -1,4 +1,4 @@
-"""Decoders of attention or of Mamba in GGUF."""
+"""Decoder-only models in GGUF: keys, checks and tensor names of transformers and Mamba."""
 
 from collections.abc import Callable
 from operator import itemgetter
@@ -27,12 +27,12 @@ from archetype.roles.activation import Activation
 def decoder_check(
     own: Callable[[Decoder], None], activation: Activation | None, tied: bool = False
 ) -> Callable[[ModelSpec], None]:
-    """What llama.cpp computes of no decoder, and what `own` refuses of one architecture's.
+    """Return a check that refuses what llama.cpp computes in no decoder, and what `own` refuses.
 
     Args:
-        own: refuses what llama.cpp does not compute.
-        activation: of the feed-forward parts, which no key can change; None where there are none.
-        tied: whether there can be no head of its own.
+        own: further check of one architecture.
+        activation: the only activation of feed-forward layers that the architecture has; None if it has no such layers.
+        tied: whether the architecture always ties the head to the embedding.
     """
 
     def check(model: ModelSpec) -> None:
@@ -50,22 +50,22 @@ def decoder_check(
 
 
 def anything(decoder: Decoder) -> None:
-    """Refuse nothing more."""
+    """Accept any decoder."""
 
 
 def first_attention(model: Any) -> Attention:
-    """The mixer of the first layer."""
+    """Return the attention of the first layer."""
     return expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
 
 
 def network_width(model: Any) -> int:
-    """The inner width of the first feed-forward part, or of its experts."""
+    """Return the hidden width of the first layer's feed-forward network, or of its experts."""
     part = model.layers[0].feedforward
     network = part.expert if isinstance(part, MixtureOfExperts) else part
     return network.width(model.d_model) if isinstance(network, MLP | GatedMLP) else 0
 
 
-# The keys that every architecture has.
+# Keys of every architecture.
 SIZES: tuple[Row, ...] = (
     Key("context_length", "context_length"),
     Key("embedding_length", "d_model"),
@@ -81,7 +81,7 @@ HEADS: tuple[Row, ...] = (
 )
 RMS_EPS = Key("attention.layer_norm_rms_epsilon", "eps")
 WIDTH = Key("feed_forward_length", "d_ff", path=network_width)
-# Of those that follow Llama.
+# Architectures that follow Llama.
 DESIGN: tuple[Row, ...] = (*SIZES, *HEADS, RMS_EPS, WIDTH, ROTARY, TIED)
 
 
@@ -117,7 +117,7 @@ QWEN3_MOE: tuple[Row, ...] = (
     RMS_EPS,
     ROTARY,
     TIED,
-    ignored("feed_forward_length", path=network_width),  # of layers without experts, of which there are none
+    ignored("feed_forward_length", path=network_width),  # of dense layers, which these models do not have
     Key("expert_count", "num_experts"),
     Key("expert_used_count", "experts_per_token"),
     Key("expert_feed_forward_length", "expert_d_ff"),
@@ -125,16 +125,20 @@ QWEN3_MOE: tuple[Row, ...] = (
 
 
 def llama_or_mixtral(num_experts: int = 0, experts_per_token: int = 0, **design: Any) -> Decoder:
-    """A decoder of Llama's design, with experts where there are any: llama.cpp has one architecture for both."""
+    """Build Llama or, if there are experts, Mixtral: llama.cpp has one architecture for both."""
     if not num_experts:
         return llama(**design)
     return mixtral(num_experts=num_experts, experts_per_token=experts_per_token, **design)
 
 
 def without_windows(model: Decoder) -> Decoder:
-    """llama.cpp has no windows here: the context is as short as the narrowest, where all of a text is seen."""
+    """Replace sliding windows by full attention, as llama.cpp computes here.
+
+    The context is cut to the narrowest window, within which both give the same.
+    """
     mixers = [block.mixer for block in model.layers]
-    widths = [one.pattern.size for one in mixers if isinstance(one, Attention) and isinstance(one.pattern, Window)]
+    patterns = [mixer.pattern for mixer in mixers if isinstance(mixer, Attention)]
+    widths = [pattern.size for pattern in patterns if isinstance(pattern, Window)]
     if not widths:
         return model
     blocks = (block.replace(mixer=block.mixer.replace(pattern=Full())) for block in model.layers)
@@ -142,13 +146,13 @@ def without_windows(model: Decoder) -> Decoder:
 
 
 def check_qwen2(decoder: Decoder) -> None:
-    """Heads divide the width."""
+    """Refuse heads whose widths do not sum to d_model."""
     mixer = first_attention(decoder)
     if mixer.sizes(decoder.d_model).head_dim * mixer.num_heads != decoder.d_model:
         raise unsupported("layers[0].mixer.head_dim", "heads that are not d_model / num_heads wide in qwen2")
 
 
-# Of those that follow GPT-2: as many keys as queries, and heads that divide the width.
+# Architectures that follow GPT-2: as many key heads as query heads, and d_model / num_heads wide.
 STANDARD: tuple[Row, ...] = (
     *SIZES,
     Key("attention.head_count", "num_heads"),
@@ -169,13 +173,13 @@ STANDARD: tuple[Row, ...] = (
 
 
 def check_scale(decoder: Decoder) -> None:
-    """Scores are scaled by the heads' width."""
+    """Refuse a scale of attention scores other than the default."""
     if first_attention(decoder).scale is not None:
         raise unsupported("layers[*].mixer.scale", "scores that are scaled otherwise than by the heads' width")
 
 
 def check_mamba(decoder: Decoder) -> None:
-    """What no key says has one value."""
+    """Refuse values of Mamba's fields that no key of GGUF can express."""
     mixer = expect_kind(Mamba, decoder.layers[0].mixer, "layers[0].mixer")
     for name, value, needed in (
         ("expand", mixer.expand, 2),

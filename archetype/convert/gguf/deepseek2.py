@@ -1,4 +1,4 @@
-"""DeepSeek-V2 in GGUF: latent attention as llama.cpp computes it, on the latents themselves."""
+"""DeepSeek-V2 in GGUF: multi-head latent attention, which llama.cpp computes on the latents."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
 from archetype.parts.norm.spec import RMSNorm
 from archetype.parts.position.spec import NoScaling, Rotary, RotaryScaling, YarnScaling
 
-# Numbers of layers, and of tokens, by which llama.cpp tells the models whose queries go through no narrow vector.
+# Layer counts, and (layers, vocabulary) pairs, by which llama.cpp recognizes models without low-rank queries.
 LITE, OTHER_LITE = (26, 27), (48, 128_256)
-SOFTMAX = 1  # of its functions from logits to affinities
-TENTH = 0.1  # which its reader takes back (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
+SOFTMAX = 1  # llama.cpp's number for softmax routing
+TENTH = 0.1  # factor that llama.cpp's reader divides by again (TAG_DEEPSEEK2_YARN_LOG_MUL_FIX in its sources)
 
 
 def check(decoder: Decoder) -> None:
-    """Refuse what is said with no key."""
+    """Refuse values that no key of deepseek2 can express."""
     mixer = expect_kind(LatentAttention, decoder.layers[0].mixer, "layers[0].mixer")
     norm = expect_kind(RMSNorm, decoder.final_norm, "final_norm")
     inner = expect_kind(RMSNorm, mixer.norm, "layers[0].mixer.norm")
@@ -39,13 +39,13 @@ def check(decoder: Decoder) -> None:
     if expect_kind(GatedMLP, experts.shared or NoFeedForward(), f"{place}.shared").bias:
         raise unsupported("layers[*].feedforward.bias", "biases in deepseek2")
     if experts.groups is not None and experts.groups.groups_per_token < experts.groups.num_groups:
-        # llama.cpp has the groups of DeepSeek-V3, which it compares by the sum of each one's best two experts
+        # llama.cpp has DeepSeek-V3's groups, which it ranks by the sum of each group's two best experts
         raise unsupported(f"{place}.groups", "groups of experts that are chosen by the best of each")
     _written_scaling(mixer.position.scaling)
 
 
 def without_groups(decoder: Decoder) -> Decoder:
-    """Where a token chooses all groups, there need be none."""
+    """Remove expert groups; `check` has made sure that a token may choose from all of them."""
 
     def plain(part: Any) -> Any:
         return part.replace(groups=None) if isinstance(part, MixtureOfExperts) else part
@@ -56,7 +56,11 @@ def without_groups(decoder: Decoder) -> Decoder:
 
 
 def _read_latents(config: Config, values: Values) -> Values:
-    """Latent attention counts as one head of keys and values, as wide as what is remembered; in old files as many."""
+    """Read the sizes of latent attention.
+
+    New files store one key-value head as wide as the cached latent, and the true head widths in keys ending in _mla;
+    old files store the true number and widths of heads.
+    """
     rank, rope = config.size("attention.kv_lora_rank"), config.size("rope.dimension_count")
     config.used.add("attention.head_count_kv")
     kind = "_mla" if config.get("attention.key_length_mla") is not None else ""
@@ -116,7 +120,11 @@ def _read_scaling(config: Config) -> RotaryScaling:
 
 
 def _written_scaling(scaling: RotaryScaling) -> Keys:
-    """YaRN with DeepSeek's two factors, of which llama.cpp knows one: the rotations keep their length."""
+    """Return the keys of YaRN scaling.
+
+    llama.cpp has one of DeepSeek's two factors (mscale, mscale_all_dim), so they must be equal; then the rotation keeps
+    the length of vectors.
+    """
     place = "layers[*].mixer.position.scaling"
     match scaling:
         case NoScaling():

@@ -1,6 +1,6 @@
 """BERT and T5 in GGUF.
 
-llama.cpp knows BERT where it makes vectors of texts, without a head for masked tokens.
+llama.cpp runs BERT for text embeddings, without the head for masked tokens.
 """
 
 from operator import itemgetter
@@ -21,27 +21,27 @@ from archetype.parts.norm.spec import LayerNorm
 from archetype.parts.position.spec import RelativeBias
 from archetype.spec.base import Spec
 
-MEAN = 1  # of its ways from the tokens' vectors to a text's; a pooler, which only a first token needs, is left out
+MEAN = 1  # llama.cpp's number for mean pooling, which needs no pooler
 
 
 def check_bert(model: ModelSpec) -> None:
-    """Refuse another head and another activation."""
+    """Refuse a language modelling head and activations other than gelu."""
     encoder = expect_kind(Encoder, model, "kind")
     if not isinstance(encoder.head, NoHead):
         raise unsupported("head", f"a head of kind {encoder.head.kind} in bert, which is there for vectors of texts")
-    # its only gelu is the approximation, which its own converter takes for BERT's exact one too
+    # llama.cpp has only the tanh approximation of gelu, which its own converter uses for BERT's exact gelu too
     check_activations(encoder.layers, (GELU(), GELUTanh()))
 
 
 def as_mean(model: ModelSpec) -> ModelSpec:
-    """A model without its head for vectors of texts, where that is what llama.cpp computes of a file without a head."""
+    """Drop the sentence head if it is mean pooling, which is what llama.cpp computes without a head."""
     if model.head.embeds and (model.head.pooling != ("mean",) or model.head.layers):
         raise unsupported("head", "other vectors of texts than the mean of their tokens")
     return model.without_sentence_head()
 
 
 def as_vectors(model: Encoder) -> Encoder:
-    """Without a pooler, and with the activation that BERT's files mean."""
+    """Remove the pooler and set exact gelu, the activation that BERT's files stand for."""
     blocks = (
         block.replace(
             feedforward=expect_kind(MLP, block.feedforward, "layers[*].feedforward").replace(activation=GELU())
@@ -78,16 +78,16 @@ BERT_RULES = weight_rules(f"""{ATTENTION}
 """)
 
 
-FARTHEST = 128  # distance that its buckets tell apart, whatever a file says
+FARTHEST = 128  # max_distance of relative positions, a constant of llama.cpp
 
 
 def check_t5(model: ModelSpec) -> None:
-    """Refuse what is said with no key."""
+    """Refuse values that no key of t5 can express."""
     pair = expect_kind(EncoderDecoder, model, "kind")
     block = pair.encoder.layers[0]
     mixer = expect_kind(Attention, block.mixer, "encoder.layers[0].mixer")
     position = expect_kind(RelativeBias, mixer.position, "encoder.layers[0].mixer.position")
-    # it tells the activation by whether there is a gate
+    # llama.cpp chooses the activation by whether the file has a gate
     gated = isinstance(block.feedforward, GatedMLP)
     for side, stack in (("encoder", pair.encoder), ("decoder", pair.decoder)):
         check_activations(stack.layers, (GELUTanh() if gated else ReLU(),), f"{side}.layers[{{i}}]")
@@ -100,7 +100,7 @@ def check_t5(model: ModelSpec) -> None:
 
 
 def with_usual_scale(model: EncoderDecoder) -> EncoderDecoder:
-    """A tied head reads vectors divided by the root of their width: the norm before it says the rest."""
+    """Set the head's scale to T5's default (d_model ** -0.5 if tied); `HEAD_SCALE` puts other scales into the norm."""
     head = expect_kind(LanguageModelHead, model.head, "head")
     return model.replace(head=head.replace(scale=model.d_model**-0.5 if head.tied else 1.0))
 

@@ -1,4 +1,4 @@
-"""GGUF files, through the `gguf` library: written for llama.cpp, and read back before they are called done."""
+"""Write GGUF files with the `gguf` library, and read them back to verify them."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.tokenizers.same_ids import ALLOW, differing_ends
 
 FILE = "model.gguf"
-TEXT = -1  # an id in place of a text's, to see what goes around it
+TEXT = -1  # placeholder for a text's ids, to see which special tokens surround it
 
 
 def write_gguf(
@@ -43,22 +43,20 @@ def write_gguf(
     type: str | None = None,
     allow_different_tokens: bool = False,
 ) -> None:
-    """Write a model with its tokenizer and its chat template, and compare what is read back.
+    """Write a model with its tokenizer and chat template, and verify the file.
 
     Args:
-        model: in float32, float16 or bfloat16; of 8 or 4 bits, its numbers and scales are q8_0's and q4_0's.
+        model: in float32, float16 or bfloat16, or quantized to 8 or 4 bits (stored unchanged as q8_0 or q4_0).
         family: one that llama.cpp knows.
-        tokenizer: None leaves the vocabulary out: such a file takes and gives ids only.
-        file: to make.
-        template: how a conversation is written; None leaves the key out.
-        special: ids of the tokens that end and pad a text and that every target starts with, where the model names
-            them.
-        type: of the file, such as bf16 or q4_k_m (absent: the model's own).
-        allow_different_tokens: warn of texts that llama.cpp reads otherwise than the tokenizer, instead of refusing.
+        tokenizer: None writes no vocabulary; such a file works on token ids only.
+        template: chat template; None writes none.
+        special: ids of the end, padding and decoder start tokens, by the names of config.json.
+        type: of the file, such as bf16 or q4_k_m (default: the model's own).
+        allow_different_tokens: warn, instead of refusing, if llama.cpp tokenizes some text differently.
 
     Raises:
-        CheckpointError: names the field that llama.cpp does not compute, or the type that is not known.
-        DataError: gguf is not installed, or the tokenizer has no form there.
+        CheckpointError: names the field that llama.cpp does not compute, or the unknown type.
+        DataError: gguf is not installed, or the tokenizer cannot be written as GGUF.
     """
     library = gguf_library()
     target = gguf_of(family.name)
@@ -85,7 +83,7 @@ def write_gguf(
         check_ids(tokenizer, vocab, allow_different_tokens)
         row = tokenizer.add_special_tokens([TEXT])
         if isinstance(model.spec, EncoderDecoder) and tokenizer.eos and row[-1] not in tokenizer.eos:
-            row = [*row, tokenizer.eos[0]]  # a source always ends with it
+            row = [*row, tokenizer.eos[0]]  # the encoder's input always ends with eos
         _put_vocabulary(writer, tokenizer, vocab, special, row[-1] != TEXT)
     if template is not None:
         templates = {"default": template.source, **template.named}
@@ -129,7 +127,7 @@ def _put_tensor(writer: Any, library: Any, name: str, stored: Stored) -> None:
 
 
 def _put_vocabulary(
-    writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, said: Mapping[str, Any], ends: bool
+    writer: Any, tokenizer: Tokenizer, vocab: Vocabulary, config: Mapping[str, Any], ends: bool
 ) -> None:
     writer.add_tokenizer_model(vocab.model)
     if vocab.pre is not None:
@@ -142,39 +140,36 @@ def _put_vocabulary(
         writer.add_token_merges(vocab.merges)
     if vocab.charsmap:
         writer.add_precompiled_charsmap(vocab.charsmap)
-    # llama.cpp stops at both: the token that templates print as eos, and another that ends what the model writes
-    eos, turn = [*dict.fromkeys((*tokenizer.eos[:1], *said.get("eos_token_id", ()), *tokenizer.eos)), None, None][:2]
-    ids = {"bos": tokenizer.bos, "eos": eos, "eot": turn, "padding": said.get("pad_token_id")} | vocab.special
+    # llama.cpp stops at eos and at eot: the token that templates print as eos, and another that ends a reply
+    eos, turn = [*dict.fromkeys((*tokenizer.eos[:1], *config.get("eos_token_id", ()), *tokenizer.eos)), None, None][:2]
+    ids = {"bos": tokenizer.bos, "eos": eos, "eot": turn, "padding": config.get("pad_token_id")} | vocab.special
     for role, id in ids.items():
         if id is not None:
             writer.add_uint32(f"{PREFIX}.{role}_token_id", id)
     flags = {
         "add_bos_token": tokenizer.adds_bos or "bos" in vocab.special,
-        "add_eos_token": ends and bool(tokenizer.eos),  # behind a source, or what an encoder reads
+        "add_eos_token": ends and bool(tokenizer.eos),  # after the input of an encoder
     } | vocab.flags
     for name, value in flags.items():
         writer.add_bool(f"{PREFIX}.{name}", value)
 
 
 def _compare(file: Path, tensors: dict[str, Stored]) -> None:
-    """Read the file back, and compare every tensor to the bit."""
     read = read_header(file).entries
     if read.keys() != tensors.keys():
-        raise CheckpointError(str(file), "does not hold the tensors that were written", "is the disk sound? try again")
+        raise CheckpointError(str(file), "does not hold the tensors that were written", "check the disk, try again")
     for name, (kind, data) in tensors.items():
         entry, written = read[name], data.reshape(-1).view(torch.uint8).numpy()
         stored = np.memmap(file, np.uint8, "r", entry.offset, entry.num_bytes)
         if entry.type != kind.upper() or not np.array_equal(stored, written):
-            raise CheckpointError(name, "does not read back as it was written", "is the disk sound? try again")
+            raise CheckpointError(name, "reads back differently than it was written", "check the disk, try again")
 
 
 def _differing_prompts(file: Path, tokenizer: Tokenizer, row: list[int]) -> Iterator[str]:
-    """Read the file's tokenizer back; name where bos, eos or what goes around a text differs.
+    """Yield the differences in bos, eos and prompt format between the tokenizer and the file's read back.
 
     Args:
-        file: that was written.
-        tokenizer: that was exported.
-        row: what it puts around a text, whose place is `TEXT`.
+        row: ids that it puts around a text, with `TEXT` for the text's own ids.
     """
     keys = read_header(file).metadata
     read = read_tokenizer(keys, str(file))

@@ -1,4 +1,4 @@
-"""Gemma's decoders in GGUF: windows in an order that no key says, soft caps, and scores scaled by the model's size."""
+"""Gemma 1 to 3 in GGUF: sliding windows in a fixed order, soft caps, and score scales that depend on model size."""
 
 import math
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from archetype.parts.pattern.spec import Full, Window
 from archetype.parts.position.spec import Rotary
 from archetype.roles.pattern import Pattern
 
-EVERY = 6  # the layer of Gemma 3 that sees everything, behind five with a window
-# By the number of their layers llama.cpp knows the models of 27B, whose scores are scaled by another width.
+EVERY = 6  # in Gemma 3 each sixth layer has full attention, the others a window
+# llama.cpp recognizes the 27B models by their number of layers; they scale scores by d_model / num_heads.
 LARGEST = {"gemma2": 46, "gemma3": 62}
 GEMMA: tuple[Row, ...] = (*DESIGN, BIASES)
 
 
 def check_gemma(decoder: Decoder) -> None:
-    """No bias behind the heads."""
+    """Refuse a bias of the output projection."""
     if first_attention(decoder).bias.o:
         raise unsupported("layers[*].mixer.bias", "a bias behind the heads in gemma")
 
@@ -41,13 +41,13 @@ def _check_scale(decoder: Decoder, architecture: str) -> None:
 
 
 def _windows(decoder: Decoder) -> list[int | None]:
-    """The width of each layer's window."""
+    """Return the size of each layer's window; None for full attention."""
     patterns = [expect_kind(Attention, block.mixer, "layers[*].mixer").pattern for block in decoder.layers]
     return [pattern.size if isinstance(pattern, Window) else None for pattern in patterns]
 
 
 def check_gemma2(decoder: Decoder) -> None:
-    """Windows in every other layer, the first among them; soft caps; scores scaled by the heads' width."""
+    """Check windows in every other layer from the first on, soft caps and the scale of scores."""
     windows = _windows(decoder)
     if [width is not None for width in windows] != [index % 2 == 0 for index in range(len(windows))]:
         raise unsupported("layers[*].mixer.pattern", "another order of windows than every other layer in gemma2")
@@ -59,14 +59,14 @@ def check_gemma2(decoder: Decoder) -> None:
 
 
 def check_gemma3(decoder: Decoder) -> None:
-    """Windows in five of six layers, or in none, with positions of their own."""
+    """Check windows in no layer or in five of six, their positions and the scale of scores."""
     windows = _windows(decoder)
     ordered = [width is not None for width in windows] == [_is_local(index) for index in range(len(windows))]
     if any(windows) and not ordered:
         raise unsupported("layers[*].mixer.pattern", "another order of windows than five of six layers in gemma3")
     positions = [expect_kind(Attention, block.mixer, "layers[*].mixer").position for block in decoder.layers]
-    local = [one for one, width in zip(positions, windows, strict=True) if width is not None]
-    if any(one != LOCAL for one in local):
+    local = [position for position, width in zip(positions, windows, strict=True) if width is not None]
+    if any(position != LOCAL for position in local):
         raise unsupported("layers[*].mixer.position", "other positions of windows than theta 10,000 in gemma3")
     _check_scale(decoder, "gemma3")
     check_gemma(decoder)
@@ -102,10 +102,10 @@ GEMMA2: tuple[Row, ...] = (
 
 
 def _read_layers(config: Config, values: Values) -> Values:
-    """Patterns, and the positions of layers with a window."""
+    """Read each layer's pattern and the positions of layers with a window."""
     layers, size = range(values["num_layers"]), config.count("attention.sliding_window", 0)
     every = config.get("attention.sliding_window_pattern", EVERY)
-    if isinstance(every, int) and every > 0:  # a number, or a flag for each layer
+    if isinstance(every, int) and every > 0:  # period of full attention; otherwise a list of flags, one a layer
         every = [(index + 1) % every != 0 for index in layers]
     if not isinstance(every, list) or len(every) != len(layers):
         raise config.error("attention.sliding_window_pattern", f"{every!r} does not fit the layers", "fix the file")
@@ -120,7 +120,7 @@ def _write_layers(model: Decoder) -> dict[str, Any]:
 
 
 def _global_position(model: Decoder) -> Decoder:
-    """The layers that see everything alone, from which the keys of positions are written."""
+    """Keep the layers with full attention, whose positions the keys describe; all layers if none has."""
     whole = tuple(block for block, width in zip(model.layers, _windows(model), strict=True) if width is None)
     return model.replace(layers=whole or model.layers)
 

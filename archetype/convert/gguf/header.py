@@ -1,6 +1,6 @@
-"""The header of GGUF files: what they say of a model, and where each of its tensors lies. No torch.
+"""Read the header of GGUF files: metadata, and where each tensor is stored. No torch.
 
-A file is not believed: every count, length and offset is held against its size before memory is asked for.
+Files are not trusted: every count, length and offset is checked against the file's size before memory is allocated.
 """
 
 import mmap
@@ -20,24 +20,24 @@ SUFFIX = ".gguf"
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 PART_COUNT, PART_TENSORS = "split.count", "split.tensors.count"
-# Types of values: formats of `struct`, and those of another form.
+# Value types of GGUF: `struct` formats of numbers; strings and arrays are read separately.
 NUMBERS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 10: "<Q", 11: "<q", 12: "<d"}
 FLOAT, STRING, ARRAY = 6, 8, 9
 MAX_DIMENSIONS = 4
 MAX_NAME = 2**16  # bytes of the name of a key or a tensor
-AGAIN = "is it the whole file? download it again"
+AGAIN = "is the file complete? download it again"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a file.
+    """Location and type of a tensor in a file.
 
     Attributes:
-        file: that holds it.
+        file: that holds the tensor.
         type: of its numbers or blocks, by the library's name, such as F16 or Q4_K.
-        shape: as torch gives it, the rows first.
-        offset: of its first byte in the file.
-        row_bytes: of one row.
+        shape: rows first, as in torch.
+        offset: of the first byte in the file.
+        row_bytes: size of one row.
     """
 
     file: Path
@@ -48,22 +48,22 @@ class Entry:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all matrices together."""
+        """Number of rows, over all leading dimensions."""
         return prod(self.shape[:-1])
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all rows."""
+        """Size in bytes."""
         return self.num_rows * self.row_bytes
 
 
 @dataclass(frozen=True)
 class Header:
-    """What GGUF files say.
+    """Metadata and tensors of one model's GGUF files.
 
     Attributes:
-        place: the file, or the first of several, for errors.
-        metadata: values by key; numbers of 32 bits as the shortest decimal number that is stored so.
+        place: path of the first file, for error messages.
+        metadata: values by key; float32 values as the shortest decimal that rounds to them.
         entries: tensors by name.
     """
 
@@ -73,16 +73,16 @@ class Header:
 
 
 def is_gguf(place: str | Path) -> bool:
-    """Whether this is the name of a GGUF file that is there."""
+    """Return whether a path names an existing GGUF file."""
     path = Path(place)
     return path.suffix == SUFFIX and not path.is_dir() and path.exists()
 
 
 def gguf_library() -> Any:
-    """The package `gguf`.
+    """Import the package `gguf`.
 
     Raises:
-        DataError: it is not installed; says how to install it.
+        DataError: it is not installed; the message says how to install it.
     """
     try:
         import gguf
@@ -92,10 +92,10 @@ def gguf_library() -> Any:
 
 
 def read_header(path: Path) -> Header:
-    """The header of a file or, where its name is that of a part, of all parts together.
+    """Read the header of a file, or of all parts if the file is one part of several.
 
     Raises:
-        CheckpointError: says what is wrong with a file, or which part is missing.
+        CheckpointError: names the fault in a file, or the missing part.
         DataError: the package gguf is not installed.
     """
     files = _parts(path)
@@ -110,12 +110,11 @@ def read_header(path: Path) -> Header:
         entries |= header.entries
     expected = headers[0].metadata.get(PART_TENSORS, len(entries))
     if expected != len(entries):
-        raise CheckpointError(str(files[0]), f"has {len(entries)} tensors in all parts, and says {expected}", AGAIN)
+        raise CheckpointError(str(files[0]), f"has {len(entries)} tensors in all parts instead of {expected}", AGAIN)
     return Header(str(files[0]), headers[0].metadata, entries)
 
 
 def _parts(path: Path) -> list[Path]:
-    """The files of a model, of which `path` is the only one or a part."""
     if (name := PART.fullmatch(path.name)) is None:
         return [path]
     files = [
@@ -123,7 +122,7 @@ def _parts(path: Path) -> list[Path]:
         for number in range(1, int(name["count"]) + 1)
     ]
     if missing := next((file for file in files if not file.exists()), None):
-        raise CheckpointError(str(missing), "is missing, and the other parts do nothing without it", "download it")
+        raise CheckpointError(str(missing), "is missing, and the model needs all its parts", "download it")
     return files or [path]
 
 
@@ -138,14 +137,13 @@ def _read_one(path: Path) -> Header:
 
 
 class _Reader:
-    """Takes values from the beginning of a file, one after the other."""
+    """Sequential reader of the values at the start of a file."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data, self._path = data, path
         self._at, self._size = 0, len(data)
 
     def header(self) -> Header:
-        """All of it, checked."""
         if self._take(4) != MAGIC:
             raise self._error("does not begin as a GGUF file does", "is it the right file?")
         version = self._number("<I")
@@ -172,7 +170,7 @@ class _Reader:
         return Header(str(self._path), metadata, self._entries(infos, metadata.get("general.alignment", 32)))
 
     def _entries(self, infos: dict[str, tuple[tuple[int, ...], int, int]], alignment: Any) -> dict[str, Entry]:
-        """The tensors, each held against the size of the file."""
+        """Return the tensors after checking that each lies within the file."""
         if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:
             raise self._error(f"{alignment!r} is no multiple of 8", AGAIN, "general.alignment")
         start = -(-self._at // alignment) * alignment
@@ -210,7 +208,7 @@ class _Reader:
         return NUMBERS[type]
 
     def _fitting(self, count: int, size: int) -> int:
-        """`count`, if the file can have so many items of `size` bytes at least."""
+        """Return `count`, unless `count` items of at least `size` bytes do not fit into the rest of the file."""
         if count * size > self._size - self._at:
             raise self._error("ends within its header", AGAIN)
         return count
@@ -236,7 +234,7 @@ class _Reader:
 
 
 def _as_stored(value: float) -> float:
-    """The shortest decimal number that 32 bits store as `value`: 1e-05, not 9.999999747378752e-06."""
+    """Return the shortest decimal that float32 rounds to `value`: 1e-05 rather than 9.999999747378752e-06."""
     if value != value or abs(value) == float("inf"):
         return value
     packed = struct.pack("<f", value)
@@ -248,6 +246,6 @@ def _as_stored(value: float) -> float:
 
 
 def _block_sizes() -> dict[int, tuple[str, int, int]]:
-    """Of each type the name, the weights of a block and its bytes."""
+    """Return (name, weights per block, bytes per block) of each type number."""
     library = gguf_library()
     return {int(kind): (kind.name, *sizes) for kind, sizes in library.GGML_QUANT_SIZES.items()}

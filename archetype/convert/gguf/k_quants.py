@@ -1,9 +1,10 @@
-"""The K-quants of GGUF: 256 weights of a row in groups of 16 or 32, whose scales are themselves numbers of few bits.
+"""Quantize to the K-quants of GGUF: 256 weights in groups of 16 or 32, whose scales are quantized as well.
 
-Each group searches for the scale (and the minimum) with the least weighted square of errors among some candidates, and
-is rounded once more by the scale as it is stored. The method is that of llama.cpp's reference functions without
-importances (quantize_row_q4_K_ref and its like, in ggml-quants.c), with sums of float32 in the same order, so that the
-bytes are the same. A group is a column here: numpy adds the rows of an array one after the other.
+For each group some candidates for the scale (and the minimum) are tried, and the one with the least weighted squared
+error is kept; then the group is rounded again with the scale as it is stored. The method is that of llama.cpp's
+reference functions without an importance matrix (quantize_row_q4_K_ref and others in ggml-quants.c). Sums of float32
+are taken in the same order, so that the bytes are the same. A group is a column here, because numpy adds the rows of
+an array one after the other.
 """
 
 from collections.abc import Callable
@@ -15,15 +16,15 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-SUPER = 256  # weights that share the scale of their scales
-AT_ONCE = 256  # of them, which keeps what is computed in a core's cache
-TINY = np.float32(1e-15)  # the magnitude below which a group is zero
+SUPER = 256  # weights of a super-block
+AT_ONCE = 256  # super-blocks per task; the intermediate results fit a core's cache
+TINY = np.float32(1e-15)  # below this magnitude a group counts as zero
 
 Array = np.ndarray
 
 
 def quantize_k(rows: Float[Tensor, "n 256"], type: str) -> UInt8[Tensor, "n bytes"]:
-    """Weights as super-blocks.
+    """Quantize rows of 256 weights to super-blocks.
 
     Args:
         rows: of 256 weights each.
@@ -31,7 +32,7 @@ def quantize_k(rows: Float[Tensor, "n 256"], type: str) -> UInt8[Tensor, "n byte
     """
 
     def encode(piece: Tensor) -> Array:
-        with np.errstate(all="ignore"):  # groups of zeros divide by zero, and are told apart afterwards
+        with np.errstate(all="ignore"):  # groups of zeros divide by zero and are set to zero afterwards
             return K_QUANTS[type](piece.float().numpy())
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
@@ -39,15 +40,15 @@ def quantize_k(rows: Float[Tensor, "n 256"], type: str) -> UInt8[Tensor, "n byte
 
 
 class Affine(NamedTuple):
-    """How groups with a minimum are searched for: weight = scale * level - minimum.
+    """Parameters of the search for quantization with a minimum: weight = scale * level - minimum.
 
     Attributes:
         width: weights of a group.
-        most: the largest level.
-        first: what the first candidate's number of levels is more than the largest.
-        steps: further candidates, each with 0.1 levels more.
-        most_scale: the largest number that stands for a scale or a minimum.
-        by_magnitude: errors count by their magnitudes and those of the weights, instead of squares and the mean too.
+        most: largest level.
+        first: offset to `most` in the first candidate for the number of levels.
+        steps: number of further candidates, each 0.1 levels above the previous one.
+        most_scale: largest integer that stores a scale or a minimum.
+        by_magnitude: weight absolute errors by |w| instead of squared errors by |w| + root mean square.
     """
 
     width: int
@@ -126,7 +127,7 @@ K_QUANTS: dict[str, Callable[[Array], Array]] = {
 
 
 def _affine_blocks(blocks: Array, form: Affine) -> tuple[Array, Array, Array, tuple[Array, Array]]:
-    """Levels (n, 256), the numbers of scales and minima (n, groups), and the bytes of what multiplies these."""
+    """Return levels (n, 256), integer scales and minima (n, groups), and the bytes of the factors of both."""
     x = _columns(blocks, form.width)
     weights = np.abs(x)
     if not form.by_magnitude:
@@ -150,7 +151,7 @@ def _affine_blocks(blocks: Array, form: Affine) -> tuple[Array, Array, Array, tu
 
 
 def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array]:
-    """Of each group, a column of `x` (width, groups): its scale, its minimum from zero downwards, and its levels."""
+    """Return scale and negated minimum, both (groups,), and the levels of the columns of `x` (width, groups)."""
     most = np.float32(form.most)
     high, low = x.max(0), np.minimum(x.min(0), 0)
     flat = high == low
@@ -177,8 +178,9 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
     best = error(levels_of(inverse, low), scale, low)
     chosen = inverse, low
     for step in range(form.steps + 1):
-        # the minimum that was found is what the next candidate begins at
+        # the search is sequential: each candidate starts from the best minimum so far
         inverse = (np.float32(form.first) + np.float32(0.1) * np.float32(step) + most) / (high - minimum)
+        # weighted least squares for scale and minimum, given these levels
         levels = levels_of(inverse, minimum)
         weighted = weights * levels
         sum_l, sum_xl = np.add.reduce(weighted), np.add.reduce(weighted * x)
@@ -198,7 +200,7 @@ def _affine(x: Array, weights: Array, form: Affine) -> tuple[Array, Array, Array
 
 
 def _symmetric(x: Array, most: int) -> tuple[Array, Array]:
-    """Of each group, a column of `x`: its scale and its levels from 0 on, by squares of errors times squares."""
+    """Return scale and levels (from 0) of each column of `x`, minimizing squared errors weighted by squared weights."""
     largest = _largest(x)
     empty = np.abs(largest) < TINY
     weights = x * x
@@ -225,7 +227,7 @@ def _symmetric(x: Array, most: int) -> tuple[Array, Array]:
 
 
 def _descent(x: Array, most: int) -> tuple[Array, Array]:
-    """Search as `_symmetric` does, by coordinate descent: each level in turn is set to its best value."""
+    """Like `_symmetric`, but by coordinate descent: each level in turn is set to its best value."""
     largest = _largest(x)
     empty = np.abs(largest) < TINY
     weights = x * x
@@ -256,36 +258,36 @@ def _levels(x: Array, inverse: Array, most: int) -> Array:
 
 
 def _largest(x: Array) -> Array:
-    """Of each column the number with the largest magnitude, the first of several."""
+    """Return the first number of the largest magnitude in each column."""
     largest: Array = np.take_along_axis(x, np.abs(x).argmax(0)[None], 0)[0]
     return largest
 
 
 def _columns(blocks: Array, width: int) -> Array:
-    """(n, 256) weights with each group as a column: (width, n * groups)."""
+    """Reshape weights (n, 256) to (width, n * groups), so that each group is a column."""
     return np.ascontiguousarray(blocks.reshape(-1, width).T)
 
 
 def _rows(levels: Array) -> Array:
-    """Levels of groups in columns, as bytes of super-blocks (n, 256)."""
+    """Undo `_columns` for levels; returns bytes (n, 256)."""
     return np.ascontiguousarray(levels.astype(np.uint8).T).reshape(-1, SUPER)
 
 
 def _six_bits(scales: Array, minima: Array) -> Array:
-    """Eight scales and eight minima of 6 bits in 12 bytes; the last four lend their high bits to the first."""
+    """Pack eight 6-bit scales and minima into 12 bytes; the first four of each carry the high bits of the others."""
     first = [numbers[:, :4] | numbers[:, 4:] >> 4 << 6 for numbers in (scales, minima)]
     return np.concatenate((*first, scales[:, 4:] & 15 | (minima[:, 4:] & 15) << 4), axis=1)
 
 
 def _nibbles(levels: Array) -> Array:
-    """Levels of 4 bits, of each 64 the second half above the first."""
+    """Pack 4-bit levels: in each 64, the second half goes into the high bits."""
     halves = levels.reshape(-1, 4, 2, 32)
     packed: Array = halves[:, :, 0] | halves[:, :, 1] << 4
     return packed.reshape(-1, SUPER // 2)
 
 
 def _two_bits(levels: Array) -> Array:
-    """Levels of 2 bits, of each 128 the four quarters above each other."""
+    """Pack 2-bit levels: in each 128, the four quarters share bytes."""
     quarters = levels.reshape(-1, 2, 4, 32)
     packed: Array = quarters[:, :, 0] | quarters[:, :, 1] << 2 | quarters[:, :, 2] << 4 | quarters[:, :, 3] << 6
     return packed.reshape(-1, SUPER // 4)

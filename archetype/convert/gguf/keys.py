@@ -1,4 +1,4 @@
-"""The keys of one architecture in GGUF, the format of llama.cpp: one table, read and written."""
+"""Read and write the metadata keys of one GGUF architecture."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -25,21 +25,21 @@ from archetype.spec.edit import differences
 Value = str | int | float | bool
 Keys = dict[str, Value]
 Shapes = Mapping[str, tuple[int, ...]]
-TOKENIZER = "tokenizer."  # what keys begin with that are no architecture's own
+TOKENIZER = "tokenizer."  # prefix of keys that no architecture owns
 TABLE = "token_embd.weight"
-# Fields that a finished model does not compute with, which no key says.
+# Fields that do not change what a trained model computes, and so have no key.
 UNSAID = (*TRAINING_ONLY, "balance_loss", "dt_min", "dt_max")
 
 
 class FileKeys(Config):
-    """The keys of a file that an architecture has for its own, without its name before them, and the tensors' shapes.
+    """Keys of one architecture, without its prefix, together with the tensors' shapes.
 
     Args:
         values: by key.
-        place: of the file, for errors.
-        architecture: as llama.cpp calls it.
+        place: of the file, for error messages.
+        architecture: llama.cpp's name.
         shapes: of the tensors, by name.
-        vector: gives the numbers of a small tensor.
+        vector: reads the numbers of a small tensor.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class FileKeys(Config):
             self.values.setdefault("vocab_size", shapes[TABLE][0])
 
     def error(self, key: str, cause: str, remedy: str = "") -> CheckpointError:
-        """An error at this key, as the file calls it."""
+        """Return an error at a key, named as in the file."""
         return CheckpointError(f"{self.place}: {self.architecture}.{key}", cause, remedy)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Arguments that a file's tensors give by being there, and no key."""
+    """Constructor arguments derived from which tensors a file has."""
 
     arguments: Callable[[Shapes], Values]
 
     def read(self, config: Config, values: Values) -> Values:
-        """The arguments."""
+        """Return the arguments."""
         assert isinstance(config, FileKeys)
         return self.arguments(config.shapes)
 
     def write(self, model: Any) -> dict[str, Any]:
-        """No key: the tensors are written anyway."""
+        """Write no key, since the tensors say it."""
         return {}
 
 
@@ -83,15 +83,15 @@ def _accept(model: ModelSpec) -> None:
 
 @dataclass(frozen=True)
 class Gguf:
-    """An architecture of llama.cpp: what it asks of a file, in both directions.
+    """Description of an architecture of llama.cpp, for reading and writing.
 
     Attributes:
-        architecture: what llama.cpp calls it.
-        table: keys without the architecture's name before them, and the constructor of what they describe.
-        rules: tensors of the file and parameters of the model.
-        changes: tensors whose numbers the file keeps otherwise than the model.
-        check: refuses what llama.cpp does not compute, in words of its own.
-        computed: the specification as llama.cpp computes it, where it need not be the one that is written.
+        architecture: llama.cpp's name.
+        table: keys without the architecture's prefix, and the constructor that they call.
+        rules: map tensors of the file to parameters of the model.
+        changes: conversions of tensors whose values differ in the file.
+        check: refuses what llama.cpp does not compute.
+        computed: replaces the specification by an equivalent one that llama.cpp computes.
     """
 
     architecture: str
@@ -102,16 +102,15 @@ class Gguf:
     computed: Callable[[Any], ModelSpec] = lambda model: model
 
     def change(self, name: str) -> Change | None:
-        """How the file keeps a tensor that the rules name; None where it is as in the model."""
+        """Return the conversion of a tensor that a rule names; None if its values do not change."""
         return next((change for change in self.changes if re.fullmatch(change.tensors, name)), None)
 
     def metadata(self, model: ModelSpec, shapes: Callable[[], Shapes], vector: Callable[[str], list[float]]) -> Keys:
-        """All keys of a model, of which it is proved that they say what it computes.
+        """Return all keys of a model, after checking that reading them gives the same model.
 
         Args:
-            model: to be written.
-            shapes: gives those of the file's tensors, once nothing is refused.
-            vector: gives the numbers of a small one.
+            shapes: returns the shapes of the file's tensors; called once the model has passed the checks.
+            vector: reads the numbers of a small tensor.
 
         Raises:
             CheckpointError: names the field that llama.cpp does not compute.
@@ -129,32 +128,31 @@ class Gguf:
         return keys
 
     def read(self, keys: FileKeys) -> ModelSpec:
-        """The specification that a file describes.
+        """Return the specification that the keys of a file describe.
 
         Raises:
-            CheckpointError: names the key that is missing, wrong or not understood.
+            CheckpointError: names the key that is missing, wrong or unknown.
         """
         try:
             model = self.table.read(keys)
-        except ValidationError as error:  # sizes that do not fit each other
+        except ValidationError as error:  # for example sizes that contradict each other
             raise explain(error, every=False).at(keys.place) from None
         keys.finish(frozenset())
         return model
 
 
 def _same(value: Any, other: Any) -> bool:
-    """Whether two values are one number of 32 bits, as files keep them."""
     numbers = isinstance(value, float) and isinstance(other, float)
     return numbers and bool(np.float32(value) == np.float32(other))
 
 
 def unsupported(place: str, what: str, remedy: str = "export with --format hf") -> CheckpointError:
-    """The error for a field that llama.cpp does not compute."""
+    """Return the error for a field that llama.cpp does not compute."""
     return CheckpointError(place, f"llama.cpp does not know {what}", remedy)
 
 
 def check_activations(layers: Iterable[Block], known: tuple[Activation, ...], place: str = "layers[{i}]") -> None:
-    """Refuse feed-forward parts with an activation that is none of the known ones."""
+    """Refuse feed-forward layers whose activation is not in `known`."""
     for index, block in enumerate(layers):
         part = block.feedforward
         network = part.expert if isinstance(part, MixtureOfExperts) else part

@@ -1,6 +1,6 @@
-"""Text to ids by llama.cpp's rules (its src/llama-vocab.cpp), from a vocabulary as GGUF keeps it.
+"""Tokenize as llama.cpp does (its src/llama-vocab.cpp), from the vocabulary in a GGUF file.
 
-An export is compared with these, because llama.cpp reads a text in its own way whatever the tokenizer's library does.
+Exports are compared with this, because llama.cpp has its own tokenizers and ignores how the original library works.
 """
 
 import unicodedata
@@ -17,18 +17,18 @@ from archetype.tokenizers.same_ids import ALLOW, awkward_cases
 from archetype.tokenizers.sentencepiece import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from archetype.tokenizers.tokenizer import Tokenizer
 
-SHOWN = 4  # ids of a difference that an error names
-PENALTY = 10.0  # by which an unknown character scores less than the worst piece
+SHOWN = 4  # ids that an error quotes
+PENALTY = 10.0  # an unknown character scores this much less than the worst piece
 CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# The words that each named pre-tokenizer cuts a text into.
+# Regular expressions by which llama.cpp's named pre-tokenizers split a text into words.
 CUTS = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "llama-bpe": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{OTHERS}",
     "qwen2": rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{OTHERS}",
 }
-IGNORES_MERGES = ("llama-bpe",)  # a word that is a token is that token, whatever pairs would make of it
-SPACES = " \t\n\v\f\r"  # of C, before a token that takes them
+IGNORES_MERGES = ("llama-bpe",)  # a word that is itself a token is not merged
+SPACES = " \t\n\v\f\r"  # whitespace in C; some special tokens strip it on their left
 CHINESE = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF),
     (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
@@ -36,18 +36,17 @@ CHINESE = (
 
 
 def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: bool = False) -> None:
-    """Compare what llama.cpp makes of awkward texts with the tokenizer's own ids.
+    """Compare llama.cpp's tokenization of difficult texts with the tokenizer's own.
 
     Args:
-        tokenizer: that is exported.
         vocabulary: written for it.
-        allow_different: name a text with other ids in a warning, and write the file all the same.
+        allow_different: warn about the first text with other ids instead of refusing.
 
     Raises:
-        DataError: names the first text that llama.cpp reads otherwise, or cannot read.
+        DataError: quotes the first text that llama.cpp tokenizes differently, or fails on.
 
     Warns:
-        Notice: the same, where it is allowed.
+        Notice: quotes it if `allow_different` is set.
     """
     reader = LlamaCppTokenizer(vocabulary)
     for text, ids in awkward_cases(tokenizer):
@@ -64,7 +63,6 @@ def check_ids(tokenizer: Tokenizer, vocabulary: Vocabulary, allow_different: boo
 
 
 def _difference(read: list[int], ids: list[int]) -> str:
-    """Two lists of ids from the first one on that differs."""
     first = next((n for n, pair in enumerate(zip(read, ids, strict=False)) if pair[0] != pair[1]), None)
     first = min(len(read), len(ids)) if first is None else first
     shown = (", ".join(map(str, row[first : first + SHOWN])) or "none" for row in (read, ids))
@@ -72,7 +70,7 @@ def _difference(read: list[int], ids: list[int]) -> str:
 
 
 class LlamaCppTokenizer:
-    """A vocabulary of GGUF, and the ids that llama.cpp finds with it.
+    """Tokenizer that gives the ids of llama.cpp.
 
     Args:
         vocabulary: of byte-level BPE (gpt2), SentencePiece's BPE (llama) or Unigram (t5), or WordPiece (bert).
@@ -91,10 +89,10 @@ class LlamaCppTokenizer:
         self._model = make[vocabulary.model](vocabulary, self._ids)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text; names of special tokens are found in it, and none is put around it.
+        """Return the ids of a text, recognizing special tokens in it and adding none around it.
 
         Raises:
-            KeyError: llama.cpp looks for a piece that is not there, and ends.
+            KeyError: a byte has no piece; llama.cpp would abort.
         """
         parts: list[str | int] = [text] if text else []
         for name in self._special:
@@ -108,7 +106,7 @@ class LlamaCppTokenizer:
         return ids
 
     def _around(self, part: str | int, name: str) -> list[str | int]:
-        """The ids of a special token within a part, and what is around them."""
+        """Split text at a special token, whose id stays in its place."""
         if isinstance(part, int):
             return [part]
         first, *others = part.split(name)
@@ -122,13 +120,12 @@ class LlamaCppTokenizer:
 
 
 class _Model(Protocol):
-    """How a part of a text without special tokens becomes ids."""
 
     def encode(self, text: str, after_special: bool) -> list[int]: ...
 
 
 class _ByteLevel:
-    """Words are cut, written in GPT-2's alphabet of bytes, and merged pair by pair."""
+    """Byte-level BPE: split into words, map bytes to GPT-2's characters, merge pairs by rank."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         from tokenizers import Regex
@@ -140,7 +137,7 @@ class _ByteLevel:
         self._ids, self._ignores_merges = ids, pre in IGNORES_MERGES
         self._split = Split(Regex(CUTS[pre]), "isolated")
         self._alphabet = {byte: character for character, byte in byte_of_character().items()}
-        # the space between the two is not the first character of the first
+        # look for the separating space from index 1 on, since the first token may be a space itself
         pairs = ((merge[: merge.find(" ", 1)], merge[merge.find(" ", 1) + 1 :]) for merge in vocabulary.merges or ())
         self._ranks: dict[tuple[str, str], int] = {}
         for rank, pair in enumerate(pairs):
@@ -159,7 +156,7 @@ class _ByteLevel:
 
 
 class _SentencePiece:
-    """Of neighbours that make a piece those that make the best are joined; what is none is written in bytes."""
+    """SentencePiece BPE: join the neighbours whose piece scores best; spell unknown pieces in bytes."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         self._ids, self._scores = ids, vocabulary.scores or []
@@ -181,7 +178,7 @@ class _SentencePiece:
 
 
 class _Unigram:
-    """The pieces with the largest sum of scores, after SentencePiece's rules for characters and spaces."""
+    """Unigram: the segmentation with the largest sum of scores, after SentencePiece's normalization."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         flags, scores = vocabulary.flags, vocabulary.scores or []
@@ -199,6 +196,7 @@ class _Unigram:
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         data = self._normalized(text.encode())
+        # Viterbi search: best[i] ends at byte i
         best: list[tuple[float, int, int]] = [(0.0, 0, self._unknown)]  # the sum up to here, the last piece's start, id
         best += [(-float("inf"), 0, self._unknown)] * len(data)
         for start in (at for at in range(len(data)) if data[at] & 0xC0 != 0x80):
@@ -214,7 +212,7 @@ class _Unigram:
         at = len(data)
         while at:
             _, at, id = best[at]
-            if not (ids and ids[-1] == id == self._unknown):  # several unknown ones in a row are one
+            if not (ids and ids[-1] == id == self._unknown):  # a run of unknown characters gives one id
                 ids.append(id)
         return ids[::-1]
 
@@ -238,7 +236,7 @@ class _Unigram:
 
 
 class _WordPiece:
-    """Words between spaces and marks, of each the longest pieces from its start on."""
+    """WordPiece: split at spaces and punctuation, then take the longest piece from the start of the rest."""
 
     def __init__(self, vocabulary: Vocabulary, ids: dict[str, int]) -> None:
         self._ids, self._unknown = ids, vocabulary.special.get("unknown", 100)
@@ -266,7 +264,7 @@ class _WordPiece:
     def _words(self, text: str) -> list[str]:
         words = [""]
         for character in text:
-            if self._strips_accents:  # of a decomposition only the first character is kept
+            if self._strips_accents:  # llama.cpp keeps only the first character of the decomposition
                 character = unicodedata.normalize("NFD", character)[0]
             category = unicodedata.category(character)
             if character.isspace() and not "\x1c" <= character <= "\x1f":
@@ -285,7 +283,7 @@ def _is_chinese(code: int) -> bool:
 
 
 def _merged(pieces: list[str], rank: Callable[[str, str], float | None]) -> list[str]:
-    """Join neighbours, those of the least rank first and the leftmost among equals, until none has a rank."""
+    """Merge the neighbours of least rank first (leftmost on ties) until no pair has a rank."""
     ranks = [rank(one, other) for one, other in pairwise(pieces)]
     while ranked := [(value, at) for at, value in enumerate(ranks) if value is not None]:
         _, at = min(ranked)

@@ -1,4 +1,4 @@
-"""Whether a GGUF file gives the same in Archetype and in llama.cpp, where llama-cpp-python is installed."""
+"""Compare the outputs of Archetype and of llama.cpp (llama-cpp-python) for a GGUF file."""
 
 import ctypes
 import warnings
@@ -20,23 +20,21 @@ from archetype.models.build import Model
 from archetype.models.encoder_decoder.module import EncoderDecoder
 
 LENGTH = 32  # tokens of the random input
-# llama.cpp keeps keys and values in half precision, and rounds what it multiplies with blocks to 8 bits: 0.13 was seen
-# of Gemma 3 of 270M, which differs by 0.0013 where the same numbers are in float32.
+# llama.cpp caches keys and values in float16, and rounds activations to 8 bits where weights are quantized: quantized
+# Gemma 3 270M differed by 0.13, in float32 by 0.0013.
 TOLERANCE, BLOCKS_TOLERANCE = 1e-2, 2e-1
 
 
 @torch.inference_mode()
 def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) -> tuple[Model, Tensor, Tensor]:
-    """What both compute for the same tokens: logits, or the mean vector of an encoder.
+    """Return what both compute for the same tokens: logits, or the mean vector of an encoder.
 
     Args:
-        path: of the file.
-        dtype: that Archetype computes in.
-        text: the input (absent: random tokens).
-        overrides: path=value, applied to the specification that Archetype reads.
+        text: input (default: random tokens).
+        overrides: path=value changes to the specification that Archetype reads.
 
     Returns:
-        The model, Archetype's output, and llama.cpp's.
+        The model, Archetype's output, and llama.cpp's; outputs are (T, vocab_size) or (1, d_model).
 
     Raises:
         DataError: llama-cpp-python is not installed, or cannot read the file.
@@ -63,7 +61,7 @@ def outputs(path: Path, dtype: str, text: str | None, overrides: Sequence[str]) 
 
 
 def tolerance(path: Path) -> float:
-    """The difference of two outputs that llama.cpp's precision explains, of the largest magnitude."""
+    """Return the relative difference of outputs that llama.cpp's precision explains."""
     types = {entry.type for entry in read_header(path).entries.values()}
     return TOLERANCE if types <= PLAIN.keys() else BLOCKS_TOLERANCE
 
@@ -92,7 +90,7 @@ def _tokens(read: Contents, text: str | None) -> list[int]:
 
 @contextmanager
 def _opened(library: Any, path: Path, length: int, vectors: bool) -> Iterator[Any]:
-    """A context of the file's model, silent."""
+    """Open the file in llama.cpp with logging off, and yield its context."""
     silent = library.llama_log_callback(lambda level, text, user: None)
     library.llama_log_set(silent, ctypes.c_void_p(0))
     library.llama_backend_init()

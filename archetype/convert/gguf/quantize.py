@@ -1,9 +1,9 @@
-"""The block formats of GGUF: 32 weights of a row share a scale in float16 (ggml's ggml-quants.c); or K-quants.
+"""Quantize to the block formats of GGUF: 32 weights share a float16 scale (ggml's ggml-quants.c), or K-quants.
 
-q8_0: weight = scale * q, with q of 8 bits and the scale max |weight| / 127.
-q4_0: weight = scale * (q - 8), with q of 4 bits; the scale takes the weight of the largest magnitude to q = 0.
-q5_0: the same with q of 5 bits, and 16 for 8.
-q5_1: weight = scale * q + minimum, with q of 5 bits.
+q8_0: weight = scale * q with 8-bit q, and scale = max |weight| / 127.
+q4_0: weight = scale * (q - 8) with 4-bit q; the weight of the largest magnitude gets q = 0.
+q5_0: as q4_0 with 5-bit q and 16 instead of 8.
+q5_1: weight = scale * q + minimum with 5-bit q.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ Blocks = Float[Tensor, "n 32"]
 
 
 def quantize(tensor: Float[Tensor, "*rows D"], type: str) -> UInt8[Tensor, "*rows bytes"]:
-    """A tensor's rows as blocks, each its scale and then its weights.
+    """Quantize a tensor's rows; each block is stored as its scale, then its weights.
 
     Args:
-        tensor: whose rows have a multiple of 32 weights; of 256 for K-quants.
+        tensor: rows have a multiple of 32 weights, or of 256 for K-quants.
         type: q8_0, q5_1, q5_0, q4_0, or q2_k to q6_k.
     """
     if type in K_QUANTS:
@@ -39,7 +39,7 @@ def quantize(tensor: Float[Tensor, "*rows D"], type: str) -> UInt8[Tensor, "*row
 def _q8_0(blocks: Blocks) -> UInt8[Tensor, "n 34"]:
     scale = blocks.abs().amax(1, keepdim=True) / 127
     scaled = blocks * _inverse(scale)
-    rounded = (scaled.abs().floor() + (2 * (scaled.abs() % 1)).floor()) * scaled.sign()  # halves away from zero
+    rounded = (scaled.abs().floor() + (2 * (scaled.abs() % 1)).floor()) * scaled.sign()  # round half away from zero
     return torch.cat((_bytes(scale.half()), _bytes(rounded.to(torch.int8))), dim=1)
 
 
@@ -62,20 +62,20 @@ def _q5_1(blocks: Blocks) -> UInt8[Tensor, "n 24"]:
 
 
 def _around_zero(blocks: Blocks, middle: int) -> tuple[Float[Tensor, "n 1"], UInt8[Tensor, "n 32"]]:
-    """Scales that take the weight of the largest magnitude to 0, and the levels around the middle."""
+    """Return scales for which the weight of the largest magnitude gets level 0, and the levels."""
     largest = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))
-    scale = (largest + 0.0) / -middle  # a zero without its sign, as llama.cpp has it
+    scale = (largest + 0.0) / -middle  # + 0.0 drops the sign of a zero, as llama.cpp does
     levels = (blocks * _inverse(scale) + (middle + 0.5)).clamp(0, 2 * middle - 1)
     return scale, levels.to(torch.uint8)  # the fraction is cut off
 
 
 def _halves(levels: UInt8[Tensor, "n 32"]) -> UInt8[Tensor, "n 16"]:
-    """Levels of 4 bits, the second half of a block above the first."""
+    """Pack 4-bit levels: the second half of a block goes into the high bits."""
     return levels[:, : BLOCK // 2] | levels[:, BLOCK // 2 :] << 4
 
 
 def _fifth_bits(levels: UInt8[Tensor, "n 32"]) -> UInt8[Tensor, "n 4"]:
-    """The highest of 5 bits, eight in a byte and the first the lowest."""
+    """Pack the highest of 5 bits, eight a byte, lowest bit first."""
     return (levels.view(-1, 4, 8) >> 4 << torch.arange(8, dtype=torch.uint8)).sum(2, dtype=torch.uint8)
 
 
@@ -83,7 +83,7 @@ BLOCKS: dict[str, Callable[[Blocks], Tensor]] = {"q8_0": _q8_0, "q5_1": _q5_1, "
 
 
 def own_blocks(matrix: QuantizedMatrix) -> UInt8[Tensor, "rows bytes"]:
-    """A matrix of 8 or 4 bits in blocks of q8_0 or q4_0, with its own numbers and scales."""
+    """Store a matrix of 8 or 4 bits as q8_0 or q4_0 blocks with the same integers and scales."""
     quants, scales = matrix.canonical()
     groups = quants.unflatten(1, (scales.shape[1], -1))  # (rows, K / 32, 32 or 16)
     if matrix.bits == 8:
@@ -95,13 +95,13 @@ def own_blocks(matrix: QuantizedMatrix) -> UInt8[Tensor, "rows bytes"]:
 
 
 def dequantize(blocks: UInt8[Tensor, "*rows bytes"], type: str) -> Float[Tensor, "*rows D"]:
-    """The weights of blocks, in float32."""
+    """Return the weights of blocks in float32."""
     library = gguf_library()
     return torch.from_numpy(library.quants.dequantize(blocks.numpy(), library.GGMLQuantizationType[type.upper()]))
 
 
 def _inverse(scale: Tensor) -> Tensor:
-    """1 / scale; 0 where a block is all zeros."""
+    """Return 1 / scale, or 0 for a block of zeros."""
     return torch.where(scale == 0, 0.0, 1 / scale)
 
 

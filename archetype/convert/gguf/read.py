@@ -1,4 +1,4 @@
-"""A model from GGUF files: its weights mapped where they need no change, else made tensor by tensor."""
+"""Load a model, its tokenizer and its settings from GGUF files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from archetype.spec.edit import assign
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 
-# Settings of generation, by the keys of llama.cpp's own.
+# Generation settings: llama.cpp's keys and our names.
 SAMPLING = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -33,15 +33,15 @@ SAMPLING = {
 
 @dataclass(frozen=True)
 class Contents:
-    """What GGUF files hold.
+    """Contents of a model's GGUF files.
 
     Attributes:
-        family: the published family of the model.
-        model: with its weights, in evaluation mode.
-        tokenizer: None for a model of ids alone.
-        template: how a conversation is written; None for a model that only continues texts.
-        special: ids of special tokens, by the names of config.json.
-        sampling: settings of generation that the file advises.
+        family: published family of the model.
+        model: with weights loaded, in evaluation mode.
+        tokenizer: None if the file has no vocabulary.
+        template: chat template, or None.
+        special: ids of special tokens by the names of config.json.
+        sampling: generation settings that the file recommends.
     """
 
     family: Family
@@ -58,23 +58,23 @@ def read_gguf(
     device: torch.device | None = None,
     overrides: Sequence[str] = (),
 ) -> Contents:
-    """All that GGUF files hold.
+    """Load everything from GGUF files.
 
     Args:
         path: of the file, or of any part of several.
-        dtype: of the weights (absent: the matrices' own, where it holds every number of the file, else float32).
-        device: where they go (absent: CPU).
-        overrides: path=value, applied to the specification that the file describes.
+        dtype: of the weights (default: float16 or bfloat16 if all of the file fits it exactly, else float32).
+        device: of the weights (default: CPU).
+        overrides: path=value changes to the specification that the file describes.
 
     Raises:
-        ArchetypeError: names the file, key or tensor that is wrong or not understood.
+        ArchetypeError: names the file, key or tensor that is wrong or unknown.
     """
     header = read_header(path)
     family, target, spec, rest = describe(header)
     spec = assign(spec, list(overrides))
-    if spec.num_layers > len(rest.entries):  # refused before so many layers are made
+    if spec.num_layers > len(rest.entries):  # refuse before building that many layers
         cause = f"describes {spec.num_layers} layers, and there are only {len(rest.entries)} tensors"
-        raise CheckpointError(header.place, cause, "is it the whole file?")
+        raise CheckpointError(header.place, cause, "is the file complete?")
     model = build_on_meta(spec)
     try:
         rules = for_model(target.rules, spec.num_layers, shapes_of(model))
@@ -97,6 +97,6 @@ def read_gguf(
 
 
 def _own_type(header: Header) -> torch.dtype:
-    """The type of the matrices, where all have the same one of 16 bits; else float32."""
+    """Return float16 or bfloat16 if all matrices have that type, else float32."""
     types = {entry.type for name, entry in header.entries.items() if not is_exact_in_file(name, len(entry.shape))}
     return PLAIN[types.pop()] if types in ({"F16"}, {"BF16"}) else torch.float32

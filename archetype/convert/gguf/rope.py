@@ -1,4 +1,4 @@
-"""Rotary positions in GGUF: their keys, and Llama 3's bands as a tensor of divisors."""
+"""Rotary positions in GGUF: metadata keys, and Llama 3's scaling as a tensor of divisors."""
 
 import math
 from typing import Any
@@ -12,13 +12,13 @@ from archetype.parts.attention.spec import Attention
 from archetype.parts.position.spec import LinearScaling, Llama3Scaling, NoScaling, Rotary, RotaryScaling, YarnScaling
 
 FACTORS = "rope_freqs.weight"
-# What files of Llama 3's scaling leave out: bands and trained lengths of which the divisors say the quotients alone.
+# Parameters of Llama 3's scaling that the file does not store; the divisors determine only ratios of them.
 LOW, HIGH = 1.0, 4.0
 LENGTHS = (8192, *(2**power for power in range(4, 21)))
 
 
 def rotary(config: Config, values: Values) -> Values:
-    """The positions of a file whose architecture turns whole heads."""
+    """Read the positions of an architecture that rotates whole heads."""
     assert isinstance(config, FileKeys)
     head_dim = values["head_dim"]
     config.expect("rope.dimension_count", head_dim, "a part of each head is turned")
@@ -47,7 +47,7 @@ def _read_scaling(config: FileKeys, theta: float, dim: int) -> RotaryScaling:
 
 
 def written(model: Any) -> Keys:
-    """The keys of the first layer's positions."""
+    """Return the keys of the first layer's positions."""
     mixer = expect_kind(Attention, model.layers[0].mixer, "layers[0].mixer")
     position = expect_kind(Rotary, mixer.position, "layers[0].mixer.position")
     keys: Keys = {"rope.dimension_count": mixer.sizes(model.d_model).head_dim, "rope.freq_base": position.theta}
@@ -55,7 +55,7 @@ def written(model: Any) -> Keys:
 
 
 def written_scaling(scaling: RotaryScaling) -> Keys:
-    """The keys of a scaling; Llama 3's is a tensor instead: see `frequency_factors`."""
+    """Return the keys of a scaling; Llama 3's has none and is stored as a tensor (see `frequency_factors`)."""
     match scaling:
         case NoScaling() | Llama3Scaling():
             return {}
@@ -72,7 +72,7 @@ def written_scaling(scaling: RotaryScaling) -> Keys:
 
 
 def _plain_yarn(scaling: YarnScaling) -> YarnScaling:
-    """The one that a factor and a length say, as llama.cpp computes it without further keys."""
+    """Keep the factor and the length only; llama.cpp uses defaults for the rest."""
     return YarnScaling(factor=scaling.factor, original_context_length=scaling.original_context_length)
 
 
@@ -80,7 +80,7 @@ ROTARY = Converted(rotary, written)
 
 
 def frequency_factors(model: Any) -> list[float] | None:
-    """The divisor of each pair's frequency in Llama 3's scaling (Dubey 2024); None without it."""
+    """Return the divisor of each pair's frequency in Llama 3's scaling (Dubey 2024); None for other scalings."""
     mixer = model.layers[0].mixer if isinstance(model, Decoder) else None
     if not isinstance(mixer, Attention) or not isinstance(mixer.position, Rotary):
         return None
@@ -91,6 +91,7 @@ def frequency_factors(model: Any) -> list[float] | None:
 
 
 def _factors(scaling: Llama3Scaling, theta: float, dim: int) -> list[float]:
+    # between the low and the high frequency the divisor moves from `factor` to 1
     factors = []
     for pair in range(dim // 2):
         turns = scaling.original_context_length / (2 * math.pi * theta ** (2 * pair / dim))
@@ -100,10 +101,10 @@ def _factors(scaling: Llama3Scaling, theta: float, dim: int) -> list[float]:
 
 
 def _of_factors(config: FileKeys, factors: list[float], theta: float, dim: int) -> RotaryScaling:
-    """The scaling whose divisors these are, to within what 32 bits store.
+    """Return the scaling with these divisors, to float32 precision.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: no scaling of Llama 3 has these divisors.
     """
     if len(factors) == dim // 2 and all(factor == 1.0 for factor in factors):
         return NoScaling()

@@ -1,4 +1,4 @@
-"""What a model's weights take in a GGUF file, before there is one."""
+"""Predict the size of a model's weights in a GGUF file."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -21,7 +21,7 @@ def gguf_weights(model: ModelSpec, type: str) -> WeightTypes:
     """Return the bits of each weight in a GGUF file of a type; their sum is the size of the file's tensors.
 
     Raises:
-        CheckpointError: llama.cpp does not know the model, or not all of it.
+        CheckpointError: llama.cpp does not support the model.
     """
     model = as_mean(model)
     target = gguf_of(family_for(model).name)
@@ -32,13 +32,13 @@ def gguf_weights(model: ModelSpec, type: str) -> WeightTypes:
 
 
 def types_of_file(name: str, model: ModelSpec, target: Gguf, sizes: Mapping[str, int]) -> WeightTypes:
-    """The types of a model's weights in a file.
+    """Return the types of a model's weights in a file.
 
     Args:
-        name: of all together.
-        model: that the file holds.
-        target: its architecture.
-        sizes: the bytes of each tensor.
+        name: label of the whole, such as the file type.
+        model: stored in the file.
+        target: architecture of the file.
+        sizes: bytes of each tensor of the file.
     """
 
     def size(tensor: str) -> int:

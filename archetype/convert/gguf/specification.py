@@ -1,4 +1,4 @@
-"""The family and the specification that a GGUF file describes. No torch."""
+"""Read the family and the specification that a GGUF file describes. No torch."""
 
 import struct
 from dataclasses import replace
@@ -11,25 +11,25 @@ from archetype.errors import ArchetypeError, CheckpointError
 from archetype.families import FAMILIES, Family
 from archetype.models.spec import ModelSpec
 
-TOKEN_TYPES = "tokenizer.ggml.token_type_count"  # which stands among the tokenizer's keys, and is the model's
-MAX_VECTOR = 2**16  # numbers of a tensor that says a setting
+TOKEN_TYPES = "tokenizer.ggml.token_type_count"  # a size of the model, though stored with the tokenizer's keys
+MAX_VECTOR = 2**16  # largest length of a tensor that holds a setting
 
 
 def read_spec(path: Path) -> tuple[Family, ModelSpec]:
-    """The family and the specification of a file.
+    """Return the family and the specification of a file.
 
     Raises:
-        ArchetypeError: says what is wrong with the file, or what of it is not understood.
+        ArchetypeError: names what is wrong or unknown in the file.
     """
     family, _, model, _ = describe(read_header(path))
     return family, model
 
 
 def describe(header: Header) -> tuple[Family, Gguf, ModelSpec, Header]:
-    """What a header describes, and the header without the tensors that say settings.
+    """Return family, architecture and specification, and the header without tensors that hold settings.
 
     Raises:
-        CheckpointError: names what is not understood.
+        CheckpointError: names what is unknown.
     """
     families = families_of(header.metadata.get("general.architecture"), header.place)
     target = GGUF[families[0]]
@@ -55,7 +55,6 @@ def describe(header: Header) -> tuple[Family, Gguf, ModelSpec, Header]:
 
 
 def _numbers(header: Header, name: str) -> list[float]:
-    """The numbers of a small tensor."""
     entry: Entry = header.entries[name]
     if entry.type != "F32" or len(entry.shape) > 1 or entry.shape[0] > MAX_VECTOR:
         raise CheckpointError(f"{header.place}: {name}", f"is no vector of F32 but {entry.type}", "convert it again")

@@ -1,4 +1,4 @@
-"""A model's parameters as the tensors of a GGUF file: in its names, order of features and types."""
+"""Convert a model's parameters to the tensors of a GGUF file: names, order of features and types."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -20,16 +20,16 @@ from archetype.weights.packed import PackedMatrix
 from archetype.weights.quantized import QuantizedMatrix
 
 NUMBERS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-OWN_BLOCKS = {8: "q8_0", 4: "q4_0"}  # of a model's matrices, by their bits
+OWN_BLOCKS = {8: "q8_0", 4: "q4_0"}  # type for quantized matrices of so many bits
 log = logging.getLogger(__name__)
 
 
 class Stored(NamedTuple):
-    """A tensor of a file.
+    """Tensor to be written to a file.
 
     Attributes:
-        type: of its numbers, such as q6_k.
-        data: the numbers; of blocks, the bytes of each row.
+        type: of its numbers or blocks, such as q6_k.
+        data: the numbers, or the bytes of each row of blocks.
     """
 
     type: str
@@ -37,16 +37,14 @@ class Stored(NamedTuple):
 
 
 def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]) -> dict[str, Stored]:
-    """The tensors of the file, by name: matrices in the types that it gives them, norms and vectors in float32.
+    """Return the tensors of the file by name: matrices in the given types, norms and vectors in float32.
 
-    A model of 8 or 4 bits gives q8_0 or q4_0 its own numbers and scales, and its other matrices as they are. In another
-    type all are rounded again, and a warning says by how much.
+    A model of 8 or 4 bits keeps its integers and scales in a file of its own type (q8_0, q4_0). Any other type rounds
+    all weights again; a warning gives the relative error.
 
     Args:
-        model: whose parameters they are.
-        target: how its family stands in GGUF.
-        type: of the file.
-        types: of its tensors, by name.
+        target: GGUF description of its family.
+        types: of the file's tensors, by name.
     """
     tensors: dict[str, Stored] = {}
     own, squares = own_type(model), torch.zeros(2)
@@ -76,7 +74,7 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
 
 
 def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
-    """The names of a model's tensors in the file, with their shapes there."""
+    """Return the file's tensors with their shapes."""
     shapes = shapes_of(build_on_meta(model))
     stored: dict[str, tuple[int, ...]] = {}
     for rule in for_model(target.rules, model.num_layers, shapes):
@@ -91,7 +89,7 @@ def file_shapes(model: ModelSpec, target: Gguf) -> dict[str, tuple[int, ...]]:
 
 
 def own_type(model: Model) -> str:
-    """The type of a model's matrices, by its name in GGUF; empty where it has none there."""
+    """Return the GGUF type of a model's matrices; empty if GGUF has none for them."""
     for module in model.modules():
         if isinstance(module, QuantizedMatrix):
             return OWN_BLOCKS[module.bits]
@@ -109,12 +107,12 @@ def _numbers(stored: Stored) -> Tensor:
 
 
 def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
-    """Each parameter by name; of 8 or 4 bits as blocks, of which rows may be put in order, or as numbers."""
+    """Return parameters by name; quantized matrices as blocks if `in_blocks`, else as numbers."""
     state = model.state_dict()
     for name, module in model.named_modules():
         if isinstance(module, PackedMatrix):
             for part in module._buffers:
-                state.pop(f"{name}.{part}", None)  # one is not stored
+                state.pop(f"{name}.{part}", None)  # not every buffer is part of the state
             if in_blocks and isinstance(module, QuantizedMatrix):
                 matrix = own_blocks(module)
             else:
@@ -125,7 +123,7 @@ def _parameters(model: Model, in_blocks: bool) -> dict[str, Tensor]:
 
 
 def _stored(model: Model, target: Gguf, blocks: str | None) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor as llama.cpp computes with it; in `blocks` of a type where the model has the numbers of such."""
+    """Yield each tensor as llama.cpp needs it; quantized matrices as blocks if `blocks` names their type."""
     state = _parameters(model, blocks is not None)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for name, tensor in export_tensors(model, for_model(target.rules, model.spec.num_layers, shapes), state):

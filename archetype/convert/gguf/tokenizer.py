@@ -1,4 +1,4 @@
-"""The tokenizer and the chat template of a GGUF file, by llama.cpp's rules."""
+"""Build the tokenizer and the chat template of a GGUF file by llama.cpp's rules."""
 
 import json
 from collections.abc import Mapping
@@ -37,16 +37,16 @@ from archetype.tokenizers.sentencepiece import (
 from archetype.tokenizers.tokenizer import Tokenizer
 
 TEMPLATE = "tokenizer.chat_template"
-# Tokens behind which llama.cpp stops whatever the keys say, as far as they are control tokens.
+# Control tokens at which llama.cpp stops even if no key names them.
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
-STARTS = {"llama": True, "bert": True}  # whose texts start with bos unless a key says otherwise
+STARTS = {"llama": True, "bert": True}  # tokenizers that add bos unless a key says otherwise
 
 
 def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
-    """The tokenizer of a file; None for a model of ids alone.
+    """Return the tokenizer of a file; None if it has no vocabulary.
 
     Raises:
-        DataError: names what is wrong with it or not known.
+        DataError: names what is wrong or unknown.
     """
     if (vocabulary := read_vocabulary(metadata, place)) is None:
         return None
@@ -70,7 +70,7 @@ def read_tokenizer(metadata: Mapping[str, Any], place: str) -> Tokenizer | None:
 
 
 def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None) -> ChatTemplate | None:
-    """The chat template of a file, with the special tokens that it may name; None where there is none."""
+    """Return the chat template of a file with the special tokens it may use; None if the file has none."""
     sources = {key.removeprefix(TEMPLATE).lstrip("."): metadata[key] for key in metadata if key.startswith(TEMPLATE)}
     sources = {name: source for name, source in sources.items() if isinstance(source, str)}
     if not sources:
@@ -82,7 +82,7 @@ def read_chat_template(metadata: Mapping[str, Any], tokenizer: Tokenizer | None)
 
 
 def special_ids(metadata: Mapping[str, Any], architecture: str) -> dict[str, int]:
-    """The ids of special tokens by the names of config.json, as far as the file has them."""
+    """Return the ids of special tokens that the file names, by the names of config.json."""
     keys = {
         "bos_token_id": "tokenizer.ggml.bos_token_id",
         "pad_token_id": "tokenizer.ggml.padding_token_id",
@@ -106,7 +106,7 @@ def _tokenizer(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
-    """The token and type of every id that is not padding."""
+    """Return the token and type of every id that is not padding."""
     kinds = enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
     used = {id: (token, type) for id, (token, type) in kinds if not is_padding(id, token, type)}
     if len({token for token, _ in used.values()}) < len(used):
@@ -115,7 +115,7 @@ def _used(vocabulary: Vocabulary) -> dict[int, tuple[str, int]]:
 
 
 def _definition(vocabulary: Vocabulary, model: dict[str, Any], **steps: Any) -> HuggingFaceTokenizer:
-    """A tokenizer.json, in which control tokens are special."""
+    """Build a tokenizer.json in which control tokens are special."""
     takes_spaces = vocabulary.pre in MASK_TAKES_SPACES
     added = [
         {"id": id, "content": token, "single_word": False, "lstrip": token == MASK and takes_spaces, "rstrip": False,
@@ -153,7 +153,7 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _frame(vocabulary: Vocabulary) -> dict[str, Any] | None:
-    """The step that puts special tokens around a text; None where no token ends one, as others put the first."""
+    """Return the post-processor that adds bos and eos; None without eos, since bos alone is added by the caller."""
     special, flags = vocabulary.special, vocabulary.flags
     if not flags.get("add_eos_token") or "eos" not in special:
         return None
@@ -163,7 +163,6 @@ def _frame(vocabulary: Vocabulary) -> dict[str, Any] | None:
 
 
 def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tokenizer:
-    """BPE, or Unigram with the rules that normalize a text."""
     scores, used = vocabulary.scores, _used(vocabulary)
     if scores is None:
         raise DataError("tokenizer.ggml.scores", "is missing", "convert the model again")
@@ -182,7 +181,8 @@ def _sentencepiece(vocabulary: Vocabulary, kind: int, joins_spaces: bool) -> Tok
         raise DataError("tokenizer.ggml.token_type", "names no token for what is unknown", "convert the model again")
     pieces = []
     for id, (token, type) in used.items():
-        text = token.replace(" ", SPACE) if type == USER_DEFINED else token  # which a text is searched for as it is
+        # matched in raw text, before spaces become ▁
+        text = token.replace(" ", SPACE) if type == USER_DEFINED else token
         pieces.append(Piece(text, float(scores[id]), UNKNOWN if id == unknown else type))
     special = {"unk": used[unknown][0]}
     for role, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):

@@ -1,8 +1,8 @@
-"""The types of GGUF files: how many bits each tensor has, by llama.cpp's rule. No torch.
+"""Choose the type of each tensor of a GGUF file as llama.cpp does. No torch.
 
-`--type q4_k_m` names a file's type. Most matrices have the type of its name; those that llama.cpp's src/llama-quant.cpp
-finds to matter more have more bits, which depends on their names, the layer, the experts and the groups of heads. The
-rule is that of llama.cpp in llama-cpp-python 0.3.36.
+`--type q4_k_m` names a file type. Most matrices get the type of its name. Those that llama.cpp's src/llama-quant.cpp
+treats as more important get more bits, depending on name, layer, number of experts and grouping of heads. The rule is
+that of llama.cpp in llama-cpp-python 0.3.36.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from archetype.errors import CheckpointError
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-# Of each type of a tensor the weights of a block, and its bytes.
+# (weights, bytes) of a block of each tensor type.
 BLOCKS = {
     "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2),
     "q8_0": (32, 34), "q5_1": (32, 24), "q5_0": (32, 22), "q4_0": (32, 18),
@@ -24,33 +24,34 @@ FileType = Literal[
     "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s",
     "q2_k",
 ]  # fmt: skip
-# Of each type of a file that of most of its matrices.
+# The type of most matrices in each file type.
 FILE_TYPES = {
     "f32": "f32", "f16": "f16", "bf16": "bf16", "q8_0": "q8_0", "q6_k": "q6_k", "q5_k_m": "q5_k", "q5_k_s": "q5_k",
     "q4_k_m": "q4_k", "q4_k_s": "q4_k", "q4_0": "q4_0", "q3_k_l": "q3_k", "q3_k_m": "q3_k", "q3_k_s": "q3_k",
     "q2_k": "q2_k",
 }  # fmt: skip
-# What takes the place of a type where the rows are no multiple of 256 weights.
+# Replacement for a type if rows are not a multiple of 256 weights.
 NARROW = {"q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
-# What llama.cpp wants in float32, whatever the type of the rest.
+# Tensors that llama.cpp needs in float32, whatever the file type.
 EXACT = (
     "_norm.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight",
     "attn_rel_b.weight",
 )  # fmt: skip
 HEAD, TABLE = "output.weight", "token_embd.weight"
-VALUES = ("attn_qkv.weight", "attn_kv_b.weight", "attn_v.weight")  # ends of names, of what the values come from
+VALUES = ("attn_qkv.weight", "attn_kv_b.weight", "attn_v.weight")  # names of matrices that compute values
 OF_70B = 80  # layers
-GROUPED = {"qwen2": 1, "llama": 2}  # heads of a group, at least, with which llama.cpp takes so many layers for a 70B
+# with 80 layers and at least so many query heads per key head, llama.cpp assumes a 70B model
+GROUPED = {"qwen2": 1, "llama": 2}
 
 
 class Facts(NamedTuple):
-    """What the rule asks of a model.
+    """Properties of a model that the rule depends on.
 
     Attributes:
-        num_layers: of it, or of its encoder.
-        num_experts: of a layer, or 0.
-        heads_of_a_group: that share keys and values.
-        is_70b: whether llama.cpp takes it for a Llama or Qwen2 of 70B.
+        num_layers: of the model, or of its encoder.
+        num_experts: of a layer; 0 without experts.
+        heads_of_a_group: query heads that share a key head.
+        is_70b: whether llama.cpp takes the model for a Llama or Qwen2 of 70B.
     """
 
     num_layers: int
@@ -60,7 +61,7 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, architecture: str, keys: Mapping[str, Any]) -> "Facts":
-        """Those of a file's keys, without the architecture's name before them."""
+        """Read the properties from metadata keys without the architecture's prefix."""
         layers, heads = keys["block_count"], keys.get("attention.head_count", 0)
         group = heads // (keys.get("attention.head_count_kv", heads) or 1)
         large = layers == OF_70B and group >= GROUPED.get(architecture, inf)
@@ -68,23 +69,22 @@ class Facts(NamedTuple):
 
 
 def check_file_type(type: str) -> None:
-    """Refuse an unknown type of a file."""
+    """Refuse an unknown file type."""
     if type not in FILE_TYPES:
         raise CheckpointError("--type", f"{type!r:.40} is not known", f"use one of {', '.join(FILE_TYPES)}")
 
 
 def is_exact_in_file(name: str, dimensions: int) -> bool:
-    """Whether a tensor is in float32, whatever the type of the rest."""
+    """Return whether a tensor is stored in float32 in every file type."""
     return dimensions == 1 or name.endswith(EXACT) or not name.endswith(".weight")
 
 
 def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
-    """The type of each tensor of a file.
+    """Return the type of each tensor of a file.
 
     Args:
         shapes: of the tensors, rows first.
-        type: of the file. In q8_0 and q4_0 all matrices have the same, as the model's own numbers of 8 or 4 bits do.
-        facts: of the model.
+        type: of the file. q8_0 and q4_0 use one type for all matrices, as models of 8 or 4 bits do.
     """
     most, rule = FILE_TYPES[type], _Rule(type, facts, shapes)
     is_mix = BLOCKS[most][0] == 256
@@ -99,31 +99,30 @@ def tensor_types(shapes: Shapes, type: str, facts: Facts) -> dict[str, str]:
 
 
 def tensor_bytes(shape: tuple[int, ...], type: str) -> int:
-    """Bytes of a tensor in a type."""
+    """Return the size of a tensor in bytes."""
     weights, size = BLOCKS[type]
     return prod(shape) // weights * size
 
 
 def _in_order(name: str) -> tuple[int, str]:
-    """The order in which llama.cpp counts tensors."""
+    """Sort key for the order in which llama.cpp counts tensors."""
     place = name.split(".")
     return (int(place[1]) if place[0] == "blk" else -1), name
 
 
 def _fitting(type: str, width: int) -> str:
-    """A type, or what takes its place where rows are no whole blocks."""
     if width % BLOCKS[type][0]:
         type = NARROW.get(type, type)
     return "f16" if width % BLOCKS[type][0] else type
 
 
 def _matters(layer: int, layers: int) -> bool:
-    """Whether a layer is of the first or last eighth, or every third between them."""
+    """Return whether a layer is in the first or last eighth, or each third one between."""
     return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
 
 
 class _Rule:
-    """Which type each matrix of a mix has, asked in llama.cpp's order."""
+    """Rule for the matrices of a mixed file type; `of` must be called in llama.cpp's order, since it counts."""
 
     def __init__(self, type: str, facts: Facts, shapes: Shapes) -> None:
         self._type, self._facts = type, facts
@@ -132,7 +131,6 @@ class _Rule:
         self._seen: Counter[str] = Counter()
 
     def of(self, name: str, width: int) -> str:
-        """Return the type of a matrix whose rows have `width` weights."""
         most = FILE_TYPES[self._type]
         if name == HEAD or (self._is_tied and name == TABLE):
             return "q8_0" if width % BLOCKS[most][0] else "q6_k"

@@ -1,4 +1,4 @@
-"""A tokenizer's vocabulary as GGUF keeps it: byte-level BPE, SentencePiece, Unigram and WordPiece."""
+"""Convert a tokenizer's vocabulary to GGUF's: byte-level BPE, SentencePiece, Unigram and WordPiece."""
 
 import json
 from base64 import b64decode
@@ -23,23 +23,23 @@ from archetype.tokenizers.sentencepiece import (
 from archetype.tokenizers.tokenizer import Tokenizer
 
 PREFIX = "tokenizer.ggml"
-NEVER = -10_000.0  # score of a token that no text is to be cut into
+NEVER = -10_000.0  # score of a token that the model must not choose
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by id, and how they are found in a text.
+    """Vocabulary of a GGUF file.
 
     Attributes:
         model: gpt2 (byte-level BPE), llama (SentencePiece's BPE), t5 (its Unigram) or bert (WordPiece).
-        pre: how text is cut first.
-        tokens: as the file spells them.
-        types: NORMAL and the others.
-        scores: of SentencePiece.
-        merges: of BPE, each as two tokens with a space between.
-        special: ids by role, such as unknown, where the tokenizer's own are not enough.
-        flags: further keys that are true or false, without the prefix.
-        charsmap: SentencePiece's rules to normalize a text.
+        pre: llama.cpp's name of the pre-tokenizer.
+        tokens: by id, as the file spells them.
+        types: by id, such as NORMAL or CONTROL.
+        scores: by id, for SentencePiece.
+        merges: for BPE, each as two tokens with a space between.
+        special: ids by role, such as unknown, in addition to the tokenizer's own.
+        flags: further boolean keys, without the prefix.
+        charsmap: SentencePiece's normalization rules.
     """
 
     model: str
@@ -54,23 +54,22 @@ class Vocabulary:
 
 
 def no_form(cause: str) -> DataError:
-    """The error for a tokenizer that llama.cpp does not have."""
+    """Return the error for a tokenizer that llama.cpp does not support."""
     return DataError("tokenizer", cause, "use byte_bpe, bytes, WordPiece or SentencePiece, or --format hf")
 
 
 def padded(tokens: Mapping[int, str], types: Mapping[int, int], vocab_size: int) -> tuple[list[str], list[int]]:
-    """Tokens and types of all ids; those without a token stand for nothing."""
+    """Return tokens and types of all ids; ids without a token get unused padding tokens."""
     ids = range(vocab_size)
     return [tokens.get(id, f"[PAD{id}]") for id in ids], [types.get(id, UNUSED) for id in ids]
 
 
 def is_padding(id: int, token: str, type: int) -> bool:
-    """Whether an id only fills the vocabulary up to its size."""
+    """Return whether an id only pads the vocabulary to its size."""
     return type == UNUSED and token == f"[PAD{id}]"
 
 
 def _add_tokens(definition: Any, tokens: dict[int, str], types: dict[int, int]) -> None:
-    """Put the added tokens of a tokenizer.json beside those of its model."""
     for added in definition.get("added_tokens") or []:
         tokens[added["id"]] = added["content"]
         types[added["id"]] = CONTROL if added.get("special") else USER_DEFINED
@@ -82,10 +81,10 @@ def _unknown_cut(definition: Any) -> DataError:
 
 
 def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
-    """The vocabulary of a model with `vocab_size` ids; those beyond the tokenizer's stand for nothing.
+    """Return the vocabulary of a tokenizer, padded to `vocab_size` ids.
 
     Raises:
-        DataError: llama.cpp would cut texts otherwise than this tokenizer.
+        DataError: llama.cpp would tokenize differently.
     """
     match tokenizer:
         case ByteTokenizer():
@@ -102,31 +101,32 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
             raise no_form(f"a tokenizer of kind {tokenizer.kind} has no form in GGUF")
 
 
-# How text is cut before pairs are merged, by the published pattern, and what llama.cpp calls it.
-GPT2 = "gpt-2"  # which a tokenizer.json calls ByteLevel
+# Pre-tokenizers: the published regular expression and llama.cpp's name.
+GPT2 = "gpt-2"  # named ByteLevel in a tokenizer.json
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CUTS = {rf"{WORDS}|\p{{N}}{{1,3}}|{REST}": "llama-bpe", rf"{WORDS}|\p{{N}}|{REST}": "qwen2"}
-# Other names of the same cuts (llama.cpp's src/llama-vocab.cpp).
+# Further names of the same pre-tokenizers (llama.cpp's src/llama-vocab.cpp).
 SAME_CUTS = {
     "phi-2": GPT2, "jina-es": GPT2, "jina-de": GPT2, "mpt": GPT2, "olmo": GPT2,
     "llama3": "llama-bpe", "llama-v3": "llama-bpe", "smaug-bpe": "llama-bpe", "dbrx": "llama-bpe",
     "deepseek-r1-qwen": "qwen2", "megrez": "qwen2", "jina-v2-code": GPT2, "jina-v2-de": GPT2, "jina-v2-es": GPT2,
 }  # fmt: skip
 MASK = "<mask>"
-MASK_TAKES_SPACES = ("jina-v2-code", "jina-v2-de", "jina-v2-es")  # those that stand before it, as in RoBERTa's file
-IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is one, and a text starts with bos
+# their <mask> strips spaces before it, as RoBERTa's does
+MASK_TAKES_SPACES = ("jina-v2-code", "jina-v2-de", "jina-v2-es")
+IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is not merged, and bos is added
 
 
 def single_bytes(vocab_size: int) -> Vocabulary:
-    """The vocabulary of the 256 bytes."""
+    """Return the vocabulary of the 256 bytes."""
     tokens = {byte: character for character, byte in byte_of_character().items()}
-    # llama.cpp wants a pair to merge; of this one it finds no token, and goes back to the bytes
+    # llama.cpp requires a merge; this one yields no token, so that text falls back to bytes
     return Vocabulary("gpt2", GPT2, *padded(tokens, dict.fromkeys(tokens, NORMAL), vocab_size), merges=["Ā Ā"])
 
 
 def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
-    """A tokenizer.json of byte-level BPE."""
+    """Return the vocabulary of a byte-level BPE tokenizer.json."""
     definition = tokenizer.definition
     if definition.get("normalizer") is not None:
         raise no_form("its file changes texts before they are cut, which GGUF cannot say")
@@ -136,12 +136,11 @@ def byte_level(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
     merges = [f"{first} {second}" for first, second in tokenizer.merges] or ["Ā Ā"]
     pre, added = _pre_tokenizer(definition), definition.get("added_tokens") or []
     if pre == GPT2 and any(token["content"] == MASK and token.get("lstrip") for token in added):
-        pre = MASK_TAKES_SPACES[0]  # which says in newer versions that two texts have a separator between, as RoBERTa's
+        pre = MASK_TAKES_SPACES[0]  # newer versions of llama.cpp also take from it that RoBERTa separates two texts
     return Vocabulary("gpt2", pre, *padded(tokens, types, vocab_size), merges=merges)
 
 
 def _pre_tokenizer(definition: Any) -> str:
-    """The name by which llama.cpp knows how a tokenizer.json splits texts."""
     match definition.get("pre_tokenizer"):
         case {"type": "ByteLevel", "add_prefix_space": False, **rest} if rest.get("use_regex", True):
             return GPT2
@@ -158,7 +157,7 @@ def _pre_tokenizer(definition: Any) -> str:
 
 
 def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabulary:
-    """The vocabulary of a SentencePiece model, BPE or Unigram."""
+    """Return the vocabulary of a SentencePiece model, BPE or Unigram."""
     settings = tokenizer.settings
     if settings.kind not in (UNIGRAM, BPE) or settings.space_behind:
         raise no_form("of SentencePiece's models only BPE and Unigram, with spaces before words, have one in GGUF")
@@ -191,16 +190,16 @@ def sentencepiece(tokenizer: SentencePieceTokenizer, vocab_size: int) -> Vocabul
 
 
 def _is_found_apart(piece: Piece, kind: int) -> bool:
-    """Whether llama.cpp must look for a user's own symbol in a text as it is, before spaces are written another way.
+    """Return whether llama.cpp must find a user-defined symbol in the raw text, before spaces are replaced.
 
-    Behind such a symbol a text begins anew. Unigram finds it among other pieces, and BPE joins spaces first, as their
-    symbols are written with the best score (Gemma's have another).
+    After such a symbol llama.cpp starts a new text. Unigram finds these symbols among its other pieces. BPE joins runs
+    of spaces first because they have the best score here (Gemma's file scores them differently).
     """
     return piece.type == USER_DEFINED and kind == BPE and piece.text.strip(SPACE) != ""
 
 
 def unigram(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
-    """Where the file joins spaces and puts one before the first word, as SentencePiece does."""
+    """Return the vocabulary of a Unigram tokenizer.json that joins spaces and adds one before the first word."""
     definition = tokenizer.definition
     model = definition["model"]
     if model.get("unk_id") is None or model.get("byte_fallback"):
@@ -225,7 +224,7 @@ def unigram(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
 
 
 def _unigram_normalizer(normalizer: Any) -> tuple[bytes, bool]:
-    """SentencePiece's own rules, and whether spaces are joined behind them."""
+    """Return SentencePiece's normalization rules, and whether the normalizer also joins spaces."""
     match normalizer:
         case {"type": "Precompiled", "precompiled_charsmap": str(charsmap)}:
             return b64decode(charsmap), False
@@ -243,7 +242,7 @@ def _unigram_normalizer(normalizer: Any) -> tuple[bytes, bool]:
 
 
 def _cuts_words(pre_tokenizer: Any, joined: bool) -> bool:
-    """Whether every word begins with one space, the first too."""
+    """Return whether every word, including the first, begins with one space."""
     match pre_tokenizer:
         case {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, one]}:
             return _begins_words(one)
@@ -267,9 +266,9 @@ ROLES = {"[PAD]": "padding", "[MASK]": "mask"}
 
 
 def wordpiece(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> Vocabulary:
-    """Here what begins a word is marked, not what continues one.
+    """Return the vocabulary of a WordPiece tokenizer.json. GGUF marks the pieces that begin a word.
 
-    llama.cpp cuts words of more than 100 characters too, which the file calls unknown.
+    llama.cpp also splits words of more than 100 characters, for which the tokenizer.json gives the unknown token.
     """
     definition = tokenizer.definition
     model = definition["model"]

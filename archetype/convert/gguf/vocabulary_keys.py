@@ -1,4 +1,4 @@
-"""A vocabulary in the keys of a GGUF file, checked."""
+"""Read and check the vocabulary in the metadata of a GGUF file."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,15 +11,15 @@ FLAGS = (
     "add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "remove_extra_whitespaces",
     "normalizer.lowercase", "normalizer.strip_accents",
 )  # fmt: skip
-ID = "_token_id"  # what keys of special tokens end with
-OTHERS = ("token_type_count",)  # of the model
+ID = "_token_id"  # suffix of keys of special tokens
+OTHERS = ("token_type_count",)  # keys that belong to the model
 
 
 def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | None:
-    """The vocabulary that a file's keys describe; None for a model of ids alone.
+    """Return the vocabulary that a file's keys describe; None if it has none.
 
     Raises:
-        DataError: names the key that is missing, wrong or not understood.
+        DataError: names the key that is missing, wrong or unknown.
     """
     keys = {key.removeprefix(f"{PREFIX}."): value for key, value in metadata.items() if key.startswith(f"{PREFIX}.")}
     model = keys.pop("model", "no_vocab")
@@ -38,7 +38,7 @@ def read_vocabulary(metadata: Mapping[str, Any], place: str) -> Vocabulary | Non
             raise DataError(f"{place}: {PREFIX}.{name}", "is missing or of another type", "convert the model again")
         if name not in ("tokens", "merges") and value is not None and len(value) != len(tokens):
             cause = f"has {len(value)} items, and there are {len(tokens)} tokens"
-            raise DataError(f"{place}: {PREFIX}.{name}", cause, "is it the whole file?")
+            raise DataError(f"{place}: {PREFIX}.{name}", cause, "is the file complete?")
     special = {key.removesuffix(ID): keys.pop(key) for key in [*keys] if key.endswith(ID)}
     if wrong := next((role for role, id in special.items() if not isinstance(id, int) or id >= len(tokens)), None):
         raise DataError(f"{place}: {PREFIX}.{wrong}{ID}", f"{special[wrong]!r} is no token", "convert the model again")

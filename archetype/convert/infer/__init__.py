@@ -1,4 +1,4 @@
-"""Decoders of families that are not registered, read by what their files show."""
+"""Infer the specification of unregistered decoder families from config.json and tensor shapes."""
 
 from archetype.convert.infer.checkpoint_info import Shapes
 from archetype.convert.infer.spec import read_unknown

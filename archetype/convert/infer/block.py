@@ -1,4 +1,4 @@
-"""A layer's feed-forward part, by the shapes of its tensors, and its wiring, by the names of its norms."""
+"""Infer a layer's feed-forward part from tensor shapes, and its wiring from the names of its norms."""
 
 import re
 from typing import Any, Literal, get_args
@@ -16,18 +16,16 @@ from archetype.roles.feedforward import FeedForward
 from archetype.roles.router import Router
 from archetype.roles.wiring import Wiring
 
-# One after the other, or row by row in turn.
+# Concatenated in either order, or interleaved row by row.
 GateUpOrder = Literal["gate_up", "up_gate", "gate_up_in_turn"]
 
 
 def read_feedforward(info: CheckpointInfo, layer: Layer, transposed: bool, apart: bool) -> FeedForward:
-    """The feed-forward part of a layer.
+    """Return the feed-forward part of a layer.
 
     Args:
-        info: of the checkpoint.
-        layer: its tensors.
-        transposed: matrices are kept as (inputs, outputs).
-        apart: mixers and networks are layers of their own (Nemotron-H).
+        transposed: whether matrices are stored as (inputs, outputs).
+        apart: whether each layer has either a mixer or a feed-forward part (Nemotron-H).
     """
     if layer.sparse:
         return _experts(info, layer)
@@ -77,13 +75,13 @@ def _experts(info: CheckpointInfo, layer: Layer) -> MixtureOfExperts:
 
 
 def gate_up_order(info: CheckpointInfo) -> GateUpOrder:
-    """How gate and up lie in one tensor."""
+    """Return how gate and up are stored in one tensor."""
     order: GateUpOrder = info.settle("gate_up_order", get_args(GateUpOrder), "no file says which half is the gate")
     return order
 
 
 def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
-    """Of matrices that are called w1 and w3, make the other one the gate where that was set."""
+    """Swap gate and up of matrices named w1 and w3 if w1 is not the gate."""
     if not gate.endswith(".w1.weight") or info.settle("w1_is_gate", (True, False), "no file says whether w1 or w3 is"):
         return
 
@@ -95,7 +93,7 @@ def _settle_first_matrix(info: CheckpointInfo, layer: Layer, gate: str) -> None:
 
 
 def _expert_width(info: CheckpointInfo, layer: Layer) -> int:
-    """F of each expert, in one tensor of all or in a tensor for each."""
+    """Return the hidden width F of each expert, from a stacked tensor or from one expert's."""
     stacked = layer.network.get("experts.down.weight")
     if stacked is not None and len(info.shapes[stacked]) == 3:
         return info.shapes[stacked][1 if layer.experts_transposed(info) else 2]
@@ -113,9 +111,12 @@ def _experts_per_token(info: CheckpointInfo) -> int:
 
 
 def _router(info: CheckpointInfo, expert_bias: bool) -> Router:
-    """Sigmoids where a key or the family says so; with a bias and without a key, as DeepSeek-V3 has them."""
+    """Return the router: sigmoid if a key or the family says so, or, without a key, if there is a selection bias.
+
+    A selection bias without a key is the layout of DeepSeek-V3.
+    """
     scoring, renormalize = info.first(SCORING), info.config.get("norm_topk_prob")
-    if info.config.get("expert_selection_fn") == "softmax":  # of the logits of a token's experts alone
+    if info.config.get("expert_selection_fn") == "softmax":  # softmax over the selected experts only
         renormalize = True
     sigmoid = scoring == "sigmoid"
     if not scoring:
@@ -147,11 +148,9 @@ def _groups(info: CheckpointInfo, num_experts: int, expert_bias: bool) -> Expert
 
 
 def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple[Wiring, Names]:
-    """How norms and residuals go around a layer's contents, and the norms' tensors by our names.
+    """Return the wiring of a layer, and its norms' tensors by our names.
 
     Args:
-        info: of the checkpoint.
-        layer: its tensors.
         ends_in_norm: whether the last layer is followed by a norm.
     """
     paths = {name.rpartition(".")[0] for name in layer.norms}
@@ -177,7 +176,7 @@ def read_wiring(info: CheckpointInfo, layer: Layer, ends_in_norm: bool) -> tuple
 
 
 def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
-    """A layer whose norms have nothing to store."""
+    """Return the wiring of a layer whose norms store nothing."""
     if info.quirks.norm is None:
         info.assume("layers[*].wiring", "pre_norm with norms without weights", "no tensor is a norm")
     return PreNorm(norm=info.norm(bias=False, weight=False))
@@ -186,7 +185,7 @@ def _wiring_without_weights(info: CheckpointInfo) -> Wiring:
 def _wiring(
     info: CheckpointInfo, paths: set[str], ends_in_norm: bool, contents: list[str]
 ) -> tuple[type[Any], dict[str, str | None]]:
-    """The kind of wiring, and the file's norm at each of its places, of a layer with a mixer, a network or both."""
+    """Return the kind of wiring and the file's norm at each place, for a layer with a mixer, a network or both."""
 
     def one(names: tuple[str, ...]) -> str | None:
         return next((name for name in names if name in paths), None)

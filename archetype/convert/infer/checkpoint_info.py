@@ -1,4 +1,4 @@
-"""The facts that a checkpoint shows of its model: keys, shapes, and what had to be assumed."""
+"""Keys and shapes of a checkpoint, and the assumptions made while reading it."""
 
 import re
 from collections.abc import Mapping
@@ -35,15 +35,15 @@ class CheckpointInfo:
     """Keys of config.json and shapes of tensors, by the file's names.
 
     Attributes:
-        type: what config.json says that the text model is.
-        outer_type: what it says that the whole model is.
-        stated: the keys that the file itself has; the others of `config` are its class's defaults.
-        defaults: of each key that its class in transformers reads; None where nobody knows which these are.
-        unread: keys of the file that this class never reads, and that are not in `config`.
-        settings: layouts that somebody has settled, by name.
-        assumed: what neither says, in the order in which it was needed.
-        alternatives: the other values of each layout that was assumed, by its name.
-        asked: names of the layouts on which the reading depends.
+        type: model_type of the text model.
+        outer_type: model_type of the whole model.
+        stated: keys in the file itself; the others in `config` are defaults of the class.
+        defaults: value of each key that the class in transformers reads; None if unknown.
+        unread: keys in the file that the class never reads; they are not in `config`.
+        settings: layouts that the user has set, by name.
+        assumed: values that neither keys nor tensors determine, in the order of use.
+        alternatives: other possible values of each assumed layout, by name.
+        asked: names of the layouts that the reading depends on.
     """
 
     config: Config
@@ -60,30 +60,30 @@ class CheckpointInfo:
 
     @property
     def quirks(self) -> FamilyQuirks:
-        """The settings that the family's code fixes."""
+        """Return the settings that the family's code fixes."""
         return QUIRKS.get(self.type, FamilyQuirks())
 
     @property
     def class_head(self) -> ClassHead | None:
-        """The head for classes of texts or tokens, whose matrix is called `score` in decoders; None where it is not."""
+        """Return the classification head, whose matrix is `score` in decoders; None without one."""
         return read_class_head(self.config) if "score.weight" in self.shapes else None
 
     def assume(self, path: str, value: object, why: str) -> None:
-        """Note a value that neither keys nor tensors give."""
+        """Record a value that neither keys nor tensors determine."""
         self.assumed[f"{path}={_word(value)} ({why})"] = None
 
     def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
-        """Return one of several layouts that neither keys nor tensors tell apart.
+        """Return one of several layouts that neither keys nor tensors determine.
 
-        It is the one that was set, or that the family's code is known to have, or else the first, noted as assumed.
+        The user's setting comes first, then the family's known layout, then the first value, recorded as assumed.
 
         Args:
-            name: of the layout, as `--set NAME=VALUE` takes it.
-            values: all layouts that can be read, the usual one first.
-            why: what the file does not say.
+            name: of the layout, as in `--set NAME=VALUE`.
+            values: all supported layouts, the most common first.
+            why: explains what the file does not say.
 
         Raises:
-            SpecError: the layout that was set cannot be read.
+            SpecError: the user's setting is not one of `values`.
         """
         self.asked.add(name)
         if name in self.settings:
@@ -99,10 +99,10 @@ class CheckpointInfo:
         return values[0]
 
     def check_supported(self) -> None:
-        """Check that this is a decoder of text, and that neither family nor keys need a part that is missing here.
+        """Refuse models that are not text decoders, and families or keys that need a part Archetype lacks.
 
         Raises:
-            CheckpointError: names the part.
+            CheckpointError: names the missing part.
         """
         classes = self.config.get("architectures") or []
         decodes = not isinstance(classes, list) or not classes or re.search(DECODERS, str(classes[0])) is not None
@@ -125,11 +125,11 @@ class CheckpointInfo:
                     raise self.missing(f"{self.config.place}: {key}", part)
 
     def missing(self, place: str, part: str) -> CheckpointError:
-        """An error that names a missing part."""
+        """Return an error that names a part Archetype lacks."""
         return CheckpointError(place, f"needs {part}, which is missing here", f"the {self.type} family is not known")
 
     def no_place(self, tensor: str) -> CheckpointError:
-        """An error at a tensor that has no place; where its name, or another one's, shows why, it names the part."""
+        """Return an error at an unknown tensor; if its name or another tensor's shows the missing part, it is named."""
         used = (name for name in self.shapes if not LEFT_OUT.fullmatch(name))
         for names, table in (((tensor, *used), MISSING_BY_TENSOR), ((tensor,), MISSING_BY_PLACE)):
             for name in names:
@@ -139,22 +139,22 @@ class CheckpointInfo:
         return CheckpointError(tensor, "belongs to a part that is missing here", f"the {self.type} family is not known")
 
     def first(self, keys: tuple[str, ...], default: Any = None) -> Any:
-        """The value of the first of these keys that the file has."""
+        """Return the value of the first of these keys that the file has."""
         key = self._first_key(keys)
         return default if key is None else self.config.get(key)
 
     def positive(self, keys: tuple[str, ...], default: float) -> float:
-        """A number above 0, by the first of these keys that the file has."""
+        """Return a positive number, from the first of these keys that the file has."""
         key = self._first_key(keys)
         return default if key is None else self.config.positive(key)
 
     def size(self, keys: tuple[str, ...], layer: int | None = None, most: int = MAX_SIZE) -> int | None:
-        """A size, by the first of these keys that the file has; None where it has none.
+        """Return a size, from the first of these keys that the file has; None without one.
 
         Args:
-            keys: spellings.
-            layer: whose size it is where a key lists one for each (absent: no key may).
-            most: the largest that is allowed.
+            keys: alternative spellings.
+            layer: index into a key that lists one size per layer (default: lists are refused).
+            most: largest value allowed.
         """
         key = self._first_key(keys)
         if key is None:
@@ -167,26 +167,26 @@ class CheckpointInfo:
         return Config({key: values[layer]}, self.config.place).size(key)
 
     def _first_key(self, keys: tuple[str, ...]) -> str | None:
-        """The first of these keys that has a value in the file, or else by default; the others are its spellings."""
+        """Return the first of these keys set in the file, else the first with a default; mark all as used."""
         self.config.used |= set(keys)
         known = [key for key in keys if self.config.values.get(key) is not None]
         return next((key for key in known if key in self.stated), known[0] if known else None)
 
     def refuse_derived(self, *keys: str) -> None:
-        """Refuse a file without any of these keys, for which the class has a rule of its own."""
+        """Refuse a file without one of these keys if the class derives its value by a rule."""
         for key in keys:
             if self.defaults is not None and self.defaults.get(key) == DERIVED and key not in self.stated:
                 raise self.config.error(key, f"is missing, and follows from a rule of the {self.type} class", "add it")
 
     def sides(self, tensor: str) -> Shape:
-        """Rows and columns of a matrix."""
+        """Return the rows and columns of a matrix."""
         shape = self.shapes[tensor]
         if len(shape) != 2 or not all(shape):
-            raise CheckpointError(tensor, f"has shape {list(shape)} where a matrix should be", "is the file whole?")
+            raise CheckpointError(tensor, f"has shape {list(shape)} where a matrix should be", "is the file complete?")
         return shape
 
     def activation(self, gated: bool) -> Activation:
-        """The nonlinearity of the feed-forward parts."""
+        """Return the activation of the feed-forward parts."""
         name = self.first(ACTIVATION)
         if self.quirks.activation is not None:
             return self.quirks.activation
@@ -198,7 +198,7 @@ class CheckpointInfo:
         return ACTIVATIONS[name]
 
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
-        """A norm: with a bias or under a key of LayerNorm's a LayerNorm, else an RMSNorm."""
+        """Return a norm: LayerNorm if it has a bias or if the key of its epsilon names LayerNorm, else RMSNorm."""
         key = self._first_key(EPS)
         eps = self.quirks.eps or (1e-5 if key is None else self.config.positive(key))
         if self.quirks.norm is not None:

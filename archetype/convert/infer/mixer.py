@@ -1,4 +1,4 @@
-"""A layer's mixer, as its kind's `infer.py` reads it from keys and tensors."""
+"""Infer a layer's mixer, with the reader in `infer.py` of its kind."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +16,12 @@ from archetype.roles.position import MixerPosition
 
 @dataclass(frozen=True)
 class ModelDims:
-    """The facts of the model that the reading of one layer needs.
+    """Model sizes needed to read one layer.
 
     Attributes:
-        d_model: width.
+        d_model: width D.
         context_length: in tokens.
-        transposed: matrices are kept as (inputs, outputs).
+        transposed: whether matrices are stored as (inputs, outputs).
     """
 
     d_model: int
@@ -30,13 +30,7 @@ class ModelDims:
 
 
 class InferredMixer(CheckpointMixer):
-    """The mixer of one layer, with all that the checkpoint says.
-
-    Args:
-        info: of the checkpoint.
-        layer: its tensors.
-        dims: of the model.
-    """
+    """Keys and tensors of one layer's mixer."""
 
     def __init__(self, info: CheckpointInfo, layer: Layer, dims: ModelDims) -> None:
         shapes = {param: info.shapes[name] for param, name in layer.mixer.items()}
@@ -44,43 +38,43 @@ class InferredMixer(CheckpointMixer):
         self.info, self.layer, self.context_length = info, layer, dims.context_length
 
     def sides(self, param: str) -> Shape:
-        """Rows and columns of a matrix that the mixer must have."""
+        """Return rows and columns of a matrix that the mixer must have."""
         self.shape(param)
         return self.info.sides(self.layer.mixer[param])
 
     def size(self, keys: tuple[str, ...]) -> int | None:
-        """A size, by the first of these keys that the file has; of a list, this layer's."""
+        """Return a size from the first of these keys that the file has; this layer's entry of a list."""
         return self.info.size(keys, self.layer.number)
 
     def norm(self, bias: bool, weight: bool = True) -> LayerNorm | RMSNorm:
-        """A norm of the kind that the model has."""
+        """Return a norm of the model's kind."""
         return self.info.norm(bias, weight)
 
     @property
     def eps(self) -> float:
-        """The number below the root of the model's norms."""
+        """Epsilon of the model's norms."""
         return self.info.norm(bias=False).eps
 
     def position(self, head_dim: int) -> MixerPosition:
-        """How attention with heads of so many features knows positions in this layer."""
+        """Return the position encoding of attention in this layer."""
         return read_position(self.info, self.layer.number, head_dim, self.context_length)
 
     def rotary(self, dim: int) -> Rotary:
-        """Rotary positions of features that all turn."""
+        """Return rotary positions that rotate all `dim` features."""
         return read_latent_rotary(self.info, dim, self.context_length)
 
     def pattern(self) -> Pattern:
-        """Which pairs of positions are seen in this layer."""
+        """Return the attention pattern of this layer."""
         return read_pattern(self.info, self.layer.number)
 
     def settle(self, name: str, values: tuple[Any, ...], why: str) -> Any:
-        """One of several layouts that neither keys nor tensors tell apart."""
+        """Return one of several layouts that neither keys nor tensors determine."""
         return self.info.settle(name, values, why)
 
     def assume(self, field: str, value: object, why: str) -> None:
-        """Note the value of a field that neither keys nor tensors give."""
+        """Record the value of a field that neither keys nor tensors determine."""
         self.info.assume(f"layers[*].mixer.{field}", value, why)
 
     def missing(self, part: str) -> CheckpointError:
-        """An error at this layer that names what is missing."""
+        """Return an error at this layer that names a part Archetype lacks."""
         return self.info.missing(self.layer.prefix, part)

@@ -1,23 +1,23 @@
-"""The roles of tensors outside mixers by their names in published files. Data, and two functions."""
+"""Roles of tensors outside mixers, by their names in published files: tables and two functions."""
 
 import re
 from collections.abc import Iterable
 
 from archetype.roles.checkpoint import NameTable
 
-# Tensors that a decoder of text has no use for: what looks at a source, what sees or hears, and tables of numbers.
+# Tensors that a text decoder does not use: cross-attention, image and audio parts, and constant tables.
 LEFT_OUT = re.compile(
     r".*\.(encoder_attn|encoder_attn_layer_norm|crossattention|cross_attn|pooler)\..*"
     r"|(.*\.)?(vision_tower|vision_model|vision_embed_tokens|visual|visual_projection|image_encoder|audio_tower|multi_modal_projector|mm_projector|connector)\..*"
     r"|.*\.(rotary_emb\.inv_freq|position_ids)"
 )
-# Masks that older files keep, which have no axis or four.
+# Causal masks of older files, which are scalars or have four dimensions.
 MASK = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)")
-# Of what has no use, tables of whole numbers, which every library makes for itself.
+# Unused integer tables, which every library computes itself.
 TABLES = re.compile(rf"{MASK.pattern}|(.*\.)?position_ids")
 
-# Modules that predict the tokens after the next: by a name of their own, or as layers behind the last one, each with a
-# projection of a hidden vector and an embedding.
+# Multi-token prediction: modules named mtp, or layers after the last one, each with a projection of a hidden vector and
+# an embedding.
 PREDICTION = re.compile(r"(?:.*\.)?mtp(?:_\w+)?\..*")
 PREDICTION_LAYER = re.compile(r"(.*\.\d+\.)eh_proj\.weight")
 
@@ -42,7 +42,7 @@ OUTER: NameTable = (
 )  # fmt: skip
 
 NETWORK = r"(?:(?:\w+\.)*?(?:mlp|feed_forward|ffn|feedforward|intermediate|output|block_sparse_moe|moe|mixer)\.)?"
-# Within a layer with experts, before what stands in NETWORKS.
+# In layers with experts these come before NETWORKS.
 EXPERTS: NameTable = (
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:gate_proj|w1)", "experts.gate"),
     (rf"{NETWORK}experts\.(?P<expert>\d+)\.(?:up_proj|w3)", "experts.up"),
@@ -57,7 +57,7 @@ EXPERTS: NameTable = (
     (rf"{NETWORK}(?:input_linear|experts\.fc1)", "experts.gate_up"),
     (rf"{NETWORK}(?:output_linear|experts\.fc2)", "experts.down"),
     (rf"{NETWORK}(?:gate|router|router\.layer|router\.gate|gate\.wg)", "router"),
-    # numbers without a `.weight` or `.bias`
+    # tensors named without `.weight` or `.bias`
     (rf"{NETWORK}experts\.gate_up_proj", "experts.gate_up.weight"),
     (rf"{NETWORK}experts\.up_proj", "experts.up.weight"),
     (rf"{NETWORK}experts\.down_proj", "experts.down.weight"),
@@ -73,7 +73,7 @@ NETWORKS: NameTable = (
     (r"output\.dense", "down"),
 )
 
-# Norms of a layer, by where they stand.
+# Norms of a layer, by their place.
 FIRST = ("attention.ln", "attention.self_attn_layer_norm", "attention.LayerNorm", "input_layernorm", "ln_1", "ln1",
          "attention_norm", "attn_norm", "norm_1", "norm1", "self_attn_layer_norm", "attention_layernorm", "ln_attn",
          "pre_attention_layernorm", "input_norm", "sa_layer_norm", "layernorm1", "operator_norm", "ln", "norm",
@@ -89,7 +89,7 @@ AFTER_ATTENTION = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm", "
 
 
 def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:
-    """Our name of what stands at a path, and which expert's it is; None where the table has none for it."""
+    """Return our name for a path and the expert's index, if any; None if the table has no match."""
     for pattern, param in table:
         if match := re.fullmatch(pattern, path):
             expert = match.groupdict().get("expert")
@@ -98,7 +98,7 @@ def read_name(table: NameTable, path: str) -> tuple[str, int | None] | None:
 
 
 def prediction_tensors(names: Iterable[str]) -> list[str]:
-    """The tensors of modules that predict the tokens after the next (multi-token prediction)."""
+    """Return the names of the tensors for multi-token prediction."""
     names = list(names)
     layers = tuple(match[1] for name in names if (match := PREDICTION_LAYER.fullmatch(name)))
     return [name for name in names if PREDICTION.fullmatch(name) or name.startswith(layers)]

@@ -1,4 +1,4 @@
-"""How attention in a layer knows positions, and which of them it sees: by keys, for no tensor shows it."""
+"""Infer each layer's position encoding and attention pattern from keys; no tensor shows them."""
 
 from typing import Any
 
@@ -11,27 +11,27 @@ from archetype.parts.position.spec import Alibi, NoPosition, Rotary
 from archetype.roles.pattern import Pattern
 from archetype.roles.position import MixerPosition
 
-NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # among rotary positions, and none of them
-FRACTION = "partial_rotary_factor"  # of a head's features, those that turn
-CHUNK = "attention_chunk_size"  # tokens that see each other
-PREFIX_FULL_EVERY = "prefix_dense_sliding_window_pattern"  # the same of first layers without experts
+NOT_ROTARY = ("llama_4_scaling_beta", "max_position_embeddings")  # keys in the rotary section that do not rotate
+FRACTION = "partial_rotary_factor"  # fraction of a head's features that rotate
+CHUNK = "attention_chunk_size"  # size of chunks within which tokens attend
+PREFIX_FULL_EVERY = "prefix_dense_sliding_window_pattern"  # FULL_EVERY of the leading dense layers
 WINDOWED = ("sliding_attention", "local")
 
 
 def read_latent_rotary(info: CheckpointInfo, dim: int, context_length: int) -> Rotary:
-    """The positions of latent attention, whose `dim` rotated features all turn."""
+    """Return the rotary positions of latent attention, which rotate all `dim` features."""
     position = read_rotary(info.config, dim, context_length)
     interleaved = info.config.get("rope_interleave")
     return position.replace(interleaved=_interleaved(info) if interleaved is None else bool(interleaved))
 
 
 def _interleaved(info: CheckpointInfo) -> bool:
-    """Whether neighbouring features rotate together, which no file says."""
+    """Return whether neighbouring features rotate together, which no file says."""
     return bool(info.settle("interleaved", (False, True), "no file says which features rotate together"))
 
 
 def read_position(info: CheckpointInfo, number: int, head_dim: int, context_length: int) -> MixerPosition:
-    """The positions of a layer whose heads have so many features."""
+    """Return the position encoding of a layer."""
     config = info.config
     rotates = info.quirks.rope or bool(ROTARY & {*config.values, *(info.defaults or ())})
     fades = bool(config.get("alibi")) or info.quirks.alibi
@@ -62,7 +62,7 @@ def read_position(info: CheckpointInfo, number: int, head_dim: int, context_leng
 
 
 def _rotary_section(info: CheckpointInfo, number: int) -> dict[str, Any] | None:
-    """What the file says of the rotary positions of a layer, in one section; None where the layer has none."""
+    """Return the rotary settings of a layer; None if it has no rotary positions."""
     config, kind = info.config, _layer_kind(info, number)
     whole = rotary_section(config)
     section = {} if whole is None else dict(whole.values)
@@ -70,24 +70,26 @@ def _rotary_section(info: CheckpointInfo, number: int) -> dict[str, Any] | None:
         info.refuse_derived("rope_parameters")
         info.refuse_derived("rope_theta")
     theta = config.optional_positive("rope_local_base_freq")
-    if whole is not None and any(isinstance(value, dict) for value in section.values()):  # one for each kind of layers
+    # one section per kind of layer
+    if whole is not None and any(isinstance(value, dict) for value in section.values()):
         section = dict((whole.section(kind or "full_attention") or Config({})).values)
     elif theta is not None and kind in WINDOWED:
-        section = {"rope_theta": theta}  # as older files of Gemma 3 say it
+        section = {"rope_theta": theta}  # spelling of older Gemma 3 files
     elif info.quirks.scaled_full_layers and whole is not None and "rope_type" not in section:
         raise config.error("rope_scaling", f"names no rope_type, which the {info.type} class asks for", "name it")
     elif info.quirks.scaled_full_layers and kind in WINDOWED:
         section = {"rope_theta": value} if (value := (info.defaults or {}).get("rope_theta")) else {}
     thetas = config.get("layer_rope_theta")
-    if isinstance(thetas, list) and number < len(thetas):  # of each layer its own; zero for none
+    if isinstance(thetas, list) and number < len(thetas):  # one per layer; 0 means no rotation
         return section | {"rope_theta": thetas[number]} if thetas[number] else None
     return section
 
 
 def _of_text(info: CheckpointInfo, section: dict[str, Any], head_dim: int, theta: float) -> dict[str, Any]:
-    """Rotary positions without what only pictures need; a fixed `alpha` stretches theta (Hunyuan)."""
-    whole = info.defaults is not None and f"rope_parameters.{FRACTION}" not in info.defaults  # it turns whole heads
-    whole = whole and section.get("rope_type") != "proportional"  # which is not the class's own
+    """Drop rotary settings that only images need; apply a fixed `alpha` to theta (Hunyuan)."""
+    # the class ignores the fraction
+    whole = info.defaults is not None and f"rope_parameters.{FRACTION}" not in info.defaults
+    whole = whole and section.get("rope_type") != "proportional"  # handled outside the class
     left_out = (*NOT_ROTARY, FRACTION) if whole else NOT_ROTARY
     section = {key: value for key, value in section.items() if key not in left_out and not key.startswith("mrope_")}
     if (alpha := section.pop("alpha", None)) is not None:
@@ -97,7 +99,7 @@ def _of_text(info: CheckpointInfo, section: dict[str, Any], head_dim: int, theta
 
 
 def _layer_kind(info: CheckpointInfo, number: int) -> str | None:
-    """The file's name of a layer's kind; None where it has no kinds."""
+    """Return the file's name for a layer's kind; None if layers have no kinds."""
     kinds, every = info.first(LAYER_KINDS), info.first(FULL_EVERY)
     if not isinstance(kinds, list):
         if isinstance(every, str) and every:  # such as LLLG
@@ -116,14 +118,14 @@ def _layer_kind(info: CheckpointInfo, number: int) -> str | None:
 
 
 def _dense_prefix(info: CheckpointInfo) -> int:
-    """How many first layers have a pattern of their own, for they have no experts (Cohere 2)."""
+    """Return the number of leading dense layers with a pattern of their own (Cohere 2)."""
     if not info.quirks.dense_layers_rotate or not info.config.get("first_k_dense_replace"):
         return 0
     return info.config.size("first_k_dense_replace")
 
 
 def _rotates_for_it_is_dense(info: CheckpointInfo, number: int) -> bool:
-    """Whether a layer with full attention rotates because it has no experts (Cohere 2)."""
+    """Return whether a full-attention layer rotates because it is dense (Cohere 2)."""
     kinds = info.config.get("mlp_layer_types")
     named = isinstance(kinds, list) and number < len(kinds) and kinds[number] == "dense"
     is_dense = named or (not kinds and number < _dense_prefix(info))
@@ -131,17 +133,17 @@ def _rotates_for_it_is_dense(info: CheckpointInfo, number: int) -> bool:
 
 
 def _without_rope(info: CheckpointInfo, number: int) -> bool:
-    """Whether a layer has no positions although others have."""
+    """Return whether a layer has no rotary positions although others have."""
     if info.quirks.full_layers_without_rope and _layer_kind(info, number) == "full_attention":
         return info.config.get("sliding_window") is not None and not _rotates_for_it_is_dense(info, number)
-    with_rope = info.config.get("no_rope_layers")  # 1 for each layer that has them
+    with_rope = info.config.get("no_rope_layers")  # flag per layer: 1 means rotary
     if not with_rope and info.config.get("no_rope_layer_interval") is not None:
         return (number + 1) % info.config.size("no_rope_layer_interval") == 0
     return isinstance(with_rope, list) and number < len(with_rope) and not with_rope[number]
 
 
 def read_pattern(info: CheckpointInfo, number: int) -> Pattern:
-    """Which pairs of positions a layer sees."""
+    """Return the attention pattern of a layer."""
     size, kind = info.size(WINDOW) if info.first(WINDOW) else None, _layer_kind(info, number)
     if info.config.get(CHUNK) is not None and (
         kind == "chunked_attention" or (kind is None and not _without_rope(info, number))

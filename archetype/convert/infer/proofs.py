@@ -1,7 +1,7 @@
-"""Which readings by names and shapes are proved: by the tests, or by a small model that was compared before.
+"""Which inferred readings have been verified, by the tests or by comparing a small model with transformers.
 
-The types that the tests prove are in `proved.json`, by version of transformers, as `make zoo` writes it. What the
-comparison of a small model found (`archetype/convert/proof.py`) is kept in the folder of caches.
+`proved.json` lists the model types that the tests verify, by version of transformers (written by `make zoo`). Results
+of comparing small models (`archetype/convert/proof.py`) are cached on disk.
 """
 
 import json
@@ -26,21 +26,21 @@ from archetype.io.cache import cache_folder
 from archetype.io.yaml import yaml_value
 
 FILE = Path(__file__).with_name("proved.json")
-# Types that other tests prove: DeepSeek-V3's class under the names of Kimi K2 and of Kimi K2.5, which also sees.
+# Types that other tests verify: Kimi K2 and the text part of Kimi K2.5 use DeepSeek-V3's class.
 ELSEWHERE = {"kimi_k2": "5.23.0", "kimi_k25": "5.23.0"}
-TASKS = ((TEXTS, ("texts",)), (TOKENS, ("tokens",)), ("", ("causal", "pairs")))  # by how the name of a class ends
+TASKS = ((TEXTS, ("texts",)), (TOKENS, ("tokens",)), ("", ("causal", "pairs")))  # tasks by the ending of a class's name
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What a reading was compared with, and how it went.
+    """Result of comparing a reading with a reference.
 
     Attributes:
-        by: the library and its version.
+        by: library and version.
         taken: layouts that agree where the assumed ones do not, by name.
-        difference: of the logits, the largest, of the largest magnitude; None where the tests have compared them.
-        fault: the first module that differs, and by how much; empty where the reading agrees.
-        asked: the layouts on which the small model depends; None for all.
+        difference: largest difference of logits relative to their largest magnitude; None if the tests compared them.
+        fault: first module that differs, and by how much; empty if the reading agrees.
+        asked: layouts that the small model depends on; None for all.
     """
 
     by: str
@@ -50,7 +50,7 @@ class Proof:
     asked: tuple[str, ...] | None = None
 
     def covers(self, layouts: Mapping[str, Any]) -> bool:
-        """Whether each of these layouts was compared."""
+        """Return whether each of these layouts was compared."""
         return self.asked is None or set(self.asked) >= layouts.keys()
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Proof:
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Layouts that are set, by name, and the other assignments, which are to the specification."""
+    """Separate overrides into layouts by name and assignments to the specification."""
     settings, changes = {}, []
     for assignment in overrides:
         name, equals, text = assignment.partition("=")
@@ -73,11 +73,10 @@ def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]
 
 
 def find_proof(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Proof | None:
-    """Return what is known of the reading of a config.json; None where nothing is.
+    """Return the known proof for a config.json; None without one.
 
     Args:
-        values: of config.json.
-        settings: layouts that the user has set, of which the tests prove none.
+        settings: layouts set by the user; the tests verify none of them.
     """
     if not settings and (known := _version_of_tests(values)) is not None:
         return Proof(f"transformers {known}")
@@ -86,21 +85,21 @@ def find_proof(values: Mapping[str, Any], settings: Mapping[str, Any]) -> Proof 
         try:
             _kept()[name] = Proof(**json.loads(file.read_bytes()))
         except (OSError, ValueError, TypeError):
-            return None  # damaged, and made anew
+            return None  # damaged; the comparison runs again
     return _kept().get(name)
 
 
 def keep_proof(values: Mapping[str, Any], settings: Mapping[str, Any], proof: Proof) -> None:
-    """Keep what a comparison found, by the keys of the small model, the settings and the versions."""
+    """Store a comparison's result under a hash of the small model's keys, the settings and the versions."""
     name = _name(values, settings)
     _kept()[name] = proof
-    with suppress(ArchetypeError, OSError):  # where it cannot be kept, it is compared again next time
+    with suppress(ArchetypeError, OSError):  # if it cannot be written, the comparison runs again next time
         atomic.make_folder(_file(name).parent)
         atomic.write_json(_file(name), asdict(proof))
 
 
 def with_proof(family: Family, proof: Proof | None) -> Family:
-    """The family whose report says what has proved it, where that has compared each layout that was assumed."""
+    """Return the family with the proof in its report, if the proof covers every assumed layout."""
     reading = family.reading
     if reading is None or proof is None or proof.fault or not proof.covers(reading.alternatives):
         return family
@@ -108,7 +107,7 @@ def with_proof(family: Family, proof: Proof | None) -> Family:
 
 
 def transformers_version() -> str | None:
-    """The version of transformers that is installed; None without one."""
+    """Return the installed version of transformers; None without it."""
     try:
         return version("transformers")
     except PackageNotFoundError:
@@ -117,15 +116,15 @@ def transformers_version() -> str | None:
 
 @cache
 def proved_types() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """The types whose small models agree in the tests, by version of transformers and task."""
+    """Return the types that agree in the tests, by version of transformers and task."""
     proved: dict[str, dict[str, list[str]]] = json.loads(FILE.read_bytes())
     return proved
 
 
 def _version_of_tests(values: Mapping[str, Any]) -> str | None:
-    """The version of transformers with which the tests have proved the type of a config.json.
+    """Return the version of transformers with which the tests verified the type of a config.json.
 
-    The text part of a model that also sees or hears is the text type's own model in transformers.
+    The text part of a multimodal model is the text type's own model in transformers.
     """
     outer, text, classes = str(values.get("model_type")), values.get("text_config"), values.get("architectures")
     types = {outer}
@@ -157,7 +156,7 @@ def _name(values: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 @cache
 def _reader() -> str:
-    """A hash of the source of the reader, so that no proof outlives the code that it is about."""
+    """Hash the reader's source, so that no proof outlives the code it is about."""
     package = Path(__file__).parents[2]
     files = sorted([*Path(__file__).parent.glob("*.py"), *package.glob("parts/*/infer.py")])
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -1,6 +1,6 @@
-"""How published configurations spell their keys, and what a family's code fixes that no file says. Data.
+"""Spellings of keys in published configurations, and settings that only a family's code fixes. Data.
 
-Names are read in order: the commonest comes first.
+Spellings are tried in order, the most common first.
 """
 
 from dataclasses import dataclass, replace
@@ -19,25 +19,25 @@ EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilo
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation", "afn", "mlp_hidden_act",
               "hidden_activation_function", "ffn_activation")  # fmt: skip
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
-SCORING = ("scoring_func", "expert_selection_fn")  # of experts: the affinity, before or after they are chosen
+SCORING = ("scoring_func", "expert_selection_fn")  # router scores: softmax or sigmoid
 ROUTER_SCALE = ("routed_scaling_factor", "router_scaling_factor", "router_scale", "route_scale",
                 "moe_routed_scaling_factor")  # fmt: skip
 WINDOW = ("sliding_window", "window_size")
 LAYER_KINDS = ("layer_types", "attention_layers")
-FULL_EVERY = ("sliding_window_pattern", "_sliding_window_pattern")  # every so many layers, one has full attention
+FULL_EVERY = ("sliding_window_pattern", "_sliding_window_pattern")  # period of layers with full attention
 EMBEDDING_SCALE = ("embedding_multiplier", "scale_emb", "embedding_scale")
 HEAD_SCALE = ("logit_scale", "lm_head_multiplier")
 INITIAL_STD = ("initializer_range", "init_std", "init_method_std")
 PARALLEL = ("use_parallel_residual", "parallel_residual", "parallel_attn")
 NORMS_FIRST = ("do_layer_norm_before", "normalize_before")
-# Classes of decoders of text with their head.
+# Classes of text decoders with a head.
 DECODERS = r"CausalLM|LMHead|DoubleHeads|Generation"
-# Keys that show that queries and keys are rotated.
+# Keys that imply rotary positions.
 ROTARY = frozenset({"rope_theta", "rope_parameters", "rope_scaling", "rotary_pct", "rotary_dim", "rotary_emb_base",
                     "partial_rotary_factor"})  # fmt: skip
 ROTARY_FRACTION = ("rotary_pct", "partial_rotary_factor")
 
-# Layouts that neither keys nor tensors show, by the names that `--set` takes.
+# Layouts that neither keys nor tensors determine, as named in `--set`.
 LAYOUTS = frozenset({
     "delta_order", "doubled_query", "expert_bias_on", "experts_layout", "fused_order", "gate_activation",
     "gate_up_order", "in_proj_order", "interleaved", "latent_order", "logits_times_scaling", "matrix_layout",
@@ -46,7 +46,7 @@ LAYOUTS = frozenset({
     "weighs_inputs",
 })  # fmt: skip
 
-# Keys that change no number of a finished model on text, or that the tensors say already.
+# Keys that do not change what a trained model computes on text, or that tensors show.
 NEUTRAL = (
     r".*(dropout|pdrop|_drop|layerdrop|jitter).*",
     r".*(initializer|_init|init_|initialization).*",
@@ -70,41 +70,41 @@ NEUTRAL = (
     r"(moe_latent_size|interleave_moe_layer_step)",
     r"(layers_block_type|hybrid_override_pattern|full_attn_idxs|mtp_.*)",  # kinds of layers, or left out
 )
-# Keys of parts that some models have none of.
+# Keys of parts that some models lack.
 OF_ATTENTION = r".*(head|rope|attention|window|layer_types).*"
 OF_EXPERTS = r".*(expert|moe|topk|routed|router|n_group).*"
 
 
 @dataclass(frozen=True)
 class FamilyQuirks(MixerQuirks):
-    """The settings that the code of one family fixes, beside those of its mixers.
+    """Settings fixed by a family's code, in addition to those of its mixers.
 
     Attributes:
-        positions_after_padding: positions are counted from the number after padding's.
-        full_layers_without_rope: layers with full attention have no positions, where others have a window.
-        dense_layers_rotate: but for those without experts, if all of these have full attention.
-        scaled_full_layers: `rope_scaling` is of layers with full attention alone.
-        renormalize: the weights of a token's experts sum to one.
-        sigmoid: each expert's affinity is a sigmoid.
+        positions_after_padding: positions are counted from padding's id + 1.
+        full_layers_without_rope: layers with full attention have no rotary positions; windowed ones have.
+        dense_layers_rotate: exception for dense layers, if all of them have full attention.
+        scaled_full_layers: `rope_scaling` applies to layers with full attention only.
+        renormalize: the weights of a token's experts are normalized to sum to one.
+        sigmoid: router scores are sigmoids.
         activation: of the feed-forward part, whatever the file says.
         eps: of every norm, whatever the file says.
-        norm: the kind of all norms, where tensors cannot show it.
-        embedding_norm: a norm without weights after the embedding.
-        scaled_embedding: token vectors are multiplied by the root of their width.
-        round_scale: that root is rounded to the type of the vectors first.
-        added_position: positions that are added to token vectors, and computed.
-        inclusive_waves: the exponents of their waves run from 0 to 1 inclusive (tensor2tensor).
-        rope: queries and keys are rotated, though no key says so.
-        rope_when_named: queries and keys are rotated only where `position_embedding_type` says so.
-        alibi_before_scale: they fall, in bfloat16, before they are divided by the root of the head's width.
-        logits_times_scaling: `logits_scaling` multiplies logits, where it divides them elsewhere.
-        norm_first: the embedding's norm stands before positions are added.
-        weighs_inputs: the weights of a token's experts multiply what they read.
-        expert_bias_on: what the bias of the experts' choice is added to.
-        only: keys that the class obeys in a way of its own, and the one value under which that is how all others do.
-        asks: keys without which the class has a rule of its own.
-        renames: patterns of tensor names and what they are read as.
-        computed: pattern of tensors that follow from sizes, and are not read.
+        norm: kind of all norms, if tensors cannot show it.
+        embedding_norm: norm without weights after the embedding.
+        scaled_embedding: token vectors are multiplied by sqrt(d_model).
+        round_scale: that factor is first rounded to the vectors' type.
+        added_position: computed positions added to token vectors.
+        inclusive_waves: exponents of their frequencies run from 0 to 1 inclusive (tensor2tensor).
+        rope: rotary positions without a key.
+        rope_when_named: rotary positions only if `position_embedding_type` says so.
+        alibi_before_scale: ALiBi is added, in bfloat16, before scores are divided by sqrt(head_dim).
+        logits_times_scaling: `logits_scaling` multiplies the logits instead of dividing them.
+        norm_first: the embedding's norm comes before positions are added.
+        weighs_inputs: router weights multiply the experts' inputs.
+        expert_bias_on: quantity that the selection bias is added to.
+        only: keys that the class handles in its own way, each with the value for which it acts like other classes.
+        asks: keys for which the class derives a value if they are missing.
+        renames: patterns of tensor names and their replacements.
+        computed: pattern of tensors that are computed rather than read.
     """
 
     positions_after_padding: bool = False
@@ -143,12 +143,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
         ("roberta", "camembert", "xlm-roberta", "xlm-roberta-xl", "data2vec-text", "roberta-prelayernorm"), ROBERTA
     ),
     **dict.fromkeys(("gemma", "gemma2", "vaultgemma"), ONE_PLUS),
-    "gemma3_text": replace(ONE_PLUS, only=(("attn_logit_softcapping", None),)),  # which no line of the class asks for
+    "gemma3_text": replace(ONE_PLUS, only=(("attn_logit_softcapping", None),)),  # the class never reads it
     "ministral3": FamilyQuirks(only=(("layer_types", None),)),
     "gemma3": FamilyQuirks(only=(("final_logit_softcapping", None),)),
     "gpt_bigcode": FamilyQuirks(only=(("multi_query", True),)),
     **dict.fromkeys(("mixtral", "granitemoe", "granitemoeshared", "granitemoe_swa"), FamilyQuirks(renormalize=True)),
-    "aria_text": FamilyQuirks(renormalize=True, only=(("hidden_act", "silu"),)),  # but for the shared expert
+    "aria_text": FamilyQuirks(renormalize=True, only=(("hidden_act", "silu"),)),  # except in the shared expert
     **dict.fromkeys(("bloom", "mpt"), FamilyQuirks(alibi=True)),
     "zamba2": FamilyQuirks(conv_silu=True, mixer_eps=1e-5, steps_from_min=True),
     "olmo3": FamilyQuirks(scaled_full_layers=True),
@@ -187,12 +187,12 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "ernie4_5_moe": FamilyQuirks(interleaved=True, renormalize=True),
     "minimax_m2": FamilyQuirks(sigmoid=True, renormalize=True),
     "hy_v3": FamilyQuirks(sigmoid=True, renormalize=True),
-    "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # which it calls gelu
+    "openai-gpt": FamilyQuirks(activation=GELUTanh(), only=(("afn", "gelu"),)),  # the class calls it gelu
     "ctrl": FamilyQuirks(
         activation=ReLU(),
         scaled_embedding=True,
         added_position=Sinusoidal(interleaved=False),
-        only=(("layer_norm_epsilon", 1e-6),),  # but for the last norm
+        only=(("layer_norm_epsilon", 1e-6),),  # except in the last norm
     ),
     "xglm": FamilyQuirks(added_position=Sinusoidal(interleaved=False, offset=2), inclusive_waves=True),
     "biogpt": FamilyQuirks(eps=1e-5),
@@ -211,7 +211,7 @@ QUIRKS: dict[str, FamilyQuirks] = {
     "bigbird_pegasus": FamilyQuirks(renames=((r"(.*)\.layernorm_embedding\.(.*)", r"\1.layer_norm.\2"),)),
 }
 
-# Parts that Archetype lacks, by what shows that a model needs them: a tensor's name, a key, or the family.
+# Parts that Archetype lacks, with the tensor names, keys or model types that show a model needs them.
 MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.self_attn\.A_log|.*\.(attn_sconv|time_mix\w*|recurrent|rg_lru|diagonal_decay|qkv_conv\w*)(\..*)?",
      "a recurrent or state-space mixer of another kind"),
@@ -237,7 +237,7 @@ MISSING_BY_TENSOR: tuple[tuple[str, str], ...] = (
     (r".*\.(input_residual|hc_\w+|attn_res)(\..*)?", "residuals with parameters of their own"),
     (r".*\.experts\.\w+(\.weight|\.bias)?", "experts in one tensor of an unknown order"),
 )  # fmt: skip
-# The same of a tensor that itself has no place; others of such names may well have theirs.
+# The same for a tensor that itself has no place; other tensors with such names may have one.
 MISSING_BY_PLACE: tuple[tuple[str, str], ...] = (
     (r".*norm\w*\.(weight|bias)", "a norm at a place where no wiring here has one"),
     (r".*\.(A_log|conv1d)(\..*)?", "a recurrent or state-space mixer of another kind"),

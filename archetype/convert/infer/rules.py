@@ -1,4 +1,4 @@
-"""The weight rules of a specification that was inferred."""
+"""Weight rules of an inferred specification."""
 
 import re
 
@@ -18,16 +18,13 @@ from archetype.spec.registry import provided
 def inferred_rules(
     info: CheckpointInfo, tensors: GroupedTensors, norms: list[Names], model: ModelSpec
 ) -> tuple[Rule, ...]:
-    """The weight rules of a file, for a specification that the user may have changed.
+    """Return the weight rules of a file for a specification that the user may have changed.
 
     Args:
-        info: of the checkpoint.
-        tensors: all of the file's.
         norms: of each layer, by our names.
-        model: the specification.
 
     Raises:
-        CheckpointError: the specification has another number of layers.
+        CheckpointError: the specification has a different number of layers.
     """
     if not isinstance(model, Decoder) or model.num_layers != len(tensors.layers):
         cause = f"the file has {len(tensors.layers)} layers"
@@ -43,7 +40,8 @@ def inferred_rules(
 
 def _mixer_rules(tensors: InferredMixer, mixer: Mixer) -> list[Rule]:
     rules, below = [], f"blocks.{tensors.layer.number}.mixer"
-    reader: MixerReader | None = provided("infer", type(mixer))  # of a mixer that the user may have changed
+    # by the mixer's current kind, which the user may have changed
+    reader: MixerReader | None = provided("infer", type(mixer))
     for param, name in tensors.layer.mixer.items():
         path, _, kind = param.rpartition(".")
         matrix = tensors.transposed and len(tensors.shapes[param]) == 2
@@ -75,7 +73,7 @@ def _feedforward_rules(info: CheckpointInfo, layer: Layer, transposed: bool) -> 
         shape = info.shapes[name]
         if param == "correction":
             rules.append(rule(name, f"{below}.correction", shape=shape))
-        elif path == "experts.gate_up":  # of each expert
+        elif path == "experts.gate_up":  # (experts, rows, columns)
             turned = layer.experts_transposed(info)
             parts, times = _gate_and_up(info, shape[2 if turned else 1])
             params = (f"{below}.experts.{part}" for part in parts)

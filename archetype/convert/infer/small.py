@@ -1,16 +1,16 @@
-"""A published config.json made small: every key is kept but sizes, so that a model of it is built within seconds."""
+"""Shrink a published config.json: keep every key but reduce sizes, so that a model is built within seconds."""
 
 import copy
 from typing import Any
 
 from archetype.io.low_bit.settings import without_settings
 
-MOST = 7_000_000  # parameters: what is larger has a size that no key below names
+MOST = 7_000_000  # parameters; a larger model has a size that SIZES does not name
 WIDTH = (
     "hidden_size n_embd d_model embed_dim dim model_dim embedding_size word_embed_proj_dim input_embedding_size "
     "output_embedding_size"
 )
-# Every size by the names that configurations have for it; a configuration is given those that it has.
+# Small values for sizes, by the names that configurations use.
 SIZES: dict[str, int] = {
     key: value
     for value, keys in (
@@ -39,35 +39,34 @@ SIZES: dict[str, int] = {
     )
     for key in keys.split()
 }
-# Latent attention turns a part of a head, which is what some configurations call a head's width.
+# For latent attention some configurations give the rotated part of a head as head_dim.
 LATENT: dict[str, Any] = {"head_dim": 4, "num_key_value_heads": 4}
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-# Not sizes of any tensor, or only of tables of positions.
+# Not sizes of tensors, or only of position tables.
 KEPT = {"max_position_embeddings", "max_seq_len", "bos_token_id", "eos_token_id", "pad_token_id", "sliding_window"}
 LEFT_OUT = ("dtype", "torch_dtype", "auto_map", "_name_or_path")
 ROPE, FACTORS = ("rope_scaling", "rope_parameters"), ("short_factor", "long_factor")  # of each rotated pair
 
 
 def make_small(values: dict[str, Any], fitting: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """A config.json with the sizes of a model of a few thousand parameters.
+    """Return a config.json with the sizes of a model of a few thousand parameters.
 
     Args:
-        values: of the published file.
-        fitting: sizes that go together in one model type, beside those above.
+        fitting: sizes that belong together in one model type, by type.
     """
     fitting, values = fitting or {}, without_settings(copy.deepcopy(values))
     return _cut(values, fitting) | {key: _cut(value, fitting) for key, value in values.items() if _is_model(value)}
 
 
 def with_sizes(values: dict[str, Any], config: Any) -> dict[str, Any]:
-    """The keys with the small sizes of all that a class of transformers has by default, in its sections too.
+    """Return the keys with small values also for sizes that the class of transformers has by default.
 
     Args:
-        values: of a config.json that is small where it names a size.
-        config: the configuration that the class makes of it.
+        values: of a config.json whose own sizes are small.
+        config: the configuration that the class builds from it.
     """
     inner = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
-    sections = {name: with_sizes(values.get(name) or {}, one) for name, one in inner.items() if one is not None}
+    sections = {name: with_sizes(values.get(name) or {}, part) for name, part in inner.items() if part is not None}
     sizes = {key: size for key, size in SIZES.items() if key not in {*values, *KEPT} and _has_size(config, key)}
     return values | sizes | sections
 
@@ -75,7 +74,7 @@ def with_sizes(values: dict[str, Any], config: Any) -> dict[str, Any]:
 def _has_size(config: Any, key: str) -> bool:
     try:
         value = getattr(config, key, None)
-    except ValueError:  # it differs from layer to layer
+    except ValueError:  # raised if it differs between layers
         return False
     is_computed = isinstance(getattr(type(config), key, None), property)
     return isinstance(value, int) and not isinstance(value, bool) and not is_computed
@@ -105,7 +104,7 @@ def _cut(values: dict[str, Any], fitting: dict[str, dict[str, Any]]) -> dict[str
 
 
 def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
-    """Sizes whose relation to others decides what is computed: heads of keys and of queries, groups of experts."""
+    """Return sizes whose ratio to others matters: key heads to query heads, and groups of experts."""
     ratios: dict[str, int] = {}
     heads, kv_heads = (values.get(f"num_{name}_heads") for name in ("attention", "key_value"))
     if heads is not None and heads == kv_heads:
@@ -116,7 +115,7 @@ def _ratios(values: dict[str, Any], small: dict[str, Any]) -> dict[str, int]:
 
 
 def _layers(values: dict[str, Any], layers: int | None) -> tuple[int, int]:
-    """Two layers that differ, where any do."""
+    """Return the indices of two layers, of different kinds if there are any."""
     for value in values.values():
         if isinstance(value, list) and len(value) == layers:
             other = next((number for number, one in enumerate(value) if one != value[0]), 1)

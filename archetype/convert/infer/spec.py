@@ -1,7 +1,7 @@
-"""A decoder of a family that is not registered: its specification, its weight rules, and a report of what they rest on.
+"""Infer specification, weight rules and a report for a decoder of an unregistered family.
 
-Read by the keys of config.json, and the names and shapes of the tensors. What neither settles is assumed, and the
-report says so; a part that is missing here is refused by its name.
+Keys of config.json and names and shapes of tensors are read. What neither determines is assumed and listed in the
+report. A part that Archetype lacks is refused by name.
 """
 
 import re
@@ -45,7 +45,7 @@ from archetype.roles.position import EmbeddingPosition
 from archetype.spec.base import MAX_LENGTH, explain
 
 USUAL_CONTEXT = 2048
-SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by the root of their width
+SCALED_EMBEDDING = ("scale_embedding", "mup_enabled")  # whether token vectors are multiplied by sqrt(d_model)
 
 
 def read_unknown(
@@ -54,17 +54,16 @@ def read_unknown(
     place: str = "config.json",
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Family:
-    """A family of one model, whose format reads this folder.
+    """Return a family for one model, with a format that reads this folder.
 
     Args:
-        values: of config.json.
         shapes: of every tensor, by name.
         place: the file, for messages.
-        settings: layouts that neither keys nor tensors show, by the names that the report has for them.
+        settings: layouts that neither keys nor tensors determine, as named in the report.
 
     Raises:
-        CheckpointError: names the tensor or key that is not understood, or the part that is missing.
-        SpecError: a setting is of a layout on which nothing of this model depends.
+        CheckpointError: names an unknown tensor or key, or the missing part.
+        SpecError: the model does not depend on a layout in `settings`.
     """
     info = _checkpoint_info(values, shapes, place, settings)
     info.check_supported()
@@ -83,10 +82,10 @@ def read_unknown(
 def _checkpoint_info(
     values: dict[str, Any], shapes: Shapes, place: str, settings: Mapping[str, Any]
 ) -> CheckpointInfo:
-    """The checkpoint's facts; of a model that also reads images or sound, those of the part that reads text."""
+    """Collect keys and shapes; for a multimodal model, those of the text part."""
     text, whole = values.get("text_config"), values
     if isinstance(text, dict):
-        # what else stands beside is of the other parts, though it may have the name of a key of text
+        # keys outside text_config belong to other parts, even if named like keys of text
         values = {key: value for key, value in values.items() if key in BOOKKEEPING} | text
         values |= {key: whole[key] for key in ("tie_word_embeddings",) if key in whole}
     model_type = values.get("model_type")
@@ -102,7 +101,6 @@ def _checkpoint_info(
 
 
 def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list[dict[str, str]]]:
-    """The specification, and each layer's norms."""
     outer = tensors.outer
     vocab_size, d_model = info.sides(outer["embedding.token.weight"])[0], tensors.d_model
     dims = ModelDims(d_model, _context(info, tensors), tensors.transposed)
@@ -135,7 +133,7 @@ def _model(info: CheckpointInfo, tensors: GroupedTensors) -> tuple[Decoder, list
 
 
 def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> LanguageModelHead | ClassHead:
-    """Of tokens, or of classes; those are not scaled."""
+    """Return the language modelling or classification head; only logits of tokens are scaled."""
     scale, softcap = _head_scale(info, d_model), info.config.optional_positive("final_logit_softcapping")
     if (head := info.class_head) is not None:
         num_classes, _ = info.sides(tensors.outer["classifier.weight"])
@@ -150,7 +148,7 @@ def _head(info: CheckpointInfo, tensors: GroupedTensors, d_model: int) -> Langua
 
 
 def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) -> None:
-    """Refuse heads that differ in width between layers, which shapes alone cannot tell from differing in number."""
+    """Refuse layers whose heads differ in width, since shapes alone cannot tell width from number."""
     sizes = [(number, mixer.attention_sizes(d_model)) for number, mixer in enumerate(mixers)]
     widths = {size.head_dim: number for number, size in reversed(sizes) if size is not None}
     if len(widths) > 1:
@@ -160,7 +158,7 @@ def _check_head_dims(info: CheckpointInfo, mixers: list[Mixer], d_model: int) ->
 
 
 def _norm(info: CheckpointInfo, tensors: GroupedTensors, param: str, assumed: bool = False) -> Norm:
-    """The norm before or after all layers: none without a tensor, unless the layers' norms have no weights either."""
+    """Return the norm around all layers; without a tensor none, unless the layers' norms have no weights either."""
     if f"{param}.weight" not in tensors.outer:
         return info.norm(bias=False, weight=False) if assumed else NoNorm()
     return info.norm(bias=f"{param}.bias" in tensors.outer)
@@ -220,12 +218,12 @@ def _added(info: CheckpointInfo, tensors: GroupedTensors, dims: ModelDims) -> Em
 
 
 def _tied(info: CheckpointInfo, tensors: GroupedTensors) -> bool:
-    """As the tensors show; a file without a table of the head may still say that it has one, and then lacks it."""
+    """Return whether the head is tied; a file without a head that claims to be untied is incomplete."""
     return "lm_head.weight" not in tensors.outer and info.config.get("tie_word_embeddings", True) is not False
 
 
 def _transform(info: CheckpointInfo, tensors: GroupedTensors) -> HeadTransform | None:
-    """BERT's layer before the logits, whose activation RoBERTa and ELECTRA fix."""
+    """Return the layer before BERT's logits; RoBERTa and ELECTRA fix its activation."""
     name = tensors.outer.get("lm_head.dense.weight")
     if name is None:
         return None
@@ -252,7 +250,7 @@ def _residual_scale(info: CheckpointInfo, num_layers: int) -> float:
 
 
 def _unknown_keys(info: CheckpointInfo, tensors: GroupedTensors, model: Decoder) -> dict[str, Any]:
-    """Keys that are not understood here; of those that its class reads, none may have another value than by default."""
+    """Return the unknown keys; refuse one that the class reads if its value is not the default."""
     attends = any(block.mixer.attention_sizes(model.d_model) is not None for block in model.layers)
     patterns = (
         *NEUTRAL,

@@ -1,4 +1,4 @@
-"""The tensors of a file, grouped by what they are."""
+"""Group a file's tensors by role."""
 
 import re
 from dataclasses import dataclass, field
@@ -19,27 +19,27 @@ from archetype.roles.checkpoint import MixerReader, NameTable
 from archetype.roles.mixer import Mixer
 from archetype.spec.registry import providers
 
-# Which side of a matrix is as wide as the model.
+# The side of a matrix that has the model's width.
 SIDE_OF_WIDTH = {"down": "outputs", "o": "outputs"} | dict.fromkeys(
     ("gate", "up", "gate_up", "q", "k", "v", "qkv"), "inputs"
 )
-Names = dict[str, str]  # the name of a parameter with its kind (weight, bias) -> the file's name
+Names = dict[str, str]  # our name of a parameter, ending in weight or bias -> the file's name
 
 
 @dataclass
 class Layer:
-    """One layer's tensors.
+    """Tensors of one layer.
 
     Attributes:
-        number: of the layer.
+        number: index of the layer.
         prefix: of the file's names.
-        reader: of its mixer's kind.
+        reader: for its kind of mixer.
         sparse: whether it has experts.
         mixer: by our names below `mixer`.
         network: by our names below `feedforward`.
         norms: by the file's names below the layer.
-        experts: what belongs to a single expert: our name, the expert's number, and the file's name.
-        d_model: width of the model, D.
+        experts: tensors of single experts as (our name, expert's index, file's name).
+        d_model: width D.
     """
 
     number: int
@@ -53,7 +53,7 @@ class Layer:
     d_model: int = 0
 
     def experts_transposed(self, info: CheckpointInfo) -> bool:
-        """Whether experts in one tensor are kept as (inputs, outputs), as a side shows that only one can have."""
+        """Return whether stacked experts are stored as (inputs, outputs), judged by the side that has width D."""
         name = self.network.get("experts.down.weight", "")
         shape = info.shapes.get(name, ())
         if len(shape) != 3:
@@ -67,14 +67,14 @@ class Layer:
 
 @dataclass
 class GroupedTensors:
-    """A file's tensors.
+    """Tensors of a file.
 
     Attributes:
         outer: outside the layers, by our names.
-        layers: in their order.
-        left_out: those that a decoder of text has no use for.
-        transposed: matrices are kept as (inputs, outputs).
-        d_model: width of the model, D.
+        layers: in order.
+        left_out: names of tensors that a text decoder does not use.
+        transposed: whether matrices are stored as (inputs, outputs).
+        d_model: width D.
     """
 
     outer: Names
@@ -85,10 +85,10 @@ class GroupedTensors:
 
 
 def group_tensors(info: CheckpointInfo) -> GroupedTensors:
-    """Group all tensors by what they are.
+    """Group all tensors by role.
 
     Raises:
-        CheckpointError: names one that is not understood, and the part that it belongs to where its name shows it.
+        CheckpointError: names an unknown tensor, and the part it belongs to if names show it.
     """
     predicting = set(prediction_tensors(info.shapes))
     left_out = [name for name in info.shapes if name in predicting or _has_no_use(info, name)]
@@ -128,23 +128,22 @@ def _has_no_use(info: CheckpointInfo, name: str) -> bool:
 
 
 def _numbered_layers(info: CheckpointInfo, names: list[str]) -> tuple[str, list[int]]:
-    """The prefix of the numbered layers, the largest group of tensors with one, and their numbers."""
+    """Return the prefix of the largest group of numbered tensors, and the layers' numbers."""
     groups: dict[str, list[int]] = {}
     for name in names:
         if match := re.fullmatch(r"(.*?)\.(\d+)\..+", name):
             groups.setdefault(match[1], []).append(int(match[2]))
     if not groups:
-        raise CheckpointError(info.config.place, "no tensor is of a numbered layer", "is this a decoder?")
+        raise CheckpointError(info.config.place, "no tensor belongs to a numbered layer", "is this a decoder?")
     prefix = max(groups, key=lambda group: len(groups[group]))
     numbers = sorted(set(groups[prefix]))
     if numbers != list(range(len(numbers))):
         absent = min(set(range(len(numbers))) - set(numbers))
-        raise CheckpointError(f"{prefix}.{absent}", "no tensor is of this layer", "is the checkpoint complete?")
+        raise CheckpointError(f"{prefix}.{absent}", "no tensor belongs to this layer", "is the checkpoint complete?")
     return prefix, numbers
 
 
 def _outer(info: CheckpointInfo, names: list[str]) -> Names:
-    """The tensors outside the layers."""
     outer: Names = {}
     for name in names:
         path, _, kind = _rename(info, name).rpartition(".")
@@ -160,20 +159,18 @@ def _outer(info: CheckpointInfo, names: list[str]) -> Names:
 
 
 def _tails(path: str) -> list[str]:
-    """The path, and what is left of it without its first names, longest first."""
+    """Return a path and its suffixes, longest first."""
     parts = path.split(".")
     return [".".join(parts[start:]) for start in range(len(parts))]
 
 
 def _add_to_layer(info: CheckpointInfo, layer: Layer, inner: str, name: str, parameters: NameTable) -> None:
-    """Put one tensor where it belongs.
+    """Add one tensor to its layer.
 
     Args:
-        info: of the checkpoint.
-        layer: that has it.
         inner: its name below the layer.
         name: its name in the file.
-        parameters: of mixers, without `.weight` and `.bias`.
+        parameters: names of mixers' parameters without `.weight` and `.bias`.
     """
     inner = _rename(info, inner)
     path, _, kind = inner.rpartition(".")
@@ -214,12 +211,12 @@ def _rename(info: CheckpointInfo, name: str) -> str:
 
 
 def _in_columns(info: CheckpointInfo, name: str) -> bool:
-    """Whether square matrices are kept as (inputs, outputs)."""
+    """Return whether square matrices are stored as (inputs, outputs)."""
     return bool(info.settle(name, ("rows", "columns"), "matrices are square, and no file says so") == "columns")
 
 
 def _transposed(info: CheckpointInfo, layer: Layer) -> bool:
-    """Whether matrices are kept as (inputs, outputs), as one shows that is not square, by its bias or its width."""
+    """Return whether matrices are stored as (inputs, outputs), judged by a non-square matrix and its bias or width."""
     shapes: Shapes = info.shapes
     for names in (layer.network, layer.mixer):
         for param, name in names.items():

@@ -1,1 +1,1 @@
-"""Adapters as folders of `peft`: adapter_config.json and adapter_model.safetensors, under the base family's names."""
+"""Read and write adapters in PEFT format: adapter_config.json and adapter_model.safetensors."""

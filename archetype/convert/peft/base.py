@@ -1,4 +1,4 @@
-"""A base model's tensors under the names of its family's files, which may join several matrices of ours."""
+"""View of a base model's tensors under its family's file names, where one tensor may join several of our matrices."""
 
 from collections.abc import Mapping
 
@@ -15,33 +15,32 @@ PREFIX = "base_model.model."
 
 
 def rules_of(model: Model, family: Family) -> list[Rule]:
-    """The rules of all tensors of a model but its adapter's own."""
+    """Return the rules of all tensors of a model except its adapter's."""
     names = ("lora_A", "lora_B", "magnitude")
     shapes = {name: shape for name, shape in published_shapes(model).items() if not name.endswith(names)}
     return for_model(family.format.rules_for(model.spec), model.spec.num_layers, shapes)
 
 
 def rows_in_file(rule: Rule, sizes: list[int]) -> Tensor:
-    """Which row of our matrices, counted through all of them, each row of the file's is."""
+    """Return, for each row of the file's tensor, its index in our matrices stacked on each other."""
     rows = torch.arange(sum(sizes)).split(sizes)
     return torch.cat([part.reshape(rule.heads, -1) for part in rows], dim=1).flatten()
 
 
 def joined(rule: Rule, state: Mapping[str, Tensor]) -> Tensor:
-    """The tensor of a file; a matrix is (outputs, inputs)."""
+    """Return a tensor of the file; a matrix is (outputs, inputs)."""
     params = [_own(rule, state[name]) for name in rule.params]
     return torch.cat(params)[rows_in_file(rule, [len(param) for param in params])]
 
 
 def _own(rule: Rule, param: Tensor) -> Tensor:
-    """A parameter, or one expert's part of it."""
     return param if rule.expert is None else param[rule.expert]
 
 
 class Base:
-    """A base model whose tensors are changed under their names in a file.
+    """Base model whose tensors are read and replaced under their names in a file.
 
-    A head that shares the embedding's table is given one of its own, which it keeps where the two become different.
+    A tied head gets a table of its own while tensors change; `finished` ties it again if both are still equal.
 
     Args:
         model: without an adapter.
@@ -57,7 +56,7 @@ class Base:
             untied = build_on_meta(model.spec.replace(head=model.spec.head.replace(tied=False)))
             try:
                 rules, self.untied = rules_of(untied, family), untied
-            except CheckpointError:  # a format without a place for the head's own table
+            except CheckpointError:  # the format has no name for an untied head
                 pass
             else:
                 (self.head,) = untied.state_dict().keys() - self.state.keys()
@@ -67,19 +66,19 @@ class Base:
         self.rules = {rule.hf: rule for rule in rules}
 
     def rule(self, name: str) -> Rule | None:
-        """The rule of a tensor of the file, with or without the family's prefix; None where there is none."""
+        """Return the rule of a tensor of the file, with or without the family's prefix; None if there is none."""
         prefix = self.family.format.prefix
         names = (name, prefix + name, name.removeprefix(prefix))
         rule = next((self.rules[spelling] for spelling in names if spelling in self.rules), None)
         return rule if rule is None or rule.shape is None else None
 
     def is_repeated(self, rule: Rule) -> bool:
-        """Whether transformers has a tensor in several modules beside the head, which peft does not keep alike."""
+        """Return whether modules other than the head share a tensor in transformers; PEFT does not keep it in sync."""
         copies = self.family.format.copies.items()
         return any(param in rule.params and name not in self.rules for name, param in copies)
 
     def __getitem__(self, rule: Rule) -> Tensor:
-        """The tensor of a file; a matrix is (outputs, inputs)."""
+        """Return a tensor of the file; a matrix is (outputs, inputs)."""
         return joined(rule, self.state)
 
     def __setitem__(self, rule: Rule, tensor: Tensor) -> None:
@@ -96,12 +95,12 @@ class Base:
                 self.state[name][rule.expert] = part
 
     def tie(self) -> None:
-        """Give a head that shared the embedding's table what became of it."""
+        """Copy a changed embedding table to the head that was tied to it."""
         if self.untied is not None and self.table in self.changed:
             self.state[self.head] = self.state[self.table]
 
     def finished(self) -> Model:
-        """The model with what was changed; where a shared table became two, one of another specification."""
+        """Return the changed model; it is untied if head and embedding now differ."""
         model, state = self.model, self.state
         if self.untied is not None:
             if torch.equal(state[self.head], state[self.table]):

@@ -1,4 +1,4 @@
-"""adapter_config.json: every key is read, known to change no number of a finished adapter, or refused."""
+"""Read adapter_config.json: every key is used, known not to affect a finished adapter, or refused."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from archetype.io.files import read_json
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 NUMBER = (int, float)
-# keys that are read, and the types of their values; null is the key left out
+# keys that are read, and their types; null counts as missing
 READ: dict[str, tuple[type, ...]] = {
     "peft_type": (str,), "base_model_name_or_path": (str,), "revision": (str,), "r": (int,), "lora_alpha": NUMBER,
     "rank_pattern": (dict,), "alpha_pattern": (dict,), "use_rslora": (bool,), "use_dora": (bool,),
@@ -20,34 +20,34 @@ READ: dict[str, tuple[type, ...]] = {
     "exclude_modules": (list, str), "layers_to_transform": (list, int), "layers_pattern": (list, str),
     "modules_to_save": (list,), "ensure_weight_tying": (bool,),
 }  # fmt: skip
-# types of what lists of them hold
+# types of list elements
 ELEMENTS: dict[str, tuple[type, ...]] = dict.fromkeys(
     ("target_modules", "exclude_modules", "layers_pattern", "modules_to_save"), (str,)
 ) | {"layers_to_transform": (int,)}
 REQUIRED = ("base_model_name_or_path", "r", "lora_alpha")
-# keys about how an adapter was trained, about its file, or whose matter the base's own matrix decides (fan_in_fan_out)
+# keys about training or about the file, and fan_in_fan_out, which the base's own matrix determines
 WITHOUT_EFFECT = {
     "task_type", "auto_mapping", "peft_version", "inference_mode", "lora_dropout", "fan_in_fan_out", "megatron_config",
     "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config", "runtime_config",
     "qalora_group_size", "merge_weights",
 }  # fmt: skip
-EMPTY: tuple[Any, ...] = (None, False, [], {})  # what a key asks for nothing with
-# beginnings of A and B that leave the base as it is, and those that take their product away from it
+EMPTY: tuple[Any, ...] = (None, False, [], {})  # values with which a key asks for nothing
+# initializations that leave the base unchanged, and those that subtract B A from it
 PLAIN_BEGINNINGS, RESIDUAL_BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal", "mica"), ("pissa", "olora")
 BIASES = ("none", "all", "lora_only")
 MAX_NUMBER = 2**53  # of ranks and alphas
-MAX_SECONDS, MAX_BYTES = 2.0, 2**24  # that it may take to find the modules that are named, and the answer may have
+MAX_SECONDS, MAX_BYTES = 2.0, 2**24  # limits of the look-up and of its answer
 MERGE, REWRITE = "merge it in peft", "write it again with save_pretrained"
 _look_up = Confined("archetype.convert.peft.names", 2**29)
 
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """What an adapter_config.json says.
+    """Contents of an adapter_config.json.
 
     Attributes:
-        file: the file.
-        values: by key; keys of null are left out.
+        file: its path.
+        values: by key, without nulls.
     """
 
     file: Path
@@ -55,56 +55,56 @@ class PeftConfig:
 
     @property
     def weights(self) -> Path:
-        """The file of the adapter's tensors."""
+        """File of the adapter's tensors."""
         return self.file.with_name(WEIGHTS)
 
     @property
     def base(self) -> str:
-        """The base model's name or path."""
+        """Name or path of the base model."""
         return str(self.values["base_model_name_or_path"])
 
     @property
     def residual(self) -> str | None:
-        """How the product was found that the base lost as training began; None where it lost none."""
+        """Initialization whose product was subtracted from the base before training; None without one."""
         name = self.values.get("init_lora_weights", True)
         return name if name in RESIDUAL_BEGINNINGS else None
 
     def saves(self, module: str) -> bool:
-        """Whether a module was copied and trained whole."""
+        """Return whether a module was copied and fully trained."""
         return any(module.endswith(name) for name in self.values.get("modules_to_save", ()))
 
     def scale(self, module: "Named") -> float:
-        """The factor of a module's B A."""
+        """Return the factor of a module's B A."""
         return module.alpha / (math.sqrt(module.rank) if self.values.get("use_rslora") else module.rank)
 
     def look_up(self, modules: Iterable[str]) -> "tuple[dict[str, Named], bool]":
-        """What the configuration says of modules.
+        """Match modules against the configuration.
 
         Args:
-            modules: names of those that have adapters in the file of tensors.
+            modules: names of those that have adapters in the tensor file.
 
         Returns:
-            By module; and whether a head that shares the embedding's table shares what became of it, too: where peft
-            knows its name.
+            Settings by module; and whether a head tied to the embedding shares its adapter, which PEFT does only if it
+                knows the head's name.
 
         Raises:
-            CheckpointError: names the key with a wrong regular expression; or the expressions take too long.
+            CheckpointError: names a key with an invalid regular expression, or the expressions take too long.
         """
         names = list(modules)
         try:
-            said = _look_up(self.values, names, seconds=MAX_SECONDS, max_bytes=MAX_BYTES)
+            found = _look_up(self.values, names, seconds=MAX_SECONDS, max_bytes=MAX_BYTES)
         except ConfinedError as error:
             cause = f"finding the modules that it names {error}"
             raise CheckpointError(str(self.file), cause, "simplify its regular expressions") from None
-        if "wrong" in said:
-            key, expression = said["wrong"]
+        if "wrong" in found:
+            key, expression = found["wrong"]
             _refuse(self, key, f"{expression!r} is no regular expression", REWRITE)
-        ties = said["ties"] and bool(self.values.get("ensure_weight_tying"))
-        return {name: Named(*values) for name, values in zip(names, said["modules"], strict=True)}, ties
+        ties = found["ties"] and bool(self.values.get("ensure_weight_tying"))
+        return {name: Named(*values) for name, values in zip(names, found["modules"], strict=True)}, ties
 
 
 class Named(NamedTuple):
-    """What a configuration says of one module: the sizes of its adapter, and whether peft gives it one."""
+    """Settings of one module: rank and alpha of its adapter, and whether PEFT adapts it."""
 
     rank: int
     alpha: float
@@ -112,10 +112,10 @@ class Named(NamedTuple):
 
 
 def read_config(folder: Path) -> PeftConfig:
-    """The adapter_config.json of a folder.
+    """Read the adapter_config.json of a folder.
 
     Raises:
-        CheckpointError: names the key that is damaged, unknown, or asks for what is not computed here.
+        CheckpointError: names a key that is damaged, unknown, or asks for an unsupported computation.
     """
     values = {key: value for key, value in read_json(folder / CONFIG).items() if value is not None}
     config = PeftConfig(folder / CONFIG, values)
@@ -135,7 +135,6 @@ def read_config(folder: Path) -> PeftConfig:
 
 
 def _check_values(config: PeftConfig) -> None:
-    """Refuse what types do not say."""
     values, beginning = config.values, config.values.get("init_lora_weights", True)
     if values.get("bias", "none") not in BIASES:
         _refuse(config, "bias", f"{values['bias']!r:.60} is not computed here", MERGE)
@@ -163,7 +162,7 @@ def _check_values(config: PeftConfig) -> None:
 
 
 def _is_of(value: Any, types: tuple[type, ...]) -> bool:
-    """Whether a value is of one of some types; a boolean is no number."""
+    """Return whether a value has one of the types; a bool does not count as a number."""
     return isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 

@@ -1,4 +1,4 @@
-"""A folder of peft read: its adapter merged into the base model's matrices."""
+"""Merge the adapter of a PEFT folder into the base model's matrices."""
 
 import re
 from pathlib import Path
@@ -18,26 +18,25 @@ from archetype.models.build import Model
 OWN = re.compile(r"(?P<module>.+)\.(?P<own>lora_.+)")
 A, B, BIAS, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_B.bias", "lora_magnitude_vector"
 TABLE_A, TABLE_B = "lora_embedding_A", "lora_embedding_B"
-OF_TRAINING = "lora_velora_"  # what VeLoRA's gradients are compressed with; outputs have nothing of it
+OF_TRAINING = "lora_velora_"  # VeLoRA's gradient compression, which does not affect outputs
 REPEATED = "belongs to one of several modules with this tensor, which peft does not keep alike"
-ASKED = {"use_dora": MAGNITUDE, "lora_bias": BIAS}  # further tensors, by the key that asks for them
-KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # the tensors of a linear map's adapter, and of an embedding's
+ASKED = {"use_dora": MAGNITUDE, "lora_bias": BIAS}  # further tensors and the keys that ask for them
+KNOWN = ({A, B}, {TABLE_A, TABLE_B})  # of a linear layer's adapter, and of an embedding's
 
 
 @torch.no_grad()
 def merge_peft(model: Model, family: Family, folder: Path) -> Model:
-    """Put into a base model's matrices what the adapter of a folder adds to them.
+    """Merge the adapter of a folder into a base model.
 
     Args:
-        model: the base; it is changed.
+        model: the base; it is changed in place.
         family: whose names the adapter's tensors have.
-        folder: of the adapter.
 
     Returns:
-        The model; another one where a head no longer shares the embedding's table.
+        The model; another one if the head is no longer tied to the embedding.
 
     Raises:
-        CheckpointError: names the key or the tensor that is wrong, or that is not computed here.
+        CheckpointError: names a key or tensor that is wrong or unsupported.
     """
     config, base = read_config(folder), Base(model, family)
     tensors = Tensors.single(config.weights)
@@ -55,7 +54,7 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
             _replace(base, tensors, config, name)
         else:
             copies.add(name)
-    base.tie()  # what the base itself became is shared; what an adapter makes of it is not
+    base.tie()  # fully trained tables stay tied; adapted ones do not
     base.changed.clear()
     for name in sorted(copies):
         _replace(base, tensors, config, name)
@@ -72,12 +71,12 @@ def merge_peft(model: Model, family: Family, folder: Path) -> Model:
 
 
 def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> None:
-    """A tensor of the base that learned whole."""
+    """Replace a tensor of the base that was fully trained."""
     place = name.removeprefix(PREFIX).replace(".base_layer.", ".")
     rule = base.rule(place)
     if rule is None:
         if any(re.fullmatch(pattern, place) for pattern in base.family.format.ignored):
-            return  # as in the base's own file
+            return  # also ignored in the base's own file
         _refuse(config, name, "the base model has no tensor of this name", "take the adapter's own base")
     if base.is_repeated(rule):
         _refuse(config, name, REPEATED, MERGE)
@@ -88,15 +87,12 @@ def _replace(base: Base, tensors: Tensors, config: PeftConfig, name: str) -> Non
 
 
 class _Adapter:
-    """The adapter of one module, and the matrix of the base that it changes.
+    """Adapter of one module, and the base matrix it changes.
 
     Args:
-        base: whose matrix.
-        tensors: of the adapter's file.
-        config: of the adapter.
         module: its name in the base's file.
-        named: what the configuration says of it.
-        own: the adapter's tensors, by the ends of their names.
+        named: its settings in the configuration.
+        own: suffixes of the adapter's tensor names.
     """
 
     def __init__(
@@ -120,7 +116,6 @@ class _Adapter:
         self.rule: Rule = rule
 
     def merge(self) -> None:
-        """Change the base's matrix, and its bias where the adapter has one."""
         old = self.base[self.rule]
         matrix = old.float()
         a, b = (self._tensor(name) for name in ((TABLE_A, TABLE_B) if self.of_table else (A, B)))
@@ -141,16 +136,16 @@ class _Adapter:
             self._add_bias(scale)
 
     def _without_beginning(self, matrix: Tensor, scale: float) -> Tensor:
-        """The matrix without the product that A and B began with, which peft takes from the base as it loads."""
+        """Subtract the initial B A, which PEFT subtracts from the base when it loads the adapter."""
         rank = self.named.rank
         if self.config.residual is not None and not matrix.isfinite().all():
             cause = "began with a decomposition of the base's matrix, which holds NaN or Inf"
             self.refuse(min(self.own), cause, "take the adapter's own base")
         match self.config.residual:
-            case "pissa":  # the largest singular values (Meng 2024)
+            case "pissa":  # from the largest singular values (Meng 2024)
                 u, s, v = torch.linalg.svd(matrix, full_matrices=False)
                 product: Tensor = (u[:, :rank] * s[:rank]) @ v[:rank]
-            case "olora":  # the first columns of Q, of the matrix as the file has it (Büyükakyüz 2024)
+            case "olora":  # from the first columns of Q, decomposing the matrix as stored (Büyükakyüz 2024)
                 q, r = torch.linalg.qr(matrix.T if self.rule.transposed else matrix)
                 product = scale * q[:, :rank] @ r[:rank]
                 product = product.T if self.rule.transposed else product
@@ -159,7 +154,6 @@ class _Adapter:
         return matrix - product
 
     def _add_bias(self, scale: float) -> None:
-        """Add the bias of B to the base's own."""
         rule = self.base.rule(f"{self.module}.bias")
         if rule is None:
             self.refuse(BIAS, "the base model has no bias here", "keep it in peft")
@@ -167,7 +161,6 @@ class _Adapter:
         self.base[rule] = bias + scale * self._vector(BIAS, len(bias))
 
     def refuse(self, own: str, cause: str, remedy: str) -> NoReturn:
-        """Refuse the folder for one of the adapter's tensors."""
         _refuse(self.config, self._name(own), cause, remedy)
 
     def _name(self, own: str) -> str:

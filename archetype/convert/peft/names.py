@@ -1,6 +1,6 @@
-"""Which modules the configuration of an adapter names, decided as peft does, for a process that can be killed.
+"""Find the modules that an adapter's configuration names, as PEFT does, in a process that can be killed.
 
-Names may be given by regular expressions, and Python's `re` may need any time for a stranger's.
+Names may be regular expressions of a stranger, which can take Python's `re` arbitrarily long.
 """
 
 import re
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-TIED = ("embed_tokens", "lm_head")  # names of the modules that peft keeps alike where it is asked to
-LONGEST = 60  # characters of an expression that are repeated
-# what peft makes of an expression, by its key
+TIED = ("embed_tokens", "lm_head")  # modules that PEFT keeps tied on request
+LONGEST = 60  # characters of an expression quoted in errors
+# the pattern that PEFT builds from an expression, by key
 WHOLE = {
     "rank_pattern": r"(.*\.)?({})$", "alpha_pattern": r"(.*\.)?({})$", "target_modules": "{}", "exclude_modules": "{}",
     "modules_to_save": r"(^|.*\.){}($|\..*)", "layers_pattern": r"(?:^|.*?\.){}\.(?P<idx>\d+)\.",
@@ -19,15 +19,15 @@ ANY_LAYER = re.compile(r".*?\.[^.]*\.(?P<idx>\d+)\.")
 
 
 def answer(values: Mapping[str, Any], modules: list[str]) -> dict[str, Any]:
-    """Look up modules in an adapter_config.json.
+    """Match modules against an adapter_config.json.
 
     Args:
-        values: by key, of the types that the keys have.
+        values: by key, already checked for their types.
         modules: names of modules that have adapters in the file.
 
     Returns:
-        "wrong": the key and the text of what is no regular expression; or "modules": rank, alpha and whether it is
-        adapted, of each module, and "ties": whether a module is named that peft may keep like another.
+        "wrong": the key and text of an invalid regular expression; or "modules": rank, alpha and whether it is adapted
+            for each module, and "ties": whether a module is named that PEFT may keep tied.
     """
     for key, expression in _expressions(values):
         try:
@@ -49,7 +49,6 @@ def answer(values: Mapping[str, Any], modules: list[str]) -> dict[str, Any]:
 
 
 def _expressions(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """All regular expressions, each with its key."""
     for key in ("rank_pattern", "alpha_pattern"):
         yield from ((key, pattern) for pattern in values.get(key, ()))
     for key in ("modules_to_save", "layers_pattern"):
@@ -60,13 +59,12 @@ def _expressions(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _of_pattern(values: Mapping[str, Any], key: str, default: str, module: str) -> Any:
-    """The value of the first pattern that ends a module's name."""
+    """Return the value of the first pattern that matches the end of a module's name, else the default."""
     patterns = values.get(key, {}).items()
     return next((value for pattern, value in patterns if _compiled(key, pattern).match(module)), values[default])
 
 
 def _is_adapted(values: Mapping[str, Any], module: str) -> bool:
-    """Whether peft gives a module of this name an adapter."""
     saved = values.get("modules_to_save", ())
     if _is_named(values, "exclude_modules", module) or any(
         _compiled("modules_to_save", name).match(module) for name in saved
@@ -74,19 +72,19 @@ def _is_adapted(values: Mapping[str, Any], module: str) -> bool:
         return False
     names = values.get("target_modules")
     if names is None or (isinstance(names, str) and names.lower() == "all-linear"):
-        return True  # known to peft's table of models, or by the class of the module
+        return True  # chosen by PEFT's table of models, or by the module's class
     if not _is_named(values, "target_modules", module):
         return False
     layers = values.get("layers_to_transform")
     if isinstance(names, str) or module in names or layers is None or layers == []:
         return True
-    patterns = [_compiled("layers_pattern", one) for one in _listed(values.get("layers_pattern") or [])]
-    match = next(filter(None, (one.match(module) for one in patterns or [ANY_LAYER])), None)
+    patterns = [_compiled("layers_pattern", expression) for expression in _listed(values.get("layers_pattern") or [])]
+    match = next(filter(None, (pattern.match(module) for pattern in patterns or [ANY_LAYER])), None)
     return match is not None and int(match["idx"]) in _listed(layers)
 
 
 def _is_named(values: Mapping[str, Any], key: str, module: str) -> bool:
-    """Whether a module's name matches the expression of a key, or ends with one of its names."""
+    """Return whether a module's name matches a key's expression, or ends with one of its names."""
     names = values.get(key) or ()
     if isinstance(names, str):
         return _compiled(key, names).fullmatch(module) is not None

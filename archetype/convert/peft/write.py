@@ -1,7 +1,7 @@
-"""A folder of peft written: a model's adapter under the base family's names.
+"""Write a model's adapter as a PEFT folder, under the base family's names.
 
-Where a file keeps several of our matrices as one (GPT-2's c_attn), one adapter of it stands for ours: the rows of A are
-those of all of them, and B has each one's columns beside its own rows.
+Where a file joins several of our matrices (GPT-2's c_attn), one adapter of the joint matrix replaces ours: A stacks
+their rows, and B is block-diagonal.
 """
 
 import re
@@ -30,18 +30,16 @@ TASKS = {"ForCausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM", "ForSequenceCla
 def write_peft(
     model: Model, adapter: Adapter, family: Family, folder: Path, base: str, trained: Iterable[str] = ()
 ) -> None:
-    """Write the adapter of a model into an existing folder.
+    """Write a model's adapter into an existing folder.
 
     Args:
-        model: with the adapter around its linear maps.
-        adapter: its specification.
         family: whose names the tensors get.
         folder: exists.
-        base: the model that the adapter belongs to, for adapter_config.json.
-        trained: names of further parameters that learned, whose modules are written whole.
+        base: name or path of the base model, for adapter_config.json.
+        trained: names of further trained parameters, whose modules are written in full.
 
     Raises:
-        CheckpointError: the format cannot express it.
+        CheckpointError: PEFT's format cannot express the adapter.
     """
     rules = rules_of(model, family)
     modules, state = dict(adapted(model)), model.state_dict()
@@ -86,7 +84,7 @@ def write_peft(
 
 
 def _low_rank(module: LoRALinear | None, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A, B and the rows' lengths of one matrix; without an adapter, of rank 0."""
+    """Return A, B and the row norms of one matrix; rank 0 without an adapter."""
     if module is None:
         empty = weight.new_empty(0, weight.shape[1]), weight.new_empty(len(weight), 0)
         return *empty, weight.norm(dim=1)
@@ -94,7 +92,7 @@ def _low_rank(module: LoRALinear | None, weight: Tensor) -> tuple[Tensor, Tensor
 
 
 def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[str]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of every module of the file one of whose parameters learned."""
+    """Return the tensors of every module of the file that has a trained parameter."""
     modules: dict[str, dict[str, Tensor]] = {}
     for rule in rules:
         if trained & set(rule.params):
@@ -102,14 +100,14 @@ def _whole_modules(rules: list[Rule], state: Mapping[str, Tensor], trained: set[
     for rule in rules:
         if (module := rule.hf.rpartition(".")[0]) in modules:
             if rule.shape is not None or rule.expert is not None:
-                raise CheckpointError(rule.params[0], "cannot stand beside a peft adapter", "export it merged")
+                raise CheckpointError(rule.params[0], "cannot be saved next to a PEFT adapter", "export it merged")
             tensor = joined(rule, state)
             modules[module][rule.hf] = tensor.T if rule.transposed else tensor
     return modules
 
 
 def _shortest(places: Iterable[str], modules: set[str]) -> list[str]:
-    """Modules by their last names, where every module of such a name is meant; else by their whole names."""
+    """Return module names by their last part if all modules with that ending are meant, else in full."""
     places = set(places)
     ends = {place.rpartition(".")[2] for place in places}
     same = {module for module in modules if module.rpartition(".")[2] in ends}

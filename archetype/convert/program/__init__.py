@@ -1,1 +1,1 @@
-"""Models as programs that run without Archetype: of torch.export, and of ONNX."""
+"""Export models as programs of torch.export or ONNX that run without Archetype."""

@@ -1,4 +1,4 @@
-"""The folder of a program: the program itself, what it reads and gives, and how to run it."""
+"""Write a program's folder: the program, its signature and a README."""
 
 import warnings
 from collections.abc import Callable
@@ -21,7 +21,7 @@ ProgramFormat = Literal["torch-export", "onnx"]
 FILES: dict[ProgramFormat, str] = {"torch-export": "model.pt2", "onnx": onnx.FILE}
 SIGNATURE = "signature.json"
 README = "README.md"
-# rows, length and the source's length of passes that are compared; none of them is that of the trace
+# (batch size, length, source length) of the passes compared; all differ from those of the trace
 SIZES = ((1, 1, 2), (2, 33, 5), (5, 2, 40))
 USES: dict[ProgramFormat, str] = {
     "torch-export": """import torch
@@ -37,21 +37,20 @@ session = onnxruntime.InferenceSession("model.onnx")
 
 
 def is_program(format: str) -> TypeGuard[ProgramFormat]:
-    """Whether a format of an export is that of a program."""
+    """Return whether an export format is a program."""
     return format in FILES
 
 
 def write_program(model: Model, format: ProgramFormat, folder: Path) -> None:
-    """Trace a model, write its program and what describes it, read the program back and compare.
+    """Trace a model, write its program with signature and README, and compare the program read back.
 
     Args:
-        model: in evaluation mode afterwards.
-        format: of the file.
-        folder: that has been made.
+        model: set to evaluation mode.
+        folder: exists.
 
     Raises:
-        CheckpointError: the model cannot be traced, the type of its weights cannot be computed there, or the program
-            that was read back gives other numbers.
+        CheckpointError: the model cannot be traced, the format does not support its dtype, or the program read back
+            gives other numbers.
     """
     if format == "onnx":
         onnx.check(model.dtype)
@@ -65,7 +64,7 @@ def write_program(model: Model, format: ProgramFormat, folder: Path) -> None:
 
 
 def signature(model: Model, format: ProgramFormat, inputs: Inputs) -> dict[str, Any]:
-    """The names, shapes and types of what a program reads and gives, and how long texts may be."""
+    """Return names, shapes and types of a program's inputs and outputs, and the longest input."""
     limits = {} if model.spec.reads_images else {"context_length": model.spec.context_length}
     result = run(model, inputs)
     letters = {inputs[name].shape[1]: letter for name, letter in _LENGTHS.items() if name in inputs}
@@ -89,7 +88,7 @@ def _type(tensor: Tensor) -> str:
 
 
 def readme(model: Model, format: ProgramFormat, inputs: Inputs) -> str:
-    """What the program is, and the lines that run it."""
+    """Return a README that explains the program and shows how to run it."""
     names = {"torch": ", ".join(f"{name}={name}" for name in inputs)}
     names["numpy"] = ", ".join(f'"{name}": {name}' for name in inputs)
     padded = " `num_tokens` are the tokens of each row before its padding; what is given for padding means nothing."
@@ -107,10 +106,10 @@ and types of what it reads and gives.{padded if "num_tokens" in inputs else ""} 
 
 
 def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
-    """Read a program back, and compare what it gives with the model, for several numbers of rows and lengths.
+    """Compare a program read back with the model, for several batch sizes and lengths.
 
     Raises:
-        CheckpointError: it gives something else.
+        CheckpointError: outputs differ.
     """
     if (program := _reader(format, folder)) is None:
         warnings.warn(f"{onnx.FILE}: onnxruntime is not installed, so that it was not run and compared", stacklevel=2)
@@ -120,7 +119,7 @@ def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
         inputs = example_inputs(model, rows, length, source_length, seed)
         expected, result = run(model, inputs).double(), program(inputs).double()
         if result.shape == expected.shape and "num_tokens" in inputs and expected.dim() == 3:
-            # padding that sees no token, as through a window, has no attention, of which each library makes its own
+            # padding that attends to no token, as in a window, gives numbers that differ between libraries
             is_token = torch.arange(expected.shape[1]) < inputs["num_tokens"][:, None]
             expected, result = expected[is_token], result[is_token]
         difference = (result - expected).abs().max() if result.shape == expected.shape else torch.tensor(torch.inf)
@@ -129,7 +128,8 @@ def compare(model: Model, format: ProgramFormat, folder: Path) -> None:
             raise CheckpointError(FILES[format], cause, "keep --format archetype-hf, and report this model")
 
 
-ROUNDING = 10  # times what one library may differ from another in: masks and steps sum in another order than tiles
+# factor on the tolerance between libraries: sums with masks and steps run in another order than tiled kernels
+ROUNDING = 10
 
 
 def _reader(format: ProgramFormat, folder: Path) -> Callable[[Inputs], Tensor] | None:

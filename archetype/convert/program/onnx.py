@@ -1,4 +1,4 @@
-"""Programs of ONNX, written by torch's exporter and run by onnxruntime."""
+"""Write ONNX programs with torch's exporter and run them with onnxruntime."""
 
 import logging
 import warnings
@@ -14,14 +14,14 @@ from archetype.distribution import install_command
 from archetype.errors import CheckpointError, enumeration
 
 FILE = "model.onnx"
-LARGE = 2**30  # bytes of weights, above which they are in a file of their own: one of ONNX ends at 2 GiB
+LARGE = 2**30  # bytes; larger weights get a file of their own, since an ONNX file is limited to 2 GiB
 
 
 def check(dtype: torch.dtype) -> None:
-    """Refuse what cannot be written before anything is traced.
+    """Refuse early what cannot be exported.
 
     Raises:
-        CheckpointError: a library is missing, or onnxruntime has no such numbers.
+        CheckpointError: a library is missing, or onnxruntime does not support the dtype.
     """
     if missing := [name for name in ("onnx", "onnxscript") if find_spec(name) is None]:
         raise CheckpointError("--format onnx", f"needs {enumeration(missing)}", install_command("onnx"))
@@ -30,22 +30,21 @@ def check(dtype: torch.dtype) -> None:
 
 
 def write(program: ExportedProgram, folder: Path, output: str) -> None:
-    """Translate a program and write it, with its weights beside it where they are large.
+    """Translate a program and write it; large weights go into a second file.
 
     Args:
-        program: of torch.export.
-        folder: where the files go.
-        output: the name of what it gives.
+        folder: exists.
+        output: name of the program's output.
 
     Raises:
-        CheckpointError: names the first operation that has no translation.
+        CheckpointError: names the first operation that torch cannot translate.
     """
     weights = sum(tensor.nbytes for tensor in program.state_dict.values())
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)
     try:
-        with torch.no_grad(), warnings.catch_warnings():  # of torch's exporter about itself
+        with torch.no_grad(), warnings.catch_warnings():  # the exporter warns about its own internals
             warnings.simplefilter("ignore")
             translated = torch.onnx.export(program, dynamo=True, output_names=[output], verbose=False)
             assert translated is not None
@@ -58,13 +57,13 @@ def write(program: ExportedProgram, folder: Path, output: str) -> None:
 
 
 def reader(folder: Path) -> Callable[[dict[str, Tensor]], Tensor] | None:
-    """What runs the program; None where onnxruntime is not installed."""
+    """Return a function that runs the program; None if onnxruntime is not installed."""
     if find_spec("onnxruntime") is None:
         return None
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors alone
+    options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(folder / FILE, options, providers=["CPUExecutionProvider"])
 
     def read(inputs: dict[str, Tensor]) -> Tensor:

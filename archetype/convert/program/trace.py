@@ -1,4 +1,4 @@
-"""A model traced by torch.export, once, for every number of rows and every length."""
+"""Trace a model with torch.export, once for all batch sizes and lengths."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,17 +14,18 @@ from archetype.models.output import Output
 from archetype.models.spec import ModelSpec
 
 Inputs = dict[str, Tensor]
-ROWS, LENGTH, SOURCE_LENGTH = 3, 7, 11  # of the trace; sizes that differ stay apart, and those of 1 would be constants
+# of the trace: distinct, so that torch keeps them apart, and not 1, which torch would make a constant
+ROWS, LENGTH, SOURCE_LENGTH = 3, 7, 11
 
 
 def trace(model: Model) -> ExportedProgram:
-    """The program of a whole pass: from tokens, or images, to logits, or vectors where no head gives any.
+    """Return the program of a full pass: from tokens or images to logits, or to vectors without a head.
 
     Args:
-        model: whose training mode is left.
+        model: set to evaluation mode.
 
     Raises:
-        CheckpointError: torch.export cannot follow a part, as one from outside whose lines ask tensors for numbers.
+        CheckpointError: torch.export cannot trace a part, such as a plug-in that branches on a tensor's values.
     """
     model.eval()
     inputs, error = example_inputs(model, ROWS, LENGTH, SOURCE_LENGTH), None
@@ -41,14 +42,12 @@ def trace(model: Model) -> ExportedProgram:
 
 
 def example_inputs(model: Model, rows: int, length: int, source_length: int, seed: int = 0) -> Inputs:
-    """Random inputs of the program by name.
+    """Return random inputs of the program by name.
 
     Args:
-        model: whose program reads them.
-        rows: of the batch.
-        length: of the tokens, cut to the context length.
-        source_length: likewise of an encoder-decoder's source.
-        seed: of the numbers.
+        rows: batch size.
+        length: of the tokens; at most the context length is used.
+        source_length: the same for an encoder-decoder's source.
     """
     spec, generator = model.spec, torch.Generator().manual_seed(seed)
     if spec.image_shape is not None:
@@ -74,28 +73,29 @@ def example_inputs(model: Model, rows: int, length: int, source_length: int, see
 
 
 def output_name(spec: ModelSpec) -> str:
-    """What the program gives."""
+    """Return the name of the program's output."""
     return "vectors" if spec.head.embeds else "hidden" if spec.head.is_absent else "logits"
 
 
 def run(model: Model, inputs: Inputs) -> Tensor:
-    """What the model itself gives for the program's inputs."""
+    """Return the model's own output for the program's inputs."""
     with torch.no_grad():
         return cast(Tensor, _pass_of(model.eval())(**inputs))
 
 
 def _padding_matters(model: Model) -> bool:
-    """Whether what stands behind a text changes its logits, so that the program asks how long each row is.
+    """Return whether padding changes the logits, so that the program needs each sequence's length.
 
-    A pattern that follows a text's length is made for each: its rows are of one length.
+    A pattern that depends on the sequence length is built per length, and then all sequences of a batch have the same.
     """
-    follows_length = any(getattr(getattr(one, "rule", None), "depends_on_length", False) for one in model.modules())
+    rules = (getattr(module, "rule", None) for module in model.modules())
+    follows_length = any(getattr(rule, "depends_on_length", False) for rule in rules)
     sees_ahead = not (model.spec.is_causal or model.spec.reads_source)
     return (sees_ahead or model.spec.head.has_classes or model.spec.head.embeds) and not follows_length
 
 
 class _OfTokens(nn.Module):
-    """A pass of a model that reads one text."""
+    """Pass of a model that reads one sequence per row."""
 
     def __init__(self, network: Model) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class _OfTokens(nn.Module):
 
 
 class _OfPairs(_OfTokens):
-    """A pass of an encoder-decoder; a source stands in each row beside its target."""
+    """Pass of an encoder-decoder; each row has a source and a target."""
 
     def forward(  # type: ignore[override]
         self, target: Tensor, source: Tensor, source_num_tokens: Tensor, num_tokens: Tensor | None = None
@@ -117,7 +117,6 @@ class _OfPairs(_OfTokens):
 
 
 class _OfImages(_OfTokens):
-    """A pass of a model of images."""
 
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
         return _result(self.network(images))
@@ -131,11 +130,11 @@ def _pass_of(model: Model) -> nn.Module:
 
 def _result(output: Output) -> Tensor:
     results = (output.text_vectors, output.logits, output.hidden)
-    return next(one for one in results if one is not None)
+    return next(result for result in results if result is not None)
 
 
 def _dynamic_shapes(spec: ModelSpec, inputs: Inputs) -> dict[str, dict[int, Dim]]:
-    """Which dimensions may be of any size; lengths end at the context length, which positions were learned for."""
+    """Return the dimensions that may vary; lengths are limited by the context length."""
     batch = Dim("batch")
     if spec.reads_images:
         return {name: {0: batch} for name in inputs}
@@ -149,10 +148,10 @@ def _dynamic_shapes(spec: ModelSpec, inputs: Inputs) -> dict[str, dict[int, Dim]
 
 @contextmanager
 def _sizes_of_one(is_oblivious: bool) -> Iterator[None]:
-    """How torch takes a question whose answer differs for a size of 1: as for others, or oblivious to the example.
+    """Let torch treat a size of 1 as any other size, either by the example's sizes or obliviously to them.
 
-    Most models can be traced in the first way. Sizes that follow from the length, such as a number of patches, may be
-    1 whatever the length of the example: then only the second serves, which refuses more of what torch itself asks.
+    Most models trace with False. A size that follows from the length, such as a number of patches, may be 1 whatever
+    the example's length is: then only True works, which in turn refuses more of torch's own checks.
     """
     with torch.fx.experimental._config.patch(backed_size_oblivious=is_oblivious):  # type: ignore[attr-defined]
         yield

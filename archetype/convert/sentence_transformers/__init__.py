@@ -1,1 +1,1 @@
-"""Folders of sentence-transformers: modules.json and what it names, read and written."""
+"""Read and write folders of sentence-transformers: modules.json and the files it names."""

@@ -1,4 +1,4 @@
-"""The files of a folder of sentence-transformers, and what they say of texts before a model reads them."""
+"""Read and write the files of a sentence-transformers folder, and their settings for texts."""
 
 import json
 from collections.abc import Mapping
@@ -15,20 +15,20 @@ MODULES = "modules.json"
 SETTINGS = "sentence_bert_config.json"
 PROMPTS = "config_sentence_transformers.json"
 CONFIG, WEIGHTS, PICKLE = "config.json", "model.safetensors", "pytorch_model.bin"
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names that the library tries for texts that are searched
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names that the library tries for documents
 Files = Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """What is done to a text before the tokenizer reads it.
+    """Preparation of a text before tokenization.
 
     Attributes:
-        max_length: tokens that a text is cut to (absent: the model's context).
+        max_length: in tokens; longer texts are cut (default: the model's context).
         lowercase: whether texts are lowercased.
-        prompts: texts that may stand before a text, by name.
-        default_prompt: the name of the prompt of texts for which none is named (absent: none).
-        pools_prompt: whether the tokens of a prompt take part in pooling.
+        prompts: prefixes of texts, by name.
+        default_prompt: name of the prompt used if none is named (default: none).
+        pools_prompt: whether pooling includes the prompt's tokens.
     """
 
     max_length: int | None = None
@@ -38,10 +38,11 @@ class SentenceSettings:
     pools_prompt: bool = True
 
     def prepared(self, text: str, prompt: str | None = None) -> str:
-        """The text that is read, behind the prompt of a name (absent: the default one).
+        """Return a text with a prompt before it (default: the default prompt).
 
         Raises:
-            SpecError: there is no such prompt, or it must not be pooled.
+            SpecError: there is no such prompt.
+            CheckpointError: the prompt must be left out of pooling, which is not supported.
         """
         name = self.default_prompt if prompt is None else prompt
         if prompt is not None and prompt not in self.prompts:
@@ -55,17 +56,17 @@ class SentenceSettings:
 
     @property
     def query_prompt(self) -> str | None:
-        """The name of the prompt of questions, as the library chooses it."""
+        """Name of the prompt for queries, as the library chooses it."""
         return "query" if "query" in self.prompts else None
 
     @property
     def document_prompt(self) -> str | None:
-        """The name of the prompt of texts that are searched, as the library chooses it."""
+        """Name of the prompt for documents, as the library chooses it."""
         return next((name for name in DOCUMENT_PROMPTS if name in self.prompts), None)
 
 
 def read_files(folder: Path, allow_pickle: bool = False) -> dict[str, bytes]:
-    """The files of a folder's modules, and of prompts and lengths, by their paths there.
+    """Return the files of a folder's modules, prompts and lengths, by their relative paths.
 
     Raises:
         CheckpointError: a module lies outside the folder.
@@ -79,13 +80,13 @@ def read_files(folder: Path, allow_pickle: bool = False) -> dict[str, bytes]:
             names += [f"{path}/{name}" for name in (CONFIG, WEIGHTS, *([PICKLE] if allow_pickle else []))]
     files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
     settings, length = read_json(files, SETTINGS, str(folder)), _longest(folder)
-    if settings.get("max_seq_length") is None and length is not None:  # said by the tokenizer, from version 6 on
+    if settings.get("max_seq_length") is None and length is not None:  # from version 6 on only the tokenizer has it
         files[SETTINGS] = json.dumps(settings | {"max_seq_length": length}, indent=2).encode()
     return files
 
 
 def _longest(folder: Path) -> int | None:
-    """The longest text by the tokenizer's files; those without a limit have a number beyond all lengths."""
+    """Return the longest text in tokens by the tokenizer's files; None if they name no limit or an absurd one."""
     if not (file := folder / "tokenizer_config.json").is_file():
         return None
     length = read_mapping(file).get("model_max_length")
@@ -93,37 +94,37 @@ def _longest(folder: Path) -> int | None:
 
 
 def write_files(files: Files, folder: Path) -> None:
-    """Write the files of modules into a folder that exists."""
+    """Write the files of modules into an existing folder."""
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         atomic.write_bytes(folder / name, content)
 
 
 def write_prompts(prompts: Mapping[str, str], folder: Path) -> None:
-    """Write further prompts into a folder, which is made where it is missing."""
+    """Add prompts to a folder, which is created if missing."""
     folder.mkdir(exist_ok=True)
-    said = read_json(read_files(folder), PROMPTS, str(folder))
-    atomic.write_json(folder / PROMPTS, said | {"prompts": (said.get("prompts") or {}) | dict(prompts)})
+    settings = read_json(read_files(folder), PROMPTS, str(folder))
+    atomic.write_json(folder / PROMPTS, settings | {"prompts": (settings.get("prompts") or {}) | dict(prompts)})
 
 
 def read_settings(files: Files) -> SentenceSettings:
-    """What the files say of texts; nothing where there are none.
+    """Return the settings that the files describe, or the defaults.
 
     Raises:
         CheckpointError: names the key that is wrong.
     """
-    settings, said = read_json(files, SETTINGS), read_json(files, PROMPTS)
-    length, prompts = settings.get("max_seq_length"), said.get("prompts") or {}
+    settings, prompt_settings = read_json(files, SETTINGS), read_json(files, PROMPTS)
+    length, prompts = settings.get("max_seq_length"), prompt_settings.get("prompts") or {}
     if length is not None and (type(length) is not int or length < 1):
         cause = f"{length!r} is not a positive whole number"
         raise CheckpointError(f"{SETTINGS}: max_seq_length", cause, "fix the file")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise CheckpointError(f"{PROMPTS}: prompts", "does not hold texts by their names", "fix the file")
-    name = said.get("default_prompt_name")
+    name = prompt_settings.get("default_prompt_name")
     if name is not None and name not in prompts:
         cause = f"{name!r:.40} is none of the prompts"
         raise CheckpointError(f"{PROMPTS}: default_prompt_name", cause, "fix the file")
-    pooling = [read_json(files, f"{one['path']}/{CONFIG}") for one in listed_modules(files) if is_pooling(one)]
+    pooling = [read_json(files, f"{module['path']}/{CONFIG}") for module in listed_modules(files) if is_pooling(module)]
     return SentenceSettings(
         max_length=length,
         lowercase=settings.get("do_lower_case") is True,
@@ -134,15 +135,15 @@ def read_settings(files: Files) -> SentenceSettings:
 
 
 def is_pooling(module: Mapping[str, str]) -> bool:
-    """Whether a listed module pools the vectors of tokens."""
+    """Return whether a listed module pools token vectors."""
     return module["type"].rpartition(".")[2] == "Pooling"
 
 
 def listed_modules(files: Files, place: str = "") -> list[dict[str, str]]:
-    """The listed modules, each with its type and its path below the folder.
+    """Return the listed modules with their type and relative path.
 
     Raises:
-        CheckpointError: the list is damaged, or leads out of the folder.
+        CheckpointError: the list is damaged, or a path leaves the folder.
     """
     if MODULES not in files:
         return []
@@ -159,7 +160,7 @@ def listed_modules(files: Files, place: str = "") -> list[dict[str, str]]:
 
 
 def read_json(files: Files, name: str, place: str = "") -> Any:
-    """The contents of a file; nothing where it is not there.
+    """Return the contents of a file, or an empty dict if it is missing.
 
     Raises:
         CheckpointError: it is not JSON.
@@ -168,4 +169,4 @@ def read_json(files: Files, name: str, place: str = "") -> Any:
         return json.loads(files.get(name, b"{}"))
     except ValueError:
         place = f"{place}/{name}" if place else name
-        raise CheckpointError(place, "is not JSON", "is the file whole?") from None
+        raise CheckpointError(place, "is not JSON", "is the file complete?") from None

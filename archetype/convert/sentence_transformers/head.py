@@ -1,4 +1,4 @@
-"""The modules behind the transformer as the head of a specification, both ways."""
+"""Convert between the modules after the transformer and the head of a specification."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from archetype.parts.activation.spec import GELU, NoActivation, ReLU, Sigmoid, S
 from archetype.parts.sentence_head.spec import DenseLayer, PoolingMode, SentenceEmbeddingHead
 from archetype.roles.activation import Activation
 
-# Modes of pooling: ours, the library's, and its older key; in the order in which the vectors of several are joined.
+# Pooling modes: ours, the library's, and its older key, in the order in which the library concatenates several.
 MODES: tuple[tuple[PoolingMode, str, str], ...] = (
     ("first", "cls", "pooling_mode_cls_token"),
     ("max", "max", "pooling_mode_max_tokens"),
@@ -37,14 +37,14 @@ ACTIVATIONS: dict[str, Activation] = {
     "torch.nn.modules.activation.Sigmoid": Sigmoid(),
     "torch.nn.modules.activation.SiLU": SiLU(),
 }
-TYPE = "sentence_transformers.models."  # of modules, by the name that all versions of the library read
+TYPE = "sentence_transformers.models."  # prefix of module types that all versions of the library read
 
 
 def read_head(files: Files) -> SentenceEmbeddingHead | None:
-    """The head that the files of modules describe; None where there are none, or no module pools.
+    """Return the head that the modules describe; None if no module pools.
 
     Raises:
-        CheckpointError: names the module or the key that is not known here.
+        CheckpointError: names an unknown module or key.
     """
     pooling: tuple[PoolingMode, ...] = ()
     layers: list[DenseLayer] = []
@@ -61,9 +61,9 @@ def read_head(files: Files) -> SentenceEmbeddingHead | None:
             case "Dense" if pooling and not normalize:
                 layers.append(_read_dense(read_json(files, f"{path}/{CONFIG}"), path))
             case "Dropout" if pooling:
-                pass  # of training
+                pass  # only used in training
             case _:
-                cause = f"a module {kind} here is not known"
+                cause = f"a module {kind} is not supported here"
                 raise CheckpointError(f"{MODULES}: {path or kind}", cause, "give --pooling")
     if not pooling:
         return None
@@ -71,15 +71,15 @@ def read_head(files: Files) -> SentenceEmbeddingHead | None:
 
 
 def dense_folders(files: Files) -> list[str]:
-    """The folders of the layers, in turn."""
+    """Return the folders of the dense layers in order."""
     return [module["path"] for module in listed_modules(files) if module["type"].rpartition(".")[2] == "Dense"]
 
 
 def with_head_of(model: ModelSpec, files: Files) -> ModelSpec:
-    """A model with the head that its folder's modules describe, in place of one that names tokens.
+    """Replace a model's language modelling head by the sentence head that its folder's modules describe.
 
-    The library reads no such head either, which many folders name and do not have. Where a module is not known, the
-    model's own head stays, and `read_head` says why when a text is to be embedded.
+    The library ignores the language modelling head as well, which many folders name without storing it. If a module is
+    unknown, the model keeps its head; `read_head` raises the error when a text is embedded.
     """
     try:
         head = read_head(files) if model.embeds_tokens and not model.head.has_classes else None
@@ -89,11 +89,10 @@ def with_head_of(model: ModelSpec, files: Files) -> ModelSpec:
 
 
 def write_head(model: ModelSpec, before: Files) -> dict[str, bytes]:
-    """The files of a model's head, without the weights of layers.
+    """Return the files of a model's sentence head, without weights.
 
     Args:
-        model: whose head embeds texts.
-        before: the files that its folder had, of which prompts and lengths stay.
+        before: files that its folder had; prompts and lengths are kept.
     """
     head, width = model.head, getattr(model, "d_model", 0)
     configs = [("Pooling", _pooling_config(head, width, read_settings(before).pools_prompt))]
@@ -117,17 +116,17 @@ def write_head(model: ModelSpec, before: Files) -> dict[str, bytes]:
 
 
 def _read_pooling(config: Mapping[str, Any], path: str) -> tuple[PoolingMode, ...]:
-    said = config.get("pooling_mode", [mode for _, mode, key in MODES if config.get(key) is True])
-    names = (said,) if isinstance(said, str) else tuple(said)
+    modes = config.get("pooling_mode", [mode for _, mode, key in MODES if config.get(key) is True])
+    names = (modes,) if isinstance(modes, str) else tuple(modes)
     known = {mode: ours for ours, mode, _ in MODES}
     if not names or not all(isinstance(name, str) and name in known for name in names):
-        cause = f"{said!r} is not known"
+        cause = f"{modes!r} is not known"
         raise CheckpointError(f"{path}/{CONFIG}: pooling_mode", cause, f"known are {', '.join(known)}")
     return tuple(known[name] for name in names)
 
 
 def _pooling_config(head: SentenceEmbeddingHead, width: int, pools_prompt: bool) -> dict[str, Any]:
-    """By the older keys, unless the vectors are joined in another order than theirs."""
+    """Use the older keys, unless vectors are concatenated in another order than these keys imply."""
     order = tuple(ours for ours, _, _ in MODES if ours in head.pooling)
     if order == head.pooling:
         modes: dict[str, Any] = {key: ours in head.pooling for ours, _, key in MODES}
@@ -143,7 +142,7 @@ def _read_dense(config: Mapping[str, Any], path: str) -> DenseLayer:
     if name not in known:
         raise CheckpointError(f"{path}/{CONFIG}: activation_function", f"{name!r} is not known", "give --pooling")
     if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-        raise CheckpointError(f"{path}/{CONFIG}", "is not of a plain layer on a text's vector", "give --pooling")
+        raise CheckpointError(f"{path}/{CONFIG}", "is not a plain layer on the sentence vector", "give --pooling")
     width = config.get("out_features")
     if type(width) is not int or width < 1:
         raise CheckpointError(
@@ -155,7 +154,7 @@ def _read_dense(config: Mapping[str, Any], path: str) -> DenseLayer:
 def _dense_config(layer: DenseLayer, width: int) -> dict[str, Any]:
     names = {activation: name for name, activation in ACTIVATIONS.items()}
     if layer.activation not in names:
-        cause = f"{layer.activation.kind} is none of sentence-transformers' own"
+        cause = f"{layer.activation.kind} is not an activation of sentence-transformers"
         raise CheckpointError("head.layers: activation", cause, "keep the run directory")
     return {
         "in_features": width, "out_features": layer.width, "bias": layer.bias,

@@ -1,4 +1,4 @@
-"""The weights of the layers behind pooling, and a model with them."""
+"""Read and write the weights of the dense layers after pooling."""
 
 import io
 from typing import Any
@@ -14,11 +14,11 @@ from archetype.models.build import Model
 from archetype.nn.registry import build_head
 from archetype.parts.sentence_head.spec import SentenceEmbeddingHead
 
-NAMES = {"linear.weight": "weight", "linear.bias": "bias"}  # of a layer's tensors: the library's and ours
+NAMES = {"linear.weight": "weight", "linear.bias": "bias"}  # the library's names and ours
 
 
 def read_layers(files: Files) -> dict[str, Tensor]:
-    """The tensors of all layers, by their names in the head's module.
+    """Return the tensors of all layers by their names in the head's module.
 
     Raises:
         CheckpointError: the file of a layer is missing or damaged.
@@ -32,15 +32,13 @@ def read_layers(files: Files) -> dict[str, Tensor]:
 
 
 def attach_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> None:
-    """Give a model a head for vectors of texts, with the weights of the modules of its folder.
+    """Replace a model's head by a sentence head with the weights of its folder's modules.
 
     Args:
         model: changed in place.
-        spec: of the head.
-        files: of the folder.
 
     Raises:
-        CheckpointError: a tensor is missing, or of another shape.
+        CheckpointError: a tensor is missing, or has another shape.
     """
     head = open_head(model, spec, files)
     model.spec = model.spec.without_sentence_head().replace(head=spec)
@@ -49,7 +47,7 @@ def attach_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> None
 
 
 def open_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> nn.Module:
-    """The module of a head with the weights of a folder's modules; arguments and errors as of `attach_head`."""
+    """Return a sentence head with the weights of a folder's modules; see `attach_head`."""
     with torch.device("meta"):
         head: Any = build_head(spec, 0, getattr(model.spec, "d_model"))  # noqa: B009
     tensors = {name: tensor.to(model.device, model.dtype) for name, tensor in read_layers(files).items()}
@@ -64,7 +62,7 @@ def open_head(model: Model, spec: SentenceEmbeddingHead, files: Files) -> nn.Mod
 
 
 def head_files(model: Model, before: Files) -> dict[str, bytes]:
-    """The files of a model's head: those that its folder had where they still say the same, else new ones."""
+    """Return the files of a model's sentence head: the folder's own if they still match it, else new ones."""
     if not model.spec.head.embeds:
         return dict(before)
     state = model.sentence_head.state_dict()

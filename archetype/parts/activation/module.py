@@ -1,4 +1,4 @@
-"""The functions that activations name."""
+"""Functions that compute the activations."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +15,10 @@ Function = Callable[[Tensor], Tensor]
 
 
 def activation(choice: Activation) -> Function:
-    """The elementwise function of a specification.
+    """Return the elementwise function of an activation.
 
     Raises:
-        SpecError: none is registered for its kind.
+        SpecError: no function is registered for its kind.
     """
     if (make := provided("module", type(choice))) is not None:
         return cast(Function, make(choice))
@@ -45,12 +45,11 @@ def _swish(beta: float, x: Tensor) -> Tensor:
 
 @provides("module", spec.Swish)
 def swish(choice: spec.Swish) -> Function:
-    """X * sigmoid(beta * x)."""
     return partial(_swish, choice.beta)
 
 
 def _computed_by(function: Function, kind: type[Activation]) -> None:
-    """Let one function compute a kind without fields."""
+    """Register a function for a kind without fields."""
 
     def make(choice: Activation) -> Function:
         return function

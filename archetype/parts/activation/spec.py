@@ -1,4 +1,4 @@
-"""The nonlinearities of the feed-forward part."""
+"""Activations of feed-forward layers."""
 
 from typing import ClassVar, Literal
 
@@ -11,7 +11,7 @@ __all__ = ["GELU", "GELUTanh", "NoActivation", "ReLU", "ReLU2", "SiLU", "Sigmoid
 
 @part
 class NoActivation(Activation):
-    """x itself."""
+    """Identity: x."""
 
     is_absent: ClassVar[bool] = True
     num_saved: ClassVar[int] = 0
@@ -38,7 +38,7 @@ class GELU(Activation):
 
 @part
 class GELUTanh(Activation):
-    """x Phi(x), approximated by a tanh (Hendrycks 2016), as GPT-2 has it."""
+    """x Phi(x) with the tanh approximation (Hendrycks 2016), as in GPT-2."""
 
     title: ClassVar[str] = "GELU"
     gate_kernel: ClassVar[str] = "gelu_tanh"
@@ -85,10 +85,10 @@ class Swish(Activation):
     """x * sigmoid(beta * x) (Ramachandran 2017); beta = 1 is `silu`.
 
     Attributes:
-        beta: steepness; 1 is `silu`.
+        beta: steepness; beta = 1 is `silu`.
     """
 
     title: ClassVar[str] = "swish"
-    num_saved: ClassVar[int] = 2  # the factors of a product
+    num_saved: ClassVar[int] = 2  # both factors of the product are saved
     kind: Literal["swish"] = "swish"
     beta: Positive

@@ -1,4 +1,4 @@
-"""Adapters put around a finished model's linear maps, and merged into their matrices."""
+"""LoRA and DoRA adapters of linear layers: install them in a model, and merge them into its matrices."""
 
 import math
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ class LoRALinear(Linear):
     """x W^T + b + (alpha / rank) dropout(x) A^T B^T (Hu 2021, section 4.1).
 
     Args:
-        linear: whose weight and bias it keeps under their names.
-        adapter: says rank, alpha and dropout.
+        linear: layer whose weight and bias are kept under their names.
+        adapter: gives rank, alpha and dropout.
     """
 
     def __init__(self, linear: Linear, adapter: spec.Adapter) -> None:
@@ -33,14 +33,14 @@ class LoRALinear(Linear):
         self.lora_B = nn.Parameter(self.weight.new_empty(self.out_features, adapter.rank))
 
     def reset(self, generator: torch.Generator | None) -> None:
-        """Draw A as torch draws a linear map, and begin without a change: B is 0."""
+        """Initialize A as torch initializes a linear layer, and B to 0, so that nothing changes at first."""
         bound = 1 / math.sqrt(self.in_features)
         with torch.no_grad():
             self.lora_A.uniform_(-bound, bound, generator=generator)
             self.lora_B.zero_()
 
     def change(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... F"]:
-        """The output of the low-rank matrices, which is added to the layer's."""
+        """Return the low-rank output, which is added to the layer's."""
         x = dropout(x, self.dropout, self.training)
         return project(project(x, self.lora_A), self.lora_B) * self.scale
 
@@ -48,25 +48,25 @@ class LoRALinear(Linear):
         return project(x, self.weight, self.bias) + self.change(x)
 
     def matrix(self) -> Float[Tensor, "F D"]:
-        """The one matrix that does the same: W + (alpha / rank) B A."""
+        """Return the equivalent single matrix W + (alpha / rank) B A."""
         return self.weight + self.scale * (self.lora_B @ self.lora_A)
 
 
 class DoRALinear(LoRALinear):
-    """m (W + s B A) / |W + s B A| row by row, m learned and the norm a constant of the gradient (Liu 2024, 4.3)."""
+    """m (W + s B A) / |W + s B A| row by row; m is learned, and no gradient flows through the norm (Liu 2024, 4.3)."""
 
     def __init__(self, linear: Linear, adapter: spec.Adapter) -> None:
         super().__init__(linear, adapter)
         self.magnitude = nn.Parameter(self.weight.new_empty(self.out_features))
 
     def reset(self, generator: torch.Generator | None) -> None:
-        """As LoRA begins, with the rows' own lengths."""
+        """Initialize as LoRA, with the row norms of W as magnitudes."""
         super().reset(generator)
         with torch.no_grad():
             self.magnitude.copy_(self.weight.norm(dim=1))
 
     def row_scale(self) -> Float[Tensor, "F"]:
-        """M / |W + s B A|."""
+        """Return m / |W + s B A|."""
         length: Tensor = super().matrix().detach().norm(dim=1)
         return self.magnitude / length
 
@@ -75,7 +75,7 @@ class DoRALinear(LoRALinear):
         return y if self.bias is None else y + self.bias
 
     def matrix(self) -> Float[Tensor, "F D"]:
-        """The one matrix that does the same."""
+        """Return the equivalent single matrix."""
         return self.row_scale()[:, None] * super().matrix()
 
 
@@ -83,14 +83,14 @@ MODULES: dict[type[spec.Adapter], type[LoRALinear]] = {spec.LoRA: LoRALinear, sp
 
 
 def adapted(model: nn.Module) -> Iterator[tuple[str, LoRALinear]]:
-    """The linear maps that have an adapter, by name."""
+    """Yield the adapted linear layers by name."""
     for name, module in model.named_modules():
         if isinstance(module, LoRALinear):
             yield name, module
 
 
 def adapter_parameters(model: nn.Module) -> set[str]:
-    """The names of all parameters of adapters."""
+    """Return the names of all adapter parameters."""
     return {
         f"{name}.{own}"
         for name, module in adapted(model)
@@ -100,15 +100,13 @@ def adapter_parameters(model: nn.Module) -> set[str]:
 
 
 def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
-    """Put an adapter around every linear map that its targets name; the model computes what it did before.
+    """Install an adapter around every linear layer that its targets name; outputs do not change at first.
 
     Args:
         model: changed in place; its parameters keep their names.
-        adapter: the specification.
-        seed: of A.
 
     Raises:
-        SpecError: a target names no linear map, or one that is packed.
+        SpecError: a target names no linear layer, or a quantized one.
     """
     linears = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
     targets: set[str] = set()
@@ -130,7 +128,7 @@ def install(model: nn.Module, adapter: spec.Adapter, seed: int = 0) -> None:
 
 @torch.no_grad()
 def merge(model: nn.Module) -> None:
-    """Put plain linear maps, whose matrices hold what adapters learned, in the place of those that have one."""
+    """Replace adapted layers by plain ones whose matrices include the adapters."""
     for name, module in list(adapted(model)):
         with torch.device("meta"):
             plain = Linear(module.in_features, module.out_features, bias=module.bias is not None)

@@ -1,4 +1,4 @@
-"""Adapters: low-rank changes of a model's matrices, which alone learn while the model is frozen."""
+"""Adapters: low-rank updates of a model's matrices, which are trained while the model is frozen."""
 
 from typing import Literal
 
@@ -9,13 +9,13 @@ __all__ = ["Adapter", "DoRA", "LoRA"]
 
 
 class Adapter(Part):
-    """Base of all adapters: B A beside a matrix W, A of `rank` rows and B of as many columns.
+    """Base of adapters: an update B A of a matrix W, with A (rank, inputs) and B (outputs, rank).
 
     Attributes:
-        rank: r, of the change of each matrix.
-        alpha: the change is multiplied by alpha / rank.
-        dropout: of the vectors that A reads, while training.
-        targets: which matrices, by their own name (q), or by patterns of whole names (blocks.[8-11].mixer.*).
+        rank: r, of each update.
+        alpha: the update is multiplied by alpha / rank.
+        dropout: of the inputs of A during training.
+        targets: matrices to adapt, by name (q) or by patterns of full names (blocks.[8-11].mixer.*).
     """
 
     kind: str
@@ -34,6 +34,6 @@ class LoRA(Adapter):
 
 @part
 class DoRA(Adapter):
-    """The changed matrix with rows scaled to lengths that are learned: direction and magnitude apart (Liu 2024)."""
+    """LoRA with the changed matrix's rows scaled to learned norms, separating direction from magnitude (Liu 2024)."""
 
     kind: Literal["dora"] = "dora"

@@ -1,1 +1,1 @@
-"""Disentangled attention: contents and distances meet each other in scores (He 2020, DeBERTa)."""
+"""Disentangled attention: scores combine contents and relative positions (He 2020, DeBERTa)."""

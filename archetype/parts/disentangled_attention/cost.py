@@ -1,4 +1,4 @@
-"""The cost of disentangled attention, and of the table of distances."""
+"""Cost of disentangled attention and of its table of relative positions."""
 
 from collections.abc import Mapping
 
@@ -12,12 +12,12 @@ from archetype.parts.pattern.spec import Full
 
 @cost_of(spec.RelativeVectors)
 class RelativeVectorsCost(PartCost):
-    """Two vectors for each bucket, and their norm."""
+    """Two vectors per bucket, and their norm."""
 
     part: spec.RelativeVectors
 
     def table(self, num_heads: int) -> Counts:
-        """Parameters of the table that a stack's layers share, by module."""
+        """Return the parameters of the table that a stack's layers share, by module."""
         norm = NormCost.of(self.part.norm, self.d)
         rows = 2 * symbol("S", self.part.num_buckets)
         return {"position_bias": rows * self.d, "position_bias.norm": norm.parameters()}
@@ -25,7 +25,7 @@ class RelativeVectorsCost(PartCost):
 
 @cost_of(spec.DisentangledAttention)
 class DisentangledAttentionCost(MixerCost):
-    """Projections of tokens and distances, and products over pairs of positions and of a position and a bucket."""
+    """Projections of tokens and relative positions, and products over pairs of positions and of position and bucket."""
 
     part: spec.DisentangledAttention
     complexity = COMPLEXITIES[Full]
@@ -40,15 +40,13 @@ class DisentangledAttentionCost(MixerCost):
         self.projections = {name: keys.get(name, Linear(d, d, True)) for name in ("q", "k", "v", "o", *own)}
 
     def parameters(self) -> Counts:
-        """Projections."""
         return {name: projection.parameters for name, projection in self.projections.items()}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of each projection."""
         return {name: sizes[:2] for name, sizes in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass; every layer projects the table once."""
+        """FLOPs of one pass; every layer projects the table once."""
         pairs = 2 * work.tokens * work.length * self.d
         counts = {name: self.projections[name].flops(work.tokens) for name in ("q", "k", "v", "o")}
         for name, used in self.directions.items():
@@ -58,7 +56,7 @@ class DisentangledAttentionCost(MixerCost):
         return counts | {"scores": pairs, "mixture": pairs}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Input, queries, keys, values, the result, and what the products with distances and pairs save."""
+        """Input, queries, keys, values, result, and what the products with the table and over pairs save."""
         d, heads, itemsize = self.d.value, self.part.num_heads, work.itemsize
         pairs, directions = work.tokens * work.length * heads, sum(self.directions.values())
         table = directions * self.rows.value * d * itemsize

@@ -1,4 +1,4 @@
-"""How disentangled attention is drawn."""
+"""Drawing of disentangled attention."""
 
 from archetype.parts.disentangled_attention.spec import DisentangledAttention
 from archetype.roles.drawing import Cell, Inside, X, inside_of
@@ -6,7 +6,7 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of
 
 @inside_of(DisentangledAttention)
 def disentangled_attention(part: DisentangledAttention, modules: frozenset[str]) -> Inside:
-    """Queries, keys and values of tokens, and the vectors of distances, which scores read too (He 2020, figure 1)."""
+    """Draw queries, keys and values of tokens, and the vectors of relative positions (He 2020, figure 1)."""
     products = ("position_k", "position_k_scores", "position_q", "position_q_scores")
     own = tuple(name for name in products if name in modules)
     cells = (

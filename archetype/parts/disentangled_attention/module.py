@@ -1,4 +1,4 @@
-"""Disentangled attention over whole texts, and the table of distances that its layers share."""
+"""Disentangled attention over whole sequences, and the table of relative positions that its layers share."""
 
 import math
 from typing import ClassVar
@@ -21,7 +21,7 @@ from archetype.weights.linear import Linear
 
 @module_for(spec.RelativeVectors)
 class RelativeVectors(nn.Module):
-    """A vector for each bucket of i - j, S of keys ahead and S of keys before."""
+    """One vector per bucket of i - j: S for later keys and S for earlier ones."""
 
     def __init__(self, vectors: spec.RelativeVectors, num_heads: int, d_model: int, causal: bool) -> None:
         super().__init__()
@@ -30,12 +30,12 @@ class RelativeVectors(nn.Module):
         self.norm = build_norm(vectors.norm, d_model)
 
     def forward(self) -> Float[Tensor, "R D"]:
-        """All vectors, normalized."""
+        """Return all vectors, normalized."""
         vectors: Tensor = self.norm(self.weight)
         return vectors
 
     def rows(self, length: int) -> Int[Tensor, "T T"]:
-        """The row of each pair of positions of a text."""
+        """Return the row of the table for each pair of positions."""
         places = torch.arange(length, device=self.weight.device)
         distance, most = places[:, None] - places, self.spec.num_buckets
         if (longest := self.spec.max_distance) is not None:
@@ -62,7 +62,7 @@ class DisentangledAttention(nn.Module):
         self.scale = 1 / math.sqrt(attention.num_products * d / attention.num_heads)
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
-        """Let each position attend to all that are not padding."""
+        """Attend from each position to all positions that are not padding."""
         q, k, v = (probe(self, name, self.heads(getattr(self, name)(x))) for name in ("q", "k", "v"))
         score = ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0)
         y = probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context)))
@@ -70,7 +70,7 @@ class DisentangledAttention(nn.Module):
         return z
 
     def mask(self, q: Heads, k: Heads, context: ForwardContext) -> Float[Tensor, "B H T T"]:
-        """What distances add to scores, and minus infinity at padding."""
+        """Return the relative-position term of the scores, with -inf at padding."""
         table = context.position_bias
         assert isinstance(table, RelativeVectors)
         length = q.shape[2]
@@ -88,6 +88,6 @@ class DisentangledAttention(nn.Module):
         return added if valid is None else added.masked_fill(~valid[:, None, None], -math.inf)
 
     def heads(self, x: Float[Tensor, "B T D"]) -> Heads:
-        """Vectors cut into heads."""
+        """Split vectors into heads: (B, T, D) to (B, H, T, P)."""
         y: Tensor = x.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
         return y

@@ -1,4 +1,4 @@
-"""Disentangled attention: what tokens say and how far apart they are have vectors of their own."""
+"""Disentangled attention: separate vectors for the content of a token and for relative positions."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
@@ -17,14 +17,14 @@ __all__ = ["DisentangledAttention", "RelativeVectors"]
 
 
 class RelativeVectors(Spec):
-    """A vector for each distance of two positions, in one table for all layers of a stack.
+    """One vector per relative position, in one table for all layers of a stack.
 
-    Distances below half of `num_buckets` have a bucket each; the others share buckets that grow logarithmically up to
-    `max_distance` (He 2021, DeBERTa v3; absent: every distance has its own, and the last serves all that are longer).
+    Distances below half of `num_buckets` have a bucket each; longer ones share buckets that grow logarithmically up to
+    `max_distance` (He 2021, DeBERTa v3; absent: each distance has a bucket, and the last also holds all longer ones).
 
     Attributes:
-        num_buckets: of each direction, S; the table has two vectors for each.
-        max_distance: distance at which the last bucket begins (absent: each bucket is one distance).
+        num_buckets: per direction, S; the table has two vectors for each.
+        max_distance: distance at which the last bucket begins (absent: one distance per bucket).
         norm: of the table's vectors.
     """
 
@@ -45,16 +45,16 @@ class RelativeVectors(Spec):
 class DisentangledAttention(Mixer):
     """softmax(scale (q k^T + q r_k^T + r_q k^T)) v, with keys r_k and queries r_q of distances (He 2020, equation 4).
 
-    The scale is 1 / sqrt(n P), n being how many of the three products there are. Each position sees the whole text.
+    The scale is 1 / sqrt(n P) for n products in the score. Each position attends to the whole sequence.
 
     Attributes:
         num_heads: heads, H.
-        vectors: of the distances.
-        content_to_position: whether queries meet keys of distances.
-        position_to_content: whether keys meet queries of distances.
-        own_projections: whether distances have projections of their own, and not those of the tokens.
-        key_bias: whether keys, of tokens and of distances, add a bias (He 2021; those of He 2020 do not).
-        dropout: of the weights, while training.
+        vectors: of relative positions.
+        content_to_position: whether scores include queries times keys of distances.
+        position_to_content: whether scores include keys times queries of distances.
+        own_projections: whether distances have their own projections rather than those of tokens.
+        key_bias: whether keys of tokens and of distances have a bias (He 2021; those of He 2020 do not).
+        dropout: of the attention weights during training.
     """
 
     letters: ClassVar[Mapping[str, str]] = {"S": "buckets of distances in each direction"}
@@ -77,20 +77,19 @@ class DisentangledAttention(Mixer):
 
     @property
     def num_products(self) -> int:
-        """How many products a score is the sum of."""
+        """Number of products in a score."""
         return 1 + self.content_to_position + self.position_to_content
 
     @property
     def stack_bias(self) -> tuple[RelativeVectors, int]:
-        """The table of distances, which all layers share."""
+        """Table of relative positions that all layers share."""
         return self.vectors, self.num_heads
 
     def attention_sizes(self, width: int) -> AttentionSizes:
-        """Heads, and features of each."""
         return AttentionSizes(self.num_heads, self.num_heads, width // self.num_heads, 0)
 
     def check(self, width: int, causal: bool) -> None:
-        """Heads divide the width, and a decoder sees nothing ahead."""
+        """Check that heads divide the width, and refuse decoders, since each position sees later ones."""
         if width % self.num_heads:
             invalid("num_heads", f"{self.num_heads} does not divide d_model {width}", "use a divisor of it")
         if causal:

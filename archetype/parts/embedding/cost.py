@@ -1,4 +1,4 @@
-"""The cost of embeddings."""
+"""Cost of embeddings."""
 
 from typing import Any
 
@@ -10,34 +10,31 @@ from archetype.parts.position.cost import PositionCost
 
 
 class TokenEmbeddingCost(PartCost):
-    """The cost of turning tokens into vectors: of a table alone, where a kind says nothing else.
+    """Cost of embedding tokens; by default that of a single table.
 
     Args:
-        part: the specification.
-        d: d_model.
         vocabulary: V, or V_s.
-        context_length: positions of a table of positions.
-        readers: layers to which it gives vectors of their own.
+        context_length: rows of a table of positions.
+        readers: number of layers that read per-layer vectors.
     """
 
-    max_length: int | None = None  # the longest row that there are positions for, where that is limited
-    has_types = False  # whether it reads the part of the input that each token belongs to
-    per_layer: "PerLayerCost | None" = None  # of what it gives single layers
+    max_length: int | None = None  # longest sequence that has positions, if that is limited
+    has_types = False  # whether it reads token types
+    per_layer: "PerLayerCost | None" = None  # cost of per-layer embeddings
 
     def __init__(self, part: Any, d: Formula, vocabulary: Formula, context_length: int, readers: int = 0) -> None:
         super().__init__(part, d)
         self.vocabulary, self.context_length, self.readers = vocabulary, context_length, readers
 
     def parameters(self) -> Counts:
-        """Parameters, by module."""
         return {"token": self.vocabulary * self.d}
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs of products, by module; a table has none."""
+        """FLOPs by module; a table has none."""
         return {}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of indices: the text with its next token, of which the input is a view."""
+        """Bytes of token ids: each sequence with its next token, of which the input is a view."""
         return work.rows * (work.length + 1) * INT64
 
 
@@ -52,14 +49,13 @@ class EmbeddingCost(TokenEmbeddingCost):
     ) -> None:
         super().__init__(part, d, vocabulary, context_length, readers)
         self.width = symbol("D_e", part.width) if part.width else d
-        self.added = d if part.project_first else self.width  # features of what is added, and of the norm
+        self.added = d if part.project_first else self.width  # width of positions, types and norm
         self.position, self.norm = PositionCost.of(part.position, self.added), NormCost.of(part.norm, self.added)
         self.max_length = context_length if self.position.limits_length else None
         self.has_types = part.num_token_types > 0
         self.per_layer = None if part.per_layer is None else PerLayerCost(part.per_layer, d, vocabulary, readers)
 
     def parameters(self) -> Counts:
-        """Parameters, by module."""
         token_types = self.part.num_token_types
         return {
             "token": self.vocabulary * self.width,
@@ -71,14 +67,14 @@ class EmbeddingCost(TokenEmbeddingCost):
         }
 
     def flops(self, work: Work) -> Counts:
-        """Those of the projections, of the tokens' vectors and of what single layers get."""
+        """FLOPs of the projections of token vectors and of per-layer vectors."""
         counts = {"project": 2 * work.tokens * self.width * self.d} if self.part.width else {}
         if self.per_layer is not None:
             counts["per_layer.projection"] = self.per_layer.projection.flops(work.tokens)
         return counts
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of indices, also of positions, and what the norm saves; a row of positions serves the whole batch."""
+        """Bytes of indices, including positions, and what the norm saves; all rows share one row of positions."""
         positions = work.length * INT64 if self.position.limits_length else 0
         projected = work.input_bytes(self.width.value) if self.part.width else 0
         per_layer = 0 if self.per_layer is None else self.per_layer.saved_activations(work)
@@ -87,13 +83,11 @@ class EmbeddingCost(TokenEmbeddingCost):
 
 
 class PerLayerCost:
-    """The cost of the vectors that single layers get: of a table, a projection and its norm.
+    """Cost of per-layer embeddings: a table, a projection and its norm.
 
     Args:
-        part: the specification.
-        d: d_model.
         vocabulary: V.
-        readers: layers that get one.
+        readers: number of layers that read one.
     """
 
     def __init__(self, part: spec.PerLayerEmbedding, d: Formula, vocabulary: Formula, readers: int) -> None:
@@ -102,11 +96,10 @@ class PerLayerCost:
         self.norm, self.projection = NormCost.of(part.norm, features), Linear(d, readers * features)
 
     def parameters(self) -> Counts:
-        """Parameters, by module."""
         table = self.vocabulary * self.projection.outputs
         return {"token": table, "projection": self.projection.parameters, "norm": self.norm.parameters()}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes saved of the norm, and of a cast copy that the projection reads; the stream itself is saved anyway."""
+        """Bytes saved by the norm, and by a cast copy for the projection; the stream itself is saved anyway."""
         cast = work.input_bytes(self.projection.inputs.value) if work.compute_dtype == "bfloat16" else 0
         return cast + self.norm.saved_activations(work.tokens * self.readers)

@@ -1,4 +1,4 @@
-"""How tokens become vectors, as boxes at the start of a stream."""
+"""Drawing of embeddings, at the start of a stream."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,13 @@ def embedding_steps(
     cost: TokenEmbeddingCost, text: Callable[[Formula], str], place: str = "embedding", length: str = "T",
     shared: bool = False,
 ) -> tuple[Step | str, ...]:  # fmt: skip
-    """The boxes of an embedding, and the shape of what it gives.
+    """Return the boxes of an embedding, and the shape of its output.
 
     Args:
-        cost: of the embedding.
-        text: writes a formula in the letters of shapes.
-        place: the prefix of its modules.
-        length: the letter of the stream's positions.
-        shared: whether its tables are those of another stream, which shows their cost.
+        text: formats a formula with the letters of shapes.
+        place: prefix of its modules.
+        length: letter for the stream's positions.
+        shared: whether its tables belong to another stream, which shows their cost.
     """
     steps: tuple[Step, ...] = (provided("diagram", type(cost.part)) or unknown_embedding)(cost, text, place)
     return (*(map(_shared, steps) if shared else steps), f"(B, {length}, D)")
@@ -28,7 +27,7 @@ def embedding_steps(
 
 @steps_of(Embedding)
 def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:
-    """Tokens, positions and types of tokens, each where it is added."""
+    """Draw tokens, positions and token types, each where it is added."""
     part, width = cost.part, text(cost.added)
 
     def step(name: str, label: str, shape: str, kind: str = "embedding", joins: str = "", slim: bool = False) -> Step:
@@ -54,7 +53,7 @@ def embedding(cost: EmbeddingCost, text: Callable[[Formula], str], place: str) -
 
 
 def per_layer_streams(cost: TokenEmbeddingCost, text: Callable[[Formula], str]) -> tuple[Stream, ...]:
-    """A stream of what single layers get of each token, where the embedding gives them anything."""
+    """Return the stream of per-layer embeddings, if there is one."""
     if cost.per_layer is None:
         return ()
     place, part = "embedding.per_layer", cost.per_layer
@@ -75,12 +74,12 @@ def per_layer_streams(cost: TokenEmbeddingCost, text: Callable[[Formula], str]) 
 
 
 def unknown_embedding(cost: TokenEmbeddingCost, text: Callable[[Formula], str], place: str) -> tuple[Step, ...]:
-    """The table; further modules of an embedding from outside have no known place."""
+    """Draw the table only; where further modules of an unknown embedding belong is not known."""
     return (Step(f"{place}.token", title(cost.part), "", field="embedding"),)
 
 
 def _shared(step: Step) -> Step:
-    """The same box again, whose cost another stream shows."""
+    """Repeat a box whose cost another stream shows."""
     joins = step.joins and f"{step.joins}.source"
     gives = f"{step.name}.out"
     return step._replace(name=f"{step.name}.source", joins=joins, kind="shared", detail="shared", gives=gives)

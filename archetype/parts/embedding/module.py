@@ -1,4 +1,4 @@
-"""Embeddings: from tokens to vectors."""
+"""Embeddings of tokens."""
 
 import math
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from archetype.weights.linear import Linear, Table
 
 @module_for(spec.Embedding)
 class Embedding(nn.Module):
-    """dropout(norm(scale * token vector + position vector + token type vector)); or the norm of token vectors alone.
+    """dropout(norm(scale * token vector + position vector + token type vector)); or the norm of token vectors only.
 
-    Without a vocabulary it has no table, and places the vectors of another's.
+    Without a vocabulary it has no table and only adds positions to the vectors of another table.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Embedding(nn.Module):
         self.dropout = embedding.dropout
 
     def forward(self, tokens: Tokens, context: ForwardContext, types: Tokens | None = None) -> Vectors:
-        """The vectors; `types` says which part of the input each token belongs to (absent: all to the first)."""
+        """Return the vectors; `types` gives each token's type (default: 0)."""
         assert self.token is not None
         x = self.placed(self.token(tokens), context, types)
         if self.per_layer is not None:
@@ -57,7 +57,7 @@ class Embedding(nn.Module):
         return x
 
     def placed(self, x: Float[Tensor, "B T D_e"], context: ForwardContext, types: Tokens | None = None) -> Vectors:
-        """Token vectors with all that is added to them."""
+        """Add scale, positions, types, norm and projection to token vectors."""
         if self.num_positions is not None:
             check_positions_fit(x.shape[1], self.num_positions)
         if self.scale != 1.0:
@@ -75,13 +75,12 @@ class Embedding(nn.Module):
 
 
 class PerLayerEmbedding(nn.Module):
-    """(norm(x W / sqrt(D)) + sqrt(d) row) / sqrt(2) of each layer that reads it (Gemma 3n).
+    """(norm(x W / sqrt(D)) + sqrt(d) row) / sqrt(2) for each layer that reads it (Gemma 3n).
 
     Args:
-        per_layer: the specification.
         vocab_size: rows of the table.
-        d_model: features of the tokens' vectors, D.
-        readers: the layers, each of which has d features of a row.
+        d_model: width of token vectors, D.
+        readers: indices of the layers, each of which has d features of a row.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class PerLayerEmbedding(nn.Module):
         self.norm = build_norm(per_layer.norm, self.features)
 
     def forward(self, tokens: Tokens, x: Vectors, context: ForwardContext) -> dict[int, LayerVectors]:
-        """The vectors (B, T, d) of each reading layer, by its index."""
+        """Return the vectors (B, T, d) of each reading layer, by its index."""
         shares = (self.projection(cast_for_products(x)) * x.shape[-1] ** -0.5).unflatten(-1, (-1, self.features))
         rows = self.token(tokens).unflatten(-1, (-1, self.features)) * math.sqrt(self.features)
         vectors = (self.norm(shares, context) + rows) * math.sqrt(0.5)  # (B, T, readers, D_p)
@@ -102,12 +101,12 @@ class PerLayerEmbedding(nn.Module):
 
 
 def table(rows: int, width: int) -> Table:
-    """Vectors by number, not drawn: torch's own drawing loads its compiler, for two seconds, on the meta device."""
+    """Return an uninitialized table; torch's own initialization on the meta device loads its compiler (2 s)."""
     return Table(rows, width, _weight=torch.empty(rows, width))
 
 
 def check_positions_fit(length: int, num_positions: int) -> None:
-    """Raise where a text is longer than the positions that were learned."""
+    """Raise an error if a sequence is longer than the table of positions."""
     if length > num_positions:
         cause = f"{length} are more than the {num_positions} positions that were learned"
         raise SpecError("tokens", cause, "give fewer at once")

@@ -1,4 +1,4 @@
-"""How processes share an embedding: the vectors of some tokens for each."""
+"""Tensor parallelism of embeddings: each process holds some rows of the token table."""
 
 from archetype.parts.embedding.module import Embedding
 from archetype.roles.parallel import Plans, TablePlan
@@ -7,8 +7,8 @@ from archetype.spec.registry import provides
 
 @provides("parallel", Embedding)
 class EmbeddingPlans(Plans[Embedding]):
-    """The vectors of some tokens for each process."""
+    """Split the token table over processes."""
 
     def tensor(self, size: int) -> TablePlan | None:
-        """The table of tokens, where it has one, is divided; those of positions and types stay whole."""
+        """Return the split of the token table; tables of positions and types are replicated."""
         return None if self.module.token is None else TablePlan("token")

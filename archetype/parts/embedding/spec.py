@@ -1,4 +1,4 @@
-"""How tokens and patches become vectors."""
+"""Embeddings of tokens and patches."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -17,14 +17,14 @@ __all__ = ["Embedding", "PairEmbedding", "PerLayerEmbedding"]
 
 
 class PerLayerEmbedding(Spec):
-    """A second table, which gives each layer that reads it a vector of each token (Gemma 3n's per-layer embeddings).
+    """Second table that gives each reading layer a vector per token (Gemma 3n's per-layer embeddings).
 
-    Of the token's row t, which has d features for each such layer, and its embedding x of D features, a layer gets
-    (norm(x W / sqrt(D)) + sqrt(d) t) / sqrt(2). It is read by `feedforward: {kind: per_layer_input}`.
+    With the token's row t, d features for each such layer, and its embedding x of D features, a layer gets
+    (norm(x W / sqrt(D)) + sqrt(d) t) / sqrt(2), which `feedforward: {kind: per_layer_input}` reads.
 
     Attributes:
         features: of each layer's vector, d.
-        norm: of each layer's share of the projection.
+        norm: applied to each layer's slice of the projection.
     """
 
     features: Width
@@ -35,22 +35,23 @@ class PerLayerEmbedding(Spec):
 class Embedding(TokenEmbedding):
     """Token vectors times `scale`, plus positions and one of `num_token_types` vectors, then a norm and dropout.
 
-    With `norm_first` the norm stands before positions and types are added (BlenderbotSmall).
-    Types say which part of the input a token belongs to (Devlin 2018); where nothing says it, all are of the first.
-    Tables of a smaller `width` are followed by a projection to the model's (Lan 2019); with `project_first` the token
-    vectors alone are narrow, and are projected before anything is added to them (OPT 350M).
+    With `norm_first` the norm comes before positions and types are added (BlenderbotSmall). Types give the part of the
+    input that a token belongs to (Devlin 2018); by default all tokens have type 0. Tables of a smaller `width` are
+    projected to the model's width (Lan 2019); with `project_first` only the token vectors are narrow, and are projected
+    before anything is added (OPT 350M).
 
     Attributes:
-        position: vectors of positions that are added.
-        scale: factor of the tokens' vectors.
-        round_scale: whether the factor is rounded to the type of the vectors first (Gemma).
-        num_token_types: vectors of types, one of which is added (0: none).
+        position: position vectors that are added.
+        scale: factor on the token vectors.
+        round_scale: whether the factor is first rounded to the vectors' type (Gemma).
+        num_token_types: number of type vectors, one of which is added (0: none).
         norm: of the sum.
-        norm_first: whether the norm stands before positions and types are added.
+        norm_first: whether the norm comes before positions and types are added.
         per_layer: vectors of each token for single layers (absent: none).
-        dropout: of what the norm gives, while training.
-        width: features of tables and norm, which are then projected to d_model (absent: d_model, and not projected).
-        project_first: whether token vectors are projected first, without a bias, and all else has d_model features.
+        dropout: of the result, during training.
+        width: of tables and norm, followed by a projection to d_model (absent: d_model, no projection).
+        project_first: whether token vectors are projected first, without a bias, so that all else has width
+            d_model.
     """
 
     renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
@@ -75,33 +76,34 @@ class Embedding(TokenEmbedding):
 
     @property
     def added_width(self) -> int | None:
-        """Features of what is added to the tokens' vectors, and of the norm, where they are not d_model."""
+        """Width of what is added to token vectors, and of the norm; None for d_model."""
         return None if self.project_first else self.width
 
     @property
     def layer_features(self) -> int:
-        """Those of its second table."""
+        """Width of the per-layer vectors."""
         return 0 if self.per_layer is None else self.per_layer.features
 
     def check(self, width: int) -> None:
-        """The positions have to fit."""
+        """Check that the positions fit the width."""
         self.position.check(self.added_width or width)
 
     @property
     def table_width(self) -> int | None:
-        """As it says."""
+        """Width of the token table."""
         return self.width
 
 
 @part
 class PairEmbedding(Embedding):
-    """The embeddings of an encoder and a decoder: one table for both where `shared`, else one each.
+    """Embeddings of an encoder and a decoder: one table for both if `shared`, else one each.
 
-    With `source` the two share the table of tokens alone: the source has positions and a norm of its own (Lewis 2019).
+    With `source` only the token table is shared: the source has its own positions and norm (Lewis 2019).
 
     Attributes:
-        shared: one table for encoder and decoder.
-        source: what is added to the source's token vectors, and their norm (absent: as in the target, and the same).
+        shared: whether encoder and decoder share one table.
+        source: what is added to the source's token vectors, and their norm (absent: the same modules as for the
+            target).
     """
 
     embeds_text: ClassVar[bool] = False
@@ -112,14 +114,13 @@ class PairEmbedding(Embedding):
     source: Embedding | None = None
 
     def check(self, width: int) -> None:
-        """The positions of both sides have to fit."""
+        """Check that the positions of both sides fit the width."""
         super().check(width)
         if self.source is not None:
             self.source.check(width)
 
     @property
     def source_placement(self) -> Embedding | None:
-        """As it says."""
         return self.source
 
     @model_validator(mode="after")
@@ -136,5 +137,4 @@ class PairEmbedding(Embedding):
 
     @property
     def is_shared(self) -> bool:
-        """As it says."""
         return self.shared

@@ -1,4 +1,4 @@
-"""The cost of a mixture of experts: a token counts the experts that it is sent to."""
+"""Cost of a mixture of experts; per token only the selected experts count."""
 
 from collections.abc import Mapping
 
@@ -11,13 +11,14 @@ from archetype.parts.feedforward.cost import MLPCost
 
 @cost_of(spec.MixtureOfExperts)
 class MixtureOfExpertsCost(FeedForwardCost):
-    """A router, routed experts, and perhaps a shared expert with a gate."""
+    """Router, routed experts, and optionally a shared expert with a gate."""
 
     part: spec.MixtureOfExperts
 
     def __init__(self, part: spec.MixtureOfExperts, d: Formula) -> None:
         super().__init__(part, d)
-        self.width = d if part.latent_width is None else symbol("D_r", part.latent_width)  # that experts work in
+        # width of the routed experts' inputs
+        self.width = d if part.latent_width is None else symbol("D_r", part.latent_width)
         self.expert = MLPCost.of(part.expert, self.width)
         self.latent = {}
         if part.latent_width is not None:
@@ -32,7 +33,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return self._parameters(self.num_experts)
 
     def active_parameters(self) -> Counts:
-        """Parameters of the experts that one token is sent to."""
+        """Parameters used by one token."""
         return self._parameters(self.experts_per_token)
 
     def _parameters(self, experts: Formula) -> Counts:
@@ -44,7 +45,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return counts | ({"shared_gate": self.d} if self.part.shared_gate else {})
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of the router's projection, where it has one, and of those of an expert."""
+        """Inputs and outputs of the projections of router and experts."""
         networks = {"experts": self.expert} | ({} if self.shared is None else {"shared": self.shared})
         sizes = {} if (router := self.router.projection) is None else {"router": (router.inputs, router.outputs)}
         sizes |= {name: (projection.inputs, projection.outputs) for name, projection in self.latent.items()}
@@ -53,7 +54,7 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return sizes
 
     def flops(self, tokens: Formula) -> Counts:
-        """Each token's experts, the shared one, and the router."""
+        """FLOPs of each token's experts, of the shared expert and of the router."""
         counts = {"router": self.router.flops(tokens)}
         counts |= {name: projection.flops(tokens) for name, projection in self.latent.items()}
         counts |= prefixed("experts.", self.expert.flops(tokens * self.experts_per_token))
@@ -62,9 +63,9 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return counts | ({"shared_gate": 2 * tokens * self.d} if self.part.shared_gate else {})
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The router's; each expert's gathered tokens, and its output, which is multiplied by a weight that learns.
+        """Bytes saved by the router, of each expert's gathered inputs, and of outputs multiplied by learned weights.
 
-        Where inputs are weighed, the vectors and the weights are saved instead of outputs.
+        If weights multiply inputs, the inputs and the weights are saved instead of outputs.
         """
         d, routed = self.d.value, work.tokens * self.part.experts_per_token
         width = self.width.value
@@ -83,5 +84,5 @@ class MixtureOfExpertsCost(FeedForwardCost):
         return saved
 
     def hidden_gradient(self, work: TrainingWork) -> int:
-        """Bytes of the hidden gradient of each expert's tokens."""
+        """Bytes of the hidden gradient of all tokens' experts."""
         return self.expert.hidden_gradient(work, work.tokens * self.part.experts_per_token)

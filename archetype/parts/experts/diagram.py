@@ -1,4 +1,4 @@
-"""How a mixture of experts is drawn."""
+"""Drawing of a mixture of experts."""
 
 from archetype.parts.experts.spec import MixtureOfExperts
 from archetype.parts.feedforward.diagram import network_cells, network_width
@@ -7,7 +7,7 @@ from archetype.roles.drawing import Cell, Group, Inside, X, inside_of
 
 @inside_of(MixtureOfExperts)
 def experts(part: MixtureOfExperts, modules: frozenset[str]) -> Inside:
-    """A router, experts one behind the other, and perhaps a shared one (Shazeer 2017; Dai 2024)."""
+    """Draw a router, stacked experts, and optionally a shared expert (Shazeer 2017; Dai 2024)."""
     cells = network_cells(part.expert, "experts.", 0, 1)
     groups = [Group(f"{part.num_experts} experts", tuple(cell.name for cell in cells), part.num_experts)]
     column = network_width(part.expert) + 0.25

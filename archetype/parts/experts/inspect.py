@@ -1,4 +1,4 @@
-"""Where a mixture of experts sends each token of a recorded pass, and how evenly."""
+"""Where a mixture of experts routed each token of a recorded pass, and how evenly."""
 
 import torch
 
@@ -8,7 +8,7 @@ from archetype.spec.registry import provides
 
 
 def routing(part: PartTrace) -> Routing:
-    """The choices of all rows' tokens."""
+    """Return experts, weights and load of all tokens, and the entropy of their affinities."""
     chosen, weights, logits = (part.activations[name] for name in ("chosen", "weights", "router_logits"))
     affinities = part.module.router.affinities(logits)
     shares = affinities / affinities.sum(-1, keepdim=True)

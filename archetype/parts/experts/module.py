@@ -30,9 +30,9 @@ Projection = tuple[Weight, Tensor | None]  # weight and bias of one expert
 
 @module_for(spec.MixtureOfExperts)
 class MixtureOfExperts(nn.Module):
-    """sum_i g_i(x) expert_i(x) over the chosen i, plus the shared expert (Shazeer 2017, equation 1; Dai 2024).
+    """sum_i g_i(x) expert_i(x) over the selected experts, plus the shared expert (Shazeer 2017, eq. 1; Dai 2024).
 
-    No token is dropped, however many choose the same expert, and an expert that nobody chooses is not computed.
+    No token is dropped, however many select the same expert; experts without tokens are not computed.
     """
 
     probes: ClassVar = {"router_logits": "N E", "weights": "N k", "chosen": "N k"}
@@ -54,14 +54,14 @@ class MixtureOfExperts(nn.Module):
         self.register_buffer("correction", correction)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Begin with a correction of zero: no expert is preferred."""
+        """Initialize the correction to zero, so that no expert is preferred."""
         tensor.zero_()
         return True
 
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        """Mix the outputs of each token's experts; while training, the balance loss goes to `context.aux_losses`."""
+        """Mix the outputs of each token's experts; during training the balance loss goes to `context.aux_losses`."""
         tokens = x.flatten(0, -2)
         logits = probe(self, "router_logits", self.router(tokens, context))
         affinities = self.router.affinities(logits)
@@ -77,17 +77,17 @@ class MixtureOfExperts(nn.Module):
     def _routed(
         self, tokens: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"]
     ) -> Float[Tensor, "N D"]:
-        """The sum of each token's experts, perhaps in a space of fewer features."""
+        """Return the sum of each token's experts, computed in the latent space if there is one."""
         x = tokens if self.latent_down is None else self.latent_down(tokens)
         if self.spec.weighs == "outputs":
             y: Tensor = self.experts(x, chosen, weights)
-        else:  # each of a token's inputs stands alone, and has one expert
+        else:  # each weighted copy of a token is sent to one expert
             inputs = (x[:, None] * weights[..., None]).to(x.dtype).flatten(0, 1)
             y = self.experts(inputs, chosen.reshape(-1, 1)).view(*chosen.shape, -1).sum(1)
         return y if self.latent_up is None else self.latent_up(y)
 
     def _shared(self, x: Float[Tensor, "... D"], context: ForwardContext) -> Float[Tensor, "... D"]:
-        """The output of the expert that all tokens share."""
+        """Return the output of the shared expert."""
         assert self.shared is not None
         y: Tensor = self.shared(x, context)
         return y if self.shared_gate is None else y * self.shared_gate(x).sigmoid()
@@ -98,7 +98,7 @@ class MixtureOfExperts(nn.Module):
         logits: Float[Tensor, "N E"],
         chosen: Int[Tensor, "N k"] | None = None,
     ) -> tuple[Float[Tensor, "N k"], Int[Tensor, "N k"]]:
-        """The weights of each token's experts, and which they are: the closest, unless they are given."""
+        """Return the weights and indices of each token's experts; `chosen` overrides the selection."""
         chosen = self._best(affinities, logits) if chosen is None else chosen
         weights = affinities.gather(-1, chosen)
         if self.spec.router.renormalize:
@@ -106,7 +106,7 @@ class MixtureOfExperts(nn.Module):
         return weights * self.spec.router.scale, chosen
 
     def _best(self, affinities: Float[Tensor, "N E"], logits: Float[Tensor, "N E"]) -> Int[Tensor, "N k"]:
-        """The experts to which each token is closest."""
+        """Select the experts with the largest scores for each token."""
         scores = affinities if self.spec.router.expert_bias_on == "affinities" else logits
         scores = scores if self.correction is None else scores + self.correction
         if self.spec.groups is not None:
@@ -115,7 +115,7 @@ class MixtureOfExperts(nn.Module):
 
 
 def group_limited_mask(scores: Float[Tensor, "N E"], groups: spec.ExpertGroups) -> Bool[Tensor, "N E"]:
-    """True for the experts of a token's best groups, by the sum of each group's best scores."""
+    """Return True for the experts in each token's best groups, ranked by the sum of a group's best scores."""
     grouped = scores.unflatten(-1, (groups.num_groups, -1))
     best = grouped.topk(groups.top_k_in_group).values.sum(-1).topk(groups.groups_per_token).indices
     allowed = torch.zeros(grouped.shape[:-1], dtype=torch.bool, device=scores.device).scatter(-1, best, True)
@@ -125,10 +125,10 @@ def group_limited_mask(scores: Float[Tensor, "N E"], groups: spec.ExpertGroups) 
 def load_balancing_loss(
     affinities: Float[Tensor, "N E"], chosen: Int[Tensor, "N k"], valid: Bool[Tensor, "N"] | None = None
 ) -> Float[Tensor, ""]:
-    """E sum_e f_e p_e: the share f of choices that fell on an expert, and its mean share p of a token's affinities.
+    """Return E sum_e f_e p_e: f_e is the fraction of selections of expert e, p_e its mean share of affinities.
 
-    (Fedus 2021, equation 4.) Softmax affinities are such shares already; sigmoids are divided by their sum (DeepSeek-AI
-    2024b, equation 19). Where valid is False, a token does not count.
+    (Fedus 2021, equation 4.) Softmax affinities sum to 1; sigmoids are divided by their sum (DeepSeek-AI 2024b,
+    equation 19). Tokens with `valid` False do not count.
     """
     experts, per_token = affinities.shape[1], chosen.shape[1]
     counted = torch.ones_like(affinities[:, 0]) if valid is None else valid.to(affinities.dtype)
@@ -139,12 +139,12 @@ def load_balancing_loss(
 
 
 class Experts(nn.Module):
-    """E networks of one form, their weights stacked.
+    """E networks of one form with stacked weights.
 
-    Tokens are sorted by expert, so that each expert's are one product.
+    Tokens are sorted by expert, so that each expert needs one product.
 
     Attributes:
-        exchange: where processes share the experts, gives the outputs of each token's, whoever has them, (N, k, D).
+        exchange: with expert parallelism, returns the outputs of each token's experts, wherever they are, (N, k, D).
     """
 
     packed_parameters: ClassVar = ("gate", "up", "down")
@@ -170,7 +170,7 @@ class Experts(nn.Module):
     def forward(
         self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"], weights: Float[Tensor, "N k"] | None = None
     ) -> Float[Tensor, "N D"]:
-        """For each token the sum of its k experts' outputs, weighted where there are weights."""
+        """Return for each token the sum of its k experts' outputs, weighted if weights are given."""
         if self.exchange is not None:
             y = self.exchange(x, chosen)
         elif is_symbolic(x.shape[0]):
@@ -181,7 +181,7 @@ class Experts(nn.Module):
         return (y if weights is None else y * weights[..., None]).sum(1).to(y.dtype)
 
     def sorted_by_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
-        """The outputs of each token's experts, one product for all tokens of an expert."""
+        """Return the outputs of each token's experts, with one product per expert."""
         choices = chosen.flatten()
         order = choices.argsort(stable=True)
         sizes = torch.bincount(choices, minlength=self.num_experts).tolist()
@@ -191,7 +191,7 @@ class Experts(nn.Module):
         return torch.cat(outputs).index_select(0, order.argsort()).view(*chosen.shape, -1)
 
     def each_expert(self, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]) -> Float[Tensor, "N k D"]:
-        """The same where nobody can ask how many tokens an expert has: each takes its own, which may be none."""
+        """Like `sorted_by_expert`, for tracing, where the number of an expert's tokens is unknown (it may be 0)."""
         choices = chosen.flatten()
         y = x.new_zeros(choices.shape[0], x.shape[1])
         for number, one in enumerate(zip(*map(self._unstacked, self.projections), strict=True)):
@@ -201,9 +201,9 @@ class Experts(nn.Module):
         return outputs
 
     def _unstacked(self, name: str) -> list[Projection]:
-        """Each expert's weight and bias.
+        """Return each expert's weight and bias.
 
-        Unbound once: the gradient of an index into the stack would be as large as the stack, for every expert.
+        Unbind once: the gradient of an index into the stack would be as large as the stack, for every expert.
         """
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
         biases = [None] * self.num_experts if bias is None else bias.unbind(0)
@@ -221,7 +221,7 @@ class Experts(nn.Module):
 def expert_outputs(
     recorder: Recorder, experts: Experts, x: Float[Tensor, "N D"], chosen: Int[Tensor, "N k"]
 ) -> Float[Tensor, "N k D"] | None:
-    """Record: each token times the matrices of its experts, whose numbers each replay reads anew."""
+    """Record the product of each token with the matrices of its experts, which replays read again."""
 
     def project(name: str, rows: Tensor, indices: Tensor) -> Tensor | None:
         weight, bias = getattr(experts, name), getattr(experts, f"{name}_bias")

@@ -1,4 +1,4 @@
-"""How processes share a mixture of experts: some hidden features of every expert for each, or some of the experts."""
+"""Tensor and expert parallelism of a mixture of experts."""
 
 from archetype.parts.experts.module import Experts
 from archetype.roles.parallel import COLUMN, ONCE, Cut, Plans, SplitPlan
@@ -7,17 +7,17 @@ from archetype.spec.registry import provides
 
 @provides("parallel", Experts)
 class ExpertsPlans(Plans[Experts]):
-    """Parameters are stacks of all experts': (E, F, D), and those down (E, D, F)."""
+    """Split the stacked parameters: (E, F, D) for gate and up, (E, D, F) for down."""
 
     def tensor(self, size: int) -> SplitPlan | None:
-        """Hidden features of every expert are divided."""
+        """Split the hidden features of every expert."""
         if self.module.get_parameter("down").shape[2] % size:
             return None
         columns = ("gate", "up", "gate_bias", "up_bias")
         return SplitPlan({**dict.fromkeys(columns, Cut(1)), "down": Cut(2), "down_bias": ONCE})
 
     def expert(self, size: int) -> SplitPlan:
-        """The experts are divided."""
+        """Split the experts."""
         module, num_experts = self.module, self.module.num_experts
 
         def resize(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Mixtures of experts: which experts a token chooses, and what they are."""
+"""Mixtures of experts: how tokens select experts, and what the experts are."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -17,15 +17,15 @@ __all__ = ["ExpertGroups", "MixtureOfExperts"]
 
 
 class ExpertGroups(Spec):
-    """A token chooses `groups_per_token` of `num_groups` groups, and its experts in them.
+    """Each token selects `groups_per_token` of `num_groups` groups, and its experts within them.
 
-    A group is worth what its best expert is (DeepSeek-AI 2024, section 2.2.2), or its `top_k_in_group` ones together
-    (DeepSeek-AI 2024b, section 2.1.2).
+    A group's score is that of its best expert (DeepSeek-AI 2024, section 2.2.2), or the sum of its `top_k_in_group`
+    best (DeepSeek-AI 2024b, section 2.1.2).
 
     Attributes:
-        num_groups: groups of experts, a divisor of `num_experts`.
-        groups_per_token: groups that a token chooses.
-        top_k_in_group: best experts whose sum a group is worth.
+        num_groups: number of groups, a divisor of `num_experts`.
+        groups_per_token: number of groups that a token selects.
+        top_k_in_group: number of best experts whose scores are summed for a group's score.
     """
 
     renamed: ClassVar[dict[str, str]] = {"best": "top_k_in_group"}
@@ -36,26 +36,25 @@ class ExpertGroups(Spec):
 
 @part
 class MixtureOfExperts(FeedForward):
-    """The weighted sum of a token's `experts_per_token` best experts, plus the `shared` one (Shazeer 2017; Dai 2024).
+    """Weighted sum of a token's `experts_per_token` best experts, plus the `shared` one (Shazeer 2017; Dai 2024).
 
-    With `shared_gate` the shared one is multiplied by the sigmoid of a logit of its own (Qwen2-MoE).
-    `balance_loss` weighs the auxiliary loss E sum_e f_e p_e, with f_e the share of the choices that fell on expert e
-    and p_e its mean share of a token's affinities (Fedus 2021, equation 4); it is 1 where all experts are chosen alike.
-    Weights multiply what experts give; with `weighs: inputs` what they read (Llama 4). With `latent_width` the routed
-    experts work in a smaller space: one projection leads there, and one back from the weighted sum (Nemotron 3).
-    Absent: the `router` is a softmax whose chosen weights are renormalized; that of a single expert
-    per token keeps its affinity, unless the router is given (published models with such routers are not trained anew).
+    With `shared_gate` the shared expert is multiplied by the sigmoid of a logit (Qwen2-MoE). `balance_loss` weighs the
+    auxiliary loss E sum_e f_e p_e, with f_e the fraction of selections of expert e and p_e its mean share of affinities
+    (Fedus 2021, equation 4); it is 1 if all experts are selected equally often. Weights multiply the experts' outputs,
+    or their inputs with `weighs: inputs` (Llama 4). With `latent_width` the routed experts work in a smaller space,
+    between one projection into it and one out of it (Nemotron 3). The default `router` is a softmax with renormalized
+    weights; for a single expert per token it keeps the affinity, since a renormalized weight would always be 1.
 
     Attributes:
-        num_experts: experts, E.
-        experts_per_token: experts that a token chooses, k.
-        expert: the form of each expert.
-        latent_width: features of the vectors that routed experts read and give (absent: d_model).
+        num_experts: number of experts, E.
+        experts_per_token: number of experts that a token selects, k.
+        expert: form of each expert.
+        latent_width: width of the routed experts' inputs and outputs (absent: d_model).
         weighs: whether an expert's weight multiplies its output or its input.
-        shared: an expert that every token has (absent: none).
+        shared: expert that every token uses (absent: none).
         shared_gate: whether the shared expert is multiplied by the sigmoid of a logit.
-        router: how a token's experts are chosen and weighed.
-        groups: groups that are chosen first (absent: none).
+        router: how experts are selected and weighed.
+        groups: groups that are selected first (absent: none).
         balance_loss: weight of the load-balancing loss.
     """
 
@@ -75,28 +74,28 @@ class MixtureOfExperts(FeedForward):
     @model_validator(mode="before")
     @classmethod
     def _one_expert_keeps_its_weight(cls, data: Any) -> Any:
-        """A single expert is weighed by its affinity, as in Switch: a weight that is always 1 would train no router."""
+        """Weigh a single expert by its affinity, as in Switch: a renormalized weight of 1 trains no router."""
         if isinstance(data, Mapping) and data.get("experts_per_token") == 1 and "router" not in data:
             return {**data, "router": SoftmaxRouter()}
         return data
 
     def always_said(self) -> tuple[str, ...]:
-        """The router of a single expert, whose default is another."""
+        """Return the router of a single expert, which has another default."""
         return ("router",) if self.experts_per_token == 1 else ()
 
     @property
     def tokens_read_by(self) -> str | None:
-        """The router, where it routes by ids."""
+        """The router, if it routes by token id."""
         return "router" if self.router.routes_tokens else None
 
     @property
     def adds_to_loss(self) -> bool:
-        """The balance of experts, where it has a weight."""
+        """Whether the balance loss has a weight."""
         return self.balance_loss > 0
 
     @property
     def sizes_to_divide(self) -> Mapping[str, Mapping[str, int]]:
-        """The experts."""
+        """Return the number of experts."""
         return {"expert": {"num_experts": self.num_experts}}
 
     @model_validator(mode="after")

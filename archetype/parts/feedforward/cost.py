@@ -1,4 +1,4 @@
-"""The cost of feed-forward networks."""
+"""Cost of feed-forward networks."""
 
 from collections.abc import Mapping
 
@@ -10,42 +10,38 @@ from archetype.parts.feedforward import spec
 
 @cost_of(spec.MLP)
 class MLPCost(FeedForwardCost):
-    """A projection up, an activation, a projection down."""
+    """A projection up, an activation and a projection down."""
 
     part: spec.MLP | spec.GatedMLP
     inputs: tuple[str, ...] = ("up",)  # projections that read the input
-    saved_inner = 1  # vectors of the inner width that are saved, beside those of the activation
+    saved_inner = 1  # saved vectors of the inner width, in addition to the activation's
 
     def __init__(self, part: spec.MLP | spec.GatedMLP, d: Formula) -> None:
         super().__init__(part, d)
         self.inner = multiple("F", part.width(d.value), d)
 
     def parameters(self) -> Counts:
-        """Weights and biases."""
         up, down = (self.part.has_bias(name) for name in ("up", "down"))
         return dict.fromkeys(self.inputs, linear(self.d, self.inner, up)) | {"down": linear(self.inner, self.d, down)}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of each projection."""
         return dict.fromkeys(self.inputs, (self.d, self.inner)) | {"down": (self.inner, self.d)}
 
     def tensors(self) -> Counts:
-        """Parameters, with each bias apart: in a stack of experts weights and biases are tensors of their own."""
+        """Parameters with biases separate, as in a stack of experts."""
         names = (*self.inputs, "down")
         sizes = {name: self.d if name == "down" else self.inner for name in names}
         biases = {f"{name}_bias": size for name, size in sizes.items() if self.part.has_bias(name)}
         return dict.fromkeys(names, self.d * self.inner) | biases
 
     def flops(self, tokens: Formula) -> Counts:
-        """One product for each projection."""
         return dict.fromkeys((*self.inputs, "down"), 2 * tokens * self.d * self.inner)
 
     def saved_activations(self, work: TrainingWork, tokens: int | None = None) -> int:
-        """The projections' inputs, the activation's input or output, and the factors of a gate.
+        """Bytes of the projections' inputs, the activation's input or output, and the factors of a gate.
 
         Args:
-            work: of the stack.
-            tokens: how many vectors it reads (absent: one for each token).
+            tokens: number of vectors read (default: one per token).
         """
         number = work.tokens if tokens is None else tokens
         activation = self.part.activation
@@ -58,7 +54,7 @@ class MLPCost(FeedForwardCost):
         return inputs + number * self.inner.value * vectors * work.itemsize
 
     def hidden_gradient(self, work: TrainingWork, tokens: int | None = None) -> int:
-        """One vector of the inner width for each token; the arguments are those of `saved_activations`."""
+        """Bytes of one vector of the inner width per token; arguments as for `saved_activations`."""
         return (work.tokens if tokens is None else tokens) * self.inner.value * work.itemsize
 
 
@@ -72,16 +68,13 @@ class GatedMLPCost(MLPCost):
 
 @cost_of(spec.NoFeedForward)
 class NoFeedForwardCost(FeedForwardCost):
-    """A block of its mixer alone."""
+    """No feed-forward network."""
 
     def parameters(self) -> Counts:
-        """No parameters."""
         return {}
 
     def flops(self, tokens: Formula) -> Counts:
-        """No FLOPs."""
         return {}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """No bytes."""
         return 0

@@ -1,4 +1,4 @@
-"""How feed-forward networks are drawn, alone and as experts."""
+"""Drawing of feed-forward networks, alone and as experts."""
 
 from archetype.parts.feedforward.spec import MLP, GatedMLP
 from archetype.roles.drawing import Cell, Inside, X, inside_of, title
@@ -6,29 +6,26 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of, title
 
 @inside_of(MLP)
 def mlp(part: MLP, modules: frozenset[str]) -> Inside:
-    """A projection up, and one down."""
+    """Draw a projection up and one down."""
     return Inside(tuple(network_cells(part, "", 1, 0)), "down")
 
 
 @inside_of(GatedMLP)
 def gated_mlp(part: GatedMLP, modules: frozenset[str]) -> Inside:
-    """A projection up, times a gate, and one down."""
+    """Draw a projection up, a gate, and a projection down."""
     return Inside(tuple(network_cells(part, "", 0.5, 0)), "down")
 
 
 def network_width(part: MLP | GatedMLP) -> int:
-    """How many columns its cells take."""
+    """Return the number of columns of a network."""
     return 2 if isinstance(part, GatedMLP) else 1
 
 
 def network_cells(part: MLP | GatedMLP, prefix: str, column: float, row: int) -> list[Cell]:
-    """The cells of a network.
+    """Return the cells of a network.
 
     Args:
-        part: the specification.
         prefix: of its modules, such as `experts.`.
-        column: of its left edge.
-        row: of its input.
     """
     act = title(part.activation)
 

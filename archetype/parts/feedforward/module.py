@@ -1,4 +1,4 @@
-"""The part of a block that works on each position alone: called with the vectors and the ForwardContext."""
+"""Feed-forward networks, applied to each position separately."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -61,7 +61,7 @@ class GatedMLP(nn.Module):
 
 
 def gated_product(feedforward: spec.GatedMLP) -> Callable[[Tensor, Tensor], Tensor]:
-    """f(gate) * up: with a limit both are clamped before, with a unit offset it is f(gate) * (1 + up) (gpt-oss)."""
+    """Return f(gate) * up; a limit clamps both first, and a unit offset gives f(gate) * (1 + up) (gpt-oss)."""
     choice, limit, unit_offset = feedforward.activation, feedforward.limit, feedforward.unit_offset
     if choice.gate_kernel and limit is None and not unit_offset:
         return partial(_gated_product, choice.gate_kernel)
@@ -85,7 +85,7 @@ def _silu_backward(dy: Tensor, x: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         gradient: Tensor = torch.ops.aten.silu_backward(dy, x)
         return gradient
-    s = x.sigmoid()  # torch cannot differentiate its own operation once more
+    s = x.sigmoid()  # torch has no second derivative of its own operation
     return dy * s * (1 + x * (1 - s))
 
 
@@ -102,9 +102,9 @@ DERIVATIVES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of dy and x
 
 
 class GatedProduct(torch.autograd.Function):
-    """f(gate) * up, which saves the two alone: the backward pass computes f(gate) again.
+    """f(gate) * up that saves only its inputs; the backward pass computes f(gate) again.
 
-    Autograd's own rules would save f(gate) too, a number for each token and each of d_ff.
+    Autograd would save f(gate) as well, d_ff numbers per token.
     """
 
     generate_vmap_rule = True

@@ -1,4 +1,4 @@
-"""How processes share a feed-forward network: some of its hidden features for each."""
+"""Tensor parallelism of feed-forward networks: each process holds some hidden features."""
 
 from archetype.parts.feedforward.module import MLP, GatedMLP
 from archetype.roles.parallel import COLUMN, ONCE, ROW, Plans, SplitPlan
@@ -7,10 +7,9 @@ from archetype.spec.registry import provides
 
 @provides("parallel", MLP, GatedMLP)
 class FeedForwardPlans(Plans[MLP | GatedMLP]):
-    """Some hidden features for each process."""
+    """Split the hidden features over processes."""
 
     def tensor(self, size: int) -> SplitPlan | None:
-        """Hidden features are divided."""
         if self.module.up.out_features % size:
             return None
         columns = ("gate.weight", "gate.bias", "up.weight", "up.bias")

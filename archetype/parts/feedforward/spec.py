@@ -1,4 +1,4 @@
-"""The part of a block that works on each position alone."""
+"""Feed-forward networks, applied to each position separately."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -14,10 +14,10 @@ __all__ = ["MLP", "EightThirds", "Expert", "GatedMLP", "NoFeedForward"]
 
 
 class EightThirds(Spec):
-    """8/3 of d_model, rounded up to a multiple: a gated block as large as a plain one of 4 d (Shazeer 2020).
+    """8/3 of d_model, rounded up to a multiple: a gated network then has the size of a plain one of 4 d (Shazeer 2020).
 
     Attributes:
-        multiple_of: what the width is rounded up to a multiple of.
+        multiple_of: the width is rounded up to a multiple of this.
     """
 
     kind: Literal["eight_thirds"] = "eight_thirds"
@@ -28,13 +28,13 @@ HiddenWidth = WideWidth | EightThirds
 
 
 class _Projected(FeedForward):
-    """Base of parts that project to a hidden width and back.
+    """Base of networks that project to a hidden width and back.
 
     Attributes:
-        d_ff: hidden features, F: a number, or {kind: eight_thirds}.
-        activation: the nonlinearity: its name, or {kind: swish, beta: ...}.
-        bias: whether the projections add a bias.
-        down_bias: whether the projection back adds one (absent: as the others do).
+        d_ff: hidden width, F: a number, or {kind: eight_thirds}.
+        activation: its name, or {kind: swish, beta: ...}.
+        bias: whether the projections have a bias.
+        down_bias: whether the projection back has one (absent: as the others).
     """
 
     d_ff: HiddenWidth
@@ -43,15 +43,15 @@ class _Projected(FeedForward):
     down_bias: Flag | None = None
 
     def has_bias(self, projection: str) -> bool:
-        """Whether the projection of this name adds a bias."""
+        """Return whether the projection of this name has a bias."""
         return self.bias if projection != "down" or self.down_bias is None else self.down_bias
 
     def widened(self, factor: int) -> Self:
-        """More hidden features; eight thirds follow d_model themselves."""
+        """Multiply the hidden width; eight thirds already follow d_model."""
         return self.replace(d_ff=factor * self.d_ff) if isinstance(self.d_ff, int) else self
 
     def width(self, d_model: int) -> int:
-        """F, for a model of width `d_model`."""
+        """Return F for a model of width `d_model`."""
         if isinstance(self.d_ff, EightThirds):
             exact = 8 * d_model
             unit = 3 * self.d_ff.multiple_of
@@ -71,11 +71,11 @@ class MLP(_Projected):
 class GatedMLP(_Projected):
     """down(activation(gate(x)) * up(x)) (Shazeer 2020).
 
-    Activation sigmoid is GLU, relu ReGLU, gelu GeGLU, silu SwiGLU. A `limit` l holds gate(x) below l and up(x) within
-    -l ... l; `unit_offset` multiplies by 1 + up(x) (gpt-oss has both).
+    Activation sigmoid gives GLU, relu ReGLU, gelu GeGLU, silu SwiGLU. A `limit` l clamps gate(x) to at most l and up(x)
+    to -l ... l; `unit_offset` multiplies by 1 + up(x) (gpt-oss uses both).
 
     Attributes:
-        limit: bound of the gate from above, and of up(x) on both sides (absent: none).
+        limit: upper bound of the gate, and bound of |up(x)| (absent: none).
         unit_offset: whether the gate multiplies 1 + up(x).
     """
 
@@ -90,7 +90,7 @@ Expert = Annotated[MLP | GatedMLP, Field(discriminator="kind"), Named()]
 
 @part
 class NoFeedForward(FeedForward):
-    """A block of its mixer alone."""
+    """No feed-forward network: the block has only its mixer."""
 
     is_absent: ClassVar[bool] = True
     kind: Literal["none"] = "none"

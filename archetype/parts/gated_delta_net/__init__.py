@@ -1,1 +1,1 @@
-"""Gated delta nets: a matrix of state that is corrected and decays (Yang 2024)."""
+"""Gated delta networks: a matrix-valued state that is corrected and decays (Yang 2024)."""

@@ -1,4 +1,4 @@
-"""The cost of a gated delta network (Yang 2024b, section 3.3)."""
+"""Cost of a gated delta network (Yang 2024b, section 3.3)."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from archetype.parts.gated_delta_net import spec
 
 @cost_of(spec.GatedDeltaNet)
 class GatedDeltaNetCost(MixerCost):
-    """Products over the pairs of a chunk and with the memory are counted, the triangular system of a chunk is not."""
+    """Products over pairs of a chunk and with the memory are counted, the triangular system of a chunk is not."""
 
     part: spec.GatedDeltaNet
     state_name = "convolution and delta-rule state"
@@ -28,16 +28,13 @@ class GatedDeltaNetCost(MixerCost):
         self.projections |= {"conv": (symbol("c", part.conv_kernel, part), self.channels), "o": (self.values, d)}
 
     def parameters(self) -> Counts:
-        """Projections, convolution, steps, decay and norm."""
         counts = {name: linear(*sizes) for name, sizes in self.projections.items()}
         return counts | {"dt_bias": self.heads, "A_log": self.heads, "norm": self.v_dim}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of each projection."""
         return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass."""
         rows, chunks = 2 * work.rows, Chunks.of(work, self.part.chunk_size)
         counts = {name: 2 * work.tokens * inputs * outputs for name, (inputs, outputs) in self.projections.items()}
         return counts | without_zero({
@@ -47,15 +44,15 @@ class GatedDeltaNetCost(MixerCost):
         })  # fmt: skip
 
     def state(self, length: int) -> int:
-        """Numbers of the state, at any length: each head's memory, and the inputs that the convolution reads again."""
+        """Numbers of the state at any length: each head's memory, and the convolution's last inputs."""
         return self.values.value * self.part.head_dim + self.channels.value * (self.part.conv_kernel - 1)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The input, every step between the projections, and what the chunks save; the rule is computed in float32."""
+        """Bytes of the input, of every step between the projections, and of the chunks; the rule runs in float32."""
         part, heads, channels, values = self.part, self.part.num_heads, self.channels.value, self.values.value
         keys = heads * part.head_dim
         steps = (3 * channels + 3 * values) * work.itemsize
-        copies = 2 * (part.key_heads < heads)  # of queries and keys, for every head that they serve
+        copies = 2 * (part.key_heads < heads)  # queries and keys are repeated for the heads they serve
         exact = (2 * self.keys.value + (1 + copies) * keys + 6 * values + 6 * heads) * FLOAT32
         padding = (part.conv_kernel - 1) * channels * work.itemsize
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding

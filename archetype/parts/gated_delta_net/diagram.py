@@ -1,4 +1,4 @@
-"""How a gated delta network is drawn."""
+"""Drawing of a gated delta network."""
 
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.roles.drawing import Cell, Inside, X, inside_of
@@ -6,7 +6,7 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of
 
 @inside_of(GatedDeltaNet)
 def gated_delta_net(part: GatedDeltaNet, modules: frozenset[str]) -> Inside:
-    """Queries, keys and values through a convolution, the rule, a norm with a gate (Yang 2024b, figure 1)."""
+    """Draw queries, keys and values through a convolution, the delta rule, and a gated norm (Yang 2024b, figure 1)."""
     cells = (
         Cell("q", 0, 0, (X,)),
         Cell("k", 1, 0, (X,)),

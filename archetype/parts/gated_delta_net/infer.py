@@ -1,4 +1,4 @@
-"""A gated delta network of a family that is not registered, by the names and shapes of its tensors."""
+"""Infer a gated delta network of an unregistered family from names and shapes of its tensors."""
 
 from archetype.parts.gated_delta_net.spec import GatedDeltaNet
 from archetype.parts.mamba.infer import PARAMETERS, PREFIX, check_activation
@@ -12,11 +12,11 @@ NAMES: NameTable = (
     (rf"{PREFIX}o?_?norm", "norm"), (rf"{PREFIX}(?:out_proj|o_proj)", "o"),
 )  # fmt: skip
 JOINT = {"qkvz": ("q", "k", "v", "gate"), "ba": ("b", "a"), "qkv": ("q", "k", "v")}
-PARTS = ("qkv_per_head", "qkv"), ("qkv", "qkv_per_head")  # of tensors with a gate, and without
+PARTS = ("qkv_per_head", "qkv"), ("qkv", "qkv_per_head")  # orders with a gate, and without
 
 
 def read(tensors: CheckpointMixer) -> GatedDeltaNet:
-    """The sizes follow from the rates, the norm and the convolution; heads of keys are a key."""
+    """Read sizes from the rates, the norm and the convolution; a key gives the number of key heads."""
     check_activation(tensors)
     (num_heads,), (v_head_dim,) = tensors.shape("A_log"), tensors.shape("norm.weight")
     channels, _, kernel = tensors.shape("conv.weight")
@@ -41,7 +41,7 @@ def _joint(mixer: GatedDeltaNet, tensors: CheckpointMixer, path: str, name: str)
 
 
 def _fused_order(tensors: CheckpointMixer, path: str) -> FusedOrder:
-    """Head by head, but for queries, keys and values without a gate."""
+    """Return the order within a fused tensor: by head, except for queries, keys and values without a gate."""
     order: FusedOrder = tensors.settle("delta_order", PARTS[path == "qkv"], f"no file says how the parts of {path} lie")
     return order
 

@@ -1,4 +1,4 @@
-"""Gated delta networks: attention without softmax, whose memory is corrected by each token and fades."""
+"""Gated delta networks: linear attention whose memory decays and is corrected by each token."""
 
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from archetype.weights.linear import Linear
 
 
 class HeadNorm(nn.Module):
-    """norm(y) silu(z), each head alone (Yang 2024b, section 3.4)."""
+    """norm(y) silu(z), with each head normalized separately (Yang 2024b, section 3.4)."""
 
     def __init__(self, features: int, eps: float) -> None:
         super().__init__()
@@ -35,10 +35,10 @@ class HeadNorm(nn.Module):
 class GatedDeltaNet(nn.Module):
     """o(norm(delta_rule(q, k, v)) * silu(gate(x))), [q, k, v] = silu(conv([q(x), k(x), v(x)])) (Yang 2024b).
 
-    The decay is exp(-exp(A_log) softplus(a(x) + dt_bias)), the rate sigmoid(b(x)). It is computed in float32 at least.
+    The decay is exp(-exp(A_log) softplus(a(x) + dt_bias)), the rate sigmoid(b(x)). Computed in at least float32.
     """
 
-    parameter_roles: ClassVar = {"A_log": "vector"}  # rates, which no decay makes less
+    parameter_roles: ClassVar = {"A_log": "vector"}  # rates, which weight decay must not shrink
     probes: ClassVar = {"q": "B T K P", "k": "B T K P", "v": "B T H Q", "log_decay": "B T H", "rate": "B T H"}
 
     def __init__(self, mixer: spec.GatedDeltaNet, place: Place) -> None:
@@ -55,7 +55,7 @@ class GatedDeltaNet(nn.Module):
         self.o = Linear(values, place.d_model, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Steps and rates start as in Mamba-2."""
+        """Initialize steps and rates as in Mamba-2."""
         if name == "dt_bias":
             draw_steps(tensor, 0.001, 0.1, generator)
         else:
@@ -63,13 +63,13 @@ class GatedDeltaNet(nn.Module):
         return True
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MatrixState:
-        """Before a text stand zeros. The size does not depend on the capacity."""
+        """Return a state of zeros; its size does not depend on the capacity."""
         sizes = self.spec.num_heads, self.spec.head_dim, self.spec.v_head_dim
         memory = torch.zeros(batch, *sizes, dtype=dtype, device=device)
         return MatrixState(self.conv.new_state(batch, dtype, device), memory)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Read the new positions after those that the cache has read. Padding is not read."""
+        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MatrixState)
         mixer, exact = self.spec, torch.promote_types(x.dtype, torch.float32)
@@ -79,6 +79,7 @@ class GatedDeltaNet(nn.Module):
         heads = mixer.key_heads, mixer.key_heads, mixer.num_heads
         parts = nn.functional.silu(u).to(exact).split(self.widths, dim=-1)
         q, k, v = (part.unflatten(-1, (number, -1)) for part, number in zip(parts, heads, strict=True))
+        # unit-length queries and keys
         q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + 1e-6) for part in (q, k))
         a = -self.A_log.to(exact).exp() * nn.functional.softplus(self.a(x).to(exact) + self.dt_bias.to(exact))
         b = self.b(x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)

@@ -1,4 +1,4 @@
-"""Gated delta networks: attention without softmax, with a memory that is corrected and fades."""
+"""Gated delta networks: linear attention whose memory decays and is corrected by each token."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -17,20 +17,20 @@ __all__ = ["GatedDeltaNet"]
 class GatedDeltaNet(Mixer):
     """S_t = a_t S_{t-1} + b_t k_t (v_t - a_t S_{t-1}^T k_t)^T, o_t = S_t^T q_t (Yang 2024b; Qwen3-Next).
 
-    Queries, keys and values pass a convolution; queries and keys have length one. A key head serves `num_heads` /
-    `num_key_heads` heads of values. The decay a_t and the rate b_t, between 0 and 1, follow the token; with
-    `negative_eigenvalues` the rate reaches 2 (Grazzi 2024). A norm with `eps` and a gate stand behind. A text is read
-    `chunk_size` tokens at a time, which changes no result.
+    Queries, keys and values pass through a convolution; queries and keys have unit length. A key head serves
+    `num_heads` / `num_key_heads` value heads. The decay a_t and the rate b_t, between 0 and 1, depend on the token;
+    with `negative_eigenvalues` the rate reaches 2 (Grazzi 2024). A gated norm with `eps` follows. Sequences are
+    processed in chunks of `chunk_size` tokens, which does not change the result.
 
     Attributes:
-        num_heads: heads of values, H.
-        num_key_heads: heads of queries and keys, a divisor of `num_heads` (absent: as many).
-        head_dim: features of a head's query and key, P.
-        v_head_dim: features of a head's value, Q.
-        conv_kernel: positions that the convolution reads.
-        chunk_size: tokens that are read as one product.
-        negative_eigenvalues: whether corrections reach twice as far.
-        eps: added to the mean square by the norm behind the gate.
+        num_heads: number of value heads, H.
+        num_key_heads: number of query and key heads, a divisor of `num_heads` (absent: as many).
+        head_dim: width of a head's query and key, P.
+        v_head_dim: width of a head's value, Q.
+        conv_kernel: number of positions that the convolution reads.
+        chunk_size: tokens per chunk.
+        negative_eigenvalues: whether the rate of correction reaches 2.
+        eps: added to the mean square in the gated norm.
     """
 
     letters: ClassVar[Mapping[str, str]] = {
@@ -55,7 +55,7 @@ class GatedDeltaNet(Mixer):
 
     @property
     def key_heads(self) -> int:
-        """Heads of queries and keys."""
+        """Number of query and key heads."""
         return self.num_key_heads or self.num_heads
 
     @property

@@ -1,1 +1,1 @@
-"""Heads: from vectors to logits of tokens or classes."""
+"""Heads: vectors to logits of tokens or classes."""

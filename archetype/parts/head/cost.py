@@ -1,4 +1,4 @@
-"""The cost of heads."""
+"""Cost of heads."""
 
 from typing import Any
 
@@ -9,31 +9,28 @@ from archetype.parts.head import spec
 
 
 class HeadCost(PartCost):
-    """The cost of the layers after a stack; none, where a model gives the vectors themselves.
+    """Cost of the layers after a stack; zero by default.
 
     Args:
-        part: the specification.
-        d: features of the vectors that it reads.
-        vocab_size: logits of each token.
+        d: width of the vectors it reads.
+        vocab_size: number of logits per token.
     """
 
     tied = has_softcap = False
-    vocab_size = num_features = 0  # of the table that logits are products with, perhaps in chunks; none without one
+    vocab_size = num_features = 0  # shape of the table that gives logits; 0 without one
 
     def __init__(self, part: Any, d: Formula, vocab_size: int) -> None:
         super().__init__(part, d)
 
     @property
     def num_weights(self) -> int:
-        """Numbers of the matrix that the logits are products with, a tied one too."""
+        """Numbers in the matrix that gives logits, including a tied one."""
         return 0
 
     def parameters(self) -> Counts:
-        """Parameters, by module."""
         return {}
 
     def flops(self, work: Work) -> Counts:
-        """FLOPs, by module."""
         return {}
 
     def saved_activations(self, work: TrainingWork) -> int:
@@ -41,21 +38,21 @@ class HeadCost(PartCost):
         return 0
 
     def num_logits(self, rows: int, tokens: int) -> int:
-        """Numbers that the loss reads."""
+        """Number of logits that the loss reads."""
         return 0
 
 
 @cost_of(spec.NoHead)
 class NoHeadCost(HeadCost):
-    """The vectors themselves."""
+    """No head."""
 
 
 class TransformCost:
-    """The cost of a layer and its norm before the logits; none, where a head has none.
+    """Cost of a dense layer and its norm before the logits; zero if there is none.
 
     Args:
-        part: the specification (absent: there is none).
-        d: features of the vectors that it reads.
+        part: the specification, or None.
+        d: width of the vectors it reads.
         head: name of the head's module.
     """
 
@@ -65,18 +62,16 @@ class TransformCost:
         self.norm = NormCost.of(part.norm, self.width) if part else None
 
     def parameters(self) -> Counts:
-        """Parameters of the layer, and of its norm."""
         if self.part is None or self.norm is None:
             return {}
         dense = linear(self.d, self.width, bias=self.part.bias)
         return {f"{self.head}.dense": dense, f"{self.head}.norm": self.norm.parameters()}
 
     def flops(self, vectors: Formula) -> Counts:
-        """FLOPs of the layer, for some vectors."""
         return {f"{self.head}.dense": 2 * vectors * self.d * self.width} if self.part else {}
 
     def saved_activations(self, work: TrainingWork, vectors: int) -> int:
-        """Bytes saved of some vectors: what the layer gives, its activation, and what its norm saves."""
+        """Bytes saved: the layer's output, its activation, and what its norm saves."""
         if self.part is None or self.norm is None:
             return 0
         saved = 1 if self.part.activation.is_absent else 2
@@ -85,7 +80,7 @@ class TransformCost:
 
 @cost_of(spec.LanguageModelHead)
 class LanguageModelHeadCost(HeadCost):
-    """Logits over the vocabulary, perhaps of transformed vectors; a tied head has no table of its own."""
+    """Logits over the vocabulary, optionally of transformed vectors; a tied head has no table of its own."""
 
     part: spec.LanguageModelHead
 
@@ -102,28 +97,25 @@ class LanguageModelHeadCost(HeadCost):
         return self.vocabulary.value * self.width.value
 
     def parameters(self) -> Counts:
-        """The table and bias of the logits, and the layer before them with its norm."""
         table = ZERO if self.tied else self.vocabulary * self.width
         return self.transform.parameters() | {"lm_head": table + self.vocabulary * self.part.bias}
 
     def flops(self, work: Work) -> Counts:
-        """Logits of tokens."""
         tokens = work.answered_tokens
         return self.transform.flops(tokens) | {"lm_head": 2 * tokens * self.vocabulary * self.width}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The input; of a layer before the logits also its activation and its norm; the logits that are capped."""
+        """Bytes of the input, of the layer before the logits, and of logits that are capped."""
         saved = work.input_bytes(self.d.value) + self.transform.saved_activations(work, work.tokens)
         return saved + (work.tokens * self.vocabulary.value * work.itemsize if self.has_softcap else 0)
 
     def num_logits(self, rows: int, tokens: int) -> int:
-        """Logits of every token."""
         return tokens * self.vocabulary.value
 
 
 @cost_of(spec.MaskedLanguageModelHead, spec.MaskedLogitsHead)
 class MaskedLanguageModelHeadCost(LanguageModelHeadCost):
-    """Logits of hidden tokens."""
+    """Logits of masked tokens."""
 
     def __init__(self, part: spec.MaskedLanguageModelHead | spec.MaskedLogitsHead, d: Formula, vocab_size: int) -> None:
         super().__init__(part.as_language_model_head, d, vocab_size)
@@ -131,7 +123,7 @@ class MaskedLanguageModelHeadCost(LanguageModelHeadCost):
 
 @cost_of(spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)
 class ClassificationHeadCost(HeadCost):
-    """Logits of classes for each row, or for each token, perhaps of transformed vectors."""
+    """Logits of classes for each row or token, optionally of transformed vectors."""
 
     part: spec.ClassHead
 
@@ -145,19 +137,15 @@ class ClassificationHeadCost(HeadCost):
         return self.classes.value * self.transform.width.value
 
     def parameters(self) -> Counts:
-        """Weight and bias, and the layer before them with its norm."""
         logits = linear(self.transform.width, self.classes, bias=self.part.bias)
         return self.transform.parameters() | {"classifier": logits}
 
     def flops(self, work: Work) -> Counts:
-        """Logits of rows, or of tokens."""
         answers = work.answered_tokens if self.part.labels_tokens else work.rows
         return self.transform.flops(answers) | {"classifier": 2 * answers * self.transform.width * self.classes}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """Bytes of the layer before the logits."""
         return self.transform.saved_activations(work, work.tokens if self.part.labels_tokens else work.rows)
 
     def num_logits(self, rows: int, tokens: int) -> int:
-        """Logits of every row, or of every token."""
         return (tokens if self.part.labels_tokens else rows) * self.classes.value

@@ -1,4 +1,4 @@
-"""Heads: from vectors to logits."""
+"""Heads: vectors to logits."""
 
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from archetype.weights.packed import Weight
 
 @module_for(spec.LanguageModelHead)
 class LanguageModelHead(nn.Module):
-    """Logits over the vocabulary. A tied head has no table of its own and multiplies by the embedding's."""
+    """Logits over the vocabulary; a tied head multiplies by the embedding's table."""
 
     packed_parameters: ClassVar = ("weight",)
 
@@ -36,13 +36,13 @@ class LanguageModelHead(nn.Module):
         self.bias = nn.Parameter(torch.empty(vocab_size)) if head.bias else None
 
     def features(self, x: Vectors) -> Float[Tensor, "B T D_e"]:
-        """The vectors that are multiplied by the table."""
+        """Return the vectors that are multiplied by the table."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(self.activation(self.dense(x)))
         return x if self.spec.scale == 1.0 else x * self.spec.scale
 
     def matrix(self, embedding: Weight) -> Weight:
-        """The table that vectors are multiplied by, (V, D): the head's own, or the embedding's."""
+        """Return the table for the logits, (V, D): the head's own, or the embedding's."""
         return embedding if self.weight is None else self.weight
 
     def forward(self, x: Vectors, embedding: Weight) -> Float[Tensor, "B T V"]:
@@ -53,7 +53,7 @@ class LanguageModelHead(nn.Module):
 
 @module_for(spec.MaskedLanguageModelHead, spec.MaskedLogitsHead)
 class MaskedLanguageModelHead(LanguageModelHead):
-    """Logits of hidden tokens: f(dense(x)), its norm, then the vocabulary (Devlin 2018)."""
+    """Logits of masked tokens: f(dense(x)), its norm, then the vocabulary (Devlin 2018)."""
 
     def __init__(
         self, head: spec.MaskedLanguageModelHead | spec.MaskedLogitsHead, vocab_size: int, d_model: int
@@ -63,7 +63,7 @@ class MaskedLanguageModelHead(LanguageModelHead):
 
 @module_for(spec.ClassificationHead, spec.TokenClassificationHead, spec.SpanHead)
 class Classifier(WithMatrix):
-    """Logits of classes, from a pooled vector or from the vector of each token."""
+    """Logits of classes, from a pooled vector or from each token's vector."""
 
     def __init__(self, head: spec.ClassHead, vocab_size: int, features: int) -> None:
         transform = head.transform
@@ -77,20 +77,18 @@ class Classifier(WithMatrix):
             self.norm = build_norm(transform.norm, width)
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... Y"]:
-        """The logits of each vector."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(self.activation(self.dense(x)))
         return self.product(dropout(x, self.dropout, self.training))
 
 
 class Pooler(WithMatrix):
-    """tanh(W x + b) of the vector that stands for the whole (Devlin 2018), or with another activation (ELECTRA)."""
+    """tanh(W x + b) of the vector that represents the sequence (Devlin 2018), or with another activation (ELECTRA)."""
 
     def __init__(self, d_model: int, nonlinearity: Activation = Tanh()) -> None:
         super().__init__(d_model, d_model)
         self.activation = activation(nonlinearity)
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        """The pooled vector of each row."""
         pooled: Tensor = self.activation(self.product(x))
         return pooled

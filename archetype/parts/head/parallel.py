@@ -1,4 +1,4 @@
-"""How processes share a head over the vocabulary: the logits of some tokens for each."""
+"""Tensor parallelism of a head over the vocabulary: each process computes some logits."""
 
 from archetype.parts.head.module import LanguageModelHead
 from archetype.roles.parallel import COLUMN, EACH, Plans, SplitPlan
@@ -7,10 +7,10 @@ from archetype.spec.registry import provides
 
 @provides("parallel", LanguageModelHead)
 class LanguageModelHeadPlans(Plans[LanguageModelHead]):
-    """The logits of some tokens for each process, which are gathered before the loss."""
+    """Split the vocabulary over processes; logits are gathered before the loss."""
 
     def tensor(self, size: int) -> SplitPlan:
-        """The vocabulary is divided; a transform before the product stays whole."""
+        """Return the split of the vocabulary; a transform before the logits is replicated."""
         names = (name for name, _ in self.module.named_parameters())
         parameters = dict.fromkeys(names, EACH) | {"weight": COLUMN, "bias": COLUMN}
         return SplitPlan(parameters, gathered=self.module.vocab_size)

@@ -1,4 +1,4 @@
-"""Heads: what a model computes from the vectors at its end."""
+"""Heads: what a model computes from its final vectors."""
 
 from typing import ClassVar, Literal
 
@@ -24,13 +24,13 @@ __all__ = [
 
 
 class HeadTransform(Spec):
-    """A layer and its norm, before the logits (BERT as a decoder; OPT 350M, without activation, bias and norm).
+    """Dense layer and norm before the logits (BERT as a decoder; OPT 350M, without activation, bias and norm).
 
     Attributes:
-        activation: the layer's nonlinearity.
-        norm: of what it gives.
-        width: features of what it gives (absent: d_model).
-        bias: whether the layer adds a bias.
+        activation: of the layer.
+        norm: of the layer's output.
+        width: of the layer's output (absent: d_model).
+        bias: whether the layer has a bias.
     """
 
     activation: AnyActivation = GELU()
@@ -41,16 +41,16 @@ class HeadTransform(Spec):
 
 @part
 class LanguageModelHead(Head):
-    """Logits over the vocabulary, perhaps of transformed vectors; `tied` multiplies by the embedding's own table.
+    """Logits over the vocabulary, optionally of transformed vectors; `tied` uses the embedding's table.
 
-    Vectors are multiplied by `scale` first (T5); `softcap` bends a logit z to c tanh(z / c) (Gemma 2).
+    Vectors are first multiplied by `scale` (T5); `softcap` c changes a logit z to c tanh(z / c) (Gemma 2).
 
     Attributes:
-        tied: whether logits are products with the embedding's own table.
-        bias: whether a bias is added to the logits.
-        scale: factor of the vectors.
-        softcap: c, where logits are bent to c tanh(z / c) (absent: they are not).
-        transform: a layer before the logits (absent: none).
+        tied: whether the logits use the embedding's table.
+        bias: whether the logits have a bias.
+        scale: factor on the vectors.
+        softcap: c in c tanh(z / c) (absent: no cap).
+        transform: layer before the logits (absent: none).
     """
 
     predicts_next: ClassVar[bool] = True
@@ -64,26 +64,25 @@ class LanguageModelHead(Head):
 
     @property
     def table_width(self) -> int | None:
-        """As wide as the layer before it."""
+        """Width of the table if it differs from d_model."""
         return self.transform.width if self.transform else None
 
     @property
     def shares_table(self) -> bool:
-        """Where it is tied."""
         return self.tied
 
 
 @part
 class MaskedLanguageModelHead(Head):
-    """Logits of hidden tokens: a layer, its norm, then the vocabulary (Devlin 2018).
+    """Logits of masked tokens: a layer, its norm, then the vocabulary (Devlin 2018).
 
     Attributes:
-        activation: the layer's nonlinearity.
-        norm: of what it gives.
-        width: features of what it gives (absent: d_model).
-        tied: whether logits are products with the embedding's own table.
-        bias: whether a bias is added to the logits.
-        dense_bias: whether the layer adds a bias.
+        activation: of the layer.
+        norm: of the layer's output.
+        width: of the layer's output (absent: d_model).
+        tied: whether the logits use the embedding's table.
+        bias: whether the logits have a bias.
+        dense_bias: whether the layer has a bias.
     """
 
     predicts_masked: ClassVar[bool] = True
@@ -98,28 +97,27 @@ class MaskedLanguageModelHead(Head):
 
     @property
     def table_width(self) -> int | None:
-        """As wide as the layer before it."""
+        """Width of the table if it differs from d_model."""
         return self.width
 
     @property
     def shares_table(self) -> bool:
-        """Where it is tied."""
         return self.tied
 
     @property
     def as_language_model_head(self) -> LanguageModelHead:
-        """A head of the other kind that computes the same."""
+        """Equivalent `LanguageModelHead`."""
         transform = HeadTransform(activation=self.activation, norm=self.norm, width=self.width, bias=self.dense_bias)
         return LanguageModelHead(tied=self.tied, bias=self.bias, transform=transform)
 
 
 @part
 class MaskedLogitsHead(Head):
-    """Logits of hidden tokens, of the vectors themselves (EuroBERT; Boizard 2025).
+    """Logits of masked tokens, directly from their vectors (EuroBERT; Boizard 2025).
 
     Attributes:
-        tied: whether logits are products with the embedding's own table.
-        bias: whether a bias is added to the logits.
+        tied: whether the logits use the embedding's table.
+        bias: whether the logits have a bias.
     """
 
     predicts_masked: ClassVar[bool] = True
@@ -130,23 +128,22 @@ class MaskedLogitsHead(Head):
 
     @property
     def shares_table(self) -> bool:
-        """Where it is tied."""
         return self.tied
 
     @property
     def as_language_model_head(self) -> LanguageModelHead:
-        """A head of the other kind that computes the same."""
+        """Equivalent `LanguageModelHead`."""
         return LanguageModelHead(tied=self.tied, bias=self.bias)
 
 
 class ClassHead(Head):
-    """Base of heads that give logits of classes.
+    """Base of heads for classes.
 
     Attributes:
-        num_classes: classes, Y.
-        dropout: of the vectors that are multiplied, while training.
-        bias: whether a bias is added to the logits.
-        transform: a layer before the logits (absent: none).
+        num_classes: number of classes, Y.
+        dropout: of the vectors during training.
+        bias: whether the logits have a bias.
+        transform: layer before the logits (absent: none).
     """
 
     num_classes: Size
@@ -157,9 +154,9 @@ class ClassHead(Head):
 
 @part
 class ClassificationHead(ClassHead):
-    """Logits of `num_classes` for a whole text or image, from its pooled vector; of one, a value that is estimated.
+    """Logits of `num_classes` for a whole sequence or image, from its pooled vector; one class means regression.
 
-    A decoder's pooled vector is that of a text's last token, which alone has seen all of it.
+    A decoder pools by the last token, the only one that sees the whole sequence.
     """
 
     renamed: ClassVar[dict[str, str]] = {"classes": "num_classes"}
@@ -187,7 +184,7 @@ class SpanHead(ClassHead):
 
 @part
 class NoHead(Head):
-    """The vectors themselves."""
+    """No head: the model returns its final vectors."""
 
     is_absent: ClassVar[bool] = True
     kind: Literal["none"] = "none"

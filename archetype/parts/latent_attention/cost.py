@@ -1,4 +1,4 @@
-"""The cost of latent attention (DeepSeek-AI 2024, section 2.1)."""
+"""Cost of latent attention (DeepSeek-AI 2024, section 2.1)."""
 
 from collections.abc import Hashable, Mapping
 
@@ -13,9 +13,9 @@ from archetype.parts.position.cost import PositionCost
 
 @cost_of(spec.LatentAttention)
 class LatentAttentionCost(MixerCost):
-    """Counted in the form that takes fewer FLOPs: latents expanded to keys and values, or absorbed into the query.
+    """Cost of the form with fewer FLOPs: latents expanded to keys and values, or absorbed into the query.
 
-    The zeros that make values as wide as keys are left out.
+    Zeros that pad values to the width of keys are not counted.
     """
 
     part: spec.LatentAttention
@@ -42,11 +42,10 @@ class LatentAttentionCost(MixerCost):
 
     @property
     def symbols(self) -> set[Symbol]:
-        """The sizes of attention and of its index."""
+        """Symbols of the attention and its index."""
         return super().symbols | (self.index.symbols if self.index else set())
 
     def parameters(self) -> Counts:
-        """Projections down and up, and norms behind those that go down."""
         counts: Counts = {}
         for name, projection in self.projections.items():
             counts[name] = projection.parameters
@@ -56,18 +55,16 @@ class LatentAttentionCost(MixerCost):
         return counts | (prefixed("index.", self.index.parameters()) if self.index else {})
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of each projection."""
         index = self.index.projection_sizes() if self.index else {}
         own = {name: sizes[:2] for name, sizes in self.projections.items()}
         return own | {f"index.{name}": sizes for name, sizes in index.items()}
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass."""
         length, pattern = work.length, PatternCost.of(Full(), self.d)
         most = length.value if self.index is None else self.index.most_keys(length.value)
         chosen = most < length.value
         pair_flops = pattern.chosen_pair_flops(work, most) if chosen else pattern.pair_flops(work)
-        if chosen and work.phase == "decode":  # the latents of other positions are not looked at
+        if chosen and work.phase == "decode":  # only the selected latents are read
             length = symbol("S", most)
         pairs = work.rows * self.heads * pair_flops
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
@@ -79,27 +76,27 @@ class LatentAttentionCost(MixerCost):
         return counts | (prefixed("index.", self.index.flops(work)) if self.index else {})
 
     def state(self, length: int) -> int:
-        """The latent and the rotary part of every position, and what an index keeps of it."""
+        """Numbers per sequence: latent and rotary key of every position, and the index's keys."""
         own = length * (self.part.kv_lora_rank + self.part.qk_rope_head_dim)
         return own + (self.index.state(length) if self.index else 0)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """With the latents expanded."""
+        """Bytes saved in the form that expands the latents."""
         part, tokens = self.part, work.tokens
         saved = work.input_bytes(self.d.value)
         if self.index is not None:
             saved += self.index.saved_activations(work) + self.index.saved_mask(work)
         for rank in filter(None, (self.latent, self.rank)):
             saved += NormCost.of(part.norm, rank).saved_activations(tokens) + work.input_bytes(rank.value)
-        # the kernel takes queries, keys, values and the result in one width
+        # the kernel needs queries, keys, values and result of one width
         width = max(part.head_dim, part.v_head_dim)
-        if part.dropout:  # not in the kernel, but products in float32
+        if part.dropout:  # not supported by the kernel: explicit products in float32
             saved += tokens * part.num_heads * 3 * (width + work.length) * FLOAT32
             return saved + tokens * part.num_heads * (width + part.v_head_dim) * work.itemsize
         return saved + tokens * part.num_heads * ((4 * width + part.v_head_dim) * work.itemsize + FLOAT32)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Tables of angles."""
+        """Bytes of the tables of angles."""
         position, num_heads, rotary_dim = self.part.position, self.part.num_heads, self.part.qk_rope_head_dim
         own = PositionCost.of(position, self.d).shared_activations(num_heads, rotary_dim, work)
         return {**own, **(self.index.shared_activations(work) if self.index else {})}

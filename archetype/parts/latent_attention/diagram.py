@@ -1,4 +1,4 @@
-"""How latent attention is drawn."""
+"""Drawing of latent attention."""
 
 from archetype.parts.latent_attention.spec import LatentAttention, LowRankQuery
 from archetype.roles.drawing import Cell, Inside, X, inside_of, selection_inside
@@ -6,7 +6,7 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of, selection_inside
 
 @inside_of(LatentAttention)
 def latent_attention(part: LatentAttention, modules: frozenset[str]) -> Inside:
-    """Low-rank ways of queries, and of keys and values (DeepSeek-AI 2024, figure 3)."""
+    """Draw the low-rank projections of queries, and of keys and values (DeepSeek-AI 2024, figure 3)."""
     cells = [
         Cell("kv_down", 1, 0, (X,), 2),
         Cell("kv_norm", 2, 1, ("kv_down",), kind="norm", slim=True, label="norm"),

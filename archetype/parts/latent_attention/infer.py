@@ -1,4 +1,4 @@
-"""Latent attention of a family that is not registered, by the names and shapes of its tensors."""
+"""Infer latent attention of an unregistered family from names and shapes of its tensors."""
 
 from archetype.parts.attention.infer import HEAD_DIM, PREFIX, num_heads
 from archetype.parts.attention.infer import NAMES as ATTENTION_NAMES
@@ -20,7 +20,7 @@ NAMES: NameTable = (
 
 
 def read(tensors: CheckpointMixer) -> LatentAttention:
-    """All sizes but the number of heads follow from the projections."""
+    """Read all sizes but the number of heads from the projections."""
     heads = num_heads(tensors)
     latent_rank = tensors.sides("kv_up.weight")[1]
     rope_dim = tensors.sides("kv_down.weight")[0] - latent_rank

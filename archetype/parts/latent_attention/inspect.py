@@ -1,4 +1,4 @@
-"""Scores, masked scores and weights of a recorded pass, recomputed in the plain form, of every latent expanded."""
+"""Scores, masked scores and weights of a recorded pass, recomputed with expanded latents."""
 
 import torch
 
@@ -10,7 +10,6 @@ from archetype.spec.registry import provides
 
 
 def attention(part: PartTrace) -> AttentionSteps:
-    """All heads."""
     module, context, own = part.module, part.context, part.activations
     assert context is not None
     q = torch.cat((own["q_nope"], own["q_rope"]), dim=-1)

@@ -1,4 +1,4 @@
-"""Attention whose keys and values come from one narrow vector for each position."""
+"""Attention whose keys and values come from one narrow vector per position."""
 
 import math
 from typing import ClassVar, assert_never
@@ -27,10 +27,8 @@ from archetype.parts.position.module import Rotary
 from archetype.roles.pattern import MaskContext, pattern_rule
 from archetype.weights.linear import Linear, matrix_of
 
-Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # the features without and with rotation
-Latents = tuple[
-    Float[Tensor, "B 1 S C"], Float[Tensor, "B 1 S R"]
-]  # the latents and the rotated keys that all heads share
+Queries = tuple[Float[Tensor, "B H T P"], Float[Tensor, "B H T R"]]  # unrotated and rotated features
+Latents = tuple[Float[Tensor, "B 1 S C"], Float[Tensor, "B 1 S R"]]  # latents, and rotated keys shared by all heads
 
 
 EVERY_PAIR = pattern_rule(Full())
@@ -38,11 +36,11 @@ EVERY_PAIR = pattern_rule(Full())
 
 @module_for(spec.LatentAttention)
 class LatentAttention(nn.Module):
-    """Multi-head latent attention (DeepSeek-AI 2024, section 2.1), in whichever of its two forms is cheaper.
+    """Multi-head latent attention (DeepSeek-AI 2024, section 2.1), computed in the cheaper of its two forms.
 
-    A head's key is [c Wuk, k_R] and its value c Wuv, for the latent c and the turned key k_R of a position. The plain
-    form expands every latent to keys and values; the absorbed form attends to the latents themselves, with the query
-    q Wuk^T, and expands only the result.
+    A head's key is [c Wuk, k_R] and its value c Wuv, for the latent c and the rotated key k_R of a position. The plain
+    form expands every latent to keys and values. The absorbed form attends to the latents with the query q Wuk^T, and
+    expands only the result.
     """
 
     probes: ClassVar = {
@@ -71,14 +69,14 @@ class LatentAttention(nn.Module):
         self.index = build_selection(mixer.index, place, mixer.query_features(d_model))
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> LayerState:
-        """Empty latents and rotated keys for `capacity` positions: C + R numbers each."""
+        """Return empty latents and rotated keys for `capacity` positions: C + R numbers each."""
         sizes = self.spec.kv_lora_rank, self.spec.qk_rope_head_dim
         cache = KVCache.empty(batch, 1, capacity, sizes, dtype, device)
         index = None if self.index is None else self.index.new_state(batch, capacity, dtype, device)
         return indexed(cache, index)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Let each new position attend to the new ones and to those in the cache, which then holds the new ones too."""
+        """Attend from each new position to the new ones and to those in the cache, which then includes the new ones."""
         inputs = x if self._is_direct else self.q_norm(self.q_down(x))
         queries, latents = self._queries(inputs, context), self._latents(x, context)
         if context.rows is not None:
@@ -91,7 +89,7 @@ class LatentAttention(nn.Module):
         return z
 
     def attend(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
-        """Attend in the cheaper of the two forms; an adapter that learns may drop what only expanding computes."""
+        """Attend in the cheaper form; in training an adapted kv_up is expanded, which applies the adapter's dropout."""
         learns = self.training and type(self.kv_up) is not nn.Linear
         absorbs = not learns and self.spec.absorbs(queries[0].shape[2], latents[0].shape[2])
         return (self._absorbed if absorbs else self._plain)(queries, latents, allowed)
@@ -99,16 +97,12 @@ class LatentAttention(nn.Module):
     def attend_within(
         self, queries: Queries, latents: Latents, x: Vectors, inputs: Tensor, context: ForwardContext
     ) -> Float[Tensor, "B H T Q"]:
-        """Attend within texts that are complete, each query to all keys that it may see or to those that are chosen.
+        """Attend within complete sequences, to all visible keys or to the selected ones.
 
         Args:
-            queries: of each head.
-            latents: of each position.
-            x: vectors of the positions.
-            inputs: what queries are made from.
-            context: of the pass.
+            inputs: from which queries are projected.
         """
-        # then no mask says more than the direction
+        # then the mask is no more than the causal one
         is_complete = (self.causal or context.num_tokens is None) and context.document_ids is None
         allowed = None if is_complete else self._allowed(context, context.shared_positions)
         if self.index is None:
@@ -127,7 +121,7 @@ class LatentAttention(nn.Module):
     def attend_in_shared_rows(
         self, queries: Queries, latents: Latents, context: ForwardContext, rows: SharedRows
     ) -> Float[Tensor, "B H T Q"]:
-        """Attend from this process's positions to those of all; what is gathered are the latents, which are narrow."""
+        """Attend from this process's positions to those of all processes; only the narrow latents are gathered."""
         latent, key = map(rows.shares.gather, latents)
         where, outputs = MaskContext(self.causal, latent.shape[2]), []
         for piece in own_queries(rows, EVERY_PAIR, self.causal):
@@ -139,7 +133,7 @@ class LatentAttention(nn.Module):
     def attend_to_cache(
         self, queries: Queries, latents: Latents, x: Vectors, inputs: Tensor, context: ForwardContext, state: LayerState
     ) -> Float[Tensor, "B H T Q"]:
-        """Append the latents to the cache, and attend to all that it holds, or to those that are chosen."""
+        """Append the latents to the cache, and attend to everything in it, or to the selected keys."""
         cache, own = without_index(state)
         choice = EVERY_KEY
         if self.index is not None:
@@ -153,7 +147,7 @@ class LatentAttention(nn.Module):
         allowed = self._allowed(context, positions) if choice.keys is None else choice.keys
         if choice.can_be_gathered(queries[0].shape[2]):
             allowed, _, (latent, key) = gather_chosen(choice, latent, key)
-        dtype = queries[0].dtype  # a cache may have fewer bits
+        dtype = queries[0].dtype  # the cache may have a narrower type
         return self.attend(queries, (latent.to(dtype), key.to(dtype)), allowed)
 
     @property
@@ -168,7 +162,7 @@ class LatentAttention(nn.Module):
         return probe(self, "q_nope", plain), probe(self, "q_rope", turned)
 
     def _latents(self, x: Vectors, context: ForwardContext) -> Latents:
-        """Latents after their norm and keys after their rotation, as one head."""
+        """Return normalized latents and rotated keys, as a single head."""
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
         key = self.rotary(key, context.positions, context)
         return probe(self, "latent", self.kv_norm(latent)), probe(self, "k_rope", key)
@@ -182,16 +176,16 @@ class LatentAttention(nn.Module):
         return torch.ones(1, 1, 1, keys.shape[1], dtype=torch.bool, device=keys.device)
 
     def _plain(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
-        """Every latent expanded to each head's key and value."""
+        """Expand every latent to each head's key and value."""
         key, value = self.keys_and_values(latents)
-        # torch's kernel for CPU wants keys as wide as values; without it all weights would be kept
+        # torch's CPU kernel needs keys as wide as values; without the kernel all weights would be stored
         wide = max(self.spec.head_dim, self.spec.v_head_dim)
         q, k, v = (_widened(part, wide) for part in (torch.cat(queries, dim=-1), key, value))
         score, causal = ScoreFunction(self.scale, dropout=self._dropout), self.causal and allowed is None
         return attend(q, k, v, score, allowed, causal)[..., : self.spec.v_head_dim]
 
     def _absorbed(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
-        """The latents are keys and values of one head, which all heads of queries share."""
+        """Use the latents as keys and values of one head shared by all query heads."""
         plain, turned = queries
         (latent, shared), (batch, heads, length, _) = (part[:, 0] for part in latents), plain.shape
         key_up, value_up = self.expansions
@@ -208,7 +202,7 @@ class LatentAttention(nn.Module):
         return torch.einsum("bhtc,hqc->bhtq", mixed, value_up)
 
     def keys_and_values(self, latents: Latents) -> tuple[Float[Tensor, "B H S P"], Float[Tensor, "B H S Q"]]:
-        """Each head's keys, with the rotated features last, and values."""
+        """Return each head's keys, with the rotated features last, and values."""
         latent, shared = latents
         sizes = self.spec.qk_nope_head_dim, self.spec.v_head_dim
         expanded = self.kv_up(latent[:, 0]).unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
@@ -217,14 +211,14 @@ class LatentAttention(nn.Module):
 
     @property
     def expansions(self) -> tuple[Float[Tensor, "H P C"], Float[Tensor, "H Q C"]]:
-        """The matrices that expand a latent to each head's key and value."""
+        """Matrices that expand a latent to each head's key and value."""
         up = matrix_of(self.kv_up).view(self.spec.num_heads, -1, self.spec.kv_lora_rank)
         key_up, value_up = up.split((self.spec.qk_nope_head_dim, self.spec.v_head_dim), dim=1)
         return key_up, value_up
 
     @property
     def scale(self) -> float:
-        """The factor of the scores."""
+        """Factor on the scores."""
         return self.spec.scale or 1 / math.sqrt(self.spec.head_dim)
 
     @property
@@ -236,7 +230,7 @@ def attend_to_latents(
     recorder: Recorder, attention: LatentAttention, queries: Queries, latents: Latents, context: ForwardContext,
     cache: KVCache,
 ) -> Float[Tensor, "B H T Q"] | None:  # fmt: skip
-    """Record the absorbed form, over the filled places."""
+    """Record the absorbed form over the filled slots."""
     if not attention.causal or latents[0].shape[2] > 1:
         return None
     for new, buffer in zip(latents, (cache.keys, cache.values), strict=True):
@@ -249,6 +243,6 @@ def attend_to_latents(
 
 
 def _widened(x: Float[Tensor, "*dims P"], features: int) -> Float[Tensor, "*dims Q"]:
-    """Zeros behind, which change no product."""
+    """Pad the last dimension with zeros, which change no product."""
     missing = features - x.shape[-1]
     return nn.functional.pad(x, (0, missing)) if missing else x

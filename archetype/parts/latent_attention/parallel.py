@@ -1,4 +1,4 @@
-"""How processes share latent attention: some heads for each; the latents are the same for all."""
+"""Tensor parallelism of latent attention: each process holds some heads; latents are replicated."""
 
 from archetype.parts.latent_attention.module import LatentAttention
 from archetype.roles.parallel import COLUMN, EACH, ONCE, ROW, Parameters, Plans, SplitPlan
@@ -7,10 +7,10 @@ from archetype.spec.registry import provides
 
 @provides("parallel", LatentAttention)
 class LatentAttentionPlans(Plans[LatentAttention]):
-    """Some heads for each process; the latents are the same for all."""
+    """Split the heads over processes; latents are replicated."""
 
     def tensor(self, size: int) -> SplitPlan | None:
-        """Heads are divided; what makes the latents stays whole. An index learns from all heads together."""
+        """Return the split of heads; with an index there is none, since the index learns from all heads."""
         module, num_heads = self.module, self.module.spec.num_heads
         if num_heads % size or module.index is not None:
             return None

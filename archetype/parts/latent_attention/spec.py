@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values from one narrow vector for each position."""
+"""Multi-head latent attention: keys and values from one narrow vector per position."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -20,16 +20,16 @@ __all__ = ["DirectQuery", "LatentAttention", "LowRankQuery", "Query"]
 
 
 class DirectQuery(Spec):
-    """Queries by one projection."""
+    """Queries from a single projection."""
 
     kind: Literal["direct"] = "direct"
 
 
 class LowRankQuery(Spec):
-    """Queries through a narrow vector of `rank` features, which is normalized.
+    """Queries through a normalized vector of `rank` features.
 
     Attributes:
-        rank: features of the narrow vector.
+        rank: width of the narrow vector.
     """
 
     kind: Literal["low_rank"] = "low_rank"
@@ -41,25 +41,25 @@ Query = Annotated[DirectQuery | LowRankQuery, Field(discriminator="kind"), Named
 
 @part
 class LatentAttention(Mixer):
-    """Keys and values from one narrow vector for each position (DeepSeek-AI 2024, section 2.1).
+    """Keys and values from one narrow vector per position (DeepSeek-AI 2024, section 2.1).
 
-    The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)], its value c Wuv; the
-    turned part of `qk_rope_head_dim` features is shared by all heads. A state holds c and the turned part only. Absent:
-    `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim).
+    The latent c = norm(x Wdkv) has `kv_lora_rank` features; a head's key is [c Wuk, rope(x Wkr)] and its value c Wuv.
+    The rotated part of `qk_rope_head_dim` features is shared by all heads. The cache holds only c and the rotated part.
+    By default `scale` is 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim).
 
     Attributes:
-        num_heads: heads, H.
-        query: how queries are made.
-        kv_lora_rank: features of the latent, C.
-        qk_nope_head_dim: features of a head's query and key that are not rotated.
+        num_heads: number of heads, H.
+        query: how queries are projected.
+        kv_lora_rank: width of the latent, C.
+        qk_nope_head_dim: unrotated features of a head's query and key.
         qk_rope_head_dim: rotated features of a head's query and key, R.
-        v_head_dim: features of a head's value, Q.
+        v_head_dim: width of a head's value, Q.
         position: the rotation.
         norm: of the latent, and of a low-rank query.
-        bias: whether the down projections and the output projection add a bias.
-        scale: factor of scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
-        index: what chooses the keys that each query sees (absent: it sees all).
-        dropout: of the attention weights, while training.
+        bias: whether the down projections and the output projection have a bias.
+        scale: factor on scores (absent: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim)).
+        index: selects the keys that each query sees (absent: all).
+        dropout: of the attention weights during training.
     """
 
     title: ClassVar[str] = "Latent attention"
@@ -95,42 +95,41 @@ class LatentAttention(Mixer):
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Never, for latents are gathered, but where keys are chosen."""
+        """What forces whole sequences per process: nothing but an index, since latents can be gathered."""
         return None if self.index is None else self.index.needs_whole_rows
 
     @property
     def adds_to_loss(self) -> bool:
-        """Where its index learns by a loss of its own."""
+        """Whether its index has a loss."""
         return self.index is not None and self.index.adds_to_loss
 
     @property
     def separates_documents(self) -> bool:
-        """A mask keeps documents apart."""
+        """True: a mask separates packed documents."""
         return True
 
     @property
     def head_dim(self) -> int:
-        """Features of one head's query and key."""
+        """Width of a head's query and key."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
     def sizes(self) -> AttentionSizes:
-        """Heads and features, as rotary positions take them."""
+        """Heads and widths as needed by rotary positions."""
         return AttentionSizes(self.num_heads, self.num_heads, self.head_dim, self.qk_rope_head_dim)
 
     def query_features(self, d_model: int) -> int:
-        """Features of the vectors from which queries are made, in a model of width `d_model`."""
+        """Return the width of the vectors from which queries are projected."""
         return self.query.rank if isinstance(self.query, LowRankQuery) else d_model
 
     def attention_sizes(self, width: int) -> AttentionSizes:
-        """Heads and features, whatever the width."""
         return self.sizes
 
     def absorbs(self, queries: int, keys: int) -> bool:
-        """Whether it is cheaper to attend to the latents themselves than to expand them to keys and values.
+        """Return whether attending to the latents is cheaper than expanding them to keys and values.
 
-        Both are counted for one row. Plain: expand every latent, then the usual products. Absorbed: the expansion
-        joins the query and the result, and the products run over C + R and C features.
+        Both are counted for one sequence. Plain: expand every latent, then the usual products. Absorbed: expand queries
+        and results instead, with products over C + R and C features.
         """
         c, r, nope, v = self.kv_lora_rank, self.qk_rope_head_dim, self.qk_nope_head_dim, self.v_head_dim
         plain = keys * c * (nope + v) + queries * keys * (nope + r + v)

@@ -1,1 +1,1 @@
-"""The lightning index of DeepSeek's sparse attention: a small attention that chooses keys (DeepSeek-AI 2025)."""
+"""Lightning index of DeepSeek's sparse attention: a small attention that selects keys (DeepSeek-AI 2025)."""

@@ -1,4 +1,4 @@
-"""The cost of the lightning index (DeepSeek-AI 2025)."""
+"""Cost of the lightning index (DeepSeek-AI 2025)."""
 
 from collections.abc import Hashable, Mapping
 
@@ -11,9 +11,9 @@ from archetype.parts.position.cost import PositionCost
 
 @cost_of(spec.LightningIndex)
 class LightningIndexCost(SelectionCost):
-    """Three projections, and a product over all pairs of positions; in a text without more than `top_k` tokens none.
+    """Three projections, and a product over all pairs of positions if the sequence is longer than `top_k`.
 
-    Of the loss the FLOPs are left out: it computes the attention's weights once more.
+    The FLOPs of its loss, which computes the attention weights again, are not counted.
     """
 
     part: spec.LightningIndex
@@ -29,31 +29,28 @@ class LightningIndexCost(SelectionCost):
         }
 
     def parameters(self) -> Counts:
-        """Projections, and the norm of keys."""
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         return counts | {"k_norm": self.norm.parameters()}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of each projection."""
         return {name: sizes[:2] for name, sizes in self.projections.items()}
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass; of a text in which nothing is left out, those of its keys alone."""
+        """FLOPs of one pass; only those of keys if nothing is left out."""
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
         if work.length.value <= self.part.top_k:
             return {"k": counts["k"]}
         return counts | {"scores": 2 * work.tokens * work.length * self.heads * self.head_dim}
 
     def state(self, length: int) -> int:
-        """A key of every position."""
+        """Numbers per sequence: one key per position."""
         return length * self.part.head_dim
 
     def most_keys(self, length: int) -> int:
-        """No more than `top_k`."""
         return min(self.part.top_k, length)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """What the loss needs: queries, keys, relevances by head, both distributions, and two masks; else nothing."""
+        """Bytes for the loss: queries, keys, relevances by head, both distributions and two masks; else 0."""
         if not self.part.adds_to_loss:
             return 0
         part, tokens, pairs = self.part, work.tokens, work.tokens * work.length
@@ -62,7 +59,7 @@ class LightningIndexCost(SelectionCost):
         return saved + work.length**2 + (pairs if self.most_keys(work.length) < work.length else 0)
 
     def shared_activations(self, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Tables of angles, where queries and keys are turned and learn."""
+        """Bytes of the tables of angles, if rotated queries and keys are trained."""
         if self.part.position is None or not self.part.adds_to_loss:
             return {}
         heads, _, _, rotary_dim, _ = self.part.sizes

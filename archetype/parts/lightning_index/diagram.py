@@ -1,4 +1,4 @@
-"""How the lightning index is drawn."""
+"""Drawing of the lightning index."""
 
 from archetype.parts.lightning_index.spec import LightningIndex
 from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of
@@ -6,7 +6,7 @@ from archetype.roles.drawing import QUERIES, Cell, Inside, X, inside_of
 
 @inside_of(LightningIndex)
 def lightning_index(part: LightningIndex, modules: frozenset[str]) -> Inside:
-    """A small attention whose scores choose keys (DeepSeek-AI 2025, figure 2)."""
+    """Draw a small attention whose scores select keys (DeepSeek-AI 2025, figure 2)."""
     cells = [Cell("q", 0, 0, (QUERIES,)), Cell("k", 1, 0, (X,)), Cell("weights", 2, 0, (X,))]
     row, key = 1, "k"
     if not part.norm.is_absent:

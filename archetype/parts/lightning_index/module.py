@@ -1,4 +1,4 @@
-"""Scores of queries and keys by a small attention of its own, and the best keys of each query."""
+"""Lightning index: scores by a small attention, and the best keys of each query."""
 
 import math
 from dataclasses import dataclass
@@ -21,13 +21,12 @@ from archetype.weights.linear import Linear
 
 @dataclass
 class IndexKeys(LayerState):
-    """The index's own key of every position: place s holds position s."""
+    """The index's key of every position: slot s holds position s."""
 
     keys: Float[Tensor, "B 1 S P"]
 
     @property
     def can_shorten(self) -> bool:
-        """Each place holds a position of its own."""
         return True
 
     def narrow(self, slots: int) -> "IndexKeys":
@@ -36,7 +35,7 @@ class IndexKeys(LayerState):
 
 @module_for(spec.LightningIndex)
 class LightningIndex(KeySelector):
-    """Choose the keys with the largest sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) (DeepSeek-AI 2025)."""
+    """Select the keys with the largest sum_j w_tj ReLU(q_tj k_s) / sqrt(H P) (DeepSeek-AI 2025)."""
 
     def __init__(self, index: spec.LightningIndex, place: Place, query_features: int) -> None:
         super().__init__()
@@ -48,14 +47,13 @@ class LightningIndex(KeySelector):
         self.rotary = None if index.position is None else Rotary(index.position, index.sizes)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> IndexKeys:
-        """Keys of zeros for `capacity` positions."""
         return IndexKeys(torch.zeros(batch, 1, capacity, self.spec.head_dim, dtype=dtype, device=device))
 
     def forward(
         self, x: Vectors, queries: Float[Tensor, "B T r"], allowed: Bool[Tensor, "b 1 t S"], context: ForwardContext,
         state: LayerState | None = None,
     ) -> Choice:  # fmt: skip
-        x, queries = x.detach(), queries.detach()  # its loss trains the index and nothing else
+        x, queries = x.detach(), queries.detach()  # the index's loss must not train the model
         keys = self._keys(x, context)
         if state is not None:
             assert isinstance(state, IndexKeys)
@@ -73,7 +71,7 @@ class LightningIndex(KeySelector):
         return Choice(chosen, self.spec.top_k, scores if learns else None)
 
     def loss(self, choice: Choice, attended: Float[Tensor, "B T S"], context: ForwardContext) -> Float[Tensor, ""]:
-        """KL(attended || softmax of scores), its mean over all queries that are no padding, times its weight."""
+        """Return KL(attended || softmax of scores), averaged over queries that are not padding, times its weight."""
         assert choice.scores is not None
         divergence = nn.functional.kl_div(choice.scores.log_softmax(-1), attended, reduction="none").sum(-1)  # (B, T)
         valid = torch.ones_like(divergence) if context.valid is None else context.valid.to(divergence.dtype)
@@ -100,10 +98,10 @@ class LightningIndex(KeySelector):
 
 
 def best_keys(scores: Float[Tensor, "B T S"], count: int) -> Bool[Tensor, "B T S"]:
-    """True for the keys with the largest scores of each query; of equal ones for the first.
+    """Return True for each query's keys with the largest scores; ties go to earlier keys.
 
-    Many scores are equal, to zero: those of keys that no head finds relevant. Which of these `topk` returns depends on
-    the number of keys, so that a text in chunks would be another one.
+    Many scores tie at zero, those of keys that no head finds relevant. Which of these `topk` returns depends on the
+    number of keys, so results would differ between chunked and whole sequences.
     """
     least = scores.topk(count).values[..., -1:]
     above, equal = scores > least, scores == least

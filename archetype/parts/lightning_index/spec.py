@@ -1,4 +1,4 @@
-"""A learned index of keys: each query sees those with the largest scores."""
+"""Learned index of keys: each query attends to the keys with the largest scores."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -21,20 +21,20 @@ __all__ = ["LightningIndex"]
 class LightningIndex(KeySelection):
     """The `top_k` keys s with the largest I(t, s) = sum_j w_tj ReLU(q_tj k_s) for each query t (DeepSeek-AI 2025).
 
-    Queries q_tj of `num_heads` heads are made from the attention's low-rank queries where it has them, else from x;
-    the one head of keys and the weights w_t = x Ww / sqrt(H P) from x. Of equal scores the earlier key is chosen.
+    Queries q_tj of `num_heads` heads come from the attention's low-rank queries if it has them, else from x; the single
+    key head and the weights w_t = x Ww / sqrt(H P) come from x. Ties go to the earlier key.
 
-    The choice has no gradient. The index learns by the loss KL(p_t || softmax I(t, .)) over the chosen keys, where p_t
-    is the mean of the attention's weights over its heads; nothing else learns from that loss, and the index from no
-    other. With `top_k` at least the length of a text nothing is left out: the index learns beside dense attention.
+    The selection has no gradient. The index is trained by KL(p_t || softmax I(t, .)) over the selected keys, where p_t
+    is the mean of the attention weights over heads; that loss trains nothing else, and no other loss trains the index.
+    If `top_k` is at least the sequence length, nothing is left out, and the index is trained next to dense attention.
 
     Attributes:
-        top_k: keys that a query sees.
-        num_heads: heads of queries, H.
-        head_dim: features of each head, P.
-        position: the rotation of queries and keys (absent: none).
+        top_k: number of keys that a query attends to.
+        num_heads: number of query heads, H.
+        head_dim: width of each head, P.
+        position: rotation of queries and keys (absent: none).
         norm: of the keys.
-        loss_weight: weight of the loss by which it learns; 0: it does not learn.
+        loss_weight: weight of the index's loss; 0: it is not trained.
     """
 
     title: ClassVar[str] = "Lightning index"
@@ -67,11 +67,11 @@ class LightningIndex(KeySelection):
 
     @property
     def adds_to_loss(self) -> bool:
-        """Where its loss has a weight."""
+        """Whether its loss has a weight."""
         return self.loss_weight > 0
 
     @property
     def sizes(self) -> AttentionSizes:
-        """Heads and features, as rotary positions take them."""
+        """Heads and widths as needed by rotary positions."""
         rotary_dim = 0 if self.position is None else self.position.dim or self.head_dim
         return AttentionSizes(self.num_heads, 1, self.head_dim, rotary_dim)

@@ -1,4 +1,4 @@
-"""The cost of a selective state space (Gu 2023, algorithm 2)."""
+"""Cost of a selective state space (Gu 2023, algorithm 2)."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from archetype.parts.mamba import spec
 
 @cost_of(spec.Mamba)
 class MambaCost(MixerCost):
-    """The cost of Mamba: of the scan, the contraction of the state with C is counted, its recurrence is not."""
+    """Cost of Mamba; of the scan, the contraction of the state with C is counted, the recurrence is not."""
 
     part: spec.Mamba
     state_name = "convolution and SSM state"
@@ -23,39 +23,36 @@ class MambaCost(MixerCost):
         self.rank = symbol("r", part.rank(d.value), part)
         self.projections = {
             "in_proj": Linear(d, 2 * self.inner, part.bias),
-            "conv": Linear(symbol("c", part.conv_kernel), self.inner, part.conv_bias),  # of each channel by itself
+            "conv": Linear(symbol("c", part.conv_kernel), self.inner, part.conv_bias),  # depthwise
             "x_proj": Linear(self.inner, self.rank + 2 * self.state_size),
             "dt_proj": Linear(self.rank, self.inner, bias=True),
             "out_proj": Linear(self.inner, d, part.bias),
         }
 
     def parameters(self) -> Counts:
-        """Projections, convolution, decay and skip; norms of what delta is made of, of B and of C."""
         counts = {name: projection.parameters for name, projection in self.projections.items()}
         sizes = {"dt_norm": self.rank, "b_norm": self.state_size, "c_norm": self.state_size}
         norms = {name: NormCost.of(self.part.norm, size).parameters() for name, size in sizes.items()}
         return counts | {"A_log": self.inner * self.state_size, "D": self.inner} | norms
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of each projection."""
         return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass."""
         counts = {name: projection.flops(work.tokens) for name, projection in self.projections.items()}
         return counts | {"scan": 2 * work.tokens * self.inner * self.state_size}
 
     def state(self, length: int) -> int:
-        """Numbers of the state, at any length: each channel's, and the inputs that the convolution reads again."""
+        """Numbers of the state at any length: each channel's, and the convolution's last inputs."""
         return self.inner.value * (self.part.state_size + self.part.conv_kernel - 1)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The input, about every step between the projections, and one state for every sqrt(T) steps."""
+        """Bytes of the input, of about every step between the projections, and one state for every sqrt(T) steps."""
         inner, state_size = self.inner.value, self.part.state_size
-        # both halves, around the convolution and the last projection; the scan and its gate are computed in float32
+        # both halves, around the convolution and the last projection; scan and gate run in float32
         steps = (6 * inner + self.rank.value + 2 * state_size) * work.itemsize + 6 * inner * FLOAT32
         states = -(-work.length // math.isqrt(work.length)) * inner * state_size * FLOAT32
-        padding = (self.part.conv_kernel - 1) * inner * work.itemsize  # of the convolution
+        padding = (self.part.conv_kernel - 1) * inner * work.itemsize  # padding of the convolution
         saved = work.input_bytes(self.d.value) + work.tokens * steps + work.rows * (states + padding)
         sizes = self.rank, self.state_size, self.state_size
         return saved + sum(NormCost.of(self.part.norm, size).saved_activations(work.tokens) for size in sizes)

@@ -1,4 +1,4 @@
-"""How Mamba is drawn."""
+"""Drawing of Mamba."""
 
 from archetype.parts.mamba.spec import Mamba
 from archetype.roles.drawing import Cell, Inside, X, inside_of
@@ -6,7 +6,7 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of
 
 @inside_of(Mamba)
 def mamba(part: Mamba, modules: frozenset[str]) -> Inside:
-    """Two ways: convolution and scan, and a gate (Gu 2023, figure 3)."""
+    """Draw convolution and scan, and the gate (Gu 2023, figure 3)."""
     norms = tuple(name for name in ("dt_norm", "b_norm", "c_norm") if name in modules)
     has_norms, width = not part.norm.is_absent, f"{part.expand if part.expand > 1 else ''}D"
     cells = [

@@ -1,4 +1,4 @@
-"""Mamba of a family that is not registered, by the names and shapes of its tensors."""
+"""Infer Mamba of an unregistered family from names and shapes of its tensors."""
 
 from archetype.parts.mamba.spec import Mamba
 from archetype.parts.norm.spec import NoNorm, RMSNorm
@@ -6,8 +6,8 @@ from archetype.roles.checkpoint import CheckpointMixer, MixerReader, NameTable
 from archetype.roles.norm import Norm
 from archetype.spec.registry import provides
 
-ACTIVATION = ("mamba_hidden_act", "hidden_mamba_act", "hidden_act")  # behind the convolution
-# What state spaces and delta networks share.
+ACTIVATION = ("mamba_hidden_act", "hidden_mamba_act", "hidden_act")  # after the convolution
+# Names that state spaces and delta networks share.
 PREFIX = r"(?:\w+\.)*?(?:mamba|mixer|linear_attn)\."
 PARAMETERS: NameTable = tuple((rf"{PREFIX}{name}", name) for name in ("A_log", "D", "dt_bias"))
 IN_AND_OUT: NameTable = (
@@ -23,7 +23,7 @@ NAMES: NameTable = (
 
 
 def read(tensors: CheckpointMixer) -> Mamba:
-    """The sizes follow from the rates, the steps and the convolution."""
+    """Read sizes from the rates, the steps and the convolution."""
     check_activation(tensors)
     inner, state_size = tensors.shape("A_log")
     rank, d_model = tensors.shape("dt_proj.weight")[1], tensors.d_model
@@ -45,12 +45,12 @@ def read(tensors: CheckpointMixer) -> Mamba:
 
 
 def check_activation(tensors: CheckpointMixer) -> None:
-    """Refuse another nonlinearity behind the convolution than SiLU, the only one that there is here."""
+    """Refuse activations after the convolution other than SiLU, the only one implemented."""
     stated = (key for key in ACTIVATION if tensors.config.get(key) is not None)
     key = None if tensors.quirks.conv_silu else next(stated, None)
     if key is not None and (name := tensors.config.get(key)) not in ("silu", "swish"):
         raise tensors.config.error(key, f"{name!r} behind a convolution is missing here", "only silu is")
 
 
-SIGN = r"(?:mamba|mixer)\.A_log"  # with an axis of channels and one of the state
+SIGN = r"(?:mamba|mixer)\.A_log"  # shape (channels, state)
 provides("infer", Mamba)(MixerReader(NAMES, read, sign=(SIGN, 2), parameters=PARAMETERS))

@@ -1,4 +1,4 @@
-"""Mamba: a recurrence whose steps, inputs and outputs follow the token."""
+"""Mamba: a recurrence whose steps, inputs and outputs depend on the token."""
 
 import math
 from dataclasses import dataclass
@@ -21,21 +21,21 @@ from archetype.weights.linear import Linear
 
 @dataclass
 class MambaState(LayerState):
-    """The newest W = conv_kernel - 1 inputs of the convolution, and the numbers that decay."""
+    """Last W = conv_kernel - 1 inputs of the convolution, and the SSM state."""
 
     conv: Float[Tensor, "B I W"]
     hidden: Float[Tensor, "B I Z"]
 
 
 class StepProjection(nn.Linear):
-    """The step size of each channel before its softplus, from the rank's features."""
+    """Projection from the rank's features to each channel's step size before softplus."""
 
     def __init__(self, mixer: spec.Mamba, d_model: int) -> None:
         super().__init__(mixer.rank(d_model), mixer.expand * d_model)
         self.spec = mixer
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Steps begin log-uniform between dt_min and dt_max; what the token adds has variance 1/3 (Gu 2023, 3.6)."""
+        """Initialize steps log-uniform in [dt_min, dt_max]; the token's part gets variance 1/3 (Gu 2023, 3.6)."""
         if name == "weight":
             bound = self.in_features**-0.5
             tensor.uniform_(-bound, bound, generator=generator)
@@ -45,7 +45,7 @@ class StepProjection(nn.Linear):
 
 
 def draw_steps(tensor: Tensor, dt_min: float, dt_max: float, generator: torch.Generator | None) -> None:
-    """Step sizes before their softplus, log-uniform between two bounds, in place."""
+    """Fill a tensor with step sizes before softplus, log-uniform between two bounds."""
     steps = tensor.uniform_(math.log(dt_min), math.log(dt_max), generator=generator).exp_()
     tensor.copy_(steps + torch.log(-torch.expm1(-steps)))  # the inverse of softplus
 
@@ -54,11 +54,12 @@ def draw_steps(tensor: Tensor, dt_min: float, dt_max: float, generator: torch.Ge
 class Mamba(nn.Module):
     """out_proj(silu(z) * (scan(u) + D u)), u = silu(conv(x')), [x', z] = in_proj(x) (Gu 2023, algorithm 2, figure 3).
 
-    With [r, b, c] = x_proj(u) the scan has the steps delta = softplus(dt_proj(r)), the rates A = -exp(A_log) and the
-    inputs delta u b, and is read by c. It is computed in float32 at least. Norms of r, b and c stand in Jamba.
+    With [r, b, c] = x_proj(u) the scan has steps delta = softplus(dt_proj(r)), rates A = -exp(A_log) and inputs
+    delta u b, and is read by c. Computed in at least float32. Jamba has norms of r, b and c.
     """
 
-    parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}  # rates and gains, which no decay makes less
+    # rates and gains, which weight decay must not shrink
+    parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}
     probes: ClassVar = {"u": "B T I", "delta": "B T I", "b": "B T Z", "c": "B T Z"}
 
     def __init__(self, mixer: spec.Mamba, place: Place) -> None:
@@ -77,7 +78,7 @@ class Mamba(nn.Module):
         self.dt_norm, self.b_norm, self.c_norm = (build_norm(mixer.norm, size) for size in self.sizes)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Rates -1 to -Z in every channel (S4D-Real, Gu 2022), and all of the input passed on."""
+        """Initialize rates to -1 ... -Z in every channel (S4D-Real, Gu 2022), and the skip connection D to 1."""
         if name == "A_log":
             tensor.copy_(torch.arange(1, self.spec.state_size + 1, device=tensor.device).log())
         else:
@@ -85,12 +86,12 @@ class Mamba(nn.Module):
         return True
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MambaState:
-        """Before a text stand zeros. The size does not depend on the capacity."""
+        """Return a state of zeros; its size does not depend on the capacity."""
         hidden = torch.zeros(batch, self.out_proj.in_features, self.spec.state_size, dtype=dtype, device=device)
         return MambaState(self.conv.new_state(batch, dtype, device), hidden)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Read the new positions after those that the cache has read. Padding is not read."""
+        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MambaState)
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, I) each
@@ -105,7 +106,7 @@ class Mamba(nn.Module):
     def selective_scan(
         self, u: Float[Tensor, "B T I"], context: ForwardContext, hidden: Float[Tensor, "B I Z"]
     ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
-        """Read the state at each position and add D u; a step of zero leaves the state as it is."""
+        """Run the scan and add D u; a step of zero leaves the state unchanged."""
         exact = torch.promote_types(u.dtype, torch.float32)
         low_rank, *selected = self.x_proj(u).split(self.sizes, dim=-1)
         b, c = (norm(x).to(exact) for norm, x in zip((self.b_norm, self.c_norm), selected, strict=True))

@@ -1,13 +1,13 @@
-"""The recurrence of a selective state space, position by position (Gu 2023, section 3.2).
+"""Recurrence of a selective state space, position by position (Gu 2023, section 3.2).
 
-Each of I channels holds Z numbers that decay and are written to: h_t = exp(delta_t a) h_(t-1) + v_t b_t, and are read
-by y_t = h_t c_t. All states of a text, (B, T, I, Z), are too many to keep and too many to move often. So the text is
-cut into blocks of about sqrt(T) positions: a block's decays and inputs are computed at once, then one multiply-add for
-each position turns the inputs into states in place. What is kept for the gradient is the state before each block, and
-the backward pass computes one block's states anew at a time; memory beyond inputs and outputs grows with sqrt(T).
+Each of I channels holds Z numbers h_t = exp(delta_t a) h_(t-1) + v_t b_t, read by y_t = h_t c_t. All states of a
+sequence, (B, T, I, Z), are too many to store. So the sequence is split into blocks of about sqrt(T) positions: a
+block's decays and inputs are computed at once, then one multiply-add per position turns the inputs into states in
+place. For the gradient only the state before each block is stored, and the backward pass recomputes one block's states
+at a time; memory beyond inputs and outputs grows with sqrt(T).
 
-Since a < 0 <= delta no exponent is positive and nothing is divided: no decay is too fast. Inside, channels come last,
-(B, T, Z, I), so that all products run along contiguous memory.
+Since a < 0 <= delta, no exponent is positive and nothing is divided, so fast decays do not overflow. Internally
+channels come last, (B, T, Z, I), so that all products run over contiguous memory.
 """
 
 import math
@@ -30,11 +30,11 @@ def scan(
     a: Float[Tensor, "I Z"],
     h: Float[Tensor, "B I Z"],
 ) -> tuple[Float[Tensor, "B T I"], Float[Tensor, "B I Z"]]:
-    """The outputs y at every position, and the state after the last, from the state `h` before the first."""
+    """Return the outputs y at every position and the state after the last, from the state `h` before the first."""
     if symbolic.is_symbolic(delta.shape[1]):
         y, h = symbolic.scan(lambda h, delta, v, b, c: step(delta, v, b, c, a, h), (h,), delta, v, b, c)
         return y, h
-    with torch.autocast(delta.device.type, enabled=False):  # sums over thousands of positions keep all their bits
+    with torch.autocast(delta.device.type, enabled=False):  # sums over thousands of positions need full precision
         if delta.shape[1] == 1:
             y, h = step(delta[:, 0], v[:, 0], b[:, 0], c[:, 0], a, h)
             return y[:, None], h
@@ -50,31 +50,31 @@ def step(
     a: Float[Tensor, "I Z"],
     h: Float[Tensor, "B I Z"],
 ) -> tuple[Float[Tensor, "B I"], Float[Tensor, "B I Z"]]:
-    """One position: what is read, and the state after it."""
+    """Return the output of one position and the state after it."""
     h = torch.exp(delta[..., None] * a) * h + v[..., None] * b[:, None]
     return (h @ c[..., None]).squeeze(-1), h
 
 
 class _Scan(torch.autograd.Function):
-    """Block after block; backward, from the last block to the first."""
+    """Scan in blocks; the backward pass goes from the last block to the first."""
 
     @staticmethod
     def forward(
         delta: Tensor, v: Tensor, b: Tensor, c: Tensor, a: Float[Tensor, "Z I"], h: Float[Tensor, "B Z I"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The outputs, the state after the last position, and the state before each block."""
+        """Return the outputs, the state after the last position, and the state before each block."""
         starts, read = [], []
         for block in _blocks(delta, v, b, c):
             starts.append(h)
             *written, shown = block
             _, states = _states(a, h, *written)
             read.append((shown[:, :, None] @ states).squeeze(2))
-            h = states[:, -1].clone()  # no view: the block's memory is free again
+            h = states[:, -1].clone()  # a copy rather than a view, so that the block's memory is freed
         return torch.cat(read, 1), h, torch.stack(starts)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep what the backward pass needs; apart from `forward`, as `torch.func.grad` asks."""
+        """Save tensors for the backward pass; separate from `forward` for `torch.func.grad`."""
         *without_state, _ = inputs
         ctx.mark_non_differentiable(output[2])
         ctx.save_for_backward(*without_state, output[2])
@@ -85,7 +85,7 @@ class _Scan(torch.autograd.Function):
         delta, v, b, c, a, starts = ctx.saved_tensors
         a_grad, pieces = torch.zeros_like(a), []
         blocks = list(zip(starts.unbind(0), _blocks(delta, v, b, c, y_grad), strict=True))
-        with torch.autocast(a.device.type, enabled=False):  # as forward, wherever this is called
+        with torch.autocast(a.device.type, enabled=False):  # as in forward
             for start, block in reversed(blocks):
                 *gradients, a_part, h_grad = _block_gradients(a, start, h_grad, *block)
                 pieces.append(gradients)
@@ -95,7 +95,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _blocks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """The tensors' positions, about sqrt(T) at a time."""
+    """Split tensors into blocks of about sqrt(T) positions."""
     size = math.isqrt(tensors[0].shape[1])
     return zip(*(tensor.split(size, 1) for tensor in tensors), strict=True)
 
@@ -107,7 +107,7 @@ def _states(
     v: Float[Tensor, "B T I"],
     b: Float[Tensor, "B T Z"],
 ) -> tuple[Float[Tensor, "B T Z I"], Float[Tensor, "B T Z I"]]:
-    """A block's decays, and the state after each of its positions."""
+    """Return a block's decays, and the state after each of its positions."""
     decays = torch.exp(delta[:, :, None] * a)
     states = v[:, :, None] * b[..., None]
     for decay, state in zip(decays.unbind(1), states.unbind(1), strict=True):
@@ -125,9 +125,9 @@ def _block_gradients(
     c: Float[Tensor, "B T Z"],
     y_grad: Float[Tensor, "B T I"],
 ) -> tuple[Tensor, ...]:
-    """Gradients of delta, v, b, c, a and the state before the block, from that of what was read and the state after."""
+    """Return gradients of delta, v, b, c, a and the initial state, from those of the outputs and the final state."""
     decays, states = _states(a, h, delta, v, b)
-    grads = c[..., None] * y_grad[:, :, None]  # of each state, at first by what was read from it alone
+    grads = c[..., None] * y_grad[:, :, None]  # of each state; first only through the output
     before, after = grads.unbind(1), decays.unbind(1)
     before[-1].add_(h_grad)
     for t in reversed(range(len(before) - 1)):
@@ -136,7 +136,7 @@ def _block_gradients(
 
     b_grad = (grads @ v[..., None]).squeeze(-1)
     c_grad = (states @ y_grad[..., None]).squeeze(-1)
-    exponents = decays.mul_(grads)  # the gradient of delta_t a: exp is its own derivative
+    exponents = decays.mul_(grads)  # gradient of delta_t a, since exp is its own derivative
     exponents[:, 0].mul_(h)
     exponents[:, 1:].mul_(states[:, :-1])
     v_grad = grads.mul_(b[..., None]).sum(2)

@@ -1,4 +1,4 @@
-"""Mamba: a state space whose steps, inputs and outputs follow the token."""
+"""Mamba: a state space whose steps, inputs and outputs depend on the token."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -19,19 +19,19 @@ __all__ = ["Mamba"]
 class Mamba(Mixer):
     """Selective state space (Gu 2023, algorithm 2): convolution, scan, gate.
 
-    E = expand * d_model channels, each with `state_size` numbers that decay by exp(delta A); delta, B and C follow the
-    token. Absent: `dt_rank` is d_model / 16, rounded up. `norm` is of B, C and what delta is made of (Jamba).
+    E = expand * d_model channels hold `state_size` numbers each, which decay by exp(delta A); delta, B and C depend on
+    the token. By default `dt_rank` is d_model / 16, rounded up. `norm` applies to B, C and the input of delta (Jamba).
 
     Attributes:
-        expand: inner channels for each feature of d_model.
-        state_size: numbers that each channel holds, Z.
-        conv_kernel: positions that the convolution reads.
-        dt_rank: rank of the step sizes' projection (absent: d_model / 16, rounded up).
-        conv_bias: whether the convolution adds a bias.
-        bias: whether the input and output projections add a bias.
-        dt_min: smallest step size at the start.
-        dt_max: largest step size at the start.
-        norm: of B, C and what delta is made of.
+        expand: inner channels per feature of d_model.
+        state_size: numbers per channel, Z.
+        conv_kernel: number of positions that the convolution reads.
+        dt_rank: rank of the projection to step sizes (absent: d_model / 16, rounded up).
+        conv_bias: whether the convolution has a bias.
+        bias: whether the input and output projections have a bias.
+        dt_min: smallest initial step size.
+        dt_max: largest initial step size.
+        norm: of B, C and the input of delta.
     """
 
     letters: ClassVar[Mapping[str, str]] = {"r": "rank of delta's projection"}
@@ -52,11 +52,11 @@ class Mamba(Mixer):
         return self
 
     def rank(self, d_model: int) -> int:
-        """The rank of delta's projection, for a model of width `d_model`."""
+        """Return the rank of the projection to step sizes."""
         return self.dt_rank or -(-d_model // 16)
 
 
 def check_steps(dt_min: float, dt_max: float) -> None:
-    """Refuse steps whose largest is below their smallest."""
+    """Refuse a largest step below the smallest."""
     if dt_max < dt_min:
         invalid("dt_max", f"{dt_max} is below dt_min {dt_min}", "use a larger one")

@@ -1,4 +1,4 @@
-"""The cost of a state space in chunks (Dao 2024, section 6)."""
+"""Cost of a state space in chunks (Dao 2024, section 6)."""
 
 from archetype.cost.chunks import Chunks, chunk_activations, without_zero
 from archetype.cost.formula import Counts, Formula, symbol
@@ -9,7 +9,7 @@ from archetype.parts.mamba2 import spec
 
 @cost_of(spec.Mamba2)
 class Mamba2Cost(MixerCost):
-    """The cost of Mamba-2: of the scan the products over the pairs of a chunk and with the memory are counted."""
+    """Cost of Mamba-2; of the scan, products over the pairs of a chunk and with the memory are counted."""
 
     part: spec.Mamba2
     state_name = "convolution and SSM state"
@@ -24,7 +24,6 @@ class Mamba2Cost(MixerCost):
         self.kernel = symbol("c", part.conv_kernel, part)
 
     def parameters(self) -> Counts:
-        """Projections, convolution, steps, decay, skip and norm."""
         d, inner, part = self.d, self.inner, self.part
         return {
             "in_proj": linear(d, self.inner + self.channels + self.heads, part.bias),
@@ -35,7 +34,6 @@ class Mamba2Cost(MixerCost):
         }
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass."""
         d, inner, tokens, chunks = self.d, self.inner, 2 * work.tokens, Chunks.of(work, self.part.chunk_size)
         return without_zero({
             "in_proj": tokens * d * (inner + self.channels + self.heads),
@@ -47,14 +45,14 @@ class Mamba2Cost(MixerCost):
         })  # fmt: skip
 
     def state(self, length: int) -> int:
-        """Numbers of the state, at any length: each head's memory, and the inputs that the convolution reads again."""
+        """Numbers of the state at any length: each head's memory, and the convolution's last inputs."""
         return self.inner.value * self.part.state_size + self.channels.value * (self.part.conv_kernel - 1)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The input, every step between the projections, and what the chunks save; the scan is computed in float32."""
+        """Bytes of the input, of every step between the projections, and of the chunks; the scan runs in float32."""
         inner, channels, heads, part = self.inner.value, self.channels.value, self.part.num_heads, self.part
         steps = (2 * inner + 4 * channels + heads) * work.itemsize
-        copies = part.num_groups < heads  # heads of a group are laid out side by side
+        copies = part.num_groups < heads  # B and C are repeated for the heads of a group
         exact = ((7 + copies) * inner + (4 + part.limits_steps) * heads + part.num_groups) * FLOAT32
         padding = (part.conv_kernel - 1) * channels * work.itemsize
         saved = work.input_bytes(self.d.value) + work.tokens * (steps + exact) + work.rows * padding

@@ -1,4 +1,4 @@
-"""How Mamba-2 is drawn."""
+"""Drawing of Mamba-2."""
 
 from archetype.parts.mamba2.spec import Mamba2
 from archetype.roles.drawing import Cell, Inside, X, inside_of
@@ -6,7 +6,7 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of
 
 @inside_of(Mamba2)
 def mamba2(part: Mamba2, modules: frozenset[str]) -> Inside:
-    """A scan in chunks of products, and a norm with a gate (Dao 2024, figure 6)."""
+    """Draw a scan in chunks and a gated norm (Dao 2024, figure 6)."""
     own = ("scores", "mixture", "memory", "dt_bias", "A_log", "D")
     cells = (
         Cell("in_proj", 0, 0, (X,), 3),

@@ -1,4 +1,4 @@
-"""Mamba-2 of a family that is not registered, by the names and shapes of its tensors."""
+"""Infer Mamba-2 of an unregistered family from names and shapes of its tensors."""
 
 from archetype.parts.mamba.infer import IN_AND_OUT, PARAMETERS, PREFIX, SIGN, check_activation
 from archetype.parts.mamba2.spec import Mamba2
@@ -8,11 +8,11 @@ from archetype.spec.registry import provides
 NAMES: NameTable = (*IN_AND_OUT, (rf"{PREFIX}norm", "norm"))
 CHUNK = ("chunk_size", "mamba_chunk_size")
 GROUPS = ("n_groups", "mamba_n_groups")
-ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # as different versions of transformers spell it
+ENDLESS = (float("inf"), "Infinity", {"__float__": "Infinity"})  # spellings in different versions of transformers
 
 
 def read(tensors: CheckpointMixer) -> Mamba2:
-    """The sizes follow from the rates, the norm and the convolution; groups and chunks are keys."""
+    """Read sizes from the rates, the norm and the convolution; groups and chunks from keys."""
     check_activation(tensors)
     (num_heads,), (inner,) = tensors.shape("A_log"), tensors.shape("norm.weight")
     channels, _, kernel = tensors.shape("conv.weight")
@@ -33,11 +33,11 @@ def read(tensors: CheckpointMixer) -> Mamba2:
 
 
 def step_limits(config: ConfigKeys, from_min: bool = False) -> dict[str, float]:
-    """The limits of steps, as far as there are some.
+    """Return the limits of step sizes that the keys give.
 
     Args:
-        config: the keys of config.json.
-        from_min: whether the class takes `time_step_min` for one, and does not look at `time_step_limit`.
+        config: keys of config.json.
+        from_min: whether the class uses `time_step_min` as lower limit and ignores `time_step_limit`.
     """
     limits = config.get("time_step_limit")
     if from_min:

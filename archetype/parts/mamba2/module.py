@@ -1,4 +1,4 @@
-"""Mamba-2: a state space that is read in chunks of matrix products."""
+"""Mamba-2: a state space computed in chunks of matrix products."""
 
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from archetype.weights.linear import Linear
 
 
 class GatedNorm(nn.Module):
-    """norm(y silu(z)) with the features of each group normalized alone (Dao 2024, section 7.1)."""
+    """norm(y silu(z)), with the features of each group normalized separately (Dao 2024, section 7.1)."""
 
     def __init__(self, features: int, groups: int, eps: float) -> None:
         super().__init__()
@@ -36,11 +36,12 @@ class GatedNorm(nn.Module):
 class Mamba2(nn.Module):
     """out_proj(norm(silu(z) * (scan(u) + D u))), [u, b, c] = silu(conv(x')), [z, x', r] = in_proj(x) (Dao 2024).
 
-    The scan has the steps delta = softplus(r + dt_bias), within limits if there are any, the rates A = -exp(A_log) of
-    each head and the inputs delta u b^T, and is read by c. It is computed in float32 at least.
+    The scan has steps delta = softplus(r + dt_bias), clamped if there are limits, rates A = -exp(A_log) per head and
+    inputs delta u b^T, and is read by c. Computed in at least float32.
     """
 
-    parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}  # rates and gains, which no decay makes less
+    # rates and gains, which weight decay must not shrink
+    parameter_roles: ClassVar = {"A_log": "vector", "D": "vector"}
     probes: ClassVar = {"u": "B T H P", "delta": "B T H", "b": "B T groups Z", "c": "B T groups Z"}
 
     def __init__(self, mixer: spec.Mamba2, place: Place) -> None:
@@ -53,7 +54,7 @@ class Mamba2(nn.Module):
         self.out_proj = Linear(mixer.inner, place.d_model, bias=mixer.bias)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Steps as in Mamba, rates uniform from 1 to 16 (Dao 2024, section 7.1), and all of the input passed on."""
+        """Initialize steps as in Mamba, rates uniform from 1 to 16 (Dao 2024, section 7.1), and D to 1."""
         match name:
             case "dt_bias":
                 draw_steps(tensor, self.spec.dt_min, self.spec.dt_max, generator)
@@ -64,13 +65,13 @@ class Mamba2(nn.Module):
         return True
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> MatrixState:
-        """Before a text stand zeros. The size does not depend on the capacity."""
+        """Return a state of zeros; its size does not depend on the capacity."""
         sizes = self.spec.num_heads, self.spec.state_size, self.spec.head_dim
         memory = torch.zeros(batch, *sizes, dtype=dtype, device=device)
         return MatrixState(self.conv.new_state(batch, dtype, device), memory)
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Read the new positions after those that the cache has read. Padding is not read."""
+        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, MatrixState)
         mixer = self.spec
@@ -90,7 +91,7 @@ class Mamba2(nn.Module):
         context: ForwardContext,
         memory: Float[Tensor, "B H P Q"],
     ) -> tuple[Float[Tensor, "B T HP"], Float[Tensor, "B H P Q"]]:
-        """Read the memory at each position and add D u; a step of zero leaves the memory as it is."""
+        """Run the scan and add D u; a step of zero leaves the memory unchanged."""
         mixer, exact = self.spec, torch.promote_types(u.dtype, torch.float32)
         delta = nn.functional.softplus(r.to(exact) + self.dt_bias.to(exact))
         if mixer.limits_steps:

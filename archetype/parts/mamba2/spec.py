@@ -1,4 +1,4 @@
-"""Mamba-2: a state space whose heads decay by one number each, so that a text is read in chunks of matrix products."""
+"""Mamba-2: a state space whose heads have one decay each, so that sequences are computed in chunks of products."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -19,23 +19,23 @@ class Mamba2(Mixer):
     """Structured state space duality (Dao 2024, section 7): convolution, scan, gated norm.
 
     Each of `num_heads` heads has `head_dim` channels with `state_size` numbers each, which decay by exp(delta A). The
-    heads of each of `num_groups` groups share B and C. A text is read `chunk_size` tokens at a time, which changes no
-    result. `eps` is of the norm behind the gate, which takes each group alone.
+    heads of each of `num_groups` groups share B and C. Sequences are processed in chunks of `chunk_size` tokens, which
+    does not change the result. `eps` belongs to the gated norm, which normalizes each group separately.
 
     Attributes:
-        num_heads: heads, H.
-        head_dim: channels of each head, P.
-        state_size: numbers that each channel holds, Z.
+        num_heads: number of heads, H.
+        head_dim: channels per head, P.
+        state_size: numbers per channel, Z.
         num_groups: groups of heads that share B and C.
-        conv_kernel: positions that the convolution reads.
-        chunk_size: tokens that are read as one product.
-        conv_bias: whether the convolution adds a bias.
-        bias: whether the input and output projections add a bias.
-        eps: added to the mean square by the norm behind the gate.
-        dt_min: smallest step size at the start.
-        dt_max: largest step size at the start.
-        dt_limit_min: what no step is smaller than, later too.
-        dt_limit_max: what no step is larger than, later too (absent: no number).
+        conv_kernel: number of positions that the convolution reads.
+        chunk_size: tokens per chunk.
+        conv_bias: whether the convolution has a bias.
+        bias: whether the input and output projections have a bias.
+        eps: added to the mean square in the gated norm.
+        dt_min: smallest initial step size.
+        dt_max: largest initial step size.
+        dt_limit_min: lower limit of all steps.
+        dt_limit_max: upper limit of all steps (absent: none).
     """
 
     title: ClassVar[str] = "Mamba-2"
@@ -69,12 +69,11 @@ class Mamba2(Mixer):
 
     @property
     def limits_steps(self) -> bool:
-        """Whether there are steps that are not what the token asks for."""
+        """Whether step sizes are clamped."""
         return self.dt_limit_min > 0 or self.dt_limit_max is not None
 
     @property
     def inner(self) -> int:
-        """Channels of all heads."""
         return self.num_heads * self.head_dim
 
     @property

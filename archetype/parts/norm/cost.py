@@ -1,4 +1,4 @@
-"""The cost of norms. All are computed in float32."""
+"""Cost of norms, all computed in float32."""
 
 from archetype.cost.formula import ZERO, Formula
 from archetype.cost.registry import NormCost, cost_of
@@ -8,60 +8,54 @@ from archetype.parts.norm import spec
 
 @cost_of(spec.LayerNorm)
 class LayerNormCost(NormCost):
-    """Mean and variance of each vector are saved; an offset weight is added anew."""
+    """Mean and variance of each vector are saved; an offset weight is added again."""
 
     part: spec.LayerNorm
 
     def parameters(self) -> Formula:
-        """Weight and bias."""
         return self.d * (self.part.weight + self.part.bias)
 
     def saved_activations(self, vectors: int) -> int:
-        """Input and statistics."""
         return (vectors * (self.d.value + 2) + self.d.value * self.part.unit_offset) * FLOAT32
 
 
 @cost_of(spec.RMSNorm)
 class RMSNormCost(NormCost):
-    """With a weight, the kernel of a training step saves its input alone and computes the rest again."""
+    """With a weight, the training kernel saves only its input and computes the rest again."""
 
     part: spec.RMSNorm
 
     def parameters(self) -> Formula:
-        """Weight."""
         return self.d * self.part.weight
 
     def saved_activations(self, vectors: int) -> int:
-        """Input, and without a weight mean square."""
+        """Bytes of the input and, without a weight, of the mean square."""
         d, part = self.d.value, self.part
         return (vectors * (d + (not part.weight)) + d * part.unit_offset) * FLOAT32
 
 
 @cost_of(spec.BatchNorm)
 class BatchNormCost(NormCost):
-    """Running statistics are stored, not trained."""
+    """Running statistics are stored but not trained."""
 
     part: spec.BatchNorm
 
     def parameters(self) -> Formula:
-        """Weight and bias."""
         return 2 * self.d
 
     def saved_activations(self, vectors: int) -> int:
-        """Input, centred and normalized vectors; mean and variance of each feature."""
+        """Bytes of the input, centered and normalized vectors, and of each feature's mean and variance."""
         return (3 * vectors + 2) * self.d.value * FLOAT32
 
 
 @cost_of(spec.NoNorm)
 class NoNormCost(NormCost):
-    """The cost of no norm."""
+    """No norm."""
 
     part: spec.NoNorm
 
     def parameters(self) -> Formula:
-        """No parameters."""
         return ZERO
 
     def saved_activations(self, vectors: int) -> int:
-        """No bytes."""
         return 0

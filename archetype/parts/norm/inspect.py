@@ -1,4 +1,4 @@
-"""Norms with the statistics of one vector held: a linear map and a constant, so that a logit is a sum over parts."""
+"""Norms linearized at one vector (its statistics held fixed), so that a logit is a sum over parts."""
 
 import torch
 from torch import Tensor

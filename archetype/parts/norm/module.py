@@ -1,6 +1,6 @@
-"""Normalization of the last axis, with its statistics in float32.
+"""Normalization of the last axis, with statistics in float32.
 
-All norms are called with the vectors and the context, which only a norm over positions reads.
+All norms take the vectors and the context, which only BatchNorm reads.
 """
 
 from contextlib import nullcontext
@@ -17,7 +17,7 @@ from archetype.parts.norm import spec
 
 @module_for(spec.LayerNorm)
 class LayerNorm(nn.Module):
-    """(x - mean) / sqrt(variance + eps) * weight + bias, biased variance (Ba 2016); perhaps * (1 + weight)."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias with biased variance (Ba 2016); or * (1 + weight)."""
 
     def __init__(self, norm: spec.LayerNorm, d_model: int) -> None:
         super().__init__()
@@ -28,12 +28,12 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "... D"], context: ForwardContext | None = None) -> Float[Tensor, "... D"]:
         weight = 1 + self.weight if self.unit_offset and self.weight is not None else self.weight
-        if weight is None and self.bias is not None:  # which torch adds to vectors of its own type only
+        if weight is None and self.bias is not None:  # torch needs x and bias of the same type
             x = x.to(torch.promote_types(x.dtype, self.bias.dtype))
         return cast_for_products(nn.functional.layer_norm(x, x.shape[-1:], weight, self.bias, self.eps))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """The vector starts as it is."""
+        """Initialize to plain normalization."""
         tensor.fill_(0.0 if name == "bias" or self.unit_offset else 1.0)
         return True
 
@@ -52,31 +52,31 @@ class RMSNorm(nn.Module):
         if self.weight is None:
             return cast_for_products(nn.functional.rms_norm(x, x.shape[-1:], None, self.eps))
         weight = 1 + self.weight if self.unit_offset else self.weight
-        x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have made fewer bits of x
+        x = x.to(torch.promote_types(x.dtype, weight.dtype))  # autocast may have cast x to a narrower type
         y = fused.rms_norm(x, weight, self.eps, _dtype_of_products(x))
         return cast_for_products(nn.functional.rms_norm(x, weight.shape, weight, self.eps)) if y is None else y
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """The weight starts where the product is 1."""
+        """Initialize so that the factor is 1."""
         tensor.fill_(0.0 if self.unit_offset else 1.0)
         return True
 
 
 def _dtype_of_products(x: Tensor) -> torch.dtype:
-    """The type that products with x are computed in: that of autocast where it is on."""
+    """Return the type of matrix products with x: autocast's, if it is on."""
     device = x.device.type
-    # without is_autocast_available, which torch.compile of 2.11 does not trace
+    # is_autocast_available would be the proper test, but torch.compile of 2.11 does not trace it
     is_cast = device != "meta" and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if is_cast else x.dtype
 
 
 def cast_for_products(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-    """Under autocast x in the type of products: cast once, and not by each of those that read it."""
+    """Under autocast, cast x once to the type of products, instead of in each product that reads it."""
     return x.to(_dtype_of_products(x))
 
 
 def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None = None) -> Vectors:
-    """A norm whose output is the residual stream itself, which autocast leaves in its own type, as torch does."""
+    """Apply a norm whose output is the residual stream, without autocast, so that the stream keeps its type."""
     autocast = nullcontext() if _dtype_of_products(x) == x.dtype else torch.autocast(x.device.type, enabled=False)
     with autocast:
         y: Vectors = norm(x, context)
@@ -85,7 +85,7 @@ def normalize_stream(norm: nn.Module, x: Vectors, context: ForwardContext | None
 
 @module_for(spec.BatchNorm)
 class BatchNorm(nn.Module):
-    """Each feature by its mean and variance over the positions of a batch that are not padding (Ioffe 2015)."""
+    """Normalize each feature by its statistics over a batch's positions without padding (Ioffe 2015)."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -99,7 +99,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_var", torch.empty(d_model))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Mean 0, variance 1 and the identity."""
+        """Initialize mean 0, variance 1 and the identity."""
         tensor.fill_(0.0 if name in ("bias", "running_mean") else 1.0)
         return True
 
@@ -115,7 +115,7 @@ class BatchNorm(nn.Module):
         return (y * self.weight + self.bias).to(x.dtype)
 
     def _observe(self, vectors: Float[Tensor, "N D"]) -> tuple[Tensor, Tensor]:
-        """The batch's own statistics; the running ones move towards them, the variance by its unbiased estimate."""
+        """Return the batch's statistics and update the running ones, the variance with its unbiased estimate."""
         mean, var = vectors.mean(0), vectors.var(0, correction=0)
         with torch.no_grad():
             n = vectors.shape[0]
@@ -126,7 +126,7 @@ class BatchNorm(nn.Module):
 
 @module_for(spec.NoNorm)
 class NoNorm(nn.Module):
-    """The identity: x."""
+    """Identity."""
 
     def __init__(self, norm: spec.NoNorm, d_model: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Normalization: what is done to a vector of `d_model` features before or after a block's contents."""
+"""Normalization of vectors before or after the contents of a block."""
 
 from typing import ClassVar, Literal, TypeVar
 
@@ -17,13 +17,13 @@ Scaled = TypeVar("Scaled", "LayerNorm", "RMSNorm")
 class LayerNorm(Norm):
     """(x - mean) / sqrt(variance + eps) * weight + bias (Ba 2016).
 
-    Without a `weight` it is 1 (OLMo); `unit_offset` multiplies by 1 + weight (Nemotron).
+    Without `weight` the factor is 1 (OLMo); `unit_offset` multiplies by 1 + weight (Nemotron).
 
     Attributes:
         eps: added to the variance.
         bias: whether a learned vector is added.
         weight: whether a learned vector multiplies.
-        unit_offset: whether 1 + weight multiplies.
+        unit_offset: whether the factor is 1 + weight.
     """
 
     title: ClassVar[str] = "LayerNorm"
@@ -42,12 +42,12 @@ class LayerNorm(Norm):
 class RMSNorm(Norm):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang 2019).
 
-    Without a `weight` it is 1 (nanochat); `unit_offset` multiplies by 1 + weight (Gemma).
+    Without `weight` the factor is 1 (nanochat); `unit_offset` multiplies by 1 + weight (Gemma).
 
     Attributes:
         eps: added to the mean square.
         weight: whether a learned vector multiplies.
-        unit_offset: whether 1 + weight multiplies.
+        unit_offset: whether the factor is 1 + weight.
     """
 
     title: ClassVar[str] = "RMSNorm"
@@ -63,14 +63,14 @@ class RMSNorm(Norm):
 
 @part
 class BatchNorm(Norm):
-    """Each feature normalized over the batch's positions that are no padding (Ioffe 2015).
+    """Each feature normalized over the batch's positions that are not padding (Ioffe 2015).
 
-    In training by the batch's own mean and variance, of which a running mean with weight `momentum` on the newest is
-    kept; in evaluation by what was kept.
+    Training uses the batch's mean and variance, and updates running statistics with weight `momentum` for the newest
+    batch; evaluation uses the running statistics.
 
     Attributes:
         eps: added to the variance.
-        momentum: weight of the newest batch in the running mean and variance.
+        momentum: weight of the newest batch in the running statistics.
     """
 
     title: ClassVar[str] = "BatchNorm"
@@ -82,7 +82,7 @@ class BatchNorm(Norm):
 
 @part
 class NoNorm(Norm):
-    """The vector as it is."""
+    """Identity: no normalization."""
 
     is_absent: ClassVar[bool] = True
     kind: Literal["none"] = "none"

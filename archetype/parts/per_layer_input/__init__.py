@@ -1,1 +1,1 @@
-"""Per-layer inputs: a vector of each token that the embedding gives one layer, gated into its stream (Gemma 3n)."""
+"""Per-layer inputs: a vector per token from the embedding, gated into one layer's stream (Gemma 3n)."""

@@ -1,4 +1,4 @@
-"""The cost of per-layer inputs; their table belongs to the embedding."""
+"""Cost of per-layer inputs; their table belongs to the embedding."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from archetype.parts.per_layer_input import spec
 
 @cost_of(spec.PerLayerInput)
 class PerLayerInputCost(FeedForwardCost):
-    """A projection to a gate, and one back; what they save is that of a gated network."""
+    """A projection to a gate and one back; it saves what a gated network saves."""
 
     part: spec.PerLayerInput
 
@@ -23,21 +23,16 @@ class PerLayerInputCost(FeedForwardCost):
         self.network = GatedMLPCost(GatedMLP(d_ff=part.features, activation=part.activation), d)
 
     def parameters(self) -> Counts:
-        """Both weights."""
         return {name: projection.parameters for name, projection in self.projections.items()}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of both projections."""
         return {name: projection[:2] for name, projection in self.projections.items()}
 
     def flops(self, tokens: Formula) -> Counts:
-        """Both products."""
         return {name: projection.flops(tokens) for name, projection in self.projections.items()}
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The vectors, the gate, what it multiplies, and the product."""
         return self.network.saved_activations(work)
 
     def hidden_gradient(self, work: TrainingWork) -> int:
-        """A product's gradient for each token."""
         return self.network.hidden_gradient(work)

@@ -1,4 +1,4 @@
-"""How per-layer inputs are drawn."""
+"""Drawing of per-layer inputs."""
 
 from archetype.parts.per_layer_input.spec import PerLayerInput
 from archetype.roles.drawing import Cell, Inside, X, inside_of, title
@@ -6,7 +6,7 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of, title
 
 @inside_of(PerLayerInput)
 def per_layer_input(part: PerLayerInput, modules: frozenset[str]) -> Inside:
-    """A gate, what it lets through of the layer's own vectors, and the projection back."""
+    """Draw the gate, its product with the layer's vectors, and the projection back."""
     product = f"{title(part.activation)}(gate) × layer's own"
     cells = (
         Cell("gate", 0, 0, (X,)),

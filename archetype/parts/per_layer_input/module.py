@@ -1,4 +1,4 @@
-"""The gate through which a layer takes up what the embedding gives it."""
+"""Gate that mixes the embedding's per-layer vectors into the stream."""
 
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from archetype.weights.linear import Linear
 
 @module_for(spec.PerLayerInput)
 class PerLayerInput(nn.Module):
-    """down(f(gate(x)) * p): a gated network whose second projection is a table's row (Gemma 3n)."""
+    """down(f(gate(x)) * p): a gated network with a table's row p instead of a second projection (Gemma 3n)."""
 
     probes: ClassVar = {"hidden": "... D_p"}
 

@@ -1,4 +1,4 @@
-"""What a layer makes of the vectors that the embedding gives it beside the stream."""
+"""Feed-forward part that reads the embedding's per-layer vectors."""
 
 from typing import ClassVar, Literal
 
@@ -13,12 +13,12 @@ __all__ = ["PerLayerInput"]
 
 @part
 class PerLayerInput(FeedForward):
-    """down(activation(gate(x)) * p), with p of each token as `embedding.per_layer` gives it to this layer (Gemma 3n).
+    """down(activation(gate(x)) * p), with p of each token from `embedding.per_layer` (Gemma 3n).
 
-    Gemma adds the norm of this to each layer's output: a block of its own without a mixer, and with `output_norm`.
+    Gemma adds its norm to each layer's output: a block of its own, without a mixer and with `output_norm`.
 
     Attributes:
-        features: of p, as in `embedding.per_layer`.
+        features: width of p, as in `embedding.per_layer`.
         activation: of the gate.
     """
 
@@ -29,5 +29,5 @@ class PerLayerInput(FeedForward):
 
     @property
     def layer_features(self) -> int:
-        """All of them."""
+        """Width of the per-layer vectors it reads."""
         return self.features

@@ -1,4 +1,4 @@
-"""The cost of positions: tables that are added to embeddings, and what attention saves of angles and biases."""
+"""Cost of positions: tables added to embeddings, and saved angles and biases of attention."""
 
 from collections.abc import Hashable, Mapping
 
@@ -10,17 +10,17 @@ from archetype.roles.position import AttentionSizes
 
 
 class PositionCost(PartCost):
-    """The cost of positions; most cost nothing in most places."""
+    """Cost of positions, zero by default."""
 
-    limits_length = False  # whether there are positions for no more than the context
-    biases_scores = False  # by trained numbers, so that all scores are saved
+    limits_length = False  # whether positions exist only up to the context length
+    biases_scores = False  # by trained numbers, so that all scores must be saved
 
     def parameters(self, context_length: int) -> Formula:
-        """Parameters of what is added to embeddings."""
+        """Parameters of vectors added to embeddings."""
         return ZERO
 
     def mixer_parameters(self, sizes: AttentionSizes) -> Formula:
-        """Parameters of what attention itself adds to its scores or rotates by."""
+        """Parameters of biases or rotations within attention."""
         return ZERO
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
@@ -32,19 +32,18 @@ class PositionCost(PartCost):
         return 0
 
     def score_flops(self, work: Work, pairs: Formula, queries: Formula, keys: Formula, heads: Formula) -> Formula:
-        """FLOPs of what is added to scores by the queries.
+        """FLOPs of the score terms that depend on queries.
 
         Args:
-            work: the pass.
-            pairs: FLOPs of the scores themselves.
-            queries: features of all queries of a token.
-            keys: features of all keys of a token.
-            heads: of the queries.
+            pairs: FLOPs of the plain scores.
+            queries: width of all query heads.
+            keys: width of all key heads.
+            heads: number of query heads.
         """
         return ZERO
 
     def score_activations(self, work: TrainingWork, sizes: AttentionSizes) -> int:
-        """Bytes saved by each layer of what is added to scores by the queries."""
+        """Bytes saved by each layer for score terms that depend on queries."""
         return 0
 
 
@@ -55,79 +54,79 @@ class FixedPositionCost(PositionCost):
 
 @cost_of(spec.Learned)
 class LearnedCost(PositionCost):
-    """The cost of learned positions: a table."""
+    """Table of learned positions."""
 
     part: spec.Learned
     limits_length = True
 
     def parameters(self, context_length: int) -> Formula:
-        """A vector for each position, after unused ones."""
+        """One vector per position, after the unused ones."""
         return symbol("T_max", context_length) * self.d + self.part.offset * self.d
 
 
 @cost_of(spec.Rotary)
 class RotaryCost(PositionCost):
-    """Cosines and sines, in the type of the products."""
+    """Cosines and sines in the type of the products."""
 
     part: spec.Rotary
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Angles that all layers share: half as many of each token as there are rotary features."""
+        """Bytes of angles shared by all layers: rotary_dim / 2 each of cos and sin per token."""
         return {(self.part, rotary_dim): work.tokens * rotary_dim * work.itemsize}
 
 
 @cost_of(spec.Alibi)
 class AlibiCost(PositionCost):
-    """A number for each head and pair of positions; in bfloat16 every layer saves its own cast of them."""
+    """A number per head and pair of positions; in bfloat16 each layer saves its own cast."""
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes of the biases that all layers share, in float32."""
+        """Bytes of the biases shared by all layers, in float32."""
         shared = num_heads * work.length**2 * FLOAT32
         return {(self.part, num_heads): shared} if work.compute_dtype == "float32" else {}
 
     def layer_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> int:
-        """Bytes of each layer's own cast of them."""
+        """Bytes of each layer's own cast."""
         return num_heads * work.length**2 * work.itemsize
 
 
 @cost_of(spec.RelativeBias)
 class RelativeBiasCost(PositionCost):
-    """The bucket of every pair, and whether the pair is allowed. The table itself belongs to the stack."""
+    """Bucket of every pair, and whether the pair is allowed. The table belongs to the stack."""
 
     part: spec.RelativeBias
     biases_scores = True
 
     def table(self, num_heads: int) -> Counts:
-        """Parameters of the table that a stack's layers share, by module."""
+        """Return the parameters of the table that a stack's layers share, by module."""
         return {"position_bias": symbol("u", self.part.num_buckets) * symbol("H", num_heads)}
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Bytes of the buckets that all layers share, whatever the type of products."""
+        """Bytes of the buckets shared by all layers, whatever the type of products."""
         return {self.part: work.length**2 * (INT64 + 1)}
 
 
 @cost_of(spec.TransformerXL)
 class TransformerXLCost(PositionCost):
-    """Two vectors of each head, and a projection of the waves of every distance."""
+    """Two vectors per head, and a projection of the sinusoids of every distance."""
 
     biases_scores = True
 
     def mixer_parameters(self, sizes: AttentionSizes) -> Formula:
-        """Both vectors, and the projection to keys of distances."""
+        """Parameters of both vectors, and of the projection to keys of distances."""
         keys = symbol("K", sizes.num_kv_heads) * symbol("P", sizes.head_dim)
         return 2 * symbol("H", sizes.num_heads) * symbol("P", sizes.head_dim) + self.d * keys
 
     def score_flops(self, work: Work, pairs: Formula, queries: Formula, keys: Formula, heads: Formula) -> Formula:
-        """The keys of all distances, and a product over pairs; of one token, its query meets the waves themselves."""
+        """Keys of all distances and a product over pairs; in decoding the query is multiplied by sinusoids instead."""
         if work.phase == "decode":
             return 2 * work.rows * self.d * (queries + heads * work.length)
         return 2 * work.length * self.d * keys + pairs
 
     def shared_activations(self, num_heads: int, rotary_dim: int, work: TrainingWork) -> Mapping[Hashable, int]:
-        """Waves, and the distance of each pair, that all layers share."""
+        """Bytes of the sinusoids and of each pair's distance, shared by all layers."""
         waves = work.length * self.d.value * work.itemsize
         return {self.part: waves, "distances": work.length**2 * INT64}
 
     def score_activations(self, work: TrainingWork, sizes: AttentionSizes) -> int:
-        """The queries that meet keys of distances, these keys for each row and head, and which pairs are allowed."""
+        """Bytes of the shifted queries, of the keys of distances per row and head, and of the mask."""
         return 2 * work.tokens * sizes.num_heads * sizes.head_dim * work.itemsize + work.length**2

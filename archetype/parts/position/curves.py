@@ -1,4 +1,4 @@
-"""How positions are drawn over a text: waves, the decay of scores, slopes and buckets, as plain data."""
+"""Curves of positions over a sequence as plain data: waves, decay of scores, slopes and buckets."""
 
 import math
 from collections.abc import Mapping
@@ -30,28 +30,28 @@ from archetype.spec.registry import provided, provides
 
 NUM_POINTS = 192  # of a curve, at most
 NUM_WAVES = 6
-POINTS_OF_A_TURN = 8  # of a wave that can be drawn
+POINTS_OF_A_TURN = 8  # points per period that make a wave worth drawing
 Curves = Mapping[str, Any]
 
 
 class Place(NamedTuple):
-    """Where positions stand, and the text over which they are drawn."""
+    """Where positions are used, and the sequence length to draw."""
 
-    length: int  # of the text
+    length: int  # of the sequence
     context_length: int  # of the model
-    width: int  # of the vectors that they are added to, D
-    sizes: AttentionSizes | None = None  # of the attention that knows them
+    width: int  # of the vectors to which positions are added, D
+    sizes: AttentionSizes | None = None  # of the attention that uses them
     causal: bool = True
 
 
 def curves(position: EmbeddingPosition | MixerPosition, place: Place) -> Curves | None:
-    """The drawing of positions by their kind; None for a kind that has none."""
+    """Return the curves of positions; None for a kind without any."""
     draw = provided("curves", type(position))
     return None if draw is None else draw(position, place)
 
 
 def points(length: int) -> list[int]:
-    """Distances or lengths from 0 to a length, evenly."""
+    """Return evenly spaced distances or lengths from 0 to `length`."""
     steps = min(length, NUM_POINTS - 1)
     return [round(step * length / steps) for step in range(steps + 1)]
 
@@ -77,13 +77,13 @@ def _alibi(position: Alibi, place: Place) -> Curves:
 def _relative_bias(position: RelativeBias, place: Place) -> Curves:
     reach = min(place.length - 1, 2 * position.max_distance)
     ahead = range(-reach, 1 if place.causal else reach + 1)
-    buckets = [relative_bucket(position, place.causal, one) for one in ahead]
+    buckets = [relative_bucket(position, place.causal, distance) for distance in ahead]
     return {"kind": "relative_bias", "num_buckets": position.num_buckets, "ahead": list(ahead), "buckets": buckets}
 
 
 @provides("curves", Rotary)
 def _rotary(position: Rotary, place: Place) -> Curves:
-    """The waves of the specification, and how scores decay with this scaling, and with each other kind."""
+    """Return the waves, and the decay of scores with this scaling and with each other kind."""
     assert place.sizes is not None
     dim, length, own = place.sizes.rotary_dim, place.length, position.scaling
     factor = getattr(own, "factor", 4.0)
@@ -108,7 +108,7 @@ def _rotary(position: Rotary, place: Place) -> Curves:
 
 
 def _waves(angles: list[float], length: int) -> dict[str, Any]:
-    """The cosines of some pairs over a text, fast ones first; of those whose turns are too short to draw, none."""
+    """Return cosines of some pairs, fast ones first, leaving out waves too short to draw."""
     places = points(length)
     shortest = POINTS_OF_A_TURN * length / len(places)
     drawn = [pair for pair, angle in enumerate(angles) if 2 * math.pi / angle >= shortest] or [len(angles) - 1]

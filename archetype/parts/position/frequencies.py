@@ -1,4 +1,4 @@
-"""Positions as functions of distance, in plain numbers: angles of rotations, slopes of ALiBi, buckets of T5."""
+"""Positions as functions of distance, in plain numbers: angles of RoPE, slopes of ALiBi, buckets of T5."""
 
 import cmath
 import math
@@ -8,22 +8,17 @@ from archetype.parts.position import spec
 
 
 def frequencies(theta: float, dim: int) -> list[float]:
-    """theta^(-2p/dim) for each of the dim/2 pairs (Su 2021, equation 15).
-
-    Args:
-        theta: base.
-        dim: features, of which two at a time are a pair.
-    """
+    """Return theta^(-2p/dim) for each of the dim/2 pairs (Su 2021, equation 15)."""
     return [theta ** (-pair / dim) for pair in range(0, dim, 2)]
 
 
 def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[float]:
-    """The angle by which each pair turns from one position to the next, after scaling.
+    """Return the angle by which each pair rotates per position, after scaling.
 
     Args:
-        position: with its base and scaling.
+        position: gives theta and scaling.
         dim: rotated features of a head, R.
-        length: of the text in tokens; only dynamic scaling depends on it.
+        length: of the sequence in tokens; used by dynamic scaling and LongRoPE.
     """
     plain = frequencies(position.theta, dim)
     match position.scaling:
@@ -54,12 +49,12 @@ def scaled_frequencies(position: spec.Rotary, dim: int, length: int) -> list[flo
 
 
 def yarn_ramp(theta: float, dim: int, scaling: spec.YarnScaling) -> tuple[float, float]:
-    """Between which pairs frequencies go from as trained to divided: those that turn beta_fast and beta_slow times.
+    """Return the pairs between which frequencies change from unscaled to divided: beta_fast and beta_slow turns.
 
     Args:
         theta: base.
         dim: rotated features of a head, R.
-        scaling: with both numbers of turns (Peng 2023, equation 23).
+        scaling: gives both numbers of turns (Peng 2023, equation 23).
     """
 
     def pair_that_turns(times: float) -> float:
@@ -72,7 +67,7 @@ def yarn_ramp(theta: float, dim: int, scaling: spec.YarnScaling) -> tuple[float,
 
 
 def attention_factor(scaling: spec.RotaryScaling) -> float:
-    """The factor on cos and sin."""
+    """Return the factor on cos and sin."""
     match scaling:
         case spec.YarnScaling():
             return _yarn_attention_factor(scaling)
@@ -83,7 +78,7 @@ def attention_factor(scaling: spec.RotaryScaling) -> float:
 
 
 def _yarn_attention_factor(scaling: spec.YarnScaling) -> float:
-    """As given, or from mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)."""
+    """Return the given factor, or the ratio of mscale's, or 0.1 ln(factor) + 1 (Peng 2023, equation 22)."""
 
     def temperature(mscale: float) -> float:
         return 0.1 * mscale * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
@@ -96,7 +91,7 @@ def _yarn_attention_factor(scaling: spec.YarnScaling) -> float:
 
 
 def yarn_score_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None:
-    """The factor of scores where YaRN's falls on all of query and key, rotated or not (DeepSeek-V2); None without."""
+    """Return the scale of scores if YaRN's factor applies to all features (DeepSeek-V2); None otherwise."""
     if not isinstance(scaling, spec.YarnScaling) or scaling.mscale_all_dim is None:
         return None
     factor = 0.1 * scaling.mscale_all_dim * math.log(scaling.factor) + 1.0
@@ -104,14 +99,14 @@ def yarn_score_scale(head_dim: int, scaling: spec.RotaryScaling) -> float | None
 
 
 def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
-    """How large the score of two vectors can be at a distance: mean |sum of the first rotations| (Su 2021, 3.4.3).
+    """Return a bound on the score of two vectors by distance: mean |sum of the first rotations| (Su 2021, 3.4.3).
 
     Args:
-        angles: of each pair, by position.
+        angles: of each pair, per position.
         distances: in tokens.
 
     Returns:
-        For each distance a number, relative to that of distance 0.
+        The bound at each distance, relative to that at distance 0.
     """
     whole = sum(range(1, len(angles) + 1))
     bounds = []
@@ -125,11 +120,13 @@ def rotary_decay(angles: list[float], distances: Iterable[int]) -> list[float]:
 
 
 def alibi_slopes(num_heads: int, scale: float = 1.0) -> list[float]:
-    """m_h = 2^(-8h/H), h = 1..H; else those of the next lower power of two, then every other one of the next higher.
+    """Return m_h = 2^(-8h/H), h = 1..H, if H is a power of two.
+
+    Otherwise the slopes of the next lower power come first, then every other slope of the next higher one.
 
     Args:
         num_heads: H.
-        scale: factor of all.
+        scale: factor on all slopes.
     """
     power = 2 ** int(math.log2(num_heads))
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
@@ -138,12 +135,12 @@ def alibi_slopes(num_heads: int, scale: float = 1.0) -> list[float]:
 
 
 def relative_bucket(position: spec.RelativeBias, causal: bool, ahead: int) -> int:
-    """The bucket of a key that stands so many positions ahead of its query (Raffel 2019, section 2.1).
+    """Return the bucket of a key that is `ahead` positions after its query (Raffel 2019, section 2.1).
 
     Args:
-        position: with the number of buckets.
-        causal: whether no key ahead is seen; else both directions share the buckets.
-        ahead: negative for keys before the query.
+        position: gives the number of buckets.
+        causal: whether later keys are masked; otherwise both directions share the buckets.
+        ahead: negative for earlier keys.
     """
     count = position.num_buckets if causal else position.num_buckets // 2
     first = count if not causal and ahead > 0 else 0

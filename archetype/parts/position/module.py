@@ -1,4 +1,4 @@
-"""Positions: added to embeddings, rotations of queries and keys, and biases of scores."""
+"""Positions: vectors added to embeddings, rotations of queries and keys, and biases of scores."""
 
 import math
 from typing import ClassVar, assert_never
@@ -19,7 +19,7 @@ from archetype.weights.linear import Linear, matrix_of
 
 @module_for(spec.Learned)
 class Learned(nn.Module):
-    """A trained vector for each position."""
+    """Learned vector per position."""
 
     def __init__(self, position: spec.Learned, context_length: int, d_model: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Learned(nn.Module):
 
     def forward(self, positions: Int[Tensor, "B T"]) -> Vectors:
         rows = positions + self.offset
-        # only padding can stand beyond the table: a state's capacity is at most the context length
+        # only padding can be beyond the table, since a cache holds at most the context length
         return nn.functional.embedding(rows.clamp(max=self.weight.shape[0] - 1), self.weight)
 
 
@@ -36,7 +36,7 @@ class Learned(nn.Module):
 class Sinusoidal(nn.Module):
     """PE(i, 2j) = sin(i / theta^(2j/D)), PE(i, 2j + 1) = cos(same) (Vaswani 2017, section 3.5).
 
-    Not interleaved: PE(i, j) = sin(i / theta^(2j/D)), PE(i, D/2 + j) = cos(same).
+    Without interleaving: PE(i, j) = sin(i / theta^(2j/D)), PE(i, D/2 + j) = cos(same).
     """
 
     def __init__(self, position: spec.Sinusoidal, context_length: int, d_model: int) -> None:
@@ -55,7 +55,7 @@ class Sinusoidal(nn.Module):
 
 @module_for(spec.NoPosition)
 class NoPosition(nn.Module):
-    """Nothing is added."""
+    """No positions."""
 
     def __init__(self, position: spec.NoPosition, context_length: int, d_model: int) -> None:
         super().__init__()
@@ -69,23 +69,23 @@ class Rotation(nn.Module):
 
 
 class ScoreBias(nn.Module):
-    """Base of positions that are added to attention's scores: `(query positions, key positions) -> (b, H, T, S)`."""
+    """Base of positions added to scores: `(query positions, key positions) -> (b, H, T, S)`."""
 
 
 class QueryBias(nn.Module):
-    """Base of positions that add to scores by the queries: `(q, positions of q, of keys, context) -> (B, H, T, S)`.
+    """Base of score terms that depend on queries: `(q, query positions, key positions, context) -> (B, H, T, S)`.
 
-    What is added is scaled as scores are.
+    The term is scaled like the scores.
     """
 
     def shifted(self, q: Float[Tensor, "B H T P"]) -> Float[Tensor, "B H T P"]:
-        """The queries that meet the keys."""
+        """Return the queries that are multiplied by the keys."""
         return q
 
 
 @module_for(spec.Rotary)
 class Rotary(Rotation):
-    """Turns each pair of features by position times frequency (Su 2021, equation 34)."""
+    """Rotate each pair of features by position times frequency (Su 2021, equation 34)."""
 
     def __init__(self, position: spec.Rotary, sizes: AttentionSizes) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Rotary(Rotation):
     def forward(
         self, x: Float[Tensor, "B H T P"], positions: Int[Tensor, "b T"], context: ForwardContext
     ) -> Float[Tensor, "B H T P"]:
-        """Rotate queries or keys that stand at `positions`."""
+        """Rotate queries or keys at `positions`."""
         where = "queries" if positions is context.positions else "keys"
         cos, sin = context.cached((where, self.key, x.dtype), lambda: self.tables(positions, context, x.dtype))
         if (y := fused.rotate(x, cos, sin, self.spec.interleaved)) is not None:
@@ -113,7 +113,7 @@ class Rotary(Rotation):
     def tables(
         self, positions: Int[Tensor, "b T"], context: ForwardContext, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "_ 1 T R2"], Float[Tensor, "_ 1 T R2"]]:
-        """Cos and sin of every pair's angle, rounded to a type once for all layers; R2 = R/2 pairs."""
+        """Return cos and sin of every pair's angle, cast once for all layers; R2 = R/2 pairs."""
         frequencies, factor = rotary_frequencies(self.spec, self.rotary_dim, context.ends)
         angles = positions[:, None, :, None] * frequencies[:, None, None, :]
         angles = -angles if self.spec.reversed else angles
@@ -121,15 +121,14 @@ class Rotary(Rotation):
 
 
 def rotary_frequencies(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> tuple[Float[Tensor, "b R2"], float]:
-    """Angle per position of every pair, after scaling, and the factor on cos and sin.
+    """Return each pair's angle per position after scaling, and the factor on cos and sin.
 
-    Only a scaling that follows the length has a row for each request, whose length so far `ends` gives.
+    Only a scaling that depends on length has a row per request; `ends` gives each request's current length.
     """
     return _scaled(position, rotary_dim, ends), attention_factor(position.scaling)
 
 
 def _scaled(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> Float[Tensor, "b R2"]:
-    """Angle per position of every pair, after scaling."""
     plain = _frequencies(position.theta, rotary_dim, ends.device)[None]
     match position.scaling:
         case spec.NoScaling():
@@ -152,7 +151,7 @@ def _scaled(position: spec.Rotary, rotary_dim: int, ends: Lengths) -> Float[Tens
 
 
 def _frequencies(theta: float, dim: int, device: torch.device) -> Float[Tensor, "R2"]:
-    """theta^(-2p/dim) for each of the dim/2 pairs."""
+    """Return theta^(-2p/dim) for each of the dim/2 pairs."""
     exponents = torch.arange(0, dim, 2, device=device, dtype=torch.int64).float() / dim
     return 1.0 / theta**exponents
 
@@ -175,14 +174,14 @@ def _yarn(plain: Float[Tensor, "1 R2"], theta: float, dim: int, scaling: spec.Ya
 
 
 def _llama3(plain: Float[Tensor, "1 R2"], scaling: spec.Llama3Scaling) -> Float[Tensor, "1 R2"]:
-    """Long wavelengths divided by factor, short ones kept, between them blended (Llama 3.1's reference code)."""
-    turns = scaling.original_context_length * plain / (2 * math.pi)  # in the trained context
+    """Divide long wavelengths by factor, keep short ones, blend between (Llama 3.1's reference code)."""
+    turns = scaling.original_context_length * plain / (2 * math.pi)  # per trained context length
     unscaled = ((turns - scaling.low_frequency_factor) / scaling.band).clamp(0, 1)
     return plain / scaling.factor * (1 - unscaled) + plain * unscaled
 
 
 def _longrope(theta: float, dim: int, scaling: spec.LongRopeScaling, ends: Lengths) -> Float[Tensor, "b R2"]:
-    """1 / (divisor theta^(2p/dim)), by the divisors of the length that each request has by now."""
+    """1 / (divisor theta^(2p/dim)), with the divisors for each request's current length."""
     short, long = (
         torch.tensor(factors, dtype=torch.float32, device=ends.device)[None]
         for factors in (scaling.short_factors, scaling.long_factors)
@@ -195,7 +194,7 @@ def _longrope(theta: float, dim: int, scaling: spec.LongRopeScaling, ends: Lengt
 
 @module_for(spec.Alibi)
 class Alibi(ScoreBias):
-    """-m_h |i - j| (Press 2021): each head its own slope, no parameters."""
+    """-m_h |i - j| with a fixed slope per head (Press 2021); no parameters."""
 
     def __init__(self, position: spec.Alibi, sizes: AttentionSizes) -> None:
         super().__init__()
@@ -209,16 +208,16 @@ class Alibi(ScoreBias):
         return torch.tensor(self.slopes, device=keys.device)[:, None, None] * -distance
 
     def _rounded(self, positions: Int[Tensor, "b T"]) -> Float[Tensor, "b H T"]:
-        """m_h i, which Falcon adds for a key at i; that of the query is taken off, which changes no weight."""
+        """Return m_h i in bfloat16, as Falcon adds for a key at i; subtracting the query's value changes no weight."""
         slopes = torch.tensor(self.slopes, device=positions.device).bfloat16()
         return (slopes[:, None] * positions[:, None, :]).float()
 
 
 @module_for(spec.RelativeBias)
 class RelativeBias(ScoreBias):
-    """A learned number for each head and bucket of j - i (Raffel 2019, section 2.1)."""
+    """Learned number per head and bucket of j - i (Raffel 2019, section 2.1)."""
 
-    parameter_roles: ClassVar = {"weight": "bias"}  # of scores
+    parameter_roles: ClassVar = {"weight": "bias"}  # a bias of scores
 
     def __init__(self, position: spec.RelativeBias, num_heads: int, d_model: int, causal: bool) -> None:
         super().__init__()
@@ -231,7 +230,7 @@ class RelativeBias(ScoreBias):
         return nn.functional.embedding(buckets, self.weight).permute(0, 3, 1, 2)
 
     def buckets(self, ahead: Int[Tensor, "b T S"]) -> Int[Tensor, "b T S"]:
-        """The bucket of each distance; both directions share the buckets where both are seen."""
+        """Return the bucket of each distance; both directions share the buckets unless causal."""
         count, first = self.spec.num_buckets, torch.zeros_like(ahead)
         if not self.causal:
             count //= 2
@@ -245,7 +244,7 @@ class RelativeBias(ScoreBias):
 
 @module_for(spec.TransformerXL)
 class TransformerXL(QueryBias):
-    """(q_i + v)^T W R_(i-j), beside (q_i + u)^T k_j (Dai 2019, section 3.3)."""
+    """(q_i + v)^T W R_(i-j), in addition to (q_i + u)^T k_j (Dai 2019, section 3.3)."""
 
     parameter_roles: ClassVar = {"content_bias": "bias", "position_bias": "bias"}
 
@@ -258,13 +257,13 @@ class TransformerXL(QueryBias):
         self.projection = Linear(sizes.d_model, sizes.num_kv_heads * sizes.head_dim, bias=False)
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Begin with u and v of zero."""
+        """Initialize u and v to zero."""
         if name.endswith("_bias"):
             tensor.zero_()
         return name.endswith("_bias")
 
     def shifted(self, q: Float[Tensor, "B H T P"]) -> Float[Tensor, "B H T P"]:
-        """Q + u"""
+        """Return q + u."""
         return q + self.content_bias[:, None]
 
     def forward(
@@ -274,11 +273,11 @@ class TransformerXL(QueryBias):
         keys: Int[Tensor, "b2 S"],
         context: ForwardContext,
     ) -> Float[Tensor, "B H T S"]:
-        """What is added for keys that are no later than their queries; of others, any number."""
+        """Return the term for keys not later than their queries; entries of later keys are undefined."""
         distance = (queries[:, :, None] - keys[:, None, :]).clamp(min=0)  # (b, T, S)
         key_heads = q.shape[1] // self.sizes.num_kv_heads
         grouped = (q + self.position_bias[:, None]).unflatten(1, (-1, key_heads))  # (B, K, G, T, P)
-        if q.shape[2] == 1:  # one token asks for as many distances as there are keys
+        if q.shape[2] == 1:  # a single query: one distance per key
             weight = matrix_of(self.projection).unflatten(0, (-1, self.sizes.head_dim))  # (K, P, D)
             waves = self.waves(distance[:, 0], q.dtype)  # (b, S, D)
             added: Tensor = grouped @ weight[:, None] @ waves[:, None, None].transpose(-1, -2)
@@ -290,12 +289,12 @@ class TransformerXL(QueryBias):
         scores: Tensor = (grouped @ of_distances.permute(1, 2, 0)[:, None]).flatten(1, 2)  # (B, H, T, S) by distance
         if len(distance) > 1:
             return scores.gather(-1, distance[:, None].clamp(max=count - 1).expand_as(scores))
-        # of rows whose positions are the same: unlike a gather it keeps no scores for the backward pass
+        # if all rows have the same positions: unlike gather this saves no scores for the backward pass
         rows = count * torch.arange(q.shape[2], device=q.device)[:, None]
         places = context.cached(("distances", q.shape[2], count), lambda: (rows + distance[0]).flatten())
         return scores.flatten(-2).index_select(-1, places).view_as(scores)
 
     def waves(self, distances: Int[Tensor, "*dims S"], dtype: torch.dtype) -> Float[Tensor, "*dims S D"]:
-        """Sines before cosines."""
+        """Return sines, then cosines, of distances."""
         angles = distances[..., None] * _frequencies(self.theta, self.sizes.d_model, distances.device)
         return torch.cat((angles.sin(), angles.cos()), dim=-1).to(dtype)

@@ -18,7 +18,7 @@ __all__ = [
 
 @part
 class NoPosition(EmbeddingPosition, MixerPosition):
-    """Order is known only through the causal mask."""
+    """No positions: order is known only through the causal mask."""
 
     is_absent: ClassVar[bool] = True
     kind: Literal["none"] = "none"
@@ -26,10 +26,10 @@ class NoPosition(EmbeddingPosition, MixerPosition):
 
 @part
 class Learned(EmbeddingPosition):
-    """A table of `context_length` vectors, added to the token's, after `offset` unused ones (RoBERTa has 2).
+    """Table of `context_length` vectors added to token vectors, after `offset` unused ones (RoBERTa has 2).
 
     Attributes:
-        offset: unused vectors before the first position's.
+        offset: unused vectors before the first position.
     """
 
     title: ClassVar[str] = "positions"
@@ -40,15 +40,15 @@ class Learned(EmbeddingPosition):
 
 @part
 class Sinusoidal(EmbeddingPosition):
-    """sin and cos of i / theta^(2j/D), added to the token's vector (Vaswani 2017, section 3.5).
+    """sin and cos of i / theta^(2j/D), added to token vectors (Vaswani 2017, section 3.5).
 
-    `interleaved`: in turn, as the paper has them; else all sines before all cosines (its authors' tensor2tensor).
-    Positions are counted from `offset` (fairseq has 2).
+    `interleaved`: alternating, as in the paper; otherwise all sines before all cosines (its authors' tensor2tensor).
+    Positions start at `offset` (2 in fairseq).
 
     Attributes:
         theta: base of the wavelengths.
-        interleaved: sines and cosines in turn, or all sines first.
-        offset: the first position's number.
+        interleaved: whether sines and cosines alternate; otherwise all sines come first.
+        offset: number of the first position.
     """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -57,30 +57,30 @@ class Sinusoidal(EmbeddingPosition):
     offset: Annotated[int, Field(strict=True, ge=0, le=MAX_SIZE)] = 0
 
     def check(self, width: int) -> None:
-        """Features are paired."""
+        """Check that features can be paired."""
         if width % 2:
             invalid("d_model", f"{width} features cannot be paired for sinusoidal positions", "use an even number")
 
 
 class Scaling(Spec):
-    """Base of the ways in which frequencies are changed for longer texts."""
+    """Base of scalings of rotary frequencies for longer sequences."""
 
     @property
     def follows_length(self) -> bool:
-        """Whether frequencies change while a text grows, so that a prompt must be read whole."""
+        """Whether frequencies change as a sequence grows, so that a prompt must be processed as a whole."""
         return False
 
     @property
     def rereads_past(self) -> int | None:
-        """Tokens beyond which a growing text is read anew; None where keys stay as they were rotated."""
+        """Length in tokens beyond which a growing sequence is processed again; None if cached keys stay as rotated."""
         return None
 
     def check(self, rotary_dim: int) -> None:
-        """Refuse, by `invalid`, a head of which so many features are rotated."""
+        """Refuse, by `invalid`, a head with this many rotated features."""
 
 
 class NoScaling(Scaling):
-    """The frequencies as trained."""
+    """Unscaled frequencies."""
 
     kind: Literal["none"] = "none"
 
@@ -89,7 +89,7 @@ class LinearScaling(Scaling):
     """Every frequency divided by `factor` (Chen 2023, position interpolation).
 
     Attributes:
-        factor: what frequencies are divided by.
+        factor: divisor of frequencies.
     """
 
     kind: Literal["linear"] = "linear"
@@ -97,10 +97,10 @@ class LinearScaling(Scaling):
 
 
 class DynamicScaling(Scaling):
-    """Theta grows with this request's length past `original_context_length` (NTK-aware, dynamic).
+    """Theta grows with a request's length beyond `original_context_length` (NTK-aware, dynamic).
 
     Attributes:
-        factor: how far the context is stretched.
+        factor: stretch of the context.
         original_context_length: tokens up to which nothing is scaled.
     """
 
@@ -110,25 +110,24 @@ class DynamicScaling(Scaling):
 
     @property
     def follows_length(self) -> bool:
-        """Always."""
         return True
 
 
 class YarnScaling(Scaling):
-    """Slow frequencies interpolated, fast ones kept, a ramp between them (Peng 2023, YaRN).
+    """Slow frequencies interpolated, fast ones kept, with a ramp in between (Peng 2023, YaRN).
 
-    `attention_factor` multiplies cos and sin; absent, it is 0.1 ln(factor) + 1, or the quotient of that with
-    `mscale` and with `mscale_all_dim` before the logarithm where both are given (DeepSeek-V2).
+    `attention_factor` multiplies cos and sin; by default it is 0.1 ln(factor) + 1, or, if both `mscale` and
+    `mscale_all_dim` are given, the ratio of that with each as a factor of the logarithm (DeepSeek-V2).
 
     Attributes:
-        factor: how far the context is stretched.
-        original_context_length: tokens of the context that was trained.
-        beta_fast: turns within it from which on frequencies stay as they are.
-        beta_slow: turns within it up to which they are divided by `factor`.
-        mscale: numerator's weight in the factor on cos and sin.
-        mscale_all_dim: denominator's weight in that factor.
-        attention_factor: that factor itself (absent: 0.1 ln(factor) + 1).
-        truncate: whether the ramp's ends are whole pairs.
+        factor: stretch of the context.
+        original_context_length: trained context in tokens.
+        beta_fast: number of turns within it above which frequencies are kept.
+        beta_slow: number of turns within it below which they are divided by `factor`.
+        mscale: weight in the numerator of the factor on cos and sin.
+        mscale_all_dim: weight in its denominator.
+        attention_factor: the factor itself (absent: 0.1 ln(factor) + 1).
+        truncate: whether the ramp's ends are rounded to whole pairs.
     """
 
     kind: Literal["yarn"] = "yarn"
@@ -143,13 +142,13 @@ class YarnScaling(Scaling):
 
 
 class Llama3Scaling(Scaling):
-    """Wavelengths beyond a band divided by `factor`, within it blended, below it kept (Llama 3.1).
+    """Wavelengths above a band divided by `factor`, within it blended, below it kept (Llama 3.1).
 
     Attributes:
-        factor: what low frequencies are divided by.
-        low_frequency_factor: turns within the original context below which a frequency is low.
-        high_frequency_factor: turns above which it stays as it is.
-        original_context_length: tokens of the context that was trained.
+        factor: divisor of low frequencies.
+        low_frequency_factor: turns within the trained context below which a frequency is low.
+        high_frequency_factor: turns above which a frequency is kept.
+        original_context_length: trained context in tokens.
     """
 
     kind: Literal["llama3"] = "llama3"
@@ -160,7 +159,7 @@ class Llama3Scaling(Scaling):
 
     @property
     def band(self) -> float:
-        """Turns between low and high frequencies; next to none where both factors are equal (Llama 4)."""
+        """Width of the band in turns; almost 0 if both factors are equal (Llama 4)."""
         return max(self.high_frequency_factor - self.low_frequency_factor, 1e-9)
 
     @model_validator(mode="after")
@@ -172,15 +171,16 @@ class Llama3Scaling(Scaling):
 
 
 class LongRopeScaling(Scaling):
-    """Each frequency divided by a number of its own, from one list up to the trained length, else another (Ding 2024).
+    """Each frequency divided by its own number, from one list up to the trained length and another beyond (Ding 2024).
 
     Attributes:
-        short_factors: divisors of a text of up to `original_context_length` tokens, R/2 of them.
-        long_factors: divisors of a longer one.
-        original_context_length: tokens of the context that was trained first.
-        attention_factor: factor of cos and sin (LongRoPE has sqrt(1 + ln(factor) / ln(original_context_length))).
-        rereads: whether a text that outgrows `original_context_length` is read anew (Phi-3); else what was kept of it
-            stays as it was.
+        short_factors: R/2 divisors for sequences up to `original_context_length` tokens.
+        long_factors: R/2 divisors for longer ones.
+        original_context_length: tokens of the first trained context.
+        attention_factor: on cos and sin (LongRoPE has sqrt(1 + ln(factor) / ln(original_context_length))).
+        rereads: whether a sequence that outgrows `original_context_length` is processed again (Phi-3); otherwise
+            cached keys
+            stay as they are.
     """
 
     kind: Literal["longrope"] = "longrope"
@@ -192,16 +192,16 @@ class LongRopeScaling(Scaling):
 
     @property
     def follows_length(self) -> bool:
-        """Unless both lists are the same."""
+        """Whether the two lists differ."""
         return self.short_factors != self.long_factors
 
     @property
     def rereads_past(self) -> int | None:
-        """The original length, where the lists differ."""
+        """The original length, if the lists differ and `rereads` is set."""
         return self.original_context_length if self.rereads and self.follows_length else None
 
     def check(self, rotary_dim: int) -> None:
-        """There is a divisor for each pair."""
+        """Check that there is a divisor for each pair."""
         for name, factors in (("short_factors", self.short_factors), ("long_factors", self.long_factors)):
             if len(factors) != rotary_dim // 2:
                 cause = f"{len(factors)} are not one for each of {rotary_dim // 2} pairs of rotated features"
@@ -209,11 +209,11 @@ class LongRopeScaling(Scaling):
 
 
 class ProportionalScaling(Scaling):
-    """Only the fastest `share` of all pairs turn, at the frequencies of a whole head (Gemma 4).
+    """Only the fastest `share` of all pairs rotate, with the frequencies of a full head (Gemma 4).
 
     Attributes:
-        share: of the pairs, those that turn.
-        factor: what their frequencies are divided by.
+        share: fraction of pairs that rotate.
+        factor: divisor of their frequencies.
     """
 
     kind: Literal["proportional"] = "proportional"
@@ -230,17 +230,17 @@ RotaryScaling = Annotated[
 
 @part
 class Rotary(MixerPosition):
-    """Queries and keys turned, pair by pair, by position * theta^(-2p/R) (Su 2021).
+    """Queries and keys rotated, pair by pair, by position * theta^(-2p/R) (Su 2021).
 
-    Half-split pairs are (p, p + R/2); interleaved pairs are (2p, 2p + 1). `dim` rotates only the first R of the
-    head's features (absent: all of them). `reversed` turns the other way (nanochat).
+    Pairs are (p, p + R/2), or (2p, 2p + 1) if interleaved. `dim` rotates only the first R features of a head (absent:
+    all). `reversed` rotates in the other direction (nanochat).
 
     Attributes:
         theta: base of the frequencies.
-        dim: features of a head that are rotated, R (absent: all).
-        interleaved: pairs are (2p, 2p + 1) and not (p, p + R/2).
-        reversed: whether the rotation goes the other way.
-        scaling: how frequencies are changed for longer texts.
+        dim: rotated features of a head, R (absent: all).
+        interleaved: whether pairs are (2p, 2p + 1) instead of (p, p + R/2).
+        reversed: whether the rotation is reversed.
+        scaling: of frequencies for longer sequences.
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -261,13 +261,13 @@ class Rotary(MixerPosition):
 
 @part
 class Alibi(MixerPosition):
-    """Scores lowered by m_h |i - j|, with a slope for each head: m_h = 2^(-8h/H) (Press 2021).
+    """Scores lowered by m_h |i - j| with a slope per head: m_h = 2^(-8h/H) (Press 2021).
 
-    Where H is no power of two, the slopes of the next lower power come first, then every other one of the next higher.
+    If H is not a power of two, the slopes of the next lower power come first, then every other one of the next higher.
 
     Attributes:
-        scale: factor of all slopes (Falcon has 1 / sqrt(head_dim), for it adds them before it scales scores).
-        rounded: whether slopes and their products with positions are rounded to bfloat16 first (Falcon).
+        scale: factor on all slopes (1 / sqrt(head_dim) in Falcon, which adds them before scaling scores).
+        rounded: whether slopes and their products with positions are first rounded to bfloat16 (Falcon).
     """
 
     kind: Literal["alibi"] = "alibi"
@@ -277,13 +277,13 @@ class Alibi(MixerPosition):
 
 @part
 class RelativeBias(MixerPosition):
-    """Scores raised by a learned number for each head and bucket of j - i (Raffel 2019, section 2.1).
+    """Scores raised by a learned number per head and bucket of j - i (Raffel 2019, section 2.1).
 
-    Half of a direction's buckets hold one distance each, the others grow logarithmically up to `max_distance`. Where
-    both directions are seen, each has half of the buckets. One table serves all layers of a stack.
+    Half of a direction's buckets hold one distance each, the others grow logarithmically up to `max_distance`. Without
+    a causal mask each direction has half of the buckets. One table serves all layers of a stack.
 
     Attributes:
-        num_buckets: buckets of distances, of both directions together.
+        num_buckets: number of buckets, for both directions together.
         max_distance: distance from which on all share the last bucket.
     """
 
@@ -303,10 +303,10 @@ class RelativeBias(MixerPosition):
 
 @part
 class TransformerXL(MixerPosition):
-    """Scores (q_i + u)^T k_j + (q_i + v)^T W R_(i-j), of queries whose distance has a key of its own (Dai 2019, 3.3).
+    """Scores (q_i + u)^T k_j + (q_i + v)^T W R_(i-j), with a key for each distance (Dai 2019, 3.3).
 
-    Vectors u and v of each head are learned, and so is W, by which the waves R of a distance, sin and cos of
-    distance / theta^(2m/D), become a key. Gopher and Chinchilla have them.
+    The vectors u and v of each head and the matrix W are learned; R holds sin and cos of distance / theta^(2m/D). Used
+    by Gopher and Chinchilla.
 
     Attributes:
         theta: base of the wavelengths.

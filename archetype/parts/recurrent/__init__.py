@@ -1,1 +1,1 @@
-"""Recurrent nets: RNN, LSTM and GRU (Elman 1990; Hochreiter 1997; Cho 2014)."""
+"""Recurrent networks: RNN, LSTM and GRU (Elman 1990; Hochreiter 1997; Cho 2014)."""

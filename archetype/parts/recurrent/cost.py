@@ -1,4 +1,4 @@
-"""The cost of recurrent mixers (Elman 1990; Hochreiter 1997; Cho 2014)."""
+"""Cost of recurrent mixers (Elman 1990; Hochreiter 1997; Cho 2014)."""
 
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import Complexity, MixerCost, cost_of
@@ -8,33 +8,32 @@ from archetype.parts.recurrent import spec
 
 @cost_of(spec.RNN)
 class RNNCost(MixerCost):
-    """A step multiplies the input and the hidden state by the matrices of every gate."""
+    """Each step multiplies the input and the hidden state by the matrices of every gate."""
 
     part: spec.RNN | spec.GRU | spec.LSTM
     state_name = "recurrent state"
     complexity = Complexity("O(T D^2)", "O(D^2)", "O(D)")
     gates = 1
     state_vectors = 1
-    saved_vectors = 1  # of each step, by torch's kernels for CPU
+    saved_vectors = 1  # per step, in torch's CPU kernels
 
     def __init__(self, part: spec.RNN | spec.GRU | spec.LSTM, d: Formula) -> None:
         super().__init__(part, d)
         self.hidden, self.directions = (symbol("D_h", d.value // 2), 2) if part.bidirectional else (d, 1)
 
     def parameters(self) -> Counts:
-        """Two matrices and two biases for each gate."""
+        """Parameters: two matrices and two biases per gate."""
         return {"cell": self.gates * self.directions * self.hidden * (self.d + self.hidden + 2)}
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass."""
         return {"cell": 2 * work.tokens * self.gates * self.directions * self.hidden * (self.d + self.hidden)}
 
     def state(self, length: int) -> int:
-        """Numbers of the state, at any length."""
+        """Numbers of the state at any length."""
         return self.state_vectors * self.d.value
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The input, and what the kernel keeps."""
+        """Bytes of the input, and of what the kernel saves."""
         d = self.d.value
         return work.input_bytes(d) + work.tokens * d * self.saved_vectors * work.itemsize
 
@@ -55,6 +54,6 @@ class LSTMCost(RNNCost):
     state_vectors = 2
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The input, and oneDNN's workspace, of which half is float32 in any case."""
+        """Bytes of the input and of oneDNN's workspace, half of which is always float32."""
         d = self.d.value
         return work.input_bytes(d) + work.tokens * d * (17 * (work.itemsize + FLOAT32) // 2)

@@ -1,4 +1,4 @@
-"""How recurrent mixers are drawn: one step, whose result is read at the next."""
+"""Drawing of recurrent mixers: one step, whose result is read by the next."""
 
 from archetype.parts.recurrent.spec import GRU, LSTM, RNN
 from archetype.roles.drawing import Cell, Inside, X, inside_of
@@ -6,7 +6,7 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of
 
 @inside_of(RNN)
 def rnn(part: RNN, modules: frozenset[str]) -> Inside:
-    """One step (Elman 1990)."""
+    """Draw one step (Elman 1990)."""
     cells = (
         Cell("cell", 0, 0, (X,), 3, "W x + U h"),
         Cell("h", 0, 1, ("cell",), 3, f"h′ = {part.activation}(·)", slim=True, kind="operation"),
@@ -16,7 +16,7 @@ def rnn(part: RNN, modules: frozenset[str]) -> Inside:
 
 @inside_of(GRU)
 def gru(part: GRU, modules: frozenset[str]) -> Inside:
-    """Reset and update gates (Cho 2014)."""
+    """Draw reset and update gates (Cho 2014)."""
     cells = (
         Cell("cell", 0, 0, (X,), 3, "W x, U h"),
         Cell("r", 0, 1, ("cell",), 1, "σ  reset r", slim=True, kind="operation", gives="reset"),
@@ -29,7 +29,7 @@ def gru(part: GRU, modules: frozenset[str]) -> Inside:
 
 @inside_of(LSTM)
 def lstm(part: LSTM, modules: frozenset[str]) -> Inside:
-    """Gates of a cell that holds (Hochreiter 1997; Gers 2000)."""
+    """Draw the gates of a memory cell (Hochreiter 1997; Gers 2000)."""
     gates = (
         ("i", "σ  input i", "input"), ("f", "σ  forget f", "forget"), ("g", "tanh  g", ""),
         ("o", "σ  output o", "output"),

@@ -1,4 +1,4 @@
-"""The gates of an LSTM or a GRU, which its kernel does not show, from what it read and gave."""
+"""Gates of an LSTM or GRU, recomputed from inputs and outputs, since the kernel does not expose them."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ GATES = {nn.LSTM: ("input", "forget", None, "output"), nn.GRU: ("reset", "update
 
 
 def gates(part: PartTrace) -> dict[str, Float[Tensor, "B T h"]]:
-    """Each gate by its name; of two directions, one after the other. None of a plain RNN."""
+    """Return each gate by name, with both directions concatenated; empty for a plain RNN."""
     cell, x, y = part.module.cell, part.activations["in"], part.activations["out"]
     names = next((names for kind, names in GATES.items() if isinstance(cell, kind)), ())
     size = cell.hidden_size
@@ -39,7 +39,7 @@ def gates(part: PartTrace) -> dict[str, Float[Tensor, "B T h"]]:
 
 
 def series(part: PartTrace) -> Iterator[Series]:
-    """The mean of each gate over its features."""
+    """Yield the mean of each gate over its features."""
     for name, gate in gates(part).items():
         yield Series(part.path, f"{name} gate", gate[0].float().mean(-1))
 

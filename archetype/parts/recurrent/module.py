@@ -1,4 +1,4 @@
-"""Recurrent mixers: a state of constant size, computed by torch's kernels."""
+"""Recurrent mixers with a state of constant size, computed by torch's kernels."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,30 +20,30 @@ from archetype.parts.recurrent import spec
 
 @dataclass
 class RNNState(LayerState):
-    """The last output; of two directions, that of the forward one and then that of the backward one."""
+    """Last output; of two directions the forward one's, then the backward one's."""
 
     hidden: Float[Tensor, "B D"]
 
     @property
     def vectors(self) -> tuple[Tensor, ...]:
-        """The tensors that torch's kernel starts from."""
+        """Tensors from which torch's kernel starts."""
         return tuple(vectors for _, vectors in self._values())
 
     def update(self, *vectors: Tensor) -> None:
-        """Take over the kernel's last vectors."""
+        """Store the kernel's last vectors."""
         for (name, _), new in zip(self._values(), vectors, strict=True):
             setattr(self, name, new)
 
 
 @dataclass
 class LSTMState(RNNState):
-    """The last output, and what the gates let stay."""
+    """Last output and cell."""
 
     cell: Float[Tensor, "B D"]
 
 
 class _Uniform:
-    """Every tensor of a cell with h hidden features starts uniform within 1 / sqrt(h), as torch draws it."""
+    """Initialize every tensor uniform within 1 / sqrt(hidden_size), as torch does."""
 
     hidden_size: int
 
@@ -72,13 +72,14 @@ CELLS: Mapping[str, Callable[..., Any]] = {  # one step of each kernel, by torch
 
 @module_for(spec.RNN, spec.LSTM, spec.GRU)
 class Recurrent(nn.Module):
-    """An RNN, LSTM or GRU over the positions (Elman 1990; Hochreiter 1997; Cho 2014).
+    """RNN, LSTM or GRU over the positions (Elman 1990; Hochreiter 1997; Cho 2014).
 
-    Two directions have D / 2 features each; the backward one starts at each row's last token that is not padding, and
-    what it gives at a position depends on the tokens of this pass alone: later ones change nothing of it.
+    Two directions have D / 2 features each. The backward one starts at each row's last token that is not padding; its
+    output depends only on the tokens of this pass and is not updated by later ones.
     """
 
-    probes: ClassVar[dict[str, str]] = {}  # torch's kernel shows nothing; gates follow from its input and output
+    # torch's kernel exposes nothing; gates are recomputed from its input and output
+    probes: ClassVar[dict[str, str]] = {}
 
     def __init__(self, mixer: spec.RNN | spec.LSTM | spec.GRU, place: Place) -> None:
         super().__init__()
@@ -87,43 +88,43 @@ class Recurrent(nn.Module):
         self.cell = _cell(mixer, self.d_model, self.d_model // self.directions)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> RNNState:
-        """Before a text stand zeros. The size does not depend on the capacity."""
+        """Return a state of zeros; its size does not depend on the capacity."""
         kind = LSTMState if isinstance(self.cell, nn.LSTM) else RNNState
         vectors = 2 if kind is LSTMState else 1
         return kind(*(torch.zeros(batch, self.d_model, dtype=dtype, device=device) for _ in range(vectors)))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Read the new positions after those that the cache has read. Padding is not read."""
+        """Process the new positions, continuing from the cache; padding is skipped."""
         if cache is None:
             return self._run_cell(x, context, None)[0]
         assert isinstance(cache, RNNState)
         before = context.before(cache).vectors
         y, last = self._run_cell(x, context, self._split(before, x.dtype))
         new = [vectors.transpose(0, 1).flatten(1).to(cache.hidden.dtype) for vectors in last]
-        if context.num_tokens is not None:  # a row without tokens stays as it was
+        if context.num_tokens is not None:  # rows without tokens keep their state
             has_tokens = (context.num_tokens > 0)[:, None]
             new = [torch.where(has_tokens, now, old) for now, old in zip(new, before, strict=True)]
         cache.update(*new)
         return y
 
     def _split(self, vectors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Float[Tensor, "directions B h"], ...]:
-        """The state's vectors as the kernel takes them."""
+        """Split the state's vectors by direction, as the kernel takes them."""
         halves = (whole.to(dtype).unflatten(1, (self.directions, -1)) for whole in vectors)
         return tuple(half.transpose(0, 1).contiguous() for half in halves)
 
     def _run_cell(
         self, x: Tensor, context: ForwardContext, first: tuple[Tensor, ...] | None
     ) -> tuple[Vectors, tuple[Tensor, ...]]:
-        """The kernel's output, and where it stood after each row's last token."""
+        """Return the kernel's output, and its state after each row's last token."""
         if is_symbolic(x.shape[1]):
             return self._scan_cell(x, context, first)
         start = first if first is None or isinstance(self.cell, nn.LSTM) else first[0]
-        # padding stands at the end: it matters to who starts there or stops before it, where there is more than a token
+        # padding is at the end, so it matters only to a backward direction or to the final state
         if context.num_tokens is None or x.shape[1] == 1 or (first is None and self.directions == 1):
             with _kernels(x):
                 y, last = self.cell(x, start)
         else:
-            num_tokens = context.num_tokens.clamp(min=1).cpu()  # the kernel knows no empty rows
+            num_tokens = context.num_tokens.clamp(min=1).cpu()  # the kernel does not accept empty rows
             packed = pack_padded_sequence(x, num_tokens, batch_first=True, enforce_sorted=False)
             with _kernels(x):
                 y, last = self.cell(packed, start)
@@ -133,7 +134,7 @@ class Recurrent(nn.Module):
     def _scan_cell(
         self, x: Tensor, context: ForwardContext, first: tuple[Tensor, ...] | None
     ) -> tuple[Vectors, tuple[Tensor, ...]]:
-        """The same, position by position: padding is skipped, and its output is zero."""
+        """Like `_run_cell`, position by position, for tracing; padding is skipped and gives zeros."""
         if first is None:
             first = self._split(self.new_state(x.shape[0], 0, x.dtype, x.device).vectors, x.dtype)
         valid = torch.ones_like(x[..., :1], dtype=torch.bool) if context.valid is None else context.valid[..., None]
@@ -157,7 +158,7 @@ class Recurrent(nn.Module):
 
 @contextmanager
 def _kernels(x: Tensor) -> Iterator[None]:
-    """OneDNN has bfloat16 cells only for processors with such instructions: elsewhere torch's own compute them."""
+    """Disable oneDNN for bfloat16 on processors without such instructions, since it has no such cells there."""
     in_bfloat16 = x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
     if x.device.type != "cpu" or not in_bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported():
         yield

@@ -1,4 +1,4 @@
-"""Mixers that read a text from its start to its end and remember a vector of constant size."""
+"""Recurrent mixers, which read a sequence in order and keep a vector of constant size."""
 
 from typing import ClassVar, Literal
 
@@ -10,16 +10,16 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class _Recurrent(Mixer):
-    """`bidirectional`: half of the features read the text from its end (Schuster 1997); for encoders only.
+    """`bidirectional`: half of the features read the sequence from its end (Schuster 1997); only for encoders.
 
     Attributes:
-        bidirectional: half of the features read the text from its end.
+        bidirectional: whether half of the features read the sequence from its end.
     """
 
     bidirectional: Flag = False
 
     def check(self, width: int, causal: bool) -> None:
-        """Two directions halve the features, and a decoder has one."""
+        """Check that two directions halve the features, and refuse them in decoders."""
         if self.bidirectional and width % 2:
             invalid("bidirectional", f"{width} features cannot be halved", "use an even d_model")
         if self.bidirectional and causal:
@@ -31,7 +31,7 @@ class RNN(_Recurrent):
     """h' = f(W x + b + U h + c), f = tanh or relu (Elman 1990; Mikolov 2010).
 
     Attributes:
-        activation: the nonlinearity f.
+        activation: the function f.
     """
 
     title: ClassVar[str] = "RNN"

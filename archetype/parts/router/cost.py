@@ -1,4 +1,4 @@
-"""The cost of routers."""
+"""Cost of routers."""
 
 from archetype.cost.formula import ZERO, Formula
 from archetype.cost.registry import Linear, RouterCost, cost_of
@@ -17,21 +17,19 @@ class LinearRouterCost(RouterCost):
         return Linear(self.d, self.num_experts, self.part.bias)
 
     def parameters(self) -> Formula:
-        """Weight and bias."""
         return self.projection.parameters
 
     def flops(self, tokens: Formula) -> Formula:
-        """The projection of all tokens."""
         return self.projection.flops(tokens)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The vectors, and affinities twice: as they are, and as those of the chosen experts are taken from them."""
+        """Bytes of the vectors, and of affinities twice: all of them, and again for selecting from them."""
         return work.input_bytes(self.d.value) + 2 * work.tokens * self.num_experts.value * FLOAT32
 
 
 @cost_of(spec.HashRouter)
 class HashRouterCost(RouterCost):
-    """A look-up, and a projection where affinities are learned; the table is drawn, and is no parameter."""
+    """A look-up, and a projection if affinities are learned; the drawn table is not a parameter."""
 
     part: spec.HashRouter
 
@@ -44,15 +42,13 @@ class HashRouterCost(RouterCost):
         return self.part.affinity != "equal"
 
     def parameters(self) -> Formula:
-        """The projection's weight."""
         return ZERO if self.projection is None else self.projection.parameters
 
     def flops(self, tokens: Formula) -> Formula:
-        """The projection of all tokens."""
         return ZERO if self.projection is None else self.projection.flops(tokens)
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """As a linear router's; a square root keeps what it gives beside what softplus has read."""
+        """Bytes as for a linear router; a square root also saves its output next to softplus's input."""
         if not self.learns:
             return 0
         affinities = 2 + (self.part.affinity == "sqrt_softplus")

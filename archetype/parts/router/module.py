@@ -1,4 +1,4 @@
-"""Routers: a logit for each expert, and affinities of all of them; by a hash, also which experts a token has."""
+"""Routers: logits and affinities of all experts; a hash router also selects them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -16,12 +16,12 @@ from archetype.weights.linear import WithMatrix
 
 
 class Projection(WithMatrix):
-    """A projection of a token's vector to the logits of all experts."""
+    """Projection of token vectors to the logits of all experts."""
 
     parameter_roles: ClassVar = {"weight": "hidden"}
 
     def forward(self, x: Float[Tensor, "N D"], context: ForwardContext | None = None) -> Float[Tensor, "N E"]:
-        """In float32 at least: rounding the logits of near experts would choose another one."""
+        """Compute logits in at least float32: rounding could change which expert is selected."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.to(dtype)
@@ -32,48 +32,43 @@ class LinearRouter(Projection):
     """Logits by a projection (Shazeer 2017).
 
     Args:
-        router: the specification.
         num_experts: E.
-        place: of the mixture.
     """
 
     def __init__(self, router: spec.LinearRouter, num_experts: int, place: Place) -> None:
         super().__init__(place.d_model, num_experts, bias=router.bias)
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-        """How close each token is to each expert."""
+        """Return the affinity of each token to each expert."""
         raise NotImplementedError
 
 
 @module_for(spec.SoftmaxRouter)
 class SoftmaxRouter(LinearRouter):
-    """Experts share a token's affinity (Shazeer 2017)."""
+    """Affinities sum to 1 over experts (Shazeer 2017)."""
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-        """The softmax over all experts."""
         return logits.softmax(-1)
 
 
 @module_for(spec.SigmoidRouter)
 class SigmoidRouter(LinearRouter):
-    """Each expert has an affinity of its own (DeepSeek-AI 2024b, equation 15)."""
+    """Each expert's affinity is independent (DeepSeek-AI 2024b, equation 15)."""
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-        """The sigmoid of each logit."""
         return logits.sigmoid()
 
 
 def softmax(logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-    """The softmax over all experts."""
     return logits.softmax(-1)
 
 
 def sqrt_softplus(logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-    """sqrt(softplus(x))."""
+    """Return sqrt(softplus(x))."""
     return nn.functional.softplus(logits).sqrt()
 
 
-# by name, as a module that keeps one is pickled with it
+# functions by name, since a module that holds one is pickled with it
 AFFINITIES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "equal": torch.ones_like,
     "softmax": softmax,
@@ -84,12 +79,11 @@ AFFINITIES: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @module_for(spec.HashRouter)
 class HashRouter(nn.Module):
-    """A token's experts are those of its id in a table (Roller 2021); a projection may weigh them (DeepSeek-V4).
+    """Look up a token's experts by its id (Roller 2021), optionally weighed by a projection (DeepSeek-V4).
 
     Args:
-        router: the specification.
         num_experts: E.
-        place: of the mixture, with the ids that there are and the experts that a token has.
+        place: gives the vocabulary size and the number of experts per token.
     """
 
     table: Int[Tensor, "V k"]
@@ -101,7 +95,7 @@ class HashRouter(nn.Module):
         self.register_buffer("table", torch.empty(place.vocab_size, place.experts_per_token, dtype=torch.long))
 
     def init_tensor(self, name: str, tensor: Tensor, generator: torch.Generator | None) -> bool:
-        """Draw different experts for each id, every choice as likely as any other."""
+        """Draw distinct experts for each id, all choices equally likely."""
         numbers = torch.empty(len(tensor), self.num_experts, device=tensor.device)
         tensor.copy_(numbers.uniform_(generator=generator).argsort(-1)[:, : tensor.shape[1]])
         return True
@@ -122,10 +116,10 @@ class HashRouter(nn.Module):
         return x.new_zeros(len(x), self.num_experts, dtype=torch.promote_types(x.dtype, torch.float32))
 
     def affinities(self, logits: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-        """How the experts of a token would be weighed."""
+        """Return the weights that experts would get."""
         return self.affinity(logits)
 
     def experts_of(self, context: ForwardContext) -> Int[Tensor, "N k"]:
-        """The experts of all tokens, the rows of a batch one after the other."""
+        """Return the experts of all tokens, with the rows of a batch concatenated."""
         assert context.tokens is not None
         return nn.functional.embedding(context.tokens.flatten(), self.table)

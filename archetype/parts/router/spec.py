@@ -1,4 +1,4 @@
-"""How a token chooses its experts."""
+"""How a token selects its experts."""
 
 from typing import ClassVar, Literal
 
@@ -12,9 +12,9 @@ __all__ = ["HashRouter", "LinearRouter", "SigmoidRouter", "SoftmaxRouter"]
 
 
 class LinearRouter(Router):
-    """Base of routers whose logits are a projection of a token's vector.
+    """Base of routers whose logits are a projection of the token's vector.
 
-    A `bias` of the logits is an ordinary one (gpt-oss).
+    `bias` is an ordinary bias of the logits (gpt-oss).
 
     Attributes:
         bias: whether the logits have a bias.
@@ -25,26 +25,26 @@ class LinearRouter(Router):
 
 @part
 class SoftmaxRouter(LinearRouter):
-    """A token's affinities are the softmax of its logits over all experts (Shazeer 2017)."""
+    """Affinities are the softmax of a token's logits over all experts (Shazeer 2017)."""
 
     kind: Literal["softmax"] = "softmax"
 
 
 @part
 class SigmoidRouter(LinearRouter):
-    """A token's affinity to each expert is the sigmoid of its logit (DeepSeek-AI 2024b, equation 15)."""
+    """The affinity to each expert is the sigmoid of its logit (DeepSeek-AI 2024b, equation 15)."""
 
     kind: Literal["sigmoid"] = "sigmoid"
 
 
 @part
 class HashRouter(Router):
-    """A token's id says which experts it has, by a table that is drawn once and never learns (Roller 2021).
+    """A token's id determines its experts, by a table that is drawn once and not trained (Roller 2021).
 
-    The chosen experts are weighed alike, or by an affinity that is learned, as the first layers of DeepSeek-V4 do.
+    The selected experts are weighed equally, or by learned affinities, as in the first layers of DeepSeek-V4.
 
     Attributes:
-        affinity: of a token to each expert: `equal`, 1 for all; else a function of logits that are a projection of x.
+        affinity: of a token to each expert: `equal` (1 for all), or a function of logits projected from x.
     """
 
     routes_tokens: ClassVar[bool] = True

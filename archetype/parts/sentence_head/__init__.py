@@ -1,1 +1,1 @@
-"""A head that gives one vector for each text (Reimers 2019)."""
+"""Head that gives one vector per text (Reimers 2019)."""

@@ -1,4 +1,4 @@
-"""The cost of a head that gives one vector for each text."""
+"""Cost of a sentence head."""
 
 from archetype.cost.formula import Counts, Formula, symbol
 from archetype.cost.registry import cost_of, linear
@@ -9,7 +9,7 @@ from archetype.parts.sentence_head import spec
 
 @cost_of(spec.SentenceEmbeddingHead)
 class SentenceEmbeddingHeadCost(HeadCost):
-    """Its layers; pooling and normalization have no weights, and no products worth counting."""
+    """Cost of its dense layers; pooling and normalization have no weights and negligible FLOPs."""
 
     part: spec.SentenceEmbeddingHead
 
@@ -19,20 +19,18 @@ class SentenceEmbeddingHeadCost(HeadCost):
         self.sides = list(zip([len(part.pooling) * d, *widths], widths, strict=False))
 
     def parameters(self) -> Counts:
-        """Weight and bias of each layer."""
         return {
             f"sentence_head.layers.{index}": linear(*sides, bias=layer.bias)
             for index, (sides, layer) in enumerate(zip(self.sides, self.part.layers, strict=True))
         }
 
     def flops(self, work: Work) -> Counts:
-        """Products of the layers, for the vector of each text."""
         return {
             f"sentence_head.layers.{index}": 2 * work.rows * inner * outer
             for index, (inner, outer) in enumerate(self.sides)
         }
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The input of each layer and what its activation saves."""
+        """Bytes of each layer's input, and of what its activation saves."""
         numbers = sum(inner.value + 2 * outer.value for inner, outer in self.sides)
         return work.input_bytes(numbers, tokens=work.rows)

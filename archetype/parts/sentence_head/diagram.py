@@ -1,4 +1,4 @@
-"""How a head is drawn that gives one vector for each text."""
+"""Drawing of a sentence head."""
 
 from archetype.parts.sentence_head.spec import SentenceEmbeddingHead
 from archetype.roles.drawing import Step, pill, steps_of, title
@@ -6,7 +6,7 @@ from archetype.roles.drawing import Step, pill, steps_of, title
 
 @steps_of(SentenceEmbeddingHead)
 def sentence_embedding_head(head: SentenceEmbeddingHead, width: str, table: str) -> tuple[Step, ...]:
-    """Pooling, layers and normalization."""
+    """Draw pooling, layers and normalization."""
     poolings = " + ".join(mode.replace("_", " ") for mode in head.pooling)
     inner = width if len(head.pooling) == 1 else f"{len(head.pooling)} {width}"
     steps = [Step("sentence_head", f"{poolings} pooling", inner, "operation", "head", slim=True)]

@@ -1,4 +1,4 @@
-"""From the vectors of a text's tokens to the vector of the text."""
+"""Sentence head: token vectors to one vector per text."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from archetype.weights.linear import WithMatrix
 
 
 def pool(mode: spec.PoolingMode, vectors: Vectors, num_tokens: Lengths) -> Float[Tensor, "B D"]:
-    """One vector for each text of those of its tokens; padding, which stands at the end, takes no part."""
+    """Pool the token vectors of each text into one, leaving out padding at the end."""
     places = torch.arange(vectors.shape[1], device=vectors.device)
     is_token = (places < num_tokens[:, None])[..., None]  # (B, T, 1)
     weights = is_token * (places[:, None] + 1)
@@ -30,14 +30,13 @@ def pool(mode: spec.PoolingMode, vectors: Vectors, num_tokens: Lengths) -> Float
 
 
 class Dense(WithMatrix):
-    """f(W x + b) of the vector of a text."""
+    """f(W x + b), applied to the vector of a text."""
 
     def __init__(self, layer: spec.DenseLayer, features: int) -> None:
         super().__init__(features, layer.width, bias=layer.bias)
         self.activation = activation(layer.activation)
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D_s"]:
-        """The transformed vectors."""
         transformed: Tensor = self.activation(self.product(x))
         return transformed
 
@@ -58,12 +57,12 @@ class SentenceEmbeddingHead(nn.Module):
     def forward(
         self, hidden: Vectors, num_tokens: Lengths | None = None, normalized: bool | None = None
     ) -> Float[Tensor, "B D_s"]:
-        """The vector of each text.
+        """Return the vector of each text.
 
         Args:
-            hidden: vectors of its tokens, padded at the end.
-            num_tokens: how many of them are not padding (absent: all).
-            normalized: whether vectors have length 1 (absent: as the specification says).
+            hidden: token vectors, padded at the end.
+            num_tokens: number of tokens of each text (default: no padding).
+            normalized: whether vectors are scaled to length 1 (default: from the specification).
         """
         if num_tokens is None:
             num_tokens = torch.full((hidden.shape[0],), hidden.shape[1], device=hidden.device)

@@ -1,4 +1,4 @@
-"""A head that gives one vector for each text: the tokens' vectors pooled, perhaps transformed, perhaps normalized."""
+"""Head that gives one vector per text: token vectors are pooled, and optionally transformed and normalized."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,12 +21,12 @@ def _as_list(value: Any) -> Any:
 
 
 class DenseLayer(Spec):
-    """A layer on the vector of a text.
+    """Dense layer on the vector of a text.
 
     Attributes:
-        width: features of what it gives.
-        activation: its nonlinearity.
-        bias: whether it adds a bias.
+        width: of the layer's output.
+        activation: of the layer.
+        bias: whether the layer has a bias.
     """
 
     width: Width
@@ -36,14 +36,14 @@ class DenseLayer(Spec):
 
 @part
 class SentenceEmbeddingHead(Head):
-    """One vector for each text, by which texts are compared (Reimers 2019).
+    """One vector per text, for comparing texts (Reimers 2019).
 
-    The vectors of several poolings are joined. `mean_sqrt_len` divides the sum by the square root of the number of
-    tokens; `weighted_mean` gives the n-th token the weight n (Muennighoff 2022).
+    The vectors of several poolings are concatenated. `mean_sqrt_len` divides the sum by the square root of the number
+    of tokens; `weighted_mean` gives the n-th token weight n (Muennighoff 2022).
 
     Attributes:
-        pooling: how the vectors of tokens become one: first, max, mean, mean_sqrt_len, weighted_mean or last.
-        layers: on the pooled vector, in turn.
+        pooling: of token vectors: first, max, mean, mean_sqrt_len, weighted_mean or last.
+        layers: applied to the pooled vector in order.
         normalize: whether the vector is scaled to length 1.
     """
 
@@ -54,5 +54,5 @@ class SentenceEmbeddingHead(Head):
     normalize: Flag = True
 
     def width(self, d_model: int) -> int:
-        """Features of a text's vector."""
+        """Return the width of a text's vector."""
         return self.layers[-1].width if self.layers else d_model * len(self.pooling)

@@ -1,4 +1,4 @@
-"""The cost of a gated short convolution."""
+"""Cost of a gated short convolution."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from archetype.parts.short_convolution import spec
 
 @cost_of(spec.ShortConvolution)
 class ShortConvolutionCost(MixerCost):
-    """Two projections around a convolution of each channel alone."""
+    """Two projections around a depthwise convolution."""
 
     part: spec.ShortConvolution
     state_name = "convolution state"
@@ -21,23 +21,20 @@ class ShortConvolutionCost(MixerCost):
         self.projections = {"in_proj": (d, 3 * d), "conv": (symbol("c", part.conv_kernel, part), d), "out_proj": (d, d)}
 
     def parameters(self) -> Counts:
-        """Projections and convolution."""
         return {name: linear(*sizes, bias=self.part.bias) for name, sizes in self.projections.items()}
 
     def projection_sizes(self) -> Mapping[str, tuple[Formula, Formula]]:
-        """Inputs and outputs of each projection."""
         return {name: sizes[:2] for name, sizes in self.projections.items() if name != "conv"}
 
     def flops(self, work: Work) -> Counts:
-        """Products of one pass."""
         return {name: 2 * work.tokens * inputs * outputs for name, (inputs, outputs) in self.projections.items()}
 
     def state(self, length: int) -> int:
-        """The inputs that the convolution reads again."""
+        """Numbers of the state: the convolution's last inputs."""
         return (self.part.conv_kernel - 1) * self.d.value
 
     def saved_activations(self, work: TrainingWork) -> int:
-        """The input, the projection's three parts, the convolution's input and output, and their product."""
+        """Bytes of the input, the projection's three parts, the convolution's input and output, and their product."""
         d = self.d.value
         padding = (self.part.conv_kernel - 1) * d * work.itemsize
         return work.input_bytes(d) + work.tokens * 6 * d * work.itemsize + work.rows * padding

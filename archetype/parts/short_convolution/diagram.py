@@ -1,4 +1,4 @@
-"""How a short convolution is drawn."""
+"""Drawing of a short convolution."""
 
 from archetype.parts.short_convolution.spec import ShortConvolution
 from archetype.roles.drawing import Cell, Inside, X, inside_of
@@ -6,7 +6,7 @@ from archetype.roles.drawing import Cell, Inside, X, inside_of
 
 @inside_of(ShortConvolution)
 def short_convolution(part: ShortConvolution, modules: frozenset[str]) -> Inside:
-    """A convolution between two gates (Liquid AI 2025)."""
+    """Draw a convolution between two gates (Liquid AI 2025)."""
     cells = (
         Cell("in_proj", 0, 0, (X,), 3),
         Cell("product", 0, 1, ("in_proj",), 2, "b × x", slim=True, kind="operation"),

@@ -1,4 +1,4 @@
-"""A short convolution of a family that is not registered, by the names and shapes of its tensors."""
+"""Infer a short convolution of an unregistered family from names and shapes of its tensors."""
 
 from archetype.parts.short_convolution.spec import ShortConvolution
 from archetype.roles.checkpoint import CheckpointMixer, MixerReader, NameTable
@@ -8,7 +8,7 @@ NAMES: NameTable = tuple((rf"conv\.{name}", name) for name in ("in_proj", "conv"
 
 
 def read(tensors: CheckpointMixer) -> ShortConvolution:
-    """The kernel is the last axis of the convolution."""
+    """Read the kernel size from the last dimension of the convolution."""
     tensors.settle("in_proj_order", ("b_c_x",), "no file says how the parts of in_proj lie")
     return ShortConvolution(conv_kernel=tensors.shape("conv.weight")[2], bias="in_proj.bias" in tensors.shapes)
 

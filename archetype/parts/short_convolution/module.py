@@ -1,4 +1,4 @@
-"""A gated convolution over the newest tokens."""
+"""Gated convolution over the latest tokens."""
 
 from typing import ClassVar
 
@@ -30,11 +30,11 @@ class ShortConvolution(nn.Module):
         self.out_proj = Linear(d_model, d_model, bias=mixer.bias)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> ConvolutionState:
-        """Before a text stand zeros."""
+        """Return a state of zeros."""
         return ConvolutionState(self.conv.new_state(batch, dtype, device))
 
     def forward(self, x: Vectors, context: ForwardContext, cache: LayerState | None = None) -> Vectors:
-        """Read the new positions after those that the cache has read. Padding is not read."""
+        """Process the new positions, continuing from the cache; padding is skipped."""
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, ConvolutionState)
         b, c, u = self.in_proj(x).chunk(3, dim=-1)  # (B, T, D) each

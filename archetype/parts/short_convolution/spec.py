@@ -1,4 +1,4 @@
-"""Gated short convolutions: mixers that see a few tokens only."""
+"""Gated short convolutions: mixers that see only a few tokens."""
 
 from typing import Literal
 
@@ -11,11 +11,11 @@ __all__ = ["ShortConvolution"]
 
 @part
 class ShortConvolution(Mixer):
-    """out(c * conv(b * x)) with [b, c, x] = in(u), over the newest `conv_kernel` tokens (Liquid AI 2025, LFM2).
+    """out(c * conv(b * x)) with [b, c, x] = in(u), over the latest `conv_kernel` tokens (Liquid AI 2025, LFM2).
 
     Attributes:
-        conv_kernel: positions that the convolution reads.
-        bias: whether the projections and the convolution add a bias.
+        conv_kernel: number of positions that the convolution reads.
+        bias: whether the projections and the convolution have a bias.
     """
 
     kind: Literal["short_convolution"] = "short_convolution"

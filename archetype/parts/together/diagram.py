@@ -1,4 +1,4 @@
-"""How contents side by side are drawn: each as it is drawn alone, one beside the other, and the sum above them."""
+"""Drawing of parts side by side, with their sum above."""
 
 from archetype.parts.together.spec import FeedForwardsTogether, MixersTogether
 from archetype.roles.drawing import Cell, Group, Inside, X, inside, inside_of, title
@@ -8,7 +8,7 @@ GAP = 0.25  # columns between two parts
 
 @inside_of(MixersTogether, FeedForwardsTogether)
 def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str]) -> Inside:
-    """Every part reads what all of them read, and the sum adds what they give."""
+    """Draw every part on the common input, and the sum of their outputs."""
     cells: list[Cell] = []
     groups: list[Group] = []
     loops: list[tuple[str, str]] = []
@@ -29,13 +29,13 @@ def together(part: MixersTogether | FeedForwardsTogether, modules: frozenset[str
         f"{'' if scale == 1.0 else f'{scale:g} · '}{title(inner)}"
         for scale, inner in zip(scales, part.parts, strict=True)
     ]
-    above = max(cell.row for cell in cells) + 2  # a row of room for the names of the parts
+    above = max(cell.row for cell in cells) + 2  # leaves a row for the names of the parts
     total = Cell("sum", 0, above, tuple(outputs), width - GAP, " + ".join(terms), slim=True, kind="operation")
     return Inside((*cells, total), total.name, tuple(groups), tuple(loops))
 
 
 def _moved(cell: Cell, start: str, columns: float) -> Cell:
-    """A cell of a part under the name of its module, some columns to the right."""
+    """Rename a part's cell by its module and move it to the right."""
     inputs = []
     for reading in cell.inputs:
         name, at, column = reading.partition("@")

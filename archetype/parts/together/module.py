@@ -1,4 +1,4 @@
-"""Several contents side by side: each reads the same vectors, and their outputs are added."""
+"""Parts side by side: each reads the same vectors, and their outputs are added."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,40 +16,34 @@ from archetype.parts.together import spec
 
 @dataclass
 class StatesTogether(LayerState):
-    """The states of contents that stand side by side, of those that keep one."""
+    """States of the parts; None for parts without one."""
 
     parts: list[LayerState | None]
 
     @property
     def can_shorten(self) -> bool:
-        """Where all of them can be."""
+        """Whether all of them can be shortened."""
         return all(state.can_shorten for _, state in self._values())
 
     def select(self, rows: torch.Tensor) -> "StatesTogether":
-        """A copy of some rows."""
         return StatesTogether([state and state.select(rows) for state in self.parts])
 
     def insert(self, rows: torch.Tensor, other: LayerState) -> None:
-        """Put the rows of `other` in place of these."""
         assert isinstance(other, StatesTogether)
         for (_, own), (_, source) in zip(self._values(), other._values(), strict=True):
             own.insert(rows, source)
 
     def copy_rows(self, sources: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> None:
-        """Let each row hold what its source holds."""
         for _, state in self._values():
             state.copy_rows(sources, starts, ends)
 
     def to(self, dtype: torch.dtype) -> "StatesTogether":
-        """The same with floating-point numbers in another type."""
         return StatesTogether([state and state.to(dtype) for state in self.parts])
 
     def narrow(self, slots: int) -> "StatesTogether":
-        """A view of the first `slots` places of each."""
         return StatesTogether([state and state.narrow(slots) for state in self.parts])
 
     def rows(self, start: int, stop: int) -> "StatesTogether":
-        """A view of the rows from `start` up to `stop`."""
         return StatesTogether([state and state.rows(start, stop) for state in self.parts])
 
     def _values(self) -> Iterator[tuple[str, LayerState]]:
@@ -69,13 +63,13 @@ class Together(nn.Module):
         self.input_scales = together.input_scales or (1.0,) * len(self.parts)
 
     def new_state(self, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> StatesTogether | None:
-        """The states of the parts; None where none of them keeps one."""
+        """Return the states of the parts; None if no part has one."""
         makers = [getattr(part, "new_state", None) for part in self.parts]
         states = [make and make(batch, capacity, dtype, device) for make in makers]
         return StatesTogether(states) if any(state is not None for state in states) else None
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
-        """Add what the parts give for the new positions, each after what its own state has read."""
+        """Add the parts' outputs for the new positions; each part continues from its own state."""
         states: Sequence[LayerState | None] = (
             state.parts if isinstance(state, StatesTogether) else [None] * len(self.parts)
         )

@@ -1,4 +1,4 @@
-"""Several mixers, or several feed-forward parts, that read the same vectors and whose outputs are added."""
+"""Several mixers, or several feed-forward parts, on the same input with outputs added."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,12 +19,12 @@ Scales = tuple[Finite, ...]
 
 @part
 class MixersTogether(Mixer):
-    """sum_i s_i F_i(r_i x): mixers side by side, as attention and a state space in Falcon-H1.
+    """sum_i s_i F_i(r_i x): mixers side by side, such as attention and a state space in Falcon-H1.
 
     Attributes:
         parts: the mixers, F_i.
-        scales: factor of each mixer's output, s_i (absent: 1).
-        input_scales: factor of what each mixer reads, r_i (absent: 1).
+        scales: factor on each mixer's output, s_i (absent: 1).
+        input_scales: factor on each mixer's input, r_i (absent: 1).
     """
 
     title: ClassVar[str] = "Side by side"
@@ -44,40 +44,40 @@ class MixersTogether(Mixer):
 
     @property
     def separates_documents(self) -> bool:
-        """Where all of them do."""
+        """Whether all mixers compute packed documents independently."""
         return all(mixer.separates_documents for mixer in self.parts)
 
     @property
     def needs_whole_rows(self) -> NeedsWholeRows | None:
-        """Why one of them does."""
+        """The first mixer's reason, if any."""
         return next((cause for mixer in self.parts if (cause := mixer.needs_whole_rows) is not None), None)
 
     @property
     def sees_later(self) -> bool:  # type: ignore[override]
-        """Where one of them does."""
+        """Whether positions of any mixer see later ones."""
         return any(mixer.sees_later for mixer in self.parts)
 
     @property
     def keys_follow_length(self) -> bool:
-        """Where one of them does."""
+        """Whether the cached keys of any mixer change as the sequence grows."""
         return any(mixer.keys_follow_length for mixer in self.parts)
 
     @property
     def rereads_past(self) -> int | None:
-        """The least length of any."""
+        """The smallest length of any mixer."""
         return min((length for mixer in self.parts if (length := mixer.rereads_past) is not None), default=None)
 
     @property
     def adds_to_loss(self) -> bool:
-        """Where one of them does."""
+        """Whether any mixer adds a term to the loss."""
         return any(mixer.adds_to_loss for mixer in self.parts)
 
     def named_parts(self) -> Iterator[tuple[str, Any]]:
-        """The mixers that stand side by side, and those inside them."""
+        """Yield the mixers and the parts inside them."""
         return _named(self.parts)
 
     def check(self, width: int, causal: bool) -> None:
-        """Each of them can stand here."""
+        """Check each mixer."""
         for index, mixer in enumerate(self.parts):
             with inside(f"parts[{index}]"):
                 mixer.check(width, causal)
@@ -85,12 +85,12 @@ class MixersTogether(Mixer):
 
 @part
 class FeedForwardsTogether(FeedForward):
-    """sum_i s_i F_i(r_i x): feed-forward parts side by side, as a dense one and a mixture of experts (Arctic).
+    """sum_i s_i F_i(r_i x): feed-forward parts side by side, such as a dense one and a mixture of experts (Arctic).
 
     Attributes:
         parts: the feed-forward parts, F_i.
-        scales: factor of each part's output, s_i (absent: 1).
-        input_scales: factor of what each part reads, r_i (absent: 1).
+        scales: factor on each part's output, s_i (absent: 1).
+        input_scales: factor on each part's input, r_i (absent: 1).
     """
 
     title: ClassVar[str] = "Side by side"
@@ -106,16 +106,16 @@ class FeedForwardsTogether(FeedForward):
 
     @property
     def adds_to_loss(self) -> bool:
-        """Where one of them does."""
+        """Whether any part adds a term to the loss."""
         return any(feedforward.adds_to_loss for feedforward in self.parts)
 
     @property
     def separates_documents(self) -> bool:
-        """Where all of them do."""
+        """Whether all parts compute packed documents independently."""
         return all(part.separates_documents for part in self.parts)
 
     def named_parts(self) -> Iterator[tuple[str, Any]]:
-        """The parts that stand side by side, and those inside them."""
+        """Yield the parts and the parts inside them."""
         return _named(self.parts)
 
 

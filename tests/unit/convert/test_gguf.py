@@ -272,7 +272,7 @@ def test_what_does_not_read_back_is_not_called_done(tmp_path: Path, monkeypatch:
 
     put = ours._put_tensor
     monkeypatch.setattr(ours, "_put_tensor", worn)
-    with pytest.raises(CheckpointError, match="does not read back as it was written"):
+    with pytest.raises(CheckpointError, match="reads back differently than it was written"):
         written(build(llama(**GROUPED)), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -214,7 +214,7 @@ def test_a_layer_that_is_missing_and_a_head_that_is_are_named(folder: Path) -> N
         return lambda tensors: [tensors.pop(name) for name in list(tensors) if part in name]
 
     retensored(folder, lambda tensors: tensors.update({"model.layers.7.mlp.up_proj.weight": torch.ones(3, 3)}))
-    assert refusal(folder) == "model.layers.2: no tensor is of this layer; is the checkpoint complete?"
+    assert refusal(folder) == "model.layers.2: no tensor belongs to this layer; is the checkpoint complete?"
     retensored(folder, without("layers.7"))
     retensored(renamed(folder, "mystery", tie_word_embeddings=False), without("lm_head"))
     with pytest.warns(UnknownFamily), pytest.raises(CheckpointError, match="lm_head"):

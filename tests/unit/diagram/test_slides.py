@@ -80,5 +80,5 @@ def test_a_slide_of_every_preset_is_free_of_overlaps(name: str) -> None:
 
 @pytest.mark.parametrize("aspect", ["16x9", "16:0", "0:9", "16:", "-1:2", "a:b", "1:2:3", ""])
 def test_what_is_no_proportion_is_refused(aspect: str) -> None:
-    with pytest.raises(SpecError, match="is no proportion; write width and height, such as 16:9"):
+    with pytest.raises(SpecError, match="is not an aspect ratio; write width and height, such as 16:9"):
         archetype.draw("llama-tiny", aspect=aspect)

@@ -129,7 +129,7 @@ WRONG = [
     (LLAMA_2_7B, {"rope_scaling": {"type": "linear", "factor": 2.0, "factr": 1}},
      "config.json: rope_scaling: factr: is not understood for this family; remove it if it changes no number"),
     (LLAMA_2_7B, {"partial_rotary_factor": 0.5},
-     "config.json: partial_rotary_factor: this format turns whole heads; remove it"),
+     "config.json: partial_rotary_factor: this format rotates whole heads; remove it"),
     (LLAMA_2_7B, {"num_key_value_heads": 5},
      "config.json: num_kv_heads: 5 does not divide num_heads 32; use 1, 2, 4, 8, 16 or 32"),
 ]  # fmt: skip

@@ -79,7 +79,7 @@ def test_a_long_time_reads_the_text_four_times_at_most(folder: Path) -> None:
 def test_what_cannot_be_compared_so_is_refused(folder: Path) -> None:
     (folder / "study.yaml").write_text(mapping_to_yaml(experiment().dump()))
     for arguments, message in [
-        (["narrow.yaml"], "MODEL...: is one model, and nothing to compare it with; name another"),
+        (["narrow.yaml"], "MODEL...: names one model only; name another to compare it with"),
         (["narrow.yaml", "study.yaml"], "study.yaml: is an experiment, not a model; use `archetype compare run stud"),
         (["narrow.yaml", "t5-tiny"], "t5-tiny: does not continue text, byte by byte; write an experiment file"),
         (["bert-tiny", "narrow.yaml"], "bert-tiny: does not continue text, byte by byte; write an experiment file"),

@@ -173,7 +173,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
     tensors = dict(lm.model.state_dict())
     exceptions, starts = tensors[f"{key}.exceptions"], tensors[f"{key}.starts"].clone()
     starts[1] += len(exceptions) + 1  # and the next row begins before
-    in_no_row = "exceptions that stand in no row"
+    in_no_row = "exceptions outside its rows"
     damaged = [
         ("have the shapes", {f"{key}.records": tensors[f"{key}.records"][..., :-4].contiguous()}),
         ("hold torch.int32", {f"{key}.records": tensors[f"{key}.records"].int()}),

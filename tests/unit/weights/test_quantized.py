@@ -217,7 +217,7 @@ def test_what_cannot_be_is_said_in_a_line(tmp_path: Path) -> None:
     lm = LanguageModel(model.spec, model.eval())
     lm.save(tmp_path / "run")
     with pytest.raises(
-        SpecError, match="weights: 'int5' is no type that matrices are packed in; use int8, int4 or lossless"
+        SpecError, match="weights: 'int5' is not a type of packed weights; use int8, int4 or lossless"
     ):
         load(tmp_path / "run", weights="int5")
     lm.pack("int8")

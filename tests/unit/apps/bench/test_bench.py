@@ -274,7 +274,7 @@ REFUSED = {
     ("decode", "bert-tiny"): "bench decode: is not for a model of kind encoder; use embed",
     ("embed", "t5-tiny"): "bench embed: is not for a model of kind encoder_decoder; use decode or prefill",
     ("train", "vit-tiny"): "bench train: is not for a model of kind vision_encoder; a model of texts is needed",
-    ("decode", "llama-tiny", "--weights", "int3"): "weights: 'int3' is no type that matrices are packed in",
+    ("decode", "llama-tiny", "--weights", "int3"): "weights: 'int3' is not a type of packed weights",
     ("decode", "llama-tiny", "--dtype", "float8"): "dtype: 'float8' is not known; use one of float32, bfloat16",
     ("train", "llama-tiny", "--dtype", "float16"): "dtype: ",
     ("decode", "llama-tiny", "--prompt", "100", "--new", "29"):
