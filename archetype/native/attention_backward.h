@@ -12,8 +12,8 @@ struct AttentionBackwardArguments {
     int64_t q_strides[3], k_strides[3], v_strides[3], y_strides[3], dy_strides[3];
     double scale;
     bool is_causal;
-    FIELDS(dq, dk, dv, q, k, v, y, dy, log_sums, batch, heads, key_heads, places, features, dq_strides, dk_strides, dv_strides,
-           q_strides, k_strides, v_strides, y_strides, dy_strides, scale, is_causal)
+    FIELDS(dq, dk, dv, q, k, v, y, dy, log_sums, batch, heads, key_heads, places, features, dq_strides, dk_strides, dv_strides, q_strides,
+           k_strides, v_strides, y_strides, dy_strides, scale, is_causal)
 };
 
 #if defined(HAS_ATTENTION_BLOCKS)
@@ -93,10 +93,9 @@ static inline void add_transposed_products(const bfloat16* a, const uint32_t* b,
 #endif
 
 // Of PAIRED keys with PAIRED queries: weights and gradients of scores, a row for each key, the latter also in pairs of keys.
-static inline void differentiate_softmax(
-    const float (*scores)[SIDE * SIDE], const float (*dweights)[SIDE * SIDE], const float* log_sums, const float* dots, float scale,
-    bool is_diagonal, bfloat16* weights, bfloat16* dscores, uint32_t* pairs
-) {
+static inline void differentiate_softmax(const float (*scores)[SIDE * SIDE], const float (*dweights)[SIDE * SIDE], const float* log_sums,
+                                         const float* dots, float scale, bool is_diagonal, bfloat16* weights, bfloat16* dscores,
+                                         uint32_t* pairs) {
     const ints query = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const floats log_sum[2] = {load(log_sums), load(log_sums + SIDE)}, dot[2] = {load(dots), load(dots + SIDE)};
     for (int key = 0; key < PAIRED; key += 2) {
@@ -113,7 +112,8 @@ static inline void differentiate_softmax(
             store_both(dscore[odd][0], dscore[odd][1], dscores + (key + odd) * PAIRED);
         }
         for (int half = 0; half < 2; half++) {
-            const __m256i even = (__m256i)_mm512_cvtneps_pbh((__m512)dscore[0][half]), odd = (__m256i)_mm512_cvtneps_pbh((__m512)dscore[1][half]);
+            const __m256i even = (__m256i)_mm512_cvtneps_pbh((__m512)dscore[0][half]),
+                          odd = (__m256i)_mm512_cvtneps_pbh((__m512)dscore[1][half]);
             const __m512i both = _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
             memcpy(pairs + key / 2 * PAIRED + half * SIDE, &both, sizeof both);
         }
@@ -137,8 +137,8 @@ static void differentiate_head(HeadBuffers& head, float scale, bool is_causal) {
                 multiply_block(head.values.data() + j * P, head.dy_by_feature.data() + i * P / 2, P, dweights[block]);
             }
             for (long block = 0, i = start; block < n; block++, i += PAIRED)
-                differentiate_softmax(scores[block], dweights[block], head.log_sums.data() + i, head.dots.data() + i, scale, is_causal && i == j,
-                                      weights[block], dscores[block], pairs[block]);
+                differentiate_softmax(scores[block], dweights[block], head.log_sums.data() + i, head.dots.data() + i, scale,
+                                      is_causal && i == j, weights[block], dscores[block], pairs[block]);
             add_products(weights[0], head.dy_by_place.data() + start / 2 * P, n, P, head.dvalues.data() + j * P);
             add_products(dscores[0], head.queries_by_place.data() + start / 2 * P, n, P, head.dkeys.data() + j * P);
             for (long block = 0; block < n; block++)

@@ -75,7 +75,8 @@ static inline void add_products(const bfloat16* a, const uint32_t* b, long n, lo
 
 #else
 // sums (SIDE, 2 SIDE: two halves) of rows of a (SIDE D) with pairs of rows of b (D/2, 2 SIDE of ldb); ADDS: to what they are.
-template <bool ADDS> static inline void multiply_pairs(const bfloat16* a, long lda, const uint32_t* b, long ldb, long D, float* left, float* right, long ld) {
+template <bool ADDS> static inline void multiply_pairs(const bfloat16* a, long lda, const uint32_t* b, long ldb, long D, float* left,
+                                                       float* right, long ld) {
     constexpr int ROWS = SIDE / 2;  // whose sums are in registers
     for (int first = 0; first < SIDE; first += ROWS, a += ROWS * lda, left += ROWS * ld, right += ROWS * ld) {
         __m512 sums[ROWS][2];
@@ -93,7 +94,8 @@ template <bool ADDS> static inline void multiply_pairs(const bfloat16* a, long l
                 sums[row][1] = _mm512_dpbf16_ps(sums[row][1], both, columns[1]);
             }
         }
-        for (int row = 0; row < ROWS; row++) _mm512_storeu_ps(left + row * ld, sums[row][0]), _mm512_storeu_ps(right + row * ld, sums[row][1]);
+        for (int row = 0; row < ROWS; row++)
+            _mm512_storeu_ps(left + row * ld, sums[row][0]), _mm512_storeu_ps(right + row * ld, sums[row][1]);
     }
 }
 
@@ -107,7 +109,8 @@ static inline void add_products(const bfloat16* a, const uint32_t* b, long n, lo
         for (long i = 0; i < n; i++)
             for (int half = 0; half < 2; half++) {
                 float* rows = sums + half * SIDE * P + p;
-                multiply_pairs<true>(a + i * PAIRED * PAIRED + half * SIDE * PAIRED, PAIRED, b + i * PAIRED / 2 * P + p, P, PAIRED, rows, rows + SIDE, P);
+                multiply_pairs<true>(a + i * PAIRED * PAIRED + half * SIDE * PAIRED, PAIRED, b + i * PAIRED / 2 * P + p, P, PAIRED, rows,
+                                     rows + SIDE, P);
             }
 }
 #endif

@@ -22,7 +22,11 @@ from typing import NamedTuple
 FOLDER = Path(__file__).resolve().parent
 BUILT = FOLDER / "built"
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared", *(() if sys.platform == "darwin" else ("-s",)))
+# May be set to further flags for every library, such as sanitizers; libraries of other flags are kept apart.
+VARIABLE = "ARCHETYPE_NATIVE_CXXFLAGS"
+FURTHER = tuple(os.environ.get(VARIABLE, "").split())
+STRIP = () if FURTHER or sys.platform == "darwin" else ("-s",)
+FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared", *STRIP, *FURTHER)
 NATIVE = "-march=native"
 
 

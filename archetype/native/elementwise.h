@@ -3,7 +3,8 @@
 #include "work.h"
 
 ENUMERATION(enum, Function, COPY, ADD, SUB, MUL, MAXIMUM, MINIMUM, NEG, ABS, WHERE, EQ, NE, LT, LE, GT, GE, AND, OR, NOT, REMAINDER,
-            FLOOR_DIVIDE, DIV, POW, EXP, SILU, SIGMOID, TANH, GELU, GELU_TANH, RELU, SOFTPLUS, RSQRT, SQRT, LOG, COS, SIN, SQUARE, RECIPROCAL)
+            FLOOR_DIVIDE, DIV, POW, EXP, SILU, SIGMOID, TANH, GELU, GELU_TANH, RELU, SOFTPLUS, RSQRT, SQRT, LOG, COS, SIN, SQUARE,
+            RECIPROCAL)
 
 template <class F> static inline void map(long n, float* y, const float* a, const float* b, F f) {
     long i = 0;
@@ -14,7 +15,9 @@ template <class F> static inline void map(long n, float* y, const float* a, cons
     }
 }
 
-#define EACH(expression) for (long i = 0; i < n; i++) y[i] = expression; break
+#define EACH(expression)                            \
+    for (long i = 0; i < n; i++) y[i] = expression; \
+    break
 
 static void apply(int function, long n, float* y, const float* a, const float* b, const float* c, float factor) {
     switch (function) {
@@ -84,7 +87,9 @@ static int64_t apply_integer(int function, int64_t a, int64_t b, int64_t c, int6
     }
 }
 
-static inline int64_t get_integer(const void* p, int type, long i) { return type == INT64 ? ((const int64_t*)p)[i] : ((const uint8_t*)p)[i]; }
+static inline int64_t get_integer(const void* p, int type, long i) {
+    return type == INT64 ? ((const int64_t*)p)[i] : ((const uint8_t*)p)[i];
+}
 
 // y = f(a, b, c) with strides, so with broadcasting.
 struct PointwiseArguments {

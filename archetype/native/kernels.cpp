@@ -14,16 +14,31 @@ struct Operation {
 };
 
 template <class A> static A arguments_of(void (*)(const A&, const Worker&));
-#define OPERATION(name)                                                                            \
-    {[](const void* a, const Worker& w) { name(*(const decltype(arguments_of(name))*)a, w); },     \
-     [](const void* a) { return fault_of(*(const decltype(arguments_of(name))*)a); },              \
+#define OPERATION(name)                                                                        \
+    {[](const void* a, const Worker& w) { name(*(const decltype(arguments_of(name))*)a, w); }, \
+     [](const void* a) { return fault_of(*(const decltype(arguments_of(name))*)a); },          \
      [](Text& text) { describe<decltype(arguments_of(name))>(#name, text); }}
 
 static const Operation operations[] = {
-    OPERATION(product), OPERATION(batched_product), OPERATION(attend), OPERATION(append), OPERATION(copy_places),
-    OPERATION(pointwise), OPERATION(rows), OPERATION(rms_norm_backward), OPERATION(embedding), OPERATION(quantized_embedding),
-    OPERATION(unpacked_rows), OPERATION(topk), OPERATION(gather), OPERATION(gated), OPERATION(gated_backward), OPERATION(rotate),
-    OPERATION(dropout), OPERATION(attention_forward), OPERATION(attention_backward),
+    OPERATION(product),
+    OPERATION(batched_product),
+    OPERATION(attend),
+    OPERATION(append),
+    OPERATION(copy_places),
+    OPERATION(pointwise),
+    OPERATION(rows),
+    OPERATION(rms_norm_backward),
+    OPERATION(embedding),
+    OPERATION(quantized_embedding),
+    OPERATION(unpacked_rows),
+    OPERATION(topk),
+    OPERATION(gather),
+    OPERATION(gated),
+    OPERATION(gated_backward),
+    OPERATION(rotate),
+    OPERATION(dropout),
+    OPERATION(attention_forward),
+    OPERATION(attention_backward),
 };
 constexpr int OPERATIONS = sizeof operations / sizeof *operations;
 

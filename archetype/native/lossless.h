@@ -24,10 +24,12 @@ static inline bytes look_up(bytes table, bytes which) {
 }
 
 struct Lossless {
-    static constexpr long UNIT = 128, HALF = UNIT / 2, RECORD = UNIT + HALF, BLOCK_ROWS = 32;  // numbers, and their bytes; rows that stand together
+    static constexpr long UNIT = 128, HALF = UNIT / 2, RECORD = UNIT + HALF,
+                          BLOCK_ROWS = 32;  // numbers, and their bytes; rows that stand together
     const long K, N, units;
     const uint8_t* const records;
-    const int32_t *const starts, *const exceptions;  // of each block its exceptions, in order of their places: place << 13 | row << 8 | high byte
+    const int32_t *const starts,
+        *const exceptions;  // of each block its exceptions, in order of their places: place << 13 | row << 8 | high byte
     bytes table;
 
     Lossless(long K, long N, const uint8_t* records, const uint8_t* high_bytes, const int32_t* starts, const int32_t* exceptions)
@@ -36,7 +38,9 @@ struct Lossless {
     }
 
     // The last block of N rows holds the last 32, some of them a second time.
-    long stored(long row) const { return row < N / BLOCK_ROWS * BLOCK_ROWS || N % BLOCK_ROWS == 0 ? row : row + BLOCK_ROWS - N % BLOCK_ROWS; }
+    long stored(long row) const {
+        return row < N / BLOCK_ROWS * BLOCK_ROWS || N % BLOCK_ROWS == 0 ? row : row + BLOCK_ROWS - N % BLOCK_ROWS;
+    }
 
     // A row's numbers, in whole units; the rows behind are fetched meanwhile.
     void unpack(long row, bfloat16* y) const {
@@ -91,7 +95,8 @@ struct LosslessBlock {
         const bytes high_bytes = table;
         for (long r = 0; r < ROWS; r++, next += Lossless::RECORD) {
             for (int i = 0; i < Lossless::RECORD; i += 64) __builtin_prefetch(ahead + r % 4 * stream + r / 4 * Lossless::RECORD + i, 0, 2);
-            Lossless::unpack_unit(next, high_bytes, [&](long i, shorts part) { memcpy(y + i / 32 * 32 * ROWS + r * 32 + i % 32, &part, sizeof part); });
+            Lossless::unpack_unit(next, high_bytes,
+                                  [&](long i, shorts part) { memcpy(y + i / 32 * 32 * ROWS + r * 32 + i % 32, &part, sizeof part); });
         }
         record = next, behind = ahead + ROWS / 4 * Lossless::RECORD;
         for (; exception < end && Lossless::place_of(*exception) < k + Lossless::UNIT; exception++) {
@@ -108,7 +113,7 @@ struct UnpackedRowsArguments {
     const int32_t* starts;
     Optional<int32_t> exceptions;  // null where there are none
     Optional<int64_t> ids;
-    int64_t count;           // of ids, or all rows
+    int64_t count;  // of ids, or all rows
     int64_t rows, features;  // of the matrix, or of all matrices of a stack
     Float y_type;
     FIELDS(y, records, high_bytes, starts, exceptions, ids, count, rows, features, y_type)

@@ -4,7 +4,8 @@
 #include "tiles.h"
 
 constexpr int ROWS_AT_ONCE = 4;  // of a product with one vector
-constexpr int TILE_ROWS = W == 16 ? 4 : 6, VECTORS_AT_ONCE = W == 16 ? 6 : 2;  // as many sums as registers hold; with none to spare, gcc spills
+constexpr int TILE_ROWS = W == 16 ? 4 : 6,
+              VECTORS_AT_ONCE = W == 16 ? 6 : 2;  // as many sums as registers hold; with none to spare, gcc spills
 constexpr long BLOCK = 16384;  // bytes of weights that stay near while all vectors are multiplied by them
 
 // sums[r][m], lane by lane: the products of R rows of a matrix with M vectors. The rows behind are fetched meanwhile, unless the
@@ -39,7 +40,9 @@ static inline void accumulate(const T* w, long ldw, const float* x, long ldx, lo
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && WIDTH == 16
 #define HAS_PAIRS 1
 static inline floats load_pairs(const bfloat16* p) { return in_register((floats)_mm512_loadu_si512(p)); }
-static inline floats load_pairs(const bfloat16* p, long n) { return (floats)_mm512_maskz_loadu_epi16(~0u >> (2 * W - n), p); }  // the first n; zeros behind
+static inline floats load_pairs(const bfloat16* p, long n) {
+    return (floats)_mm512_maskz_loadu_epi16(~0u >> (2 * W - n), p);
+}  // the first n; zeros behind
 static inline floats add_pairs(floats sums, floats a, floats b) { return (floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b); }
 #elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && WIDTH == 4
 #define HAS_PAIRS 1
@@ -48,13 +51,16 @@ static inline floats load_pairs(const bfloat16* p, long n = 2 * W) {
     memcpy(&v, p, n * sizeof *p);
     return v;
 }
-static inline floats add_pairs(floats sums, floats a, floats b) { return (floats)vbfdotq_f32((float32x4_t)sums, (bfloat16x8_t)a, (bfloat16x8_t)b); }
+static inline floats add_pairs(floats sums, floats a, floats b) {
+    return (floats)vbfdotq_f32((float32x4_t)sums, (bfloat16x8_t)a, (bfloat16x8_t)b);
+}
 #endif
 
 #if defined(HAS_PAIRS)
 // The same of bfloat16 with bfloat16: each lane adds the products of two numbers at once.
 template <int R, int M>
-static inline void accumulate(const bfloat16* w, long ldw, const bfloat16* x, long ldx, long K, floats (&sums)[R][M], bool are_first = true) {
+static inline void accumulate(const bfloat16* w, long ldw, const bfloat16* x, long ldx, long K, floats (&sums)[R][M],
+                              bool are_first = true) {
     constexpr long PAIRED = 2 * W;
     for (int r = 0; r < R; r++)
         for (int m = 0; m < M; m++) sums[r][m] = floats{};
@@ -97,7 +103,8 @@ template <int BITS> static inline ints weights_at(words weights, int j) {
 template <int BITS, int M>
 static inline void dot_groups(const uint8_t* w, const half* scales, const int32_t* x, const float* x_scale, const int32_t* x_sum,
                               long groups, long ldx, floats* y) {
-    constexpr int PAIRS = 16 / BITS, LOADS = 32 / (2 * PAIRS), OFFSET = 1 << (BITS - 1), SUMS = PAIRS - 1;  // the last weights add to the first's
+    constexpr int PAIRS = 16 / BITS, LOADS = 32 / (2 * PAIRS), OFFSET = 1 << (BITS - 1),
+                  SUMS = PAIRS - 1;  // the last weights add to the first's
     constexpr long AHEAD = 4096;  // bytes that are fetched meanwhile
     for (int m = 0; m < M; m++) y[m] = floats{};
     for (long g = 0; g < groups; g++) {
@@ -110,7 +117,8 @@ static inline void dot_groups(const uint8_t* w, const half* scales, const int32_
             __builtin_prefetch(w + AHEAD);
             for (int j = 0; j < PAIRS; j++) {
                 const ints pair = weights_at<BITS>(weights, j);
-                for (int m = 0; m < M; m++) sums[m][j % SUMS] = multiply_pairs(sums[m][j % SUMS], pair, splat(x[m * ldx + g * 16 + i * PAIRS + j]));
+                for (int m = 0; m < M; m++)
+                    sums[m][j % SUMS] = multiply_pairs(sums[m][j % SUMS], pair, splat(x[m * ldx + g * 16 + i * PAIRS + j]));
             }
         }
         floats scale = load_half(scales + g * W);
@@ -169,8 +177,10 @@ struct ProductArguments {
 static inline bool is_complete(const ProductArguments& a) {
     if (a.choices == 0) return false;
     switch (a.w_type) {
-        case FLOAT32: case BFLOAT16: return true;
-        case INT8: case INT4: return a.scales;
+        case FLOAT32:
+        case BFLOAT16: return true;
+        case INT8:
+        case INT4: return a.scales;
         case LOSSLESS: return a.high_bytes && a.starts;
         default: return false;
     }
@@ -297,7 +307,8 @@ template <class Matrix, class X> static void float_product(const Matrix& matrix,
                     const RowsOf<T> w = matrix.rows_of(which, row, n);
                     floats sums[R][1];
                     if (n == R) accumulate<R, 1>(w[0], w.ld, vector, 0, p.K, sums, Matrix::IS_PLAIN);
-                    for (long r = 0; r < n; r++) p.put_sum(m, row + r, n == R ? sum(sums[r][0]) : dot(w[r], vector, p.K), which * p.N + row + r);
+                    for (long r = 0; r < n; r++)
+                        p.put_sum(m, row + r, n == R ? sum(sums[r][0]) : dot(w[r], vector, p.K), which * p.N + row + r);
                 }
             }
             return;
@@ -321,7 +332,8 @@ template <class Matrix, class X> static void float_product(const Matrix& matrix,
 #if defined(HAS_TILES)
 // Of bfloat16 throughout, at least 32 rows, and K in whole tiles.
 static bool fits_tiles(const Product& p) {
-    return p.x_type == BFLOAT16 && (p.w_type == BFLOAT16 || p.w_type == LOSSLESS) && p.y_type == BFLOAT16 && !p.a.indices && p.N >= BOTH && p.K % DEPTH == 0 && tiles_are_allowed();
+    return p.x_type == BFLOAT16 && (p.w_type == BFLOAT16 || p.w_type == LOSSLESS) && p.y_type == BFLOAT16 && !p.a.indices && p.N >= BOTH &&
+           p.K % DEPTH == 0 && tiles_are_allowed();
 }
 
 // Vectors that are multiplied by all rows of a matrix while they stay in the second cache.
@@ -331,9 +343,9 @@ struct Panel {
     const long size;
     long start = -1, M = 0;
     std::pair<int, int> shapes;
-    uint32_t* const pairs = scratch<uint32_t>(0, size * p.K / 2);
-    float (*const sums)[SIDE * SIDE] = (float(*)[SIDE * SIDE])scratch<float>(1, size / SIDE * 2 * SIDE * SIDE);
-    bfloat16* const copy = scratch<bfloat16>(3, BOTH * SLICE);
+    uint32_t* const pairs = scratch<uint32_t>(0, p.K / 2 * size);
+    float (*const sums)[SIDE * SIDE] = (float (*)[SIDE * SIDE]) scratch<float>(1, size / SIDE * 2 * SIDE * SIDE);
+    bfloat16* const copy = scratch<bfloat16>(3, 2 * SIDE * SLICE);
 
     Panel(const Product& p, long size) : p(p), size(size) {}
     static long whole(long n) { return (n + BOTH - 1) / BOTH * BOTH; }
@@ -344,7 +356,8 @@ struct Panel {
     void pack(long first) {
         if (first == start) return;
         start = first, M = std::min(size, p.M - start);
-        for (long m = 0; m < M; m += SIDE) pack_pairs((const bfloat16*)p.a.x + (start + m) * p.ldx, p.ldx, at_once(m), p.K, pairs + m * p.K / 2);
+        for (long m = 0; m < M; m += SIDE)
+            pack_pairs((const bfloat16*)p.a.x + (start + m) * p.ldx, p.ldx, at_once(m), p.K, pairs + m * p.K / 2);
     }
 
     // Multiply all of them by 32 rows.
@@ -380,7 +393,8 @@ struct Panel {
         for (int i = 0; is_last && i < at_once(m) + at_once(m + SIDE); i++) __builtin_prefetch(y + i * p.ldy, 1);
         const uint32_t *vectors = pairs + (m * p.K + k * first) / 2, *others = pairs + ((m + SIDE) * p.K + k * second) / 2;
         const auto multiply = second ? k ? multiply_tiles<true, true> : multiply_tiles<true, false>
-                                     : k ? multiply_tiles<false, true> : multiply_tiles<false, false>;
+                              : k ? multiply_tiles<false, true>
+                                     : multiply_tiles<false, false>;
         multiply(rows, vectors, first, others, second, n, sums + m / SIDE * 2, ahead);
         if (is_last) put_sums(y, at_once(m), row, sums + m / SIDE * 2);
         if (is_last && second) put_sums(y + SIDE * p.ldy, at_once(m + SIDE), row, sums + m / SIDE * 2 + 2);
@@ -392,7 +406,8 @@ struct Panel {
         transpose_words(tiles[0], 4 * SIDE, first);
         transpose_words(tiles[1], 4 * SIDE, second);
         floats bias[2] = {};
-        for (int i = 0; i < (p.a.bias ? 2 : 0); i++) bias[i] = load(as_floats(p.a.bias, p.bias_type, row + i * SIDE, 1, SIDE, scratch<float>(2, SIDE)));
+        for (int i = 0; i < (p.a.bias ? 2 : 0); i++)
+            bias[i] = load(as_floats(p.a.bias, p.bias_type, row + i * SIDE, 1, SIDE, scratch<float>(2, SIDE)));
         for (int i = 0; i < n; i++) store_both((floats)first[i] + bias[0], (floats)second[i] + bias[1], y + i * p.ldy);
     }
 };
@@ -429,8 +444,8 @@ template <int BITS> static void quantized_product(const Product& p, const float*
                 floats y[TILE];
                 auto run = [&](auto t) {
                     dot_groups<BITS, decltype(t)::value>((const uint8_t*)p.a.w + place * block, p.a.scales + place * groups * W,
-                                                         pairs + vector * (p.K / 2), scale + vector * groups, sums + vector * groups, groups,
-                                                         p.K / 2, y);
+                                                         pairs + vector * (p.K / 2), scale + vector * groups, sums + vector * groups,
+                                                         groups, p.K / 2, y);
                 };
                 switch (tile) {
                     case 1: run(std::integral_constant<int, 1>()); break;
@@ -439,8 +454,7 @@ template <int BITS> static void quantized_product(const Product& p, const float*
                     default: run(std::integral_constant<int, TILE>());
                 }
                 for (long i = 0; i < tile; i++)
-                    for (long r = 0; r < std::min<long>(W, p.N - b * W); r++)
-                        p.put_sum(m + i, b * W + r, y[i][r], which * p.N + b * W + r);
+                    for (long r = 0; r < std::min<long>(W, p.N - b * W); r++) p.put_sum(m + i, b * W + r, y[i][r], which * p.N + b * W + r);
                 m += tile;
             }
     });
@@ -481,10 +495,10 @@ static void product(const ProductArguments& a, const Worker& worker) {
 
 // y[b] = x[b] w[b], of any strides.
 struct BatchedProductArguments {
-    void* y;                                           // (batch, rows, columns)
-    const void* x;                                     // (batch, rows, features)
-    const void* w;                                     // (batch, features, columns)
-    int64_t batch, rows, columns, features;            // B M N K
+    void* y;  // (batch, rows, columns)
+    const void* x;  // (batch, rows, features)
+    const void* w;  // (batch, features, columns)
+    int64_t batch, rows, columns, features;  // B M N K
     int64_t x_strides[3], w_strides[3], y_strides[3];  // of their dimensions in order
     Float x_type, w_type, y_type;
     FIELDS(y, x, w, batch, rows, columns, features, x_strides, w_strides, y_strides, x_type, w_type, y_type)

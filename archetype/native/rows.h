@@ -48,7 +48,8 @@ static void rows(const RowsArguments& a, const Worker& worker) {
                     sums += exponentials;
                 }
                 for (total = sum(sums); i < D; i++) total += y[i] = std::exp(x[i] - largest);
-                if (kind == SOFTMAX) for (i = 0; i < D; i++) y[i] = (float)(y[i] / total);
+                if (kind == SOFTMAX)
+                    for (i = 0; i < D; i++) y[i] = (float)(y[i] / total);
                 else {
                     const float log_total = largest + std::log((float)total);
                     if (kind == LOG_SUM_EXP) {
@@ -78,8 +79,10 @@ static void rows(const RowsArguments& a, const Worker& worker) {
             const float scale = 1 / std::sqrt((float)(total / D) + (float)a.eps);
             float* out = y_type == FLOAT32 ? (float*)a.y + r * D : y;
             for (i = 0; i < D; i++) out[i] = (x[i] - mean) * scale;
-            if (weight) for (i = 0; i < D; i++) out[i] *= weight[i];
-            if (bias) for (i = 0; i < D; i++) out[i] += bias[i];
+            if (weight)
+                for (i = 0; i < D; i++) out[i] *= weight[i];
+            if (bias)
+                for (i = 0; i < D; i++) out[i] += bias[i];
             if (out == y) put_all(a.y, y_type, r * D, 1, D, y);
         }
     });
@@ -102,13 +105,15 @@ struct RmsNormBackwardArguments {
 static void rms_norm_backward(const RmsNormBackwardArguments& a, const Worker& worker) {
     const long R = a.rows, D = a.features, piece = a.piece_rows;
     share(worker, (R + piece - 1) / piece, 1, [&](long first, long last) {
-        float *x_buffer = scratch<float>(0, D), *dx = scratch<float>(1, D), *weights = scratch<float>(2, D), *dy_buffer = scratch<float>(3, D);
+        float *x_buffer = scratch<float>(0, D), *dx = scratch<float>(1, D), *weights = scratch<float>(2, D),
+              *dy_buffer = scratch<float>(3, D);
         float* few = scratch<float>(4, D);
         constexpr long FEW = 16;
         std::fill(few, few + D, 0.0f);
         const float* weight = as_floats(a.weight, a.weight_type, 0, 1, D, weights);
         for (long r = first * piece; r < std::min(R, last * piece); r++) {
-            const float *x = as_floats(a.x, a.x_type, r * a.x_stride, 1, D, x_buffer), *dy = as_floats(a.dy, a.dy_type, r * D, 1, D, dy_buffer);
+            const float *x = as_floats(a.x, a.x_type, r * a.x_stride, 1, D, x_buffer),
+                        *dy = as_floats(a.dy, a.dy_type, r * D, 1, D, dy_buffer);
             float* dweight = a.dweight + r / piece * D;
             if (r % piece == 0) std::fill(dweight, dweight + D, 0.0f);
             floats squares = {}, products = {};

@@ -58,7 +58,8 @@ struct RowsAhead {
         : row(w), ld(ld), K(K), times(std::max<long>(1, BOTH / 4 / passes)), left(BOTH / 4 * K / DEPTH) {}
     void fetch() {
         for (long i = 0; i < times && left > 0; i++, left--) {
-            for (int r = 0; r < 4; r++) __builtin_prefetch(row + r * ld + column, 0, 2);  // into the second cache: into the third, 3 to 7 % slower
+            for (int r = 0; r < 4; r++)
+                __builtin_prefetch(row + r * ld + column, 0, 2);  // into the second cache: into the third, 3 to 7 % slower
             if ((column += DEPTH) == K) column = 0, row += 4 * ld;
         }
     }
@@ -83,8 +84,8 @@ static TileRows copied(const bfloat16* w, long ld, long K, bfloat16* copy) {
 
 // sums[2 j + i], 16 x 16: of 16 rows (the i-th of two such) with `first` and `second` vectors; ADDS: to what they are.
 template <bool IS_WIDE, bool ADDS>
-static inline void multiply_tiles(TileRows rows, const uint32_t* pairs, int first, const uint32_t* others, int second, long K, float (*sums)[SIDE * SIDE],
-                                  RowsAhead& ahead) {
+static inline void multiply_tiles(TileRows rows, const uint32_t* pairs, int first, const uint32_t* others, int second, long K,
+                                  float (*sums)[SIDE * SIDE], RowsAhead& ahead) {
     constexpr int ROW = 4 * SIDE;  // bytes
     if (ADDS) {
         _tile_loadd(0, sums[0], ROW);

@@ -28,7 +28,9 @@ static inline bool is_valid(const Float& x) { return x == FLOAT32 || x == BFLOAT
 constexpr int MAX_THREADS = 256;
 constexpr long PIECE = 32768;  // bytes of weights that a thread takes at a time
 
-struct alignas(64) Counter { std::atomic<long> next; };
+struct alignas(64) Counter {
+    std::atomic<long> next;
+};
 
 // The first number of a run by which no memory may be reached: a row that is none, or a place behind a cache.
 struct WrongIndex {
@@ -138,7 +140,8 @@ static inline void put_all(void* p, int type, long start, long stride, long n, c
     } else if (type == FLOAT32) {
         float* y = (float*)p + start;
         if (stride == 1) memcpy(y, x, n * sizeof(float));
-        else for (long i = 0; i < n; i++) y[i * stride] = x[i];
+        else
+            for (long i = 0; i < n; i++) y[i * stride] = x[i];
     } else
         for (long i = 0; i < n; i++) put(p, type, start + i * stride, x[i]);
 }
@@ -147,9 +150,12 @@ static inline void put_all(void* p, int type, long start, long stride, long n, c
 static const float* as_floats(const void* p, int type, long start, long stride, long n, float* buffer) {
     if (type == FLOAT32 && stride == 1) return (const float*)p + start;
     if (stride == 0) std::fill(buffer, buffer + n, get(p, type, start));
-    else if (type == FLOAT32) for (long i = 0; i < n; i++) buffer[i] = ((const float*)p)[start + i * stride];
+    else if (type == FLOAT32)
+        for (long i = 0; i < n; i++) buffer[i] = ((const float*)p)[start + i * stride];
     else if (type == BFLOAT16 && stride == 1) widen((const bfloat16*)p + start, n, buffer);
-    else if (type == BFLOAT16) for (long i = 0; i < n; i++) buffer[i] = to_float(((const bfloat16*)p)[start + i * stride]);
-    else for (long i = 0; i < n; i++) buffer[i] = get(p, type, start + i * stride);
+    else if (type == BFLOAT16)
+        for (long i = 0; i < n; i++) buffer[i] = to_float(((const bfloat16*)p)[start + i * stride]);
+    else
+        for (long i = 0; i < n; i++) buffer[i] = get(p, type, start + i * stride);
     return buffer;
 }

@@ -4,13 +4,13 @@
 # **Question.** How well can a table of counts predict the next letter, and what does a network add to it?
 #
 # A language model gives each next token a probability. The oldest way to get one is to count. In this lesson you
-# count pairs and triples of letters, measure the result by *perplexity*, put the counts into a network that gives
-# the same probabilities, and see why longer tables do not help.
+# count pairs and triples of letters, measure the result with *perplexity*, put the counts into a network that
+# gives the same probabilities, and see why longer tables do not help.
 # %% [markdown]
 # ## The text
 #
-# The text is what Python says about its own types, so nothing is downloaded. (Another version of Python says it a
-# little differently, and your numbers then differ a little from those below.)
+# The text is Python's documentation of its own types, so nothing is downloaded. (Other versions of Python have
+# slightly different documentation, so your numbers may differ slightly from those below.)
 # %%
 import math
 import pydoc
@@ -29,10 +29,10 @@ print(f"{len(train):,} letters to count, {len(test):,} to be judged on, {V} diff
 # %% [markdown]
 # ## Predict
 #
-# *Perplexity* is $e^{-\text{mean} \log p}$: a model of perplexity 10 is as unsure as one that always chooses among
-# 10 equally likely letters. Without any knowledge it is the number of different letters, $V$. If you know the
-# letter before, and how often each letter followed it in the training text: what is the perplexity on the text to
-# be judged on? Write your guess.
+# *Perplexity* is $e^{-\text{mean} \log p}$: a model with perplexity 10 is as uncertain as one that always chooses
+# among 10 equally likely letters. A uniform guess has perplexity $V$, the number of different letters. If you know
+# the previous letter, and how often each letter followed it in the training text, what is the perplexity on the
+# test text? Write down your guess.
 # %%
 prediction = None
 # %% [markdown]
@@ -61,9 +61,9 @@ reveal(prediction, by_hand)
 # %% [markdown]
 # ## The same with Archetype
 #
-# A bigram model is a network without hidden layers: the vector of a token, times a matrix, gives the logits of the
-# next token. If the vectors are the rows of the identity and the matrix holds $\log p$, the softmax gives back the
-# table.
+# A bigram model is a network without hidden layers: the vector of a token times a matrix gives the logits of the
+# next token. If the vectors are the rows of the identity matrix and the matrix holds $\log p$, the softmax returns
+# the table.
 # %%
 spec = {"kind": "ngram", "name": "bigram", "vocab_size": V, "context_length": len(test), "n": 1, "d_model": V}
 model = archetype.build(spec)
@@ -108,8 +108,8 @@ unseen = [ngram_perplexity(n, test) for n in orders]
 # %% [markdown]
 # ## A network with a memory
 #
-# An LSTM reads all letters before, but its size does not grow with their number. It shares what it learns between
-# similar pasts, which a table cannot.
+# An LSTM reads all previous letters, but its size does not grow with their number. It shares what it learns
+# between similar contexts, which a table cannot do.
 # %%
 lstm = archetype.build(
     {
@@ -147,8 +147,8 @@ print(f"numbers in a table of 4 letters: {V**4:,}; parameters of the LSTM: {size
 #
 # * Perplexity: $\exp\left(-\frac{1}{N} \sum_i \log p(x_i \mid x_{<i})\right)$; a uniform guess has $V$.
 # * A bigram table is a network of one matrix; trained by gradient descent it approaches the counts.
-# * A table of $n$ letters has $V^n$ entries, most of them empty. Past some $n$ it knows its training text by heart
-#   and new text worse. Networks replace the table by a function with few parameters.
+# * A table of $n$ letters has $V^n$ entries, most of them empty. Beyond some $n$ it memorizes the training text
+#   and predicts new text worse. Networks replace the table with a function that has few parameters.
 # %% [markdown]
 # ## Exercises
 #
@@ -170,7 +170,7 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** Which share of the groups of `n` letters of the new text does not occur in the training text? Use `train`
+# **2.** What share of the groups of `n` letters in the new text does not occur in the training text? Use `train`
 # and `test`.
 # %% exercise 2
 def unseen_share(n):
@@ -186,8 +186,8 @@ with exercise(2):
 
 # %% [markdown]
 # **3.** Bengio's model (2003) reads the vectors of the last $n$ tokens, $D$ features each, through a hidden layer
-# of $F$ features with a bias, then a matrix with a bias to $V$ logits. How many parameters has it, with the table
-# of vectors?
+# of $F$ features with a bias, then a matrix with a bias to $V$ logits. How many parameters does it have, including
+# the table of vectors?
 # %% exercise 3
 def bengio_parameters(V, n, D, F):
     raise NotImplementedError("Write your answer in the cell above.")

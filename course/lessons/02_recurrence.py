@@ -4,8 +4,8 @@
 # **Question.** A recurrent network reads a text of any length. Why does it forget the beginning, and what do gates
 # change?
 #
-# You compute a recurrent layer by hand, measure how much the first token still moves the last output, and watch
-# four networks learn to remember one token.
+# You compute a recurrent layer by hand, measure how strongly the first token still affects the last output, and
+# watch four networks learn to remember one token.
 # %% [markdown]
 # ## By hand
 #
@@ -13,7 +13,7 @@
 #
 # $$h_t = \tanh(W x_t + U h_{t-1} + b)$$
 #
-# Archetype's layer has two biases, as PyTorch's has.
+# Archetype's layer has two biases, like PyTorch's.
 # %%
 
 import archetype
@@ -42,8 +42,8 @@ print("ten steps by hand are what the layer gives")
 # ## Predict
 #
 # By the chain rule, the gradient of $h_T$ with respect to $h_t$ is a product of $T - t$ Jacobians
-# $\operatorname{diag}(1 - h^2)\, U$. Let $U$ be a rotation times 0.9, and the inputs so small that $\tanh$ does
-# nothing. By which factor has the gradient shrunk after 50 steps?
+# $\operatorname{diag}(1 - h^2)\, U$. Let $U$ be a rotation times 0.9, and the inputs so small that $\tanh$ is
+# almost the identity. By what factor has the gradient shrunk after 50 steps?
 # %%
 prediction = None
 # %%
@@ -76,9 +76,9 @@ print(f"0.9^50 = {0.9**50:.6g}")
 # ## Gates
 #
 # An LSTM carries a second vector, the cell: $c_t = f_t \odot c_{t-1} + i_t \odot g_t$. From step to step the cell
-# is only multiplied by the forget gate $f_t = \sigma(\cdot)$, which with a bias of 2 starts at 0.88; what goes
-# around through the other gates adds about a tenth. A GRU has one vector, and a gate that says how much of it
-# stays. Attention reads every position directly, so its gradient has no product of steps.
+# is only multiplied by the forget gate $f_t = \sigma(\cdot)$, which starts at 0.88 with a bias of 2. The paths
+# through the other gates add about a tenth. A GRU has one vector, and a gate that decides how much of it is kept.
+# Attention reads every position directly, so its gradient is not a product over steps.
 # %%
 
 
@@ -110,8 +110,8 @@ figure.tight_layout()
 # %% [markdown]
 # ## Does it matter for learning?
 #
-# The first token is one of eight; 30 tokens of noise follow; then the network must name the first one. A guess is
-# right in one case of eight. LSTM and GRU start with a bias of 4, which is a gate of 0.98.
+# The first token is one of eight, and 30 tokens of noise follow. Then the network must predict the first one. A
+# guess is right one time in eight. LSTM and GRU start with a bias of 4, that is, a gate of 0.98.
 # %%
 GAP = 30
 
@@ -150,7 +150,7 @@ for mixer in ({"kind": "rnn"}, {"kind": "lstm"}, {"kind": "gru"}, {"kind": "atte
 #   1 it vanishes, above 1 it explodes, until $\tanh$ saturates.
 # * The cell of an LSTM replaces the product of matrices by a product of gates, which can be near 1.
 # * Attention has a path of one step between any two positions. The price is a cache that grows with the text
-#   (lesson 6), where a recurrent state has the same size at every length:
+#   (lesson 6), whereas a recurrent state has the same size at every length:
 # %%
 for mixer in ({"kind": "lstm"}, {"kind": "attention", "num_heads": 4}):
     layer = {"wiring": {"kind": "plain"}, "mixer": mixer}
@@ -180,8 +180,8 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** After how many tokens shall half of the cell be left? Give the bias of the forget gate for that, if the
-# gate depends on its bias alone: $\sigma(b)^n = 1/2$.
+# **2.** Half of the cell should be left after `half_life` $= n$ tokens. Return the bias of the forget gate that
+# achieves this, if the gate depends only on its bias: $\sigma(b)^n = 1/2$.
 # %% exercise 2
 def forget_bias(half_life):
     raise NotImplementedError("Write your answer in the cell above.")

@@ -3,14 +3,14 @@
 #
 # **Question.** What does one attention layer compute, number by number?
 #
-# You build a dictionary that can be differentiated, turn it into causal attention with several heads, and get the
-# numbers of Archetype's layer. Then you see what the factor $1/\sqrt{P}$ is for.
+# You build a differentiable dictionary, turn it into causal attention with several heads, and reproduce the
+# numbers of Archetype's layer. Then you see why scores are scaled by $1/\sqrt{P}$.
 # %% [markdown]
 # ## A dictionary with soft keys
 #
-# A dictionary returns the value whose key equals the query. With vectors we can ask for less: a mean of *all*
-# values, in which a value weighs more if its key is closer to the query. Closeness is a product, and the softmax
-# makes positive weights of it that sum to one.
+# A dictionary returns the value whose key equals the query. With vectors we can relax this and return a mean of
+# *all* values, in which a value has more weight if its key is closer to the query. Closeness is a dot product, and
+# the softmax turns it into positive weights that sum to one.
 # %%
 import math
 
@@ -30,7 +30,7 @@ def look_up(query, keys, values):
 for size in (1, 5, 20):
     print(size, look_up(size * torch.tensor([1.0, 0.0]), keys, values))
 # %% [markdown]
-# The longer the query, the more the mean is the value of the nearest key.
+# The longer the query, the closer the mean is to the value of the nearest key.
 #
 # ## Predict
 #
@@ -44,13 +44,14 @@ P = 64
 scores = (torch.randn(100_000, P) * torch.randn(100_000, P)).sum(-1)
 reveal(prediction, scores.var().item())
 # %% [markdown]
-# So scores are divided by $\sqrt{P}$, and their variance is 1 for every $P$. We come back to what happens
-# otherwise.
+# So scores are divided by $\sqrt{P}$, which makes their variance 1 for every $P$. We come back to what happens
+# without this.
 #
 # ## Every head, every pair, in loops
 #
-# The query at position $i$ may look at the keys of positions $j \le i$, for the later tokens are what the model
-# has to predict. Each of $H$ heads does this with its own slice of the features; a last matrix mixes the heads.
+# The query at position $i$ may attend to the keys of positions $j \le i$ only, because the later tokens are what
+# the model has to predict. Each of the $H$ heads does this with its own slice of the features, and a final matrix
+# mixes the heads.
 # %%
 D, H, T = 32, 4, 6
 layer = {"wiring": {"kind": "plain"}, "mixer": {"kind": "attention", "num_heads": H}}
@@ -83,7 +84,7 @@ print("largest difference between loops and layer:", (attend(x[0]) - y[0]).abs()
 # %% [markdown]
 # ## Look inside
 #
-# `inspect` records a pass. For one head it has the scores, the scores where the mask allows them, and the weights.
+# `inspect` records a forward pass. For one head it returns the scores, the masked scores and the weights.
 # %%
 lm = archetype.LanguageModel(model.spec, model)
 tokens = torch.randint(100, (16,))
@@ -112,8 +113,8 @@ print("permuted tokens, permuted vectors")
 # %% [markdown]
 # ## Why the scores are scaled
 #
-# The gradient of the softmax is $\operatorname{diag}(p) - p p^\top$. Where one weight is nearly 1, it is nearly
-# zero, and nothing can be learned there.
+# The gradient of the softmax is $\operatorname{diag}(p) - p p^\top$. Where one weight is nearly 1, the gradient is
+# nearly zero, and nothing can be learned.
 # %%
 widths, largest, slopes = [4, 16, 64, 256, 1024], {}, {}
 for name, power in (("scaled", 0.5), ("not scaled", 0.0)):
@@ -139,13 +140,13 @@ figure.tight_layout()
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\left(\frac{Q K^\top}{\sqrt P} + M\right) V,
 # \qquad M_{ij} = \begin{cases} 0 & j \le i \\ -\infty & j > i \end{cases}$$
 #
-# * A head is a dictionary whose keys, values and queries are learned; the mask keeps it from the future.
+# * A head is a dictionary whose keys, values and queries are learned; the mask keeps it from seeing the future.
 # * Without positions and mask, attention sees a set and not a sequence.
-# * Without $1/\sqrt P$ the softmax saturates as heads grow, and its gradient goes.
+# * Without $1/\sqrt P$ the softmax saturates as heads grow, and its gradient vanishes.
 # %% [markdown]
 # ## Exercises
 #
-# **1.** Write attention without loops, for `q`, `k`, `v` of shape (H, T, P). Return the (H, T, P) results of all
+# **1.** Write attention without loops, for `q`, `k`, `v` of shape (H, T, P). Return the (H, T, P) outputs of all
 # heads.
 # %% exercise 1
 def heads(q, k, v):
@@ -161,7 +162,7 @@ with exercise(1):
 
 # %% [markdown]
 # **2.** Change attention so that the weights of a query are taken from the *three* highest allowed scores only.
-# Take one row of `scores` of allowed keys and return the weights.
+# Given one row of `scores` for the allowed keys, return the weights.
 # %% exercise 2
 def top_three_weights(scores):
     raise NotImplementedError("Write your answer in the cell above.")
@@ -176,8 +177,8 @@ with exercise(2):
 
 
 # %% [markdown]
-# **3.** How many FLOPs have the four projections, the scores and the mixture of values for one text of `T` tokens?
-# A multiplication and an addition are two FLOPs; count all pairs, masked or not.
+# **3.** How many FLOPs do the four projections, the scores and the weighted sum of values take for one text of `T`
+# tokens? A multiplication and an addition are two FLOPs; count all pairs, masked or not.
 # %% exercise 3
 def attention_flops(T, D):
     raise NotImplementedError("Write your answer in the cell above.")

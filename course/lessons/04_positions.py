@@ -4,8 +4,8 @@
 # **Question.** How can attention know the order of tokens, and what happens beyond the length that it was trained
 # on?
 #
-# You add sinusoids, rotate queries and keys (RoPE), and bias scores (ALiBi). Of each you check the one property
-# that it was invented for. Then you train small models on short texts and read longer ones.
+# You add sinusoids, rotate queries and keys (RoPE), and bias scores (ALiBi). For each you check the property it
+# was designed for. Then you train small models on short texts and evaluate them on longer ones.
 # %% [markdown]
 # ## Sinusoids
 #
@@ -43,13 +43,13 @@ print(f"PE(3).PE(10) = {products[3, 10]:.4f}, PE(303).PE(310) = {products[303, 3
 # sines of angles up to 500 have an error of about 3e-5 in float32, and a product sums many of them
 torch.testing.assert_close(products.diagonal(7), products[3, 10].expand(505), rtol=1e-3, atol=1e-3)
 # %% [markdown]
-# The product of two positions depends only on their distance: $\sum_j \cos((i - k)\,\omega_j)$. But that is a
-# product of the position vectors themselves. In a model they are added to tokens and pass through matrices first.
+# The product of two positions depends only on their distance: $\sum_j \cos((i - k)\,\omega_j)$. But this holds for
+# the position vectors themselves. In a model they are added to token vectors and pass through matrices first.
 #
 # ## Rotations
 #
-# RoPE builds the property into the score. Each pair of features of a query or key is turned by the angle
-# $i\,\omega_j$. Turning both by the same further angle does not change their product.
+# RoPE builds the property into the score. Each pair of features of a query or key is rotated by the angle
+# $i\,\omega_j$. Rotating both by the same additional angle does not change their product.
 # %%
 
 
@@ -72,8 +72,8 @@ print("query of head 2 at position 25, turned by hand: equal")
 # %% [markdown]
 # ## Predict
 #
-# The query $q$ is at position 10 and the key $k$ at position 3; their score is $s$. Both move on by 100 positions.
-# By how much does the score change? And if only the key moves?
+# The query $q$ is at position 10 and the key $k$ at position 3; their score is $s$. Both move forward by 100
+# positions. By how much does the score change? And what if only the key moves?
 # %%
 prediction = None
 # %%
@@ -108,8 +108,8 @@ figure.tight_layout()
 # %% [markdown]
 # ## Beyond the trained length
 #
-# Four models learn the letters of Python's own documentation in pieces of 32. Then they read pieces of 256, and we
-# look at the loss by position.
+# Four models are trained on the letters of Python's own documentation in sequences of 32. Then they read sequences
+# of 256, and we look at the loss by position.
 # %%
 import pydoc
 
@@ -154,10 +154,12 @@ figure.tight_layout()
 # %% [markdown]
 # ## What you have seen
 #
-# * Sinusoids: $\operatorname{PE}(i) \cdot \operatorname{PE}(k)$ depends on $i - k$, but is spoilt by what follows.
+# * Sinusoids: $\operatorname{PE}(i) \cdot \operatorname{PE}(k)$ depends on $i - k$, but the layers that follow
+#   destroy this property.
 # * RoPE: $(R_i q) \cdot (R_k k) = q \cdot R_{k-i}\, k$, exactly, in every layer, without parameters.
-# * ALiBi: $-m_h (i - j)$; far keys weigh less whatever the length, which is why it reads on past the trained one.
-# * A causal mask alone tells a model something of the order.
+# * ALiBi: $-m_h (i - j)$; distant keys get less weight at any length, which is why it works beyond the trained
+#   one.
+# * A causal mask alone tells a model something about the order.
 # %% [markdown]
 # ## Exercises
 #
@@ -174,8 +176,8 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** The wavelength of a pair of features is the number of positions of one whole turn. Return the longest one
-# of RoPE for heads of `P` features. (Llama 3 raised `theta` from 10,000 to 500,000: now you see what for.)
+# **2.** The wavelength of a pair of features is the number of positions in one full turn. Return RoPE's longest
+# wavelength for heads of `P` features. (Llama 3 raised `theta` from 10,000 to 500,000: now you see why.)
 # %% exercise 2
 def longest_wavelength(P, theta):
     raise NotImplementedError("Write your answer in the cell above.")

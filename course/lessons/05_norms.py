@@ -5,12 +5,12 @@
 # layer?
 #
 # You write two norms, watch a residual stream grow with depth, measure gradients in 24 layers, and train the same
-# stack with its norms in either place.
+# stack with its norms in each of the two places.
 # %% [markdown]
 # ## Two norms by hand
 #
 # LayerNorm subtracts the mean of the features and divides by their standard deviation. RMSNorm only divides by the
-# root of the mean square.
+# root mean square.
 # %%
 import math
 
@@ -61,7 +61,7 @@ reveal(prediction, stream.std().item())
 #
 # $$\text{pre: } x + F(\operatorname{norm}(x)) \qquad \text{post: } \operatorname{norm}(x + F(x))$$
 #
-# With pre-norm the stream grows as in your prediction. With post-norm each layer sets it back to 1.
+# With pre-norm the stream grows as in your prediction. With post-norm each layer resets it to 1.
 # %%
 KINDS = {"pre_norm": "layer", "post_norm": "none"}  # with the norm before the head: post-norm has one already
 tokens = torch.randint(64, (8, 33))
@@ -92,14 +92,14 @@ axes[1].set_xscale("log", base=2)
 axes[0].legend()
 figure.tight_layout()
 # %% [markdown]
-# The head of a pre-norm stack reads a stream of size $\sqrt L$ through a norm, which divides its gradient by as
-# much. In a post-norm stack the last layers get gradients of the same size at any depth (Xiong 2020): with many
-# layers, a rate that suits one of them is too large for all together.
+# The head of a pre-norm stack reads a stream of size $\sqrt L$ through a norm, which divides its gradient by the
+# same factor. In a post-norm stack the last layers get gradients of the same size at any depth (Xiong 2020). With
+# many layers, a learning rate that suits one of them is too large for all of them together.
 #
 # ## Does it matter for learning?
 #
-# The task: repeat a text of four random tokens. Both stacks have 8 layers and the same rate from the first step,
-# without warm-up.
+# The task: repeat a text of four random tokens. Both stacks have 8 layers and the same learning rate from the
+# first step, without warm-up.
 # %%
 
 
@@ -129,9 +129,9 @@ figure.tight_layout()
 
 
 # %% [markdown]
-# At the small rate post-norm is no worse, perhaps better. At the large one it gets stuck where pre-norm learns
-# fastest. That is what warm-up is for: small rates first. How much depends on depth and rate; the [study of this
-# claim](../claims/reports/claim-03.md) confirms it only in part.
+# At the small rate post-norm is no worse, perhaps better. At the large one it gets stuck, while pre-norm learns
+# fastest. This is why warm-up starts with small rates. How much it helps depends on depth and rate; the [study of
+# this claim](../claims/reports/claim-03.md) confirms it only in part.
 # %% [markdown]
 # ## What you have seen
 #
@@ -141,7 +141,7 @@ figure.tight_layout()
 # * Variances of independent terms add: after $L$ layers of equal size the stream has grown by $\sqrt{L + 1}$.
 # * Pre-norm leaves the sum $x + \dots$ alone, and needs one more norm before the head.
 # * The last layers' gradient falls as $1 / \sqrt L$ with pre-norm and not with post-norm, which needs smaller
-#   rates at first.
+#   learning rates at first.
 # %% [markdown]
 # ## Exercises
 #
@@ -176,9 +176,9 @@ with exercise(2):
 
 
 # %% [markdown]
-# **3.** GPT-2 draws the matrices that write into the residual stream smaller. A stack of $L$ blocks adds $2L$
-# terms. By which factor must their standard deviation be multiplied, so that what they add together has the
-# variance of one term? Archetype's initialization `gpt2` does it.
+# **3.** GPT-2 initializes the matrices that write into the residual stream with smaller values. A stack of $L$
+# blocks adds $2L$ terms. By what factor must the standard deviation be multiplied so that the sum of these terms
+# has the variance of one term? Archetype's initialization `gpt2` does this.
 # %% exercise 3
 def residual_scale(L):
     raise NotImplementedError("Write your answer in the cell above.")

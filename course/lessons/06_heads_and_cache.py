@@ -1,15 +1,16 @@
 # %% [markdown]
 # # 6. From MHA to MLA: heads and the cache
 #
-# **Question.** While a model writes, it keeps keys and values of all earlier tokens. How large is this cache, and
-# how do fewer key heads, or one narrow vector, make it smaller?
+# **Question.** While a model generates, it keeps the keys and values of all earlier tokens. How large is this
+# cache, and how do fewer key heads, or one narrow vector, make it smaller?
 #
 # You decode with and without a cache, count its bytes, and turn one kind of attention into the next *without
 # changing its output*: that shows which kind contains which.
 # %% [markdown]
 # ## A cache changes nothing but the work
 #
-# With a causal mask the keys and values of earlier tokens do not depend on later ones. So they are computed once.
+# With a causal mask the keys and values of earlier tokens do not depend on later ones. So each needs to be
+# computed only once.
 # %%
 import archetype
 from archetype.nn.context import ForwardContext
@@ -42,7 +43,7 @@ print("32 tokens at once and one by one: equal logits")
 #
 # Llama 2 70B has 80 layers and heads of 128 features. Each of its 64 query heads could have its own keys and
 # values (multi-head attention, MHA); in fact there are 8 heads of keys and values (grouped-query attention, GQA).
-# How many GiB would the cache of **one** text of 4,096 tokens have with MHA, at 2 bytes a number?
+# How many GiB would the cache of **one** text of 4,096 tokens take with MHA, at 2 bytes per number?
 # %%
 prediction = None
 # %%
@@ -121,8 +122,8 @@ print("MLA with copied heads is GQA")
 # %% [markdown]
 # ## Attending to the latents themselves
 #
-# $q_h \cdot (W^{uk}_h c) = (W^{uk\,\top}_h q_h) \cdot c$: the expansion can move into the query. Then no key is
-# ever expanded, and decoding reads only the narrow cache. This is the *absorbed* form.
+# $q_h \cdot (W^{uk}_h c) = (W^{uk\,\top}_h q_h) \cdot c$: the expansion can be moved into the query. Then no key
+# is ever expanded, and decoding reads only the narrow cache. This is the *absorbed* form.
 # %%
 with torch.no_grad():
     mla.kv_up.weight.normal_(std=0.2)  # any expansion, not a copy
@@ -144,7 +145,7 @@ print("expanded, absorbed and Archetype's layer: equal")
 # %% [markdown]
 # ## What it costs
 #
-# Four attentions of one model: 32 layers, 32 heads of 128 features.
+# Four kinds of attention in the same model of 32 layers, with 32 heads of 128 features.
 # %%
 kinds = {
     "MHA": {"kind": "attention", "num_heads": 32},

@@ -40,8 +40,8 @@ reveal(prediction, T - 1 - oldest)
 #
 # ## The same, measured
 #
-# A reach on paper could be wrong in code. So take the gradient of the last output with respect to every input: it
-# is zero exactly where the model cannot see.
+# A reach computed on paper could be wrong in code. So we take the gradient of the last output with respect to
+# every input: it is zero exactly where the model cannot see.
 # %%
 
 
@@ -80,9 +80,9 @@ figure.tight_layout()
 #
 # ## Patterns that reach everything in two steps
 #
-# The Sparse Transformer joins near keys and far keys. *Strided*: the last $s$ positions, and every $s$-th before.
-# *Fixed*: one's own block of $s$ positions, and the last position of each block before it. With $s \approx \sqrt
-# T$ each token sees about $2 \sqrt T$ others.
+# The Sparse Transformer combines near keys and far keys. *Strided*: the last $s$ positions, and every $s$-th
+# before. *Fixed*: the token's own block of $s$ positions, and the last position of each block before it. With $s
+# \approx \sqrt T$ each token sees about $2 \sqrt T$ others.
 # %%
 s = 8
 masks = {
@@ -124,7 +124,7 @@ print("masks and counted pairs agree for", ", ".join(patterns))
 # ## What it saves
 #
 # The work of a full layer grows with $T^2$, that of a window with $T W$, that of the strided pattern with $T \sqrt
-# T$. A window also bounds the cache: what has left the window is never read again.
+# T$. A window also bounds the cache: keys that have left the window are never read again.
 # %%
 lengths = [256 * 4**power for power in range(5)]
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.8))
@@ -154,7 +154,7 @@ figure.tight_layout()
 # ## Exercises
 #
 # **1.** Gemma 2 alternates windows and full attention. Write the mask of a window with `g` *global* tokens at the
-# start, which see and are seen by all that the causal mask allows.
+# start, which attend to, and are attended by, every position that the causal mask allows.
 # %% exercise 1
 def global_window(T, W, g):
     raise NotImplementedError("Write your answer in the cell above.")
@@ -169,7 +169,8 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** How many pairs has a causal window of `W` in a text of `T` tokens, `T >= W`? Give a formula, no loop.
+# **2.** How many pairs does a causal window of `W` have in a text of `T` tokens, `T >= W`? Use a formula, not a
+# loop.
 # %% exercise 2
 def window_pairs(T, W):
     raise NotImplementedError("Write your answer in the cell above.")

@@ -41,7 +41,7 @@ print("SwiGLU by hand is what the layer gives")
 # ## Predict
 #
 # With $F$ hidden features the plain layer has $2 D F$ parameters, usually with $F = 4 D$. The gated layer has
-# three matrices. Which multiple of $D$ must its $F$ be, for as many parameters?
+# three matrices. What multiple of $D$ must its $F$ be to have the same number of parameters?
 # %%
 prediction = None
 # %%
@@ -56,8 +56,8 @@ for part in (
 # ## Dead neurons
 #
 # The derivative of ReLU is zero for negative inputs. A hidden feature that is negative for *every* token gets no
-# gradient and cannot come back. Move the hidden features down by a bias and count those whose gradient is exactly
-# zero.
+# gradient and cannot come back. Shift the hidden features down with a bias and count those whose gradient is
+# exactly zero.
 # %%
 
 
@@ -81,8 +81,8 @@ figure.tight_layout()
 # ## Experts by hand
 #
 # A mixture of experts has $E$ small feed-forward layers and a router, a matrix that gives each token a logit for
-# each expert. Only the $k$ experts with the highest logits are computed, and mixed with the softmax of their
-# logits.
+# each expert. Only the $k$ experts with the highest logits are computed, and their outputs are mixed with the
+# softmax of these logits.
 # %%
 E, k = 8, 2
 part = {
@@ -108,15 +108,15 @@ print(f"{total:,} parameters, of which {active:,} are active for one token")
 # %% [markdown]
 # ## Balance
 #
-# Nothing makes a router use all of its experts. One that is chosen more often learns more and is chosen more often
-# still. So training adds a loss that is 1 when all experts are chosen alike and grows towards $E$ when one gets
-# all:
+# Nothing forces a router to use all of its experts. An expert that is chosen more often learns more and is then
+# chosen even more often. So training adds a loss that is 1 when all experts are chosen equally often and grows
+# towards $E$ when one expert gets every token:
 #
 # $$\text{balance} = E \sum_e f_e\, p_e$$
 #
-# with $f_e$ the share of choices that fell on expert $e$ and $p_e$ its mean probability. Here is the training of
-# the same model with and without it. The text is drawn from three languages of a made-up world, in each of which a
-# token decides the next one.
+# where $f_e$ is the share of choices that went to expert $e$, and $p_e$ is its mean probability. We train the same
+# model with and without this loss. The texts come from three made-up languages, in each of which a token
+# determines the next one.
 # %%
 next_tokens = torch.stack([torch.randperm(64) for _ in range(3)])
 
@@ -165,8 +165,8 @@ figure.tight_layout()
 #
 # * Gated layers have three matrices; $F = \frac83 D$ makes them as large as the plain layer with $4D$.
 # * ReLU features can die; smooth activations keep a small gradient almost everywhere.
-# * A mixture has $E$ experts' parameters and $k$ experts' work: Mixtral 8x7B has 46.7 B parameters, and 12.9 B of
-#   them work for one token. A balance loss spreads the choices.
+# * A mixture has $E$ experts' parameters and $k$ experts' work: Mixtral 8x7B has 46.7 B parameters, of which 12.9
+#   B are used for one token. A balance loss spreads the choices.
 # %%
 report = archetype.cost_report("mixtral-8x7b", length=1)
 print({name: f"{report.parameters[name] / 1e9:.1f} B" for name in ("total", "active")})
@@ -190,8 +190,8 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** Of the whole model, return the share of parameters that works for one token: `shared` parameters that
-# every token uses, and `E` experts of `expert` parameters of which `k` are chosen.
+# **2.** Return the share of a model's parameters that is used for one token. It has `shared` parameters that every
+# token uses, and `E` experts of `expert` parameters each, of which `k` are chosen.
 # %% exercise 2
 def active_share(shared, expert, E, k):
     raise NotImplementedError("Write your answer in the cell above.")
@@ -206,8 +206,8 @@ with exercise(2):
 
 
 # %% [markdown]
-# **3.** GLU (Dauphin 2016) has $\sigma$ where SwiGLU has silu. Compute it from the three matrices, each as
-# `layer.weight`.
+# **3.** GLU (Dauphin 2016) uses $\sigma$ where SwiGLU uses silu. Compute it from the three matrices, each the
+# `weight` of a linear layer.
 # %% exercise 3
 def glu(x, gate, up, down):
     raise NotImplementedError("Write your answer in the cell above.")

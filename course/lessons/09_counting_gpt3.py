@@ -4,12 +4,12 @@
 # **Question.** Where are the 175 billion parameters of GPT-3, and what does it cost to train and to run?
 #
 # You count a Transformer with a pencil, check each number against Archetype's cost model, which builds nothing,
-# and see which costs grow with what.
+# and see how each cost grows.
 # %% [markdown]
 # ## Predict
 #
 # GPT-3 has $L = 96$ layers of width $D = 12288$, a vocabulary of $V = 50257$ and 2,048 positions. A layer has four
-# $D \times D$ matrices of attention and two matrices between $D$ and $4D$. Which share of all parameters is in
+# $D \times D$ matrices of attention and two matrices between $D$ and $4D$. What share of all parameters is in
 # attention?
 # %%
 prediction = None
@@ -20,8 +20,8 @@ prediction = None
 # * feed-forward: $8 D^2 + 5 D$
 # * two LayerNorms: $4 D$
 #
-# Together $12 D^2 + 13 D$ a layer. Outside of layers: the table of tokens $V D$, which is also used for the
-# logits, the table of positions $2048\, D$, and a last norm $2 D$.
+# Together these are $12 D^2 + 13 D$ per layer. Outside the layers there are the table of tokens $V D$, which is
+# also used for the logits, the table of positions $2048\, D$, and a final norm $2 D$.
 # %%
 import archetype
 
@@ -40,9 +40,9 @@ archetype.draw("gpt3-175b", length=T)
 # %% [markdown]
 # ## FLOPs by hand
 #
-# A product with a matrix of $n$ parameters takes $2 n$ FLOPs a token: a multiplication and an addition each. So a
-# token costs two FLOPs for each parameter in a matrix, and what attention does between tokens comes on top: $2 T
-# D$ for the scores and $2 T D$ for the mixture of values in each layer.
+# A product with a matrix of $n$ parameters takes $2 n$ FLOPs per token: a multiplication and an addition for each
+# parameter. Attention between tokens comes on top: $2 T D$ for the scores and $2 T D$ for the weighted sum of
+# values in each layer.
 # %%
 matrices = L * 12 * D**2 + V * D  # the table of tokens is a matrix when it makes logits
 forward = T * (2 * matrices + L * 4 * T * D)
@@ -53,9 +53,9 @@ print(f"one text of {T:,} tokens: {forward:.3e} FLOPs; {forward / T / total:.3f}
 sparse = archetype.cost_report(gpt3, length=T, attention="allowed")
 print(f"as published, with sparse layers in turn, and allowed pairs alone: {sparse.flops['forward']:.3e}")
 # %% [markdown]
-# The backward pass takes twice the forward pass, for it multiplies by each matrix twice: once for the gradient of
-# the input, once for that of the matrix. Hence the rule of thumb for training: **$6 N$ FLOPs a token**. GPT-3 was
-# trained on 300 billion tokens.
+# The backward pass takes twice as many FLOPs as the forward pass, because it multiplies by each matrix twice: once
+# for the gradient of the input and once for that of the matrix. Hence the rule of thumb for training: **$6 N$
+# FLOPs per token**. GPT-3 was trained on 300 billion tokens.
 # %%
 tokens = 300e9
 training = 3 * forward / T * tokens
@@ -66,7 +66,7 @@ print(f"on 1,024 A100: {training / a100 / 1024 / 86400:.0f} days")
 # %% [markdown]
 # ## Where the work goes as texts grow
 #
-# Attention between tokens grows with $T^2$, everything else with $T$. When is it half?
+# Attention between tokens grows with $T^2$, everything else with $T$. At what length is it half of the work?
 # %%
 lengths = [2**power for power in range(9, 18)]
 between = [4 * length * D * L for length in lengths]  # a token
@@ -81,8 +81,8 @@ print(f"half at T = {products / (4 * D * L):,.0f}, about 6 D")
 # %% [markdown]
 # ## Memory
 #
-# Weights in 16 bits are 2 bytes a parameter. Training with Adam keeps, in 32 bits, the weights, gradients and two
-# moments: 16 bytes a parameter. The cache of one text is $2 L D$ numbers a token.
+# Weights in 16 bits take 2 bytes per parameter. Training with Adam keeps, in 32 bits, the weights, gradients and
+# two moments: 16 bytes per parameter. The cache of one text has $2 L D$ numbers per token.
 # %%
 GiB = 2**30
 by_hand = {"weights": 2 * total, "training_state": 16 * total, "cache": 2 * L * D * T * 2}
@@ -112,12 +112,12 @@ for name in names:
 # \text{FLOPs} = \underbrace{2 T\,(12 L D^2 + V D)}_{\text{matrices}} + \underbrace{4 L T^2 D}_{\text{pairs}}$$
 #
 # * Two thirds of a layer are its feed-forward part.
-# * Training takes $6N$ FLOPs a token, a forward pass $2N$; attention's pairs matter from $T \approx 6D$ on.
+# * Training takes $6N$ FLOPs per token, a forward pass $2N$; attention's pairs matter from $T \approx 6D$ on.
 # * Adam's state is eight times the weights in 16 bits.
 # %% [markdown]
 # ## Exercises
 #
-# **1.** Give the parameters of a GPT of `L` layers, width `D`, vocabulary `V` and `T` positions.
+# **1.** Return the number of parameters of a GPT with `L` layers, width `D`, vocabulary `V` and `T` positions.
 # %% exercise 1
 def gpt_parameters(L, D, V, T):
     raise NotImplementedError("Write your answer in the cell above.")
@@ -132,7 +132,7 @@ with exercise(1):
 
 
 # %% [markdown]
-# **2.** Hoffmann (2022) found that with a budget of $C = 6 N M$ FLOPs it is best to have about 20 tokens a
+# **2.** Hoffmann (2022) found that with a budget of $C = 6 N M$ FLOPs it is best to train on about 20 tokens per
 # parameter: $M = 20 N$. Return the number of parameters $N$ for a budget.
 # %% exercise 2
 def chinchilla_parameters(budget):
@@ -146,8 +146,8 @@ with exercise(2):
 
 
 # %% [markdown]
-# **3.** When a model writes, each token reads all weights once from memory. A GPU reads `bandwidth` bytes a
-# second. What is the largest number of tokens a second for one text, if the weights take 2 bytes a parameter?
+# **3.** When a model generates, each token reads all weights from memory once. A GPU reads `bandwidth` bytes per
+# second. What is the largest number of tokens per second for one text if the weights take 2 bytes per parameter?
 # %% exercise 3
 def tokens_per_second(parameters, bandwidth):
     raise NotImplementedError("Write your answer in the cell above.")

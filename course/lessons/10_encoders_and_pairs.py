@@ -3,14 +3,14 @@
 #
 # **Question.** What can a model do with both sides of a gap, and how does one text become another?
 #
-# You train the same layers with and without sight of what follows, compute cross-attention by hand, and let an
+# You train the same layers with and without access to what follows, compute cross-attention by hand, and let an
 # encoder-decoder reverse texts: its attention shows that it learned to read backwards.
 # %% [markdown]
 # ## Predict
 #
-# In a made-up language the tokens at even places are drawn at random from 0 to 11, and each token at an odd place
-# is the *larger* of its two neighbours. One token at an odd place is hidden. A model that sees both sides can
-# always name it. How often can one that sees only the left side? (What is its best guess?)
+# In a made-up language the tokens at even positions are drawn at random from 0 to 11, and each token at an odd
+# position is the *larger* of its two neighbours. One token at an odd position is hidden. A model that sees both
+# sides can always predict it. How often can a model that sees only the left side? (What is its best guess?)
 # %%
 prediction = None
 # %%
@@ -66,13 +66,13 @@ reveal(prediction, best)
 print(f"trained: {left:.1%} with the left side alone, {both:.1%} with both")
 # %% [markdown]
 # The two models differ in one word of their specification, `encoder` or `decoder`: the mask. An encoder is trained
-# by hiding tokens (BERT hides 15 %); it cannot write a text, because it has never seen one without an end. A
-# decoder is trained on every token at once, and writes.
+# by hiding tokens (BERT hides 15 %); it cannot generate text, because it has only seen complete texts. A decoder
+# is trained on every token at once, and can generate.
 #
 # ## Padding
 #
-# Texts of a batch have different lengths and are padded. In an encoder the padding would be seen, so the mask must
-# hide it: a text in a batch gives the same vectors as without the others.
+# The texts of a batch have different lengths and are padded. An encoder would see the padding, so the mask must
+# hide it: a text then gives the same vectors in a batch as alone.
 # %%
 encoder = archetype.build(stack("encoder"))
 rows, lengths = texts(3), torch.tensor([13, 5, 8])
@@ -85,8 +85,8 @@ print("padded and alone: equal vectors")
 # %% [markdown]
 # ## Cross-attention by hand
 #
-# An encoder-decoder has two stacks. In each layer of the second, queries come from the target and keys and values
-# from the encoder's vectors of the source. There is no causal mask: the source is known as a whole.
+# An encoder-decoder has two stacks. In each layer of the second, queries come from the target, and keys and values
+# come from the encoder's output for the source. There is no causal mask, because the whole source is known.
 # %%
 layer = stack("decoder")["layers"][0]
 crossing = layer | {"cross_attention": {"kind": "attention", "num_heads": 4}}
@@ -115,7 +115,7 @@ print("cross-attention by hand is what the layer gives")
 # %% [markdown]
 # ## Reversing texts
 #
-# The pair now learns to write its source backwards. Where does it look?
+# The encoder-decoder now learns to write its source backwards. Where does it look?
 # %%
 START, N = MASK, 7
 
@@ -158,10 +158,11 @@ figure.tight_layout()
 # %% [markdown]
 # ## What you have seen
 #
-# * Encoder, decoder and pair are the same layers with other masks: all pairs; $j \le i$; and between two texts.
-# * Both sides of a gap can be necessary. A causal model cannot use it.
+# * Encoder, decoder and encoder-decoder use the same layers with different masks: all pairs; $j \le i$; and pairs
+#   between two texts.
+# * Both sides of a gap can be necessary, and a causal model cannot use the right one.
 # * $\operatorname{Cross}(Y, X) = \operatorname{softmax}\left((Y W_q)(X W_k)^\top / \sqrt P\right) X W_v$, with $X$
-#   the encoder's output: computed once for a source, and kept while the target is written.
+#   the encoder's output: computed once per source, and kept while the target is generated.
 # %% [markdown]
 # ## Exercises
 #
@@ -194,9 +195,9 @@ with exercise(2):
 
 
 # %% [markdown]
-# **3.** While a pair writes a target of `T` tokens to a source of `S`, what does one decoder layer keep, in
-# numbers? Count keys and values of `H` heads of `P` features of both kinds of attention. (Archetype also keeps the
-# length of the source.)
+# **3.** While an encoder-decoder generates a target of `T` tokens from a source of `S` tokens, how many numbers
+# does one decoder layer keep? Count the keys and values of `H` heads of `P` features for both kinds of attention.
+# (Archetype also keeps the length of the source.)
 # %% exercise 3
 def pair_state(T, S, H, P):
     raise NotImplementedError("Write your answer in the cell above.")

@@ -4,12 +4,12 @@
 # **Question.** How does a Transformer read a picture, and what does it know about space?
 #
 # You cut pictures into patches, compute the first layer by hand and as a convolution, train a small Vision
-# Transformer on drawn discs, and look at what it learned about places.
+# Transformer on drawn discs, and look at what it learned about positions.
 # %% [markdown]
 # ## Pictures
 #
-# Nothing is downloaded: each picture has two discs and some noise. The class is how the discs lie: beside each
-# other, above each other, or on one of the two diagonals. A single patch does not tell.
+# Nothing is downloaded: each picture has two discs and some noise. The class is the arrangement of the discs: side
+# by side, one above the other, or along one of the two diagonals. A single patch does not reveal it.
 # %%
 import archetype
 
@@ -41,8 +41,8 @@ figure.tight_layout()
 # %% [markdown]
 # ## Predict
 #
-# ViT-B/16 reads pictures of 224 x 224 pixels in patches of 16 x 16, with one more token for the class. How many
-# tokens has a picture? And with patches of 8 x 8?
+# ViT-B/16 reads pictures of 224 x 224 pixels in patches of 16 x 16, plus one class token. How many tokens does a
+# picture have? And with patches of 8 x 8?
 # %%
 prediction = None
 # %%
@@ -53,12 +53,12 @@ for patch in (16, 8):
     report = archetype.cost_report(spec.replace(patch_size=patch))
     print(f"patches of {patch:2}: {report.length:4} tokens, {report.flops['forward'] / 1e9:6.1f} GFLOPs a picture")
 # %% [markdown]
-# Four times the tokens are four times the products and sixteen times the pairs.
+# Four times as many tokens take four times the matrix products and sixteen times the pairs.
 #
 # ## Patches by hand
 #
-# A patch is a row of pixels; one matrix makes it a vector. That is also a convolution whose kernel is as large as
-# its step.
+# A patch is flattened into a row of pixels, and one matrix maps it to a vector. This is the same as a convolution
+# whose stride equals its kernel size.
 # %%
 block = {
     "wiring": {"kind": "pre_norm", "norm": "layer"},
@@ -143,13 +143,13 @@ figure.tight_layout()
 # ## What you have seen
 #
 # * $T = (S / J)^2 + 1$ tokens for a picture of side $S$ in patches of side $J$; $J^2 C$ numbers each become $D$.
-# * The patch layer is a convolution with kernel and step $J$. All else is an encoder.
-# * A convolution has neighbours built in. A ViT learns its position vectors, which takes data.
+# * The patch layer is a convolution with kernel size and stride $J$. Everything else is an encoder.
+# * A convolution has locality built in. A ViT has to learn it in its position vectors, which takes data.
 # %% [markdown]
 # ## Exercises
 #
-# **1.** How many tokens has a video of `frames` pictures of side `S`, cut into blocks of `J` x `J` pixels over `t`
-# frames, without a class token?
+# **1.** How many tokens does a video of `frames` pictures of side `S` have, cut into blocks of `J` x `J` pixels
+# over `t` frames, without a class token?
 # %% exercise 1
 def video_tokens(frames, S, J, t):
     raise NotImplementedError("Write your answer in the cell above.")

@@ -14,8 +14,7 @@
 # $$m_t = a \odot m_{t-1} + (1 - a) \odot W_v x_t, \qquad y_t = W_o\,(m_t \odot \operatorname{silu}(W_g x_t)),
 # \qquad a = \sigma(\lambda)$$
 #
-# The gate $W_g$ lets a token choose which features of the memory it reads. There is no cache that grows: the state
-# is $m$.
+# The gate $W_g$ lets a token choose which features of the memory it reads. No cache grows: the state is $m$.
 #
 # ## Predict
 #
@@ -27,8 +26,8 @@ prediction = None
 # %% [markdown]
 # ## The part
 #
-# A part is a class of fields, which says what a specification may write, and a module that computes it. A mixer's
-# module has a `new_state` for decoding.
+# A part consists of a class of fields, which defines what a specification can contain, and a module that computes
+# it. A mixer's module has a method `new_state` for decoding.
 # %%
 import math
 import pydoc
@@ -98,8 +97,9 @@ archetype.register(MovingAverage, module=MovingAverageModule)
 # %% [markdown]
 # ## Is it right?
 #
-# Three things must hold of every causal mixer: no output depends on a later token; token by token it gives what it
-# gives at once; and what is counted is what is built. (For a part in a file, `archetype check FILE` tries twenty.)
+# Three things must hold for every causal mixer: no output depends on a later token; reading token by token gives
+# the same outputs as reading the whole text at once; and the cost model counts the parameters that are built. (For
+# a part in a file, `archetype check FILE` runs twenty checks.)
 # %%
 
 
@@ -132,10 +132,10 @@ print(f"causal, decodes, counted: {report.parameters['total']:,} parameters, {re
 # %% [markdown]
 # ## The comparison
 #
-# One run of each says little: another seed gives another loss. So an experiment runs both with the same seeds, the
-# same texts in the same order, and asks whether the differences *of the pairs* are away from zero. It is plain
-# data, as `archetype compare` reads it from a file. (A real study also tunes the learning rate of each arm, for
-# one rate rarely suits both: add `tune`.)
+# One run of each says little, because another seed gives another loss. So an experiment runs both with the same
+# seeds and the same texts in the same order, and asks whether the differences *within the pairs* differ from zero.
+# An experiment is plain data, in the form that `archetype compare` reads from a file. (A real study also tunes the
+# learning rate of each arm, because one rate rarely suits both: add `tune`.)
 # %%
 folder = Path(tempfile.mkdtemp())
 text = "".join(pydoc.plain(pydoc.render_doc(kind)) for kind in (str, list, dict, int, float, bytes, set))
@@ -167,17 +167,17 @@ from archetype.studies.report import summary_text
 outcome = compare(experiment, store=folder / "runs", data_dir=folder)
 print(summary_text(outcome))
 # %% [markdown]
-# The verdict names what is missing: nobody has shown yet that *this machine* can tell a difference from none.
-# `archetype compare calibrate` does so, and `compare plan` says how long it takes: a model against itself must give
-# "no difference shown", and a model of twice the width must be "shown" to be better. What the numbers say you can
-# compute yourself.
+# The verdict names what is missing: it has not been shown yet that comparisons on *this machine* can tell a real
+# difference from none. `archetype compare calibrate` shows it, and `compare plan` says how long it takes: a model
+# compared with itself must give "no difference shown", and a model of twice the width must be "shown" to be
+# better. You can compute what the numbers say yourself.
 #
 # ## The verdict by hand
 #
 # Let $d_s$ be the difference of the pair with seed $s$, in bits per byte. The interval of 95 % of their mean is
 # $\bar d \pm t\, s_d / \sqrt n$, with $t = 2.571$ for six pairs. The sign-flip test asks: if neither arm were
-# better, each $d_s$ could as well have the other sign. In which share of all $2^6$ choices of signs is the mean at
-# least as far from zero?
+# better, each $d_s$ could just as well have the other sign. For what share of all $2^6$ choices of signs is the
+# mean at least as far from zero?
 # %%
 (part,) = outcome["parts"]
 values = part["comparisons"][0]["values"]
@@ -209,10 +209,11 @@ figure.tight_layout()
 # %% [markdown]
 # ## What you have seen
 #
-# * A part is fields, a module, one line of registration. Costs, decoding, training and comparison then know it.
+# * A part needs fields, a module and one line of registration. Costs, decoding, training and comparison then
+#   support it.
 # * The claim of an experiment is about pairs: same seed, same text, one change.
-# * An interval that contains zero says "not shown". It does not say that both are equal: more pairs see smaller
-#   differences, and `equivalence` is a question of its own.
+# * An interval that contains zero says "not shown". It does not say that both are equal: more pairs detect smaller
+#   differences, and `equivalence` is a separate question.
 # * A result holds for what was run: this size, this text, texts of 32 bytes, this learning rate. With longer texts
 #   a memory of $D$ numbers must lose what attention can still look up (lesson 2). Try it.
 # %% [markdown]

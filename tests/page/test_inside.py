@@ -193,7 +193,7 @@ def test_one_token_goes_through_the_diagram_of_every_kind(page: Page, server: Se
             norm = own.values[~own.values.isnan()].double().norm()
             assert texts(page, "[data-norm]") == [three_digits(float(norm))]
             rows = table(page, page.text("[data-station] h2"))[1:]
-            shown = [float("nan") if row[1] == "not allowed" else float(row[1]) for row in rows]
+            shown = [float("nan") if row[1] == "masked" else float(row[1]) for row in rows]
             assert shown == pytest.approx(own.values.flatten().tolist()[:2000], rel=1e-5, nan_ok=True)
             coloured = page.tab.locator("rect.box[style*='color-mix']").count()
             boxes = {one.box for one in stations if one.layer in (0, None)}

@@ -76,7 +76,7 @@ def write(page: Page, name: str, server: Served) -> None:
         f"write?model={name}&text=" + ("a [MASK] b" if kind == "encoder" else f"Once&sampling={json.dumps(settings)}")
     )
     if kind == "vision_encoder":
-        tab.click("text=A disc")
+        tab.click("text=Use an example")
         tab.wait_for_selector("[data-class]")
         shares = [float(text.rstrip("%")) for text in tab.locator("[data-class]").all_inner_texts()]
         assert sum(shares) == pytest.approx(100, abs=0.6) and shares == sorted(shares, reverse=True)
@@ -90,7 +90,7 @@ def write(page: Page, name: str, server: Served) -> None:
     else:
         tab.wait_for_selector("textarea:not([rows='2'])")
         tab.keyboard.press("Control+Enter")
-        tab.wait_for_selector("text=ended at the most tokens")
+        tab.wait_for_selector("text=ended at the token limit")
         body = {"model": name, "prompt": "Once", "logprobs": 20, "echo": kind != "encoder_decoder"} | settings
         choice = server.call("/v1/completions", body).json["choices"][0]
         assert "".join(texts(page)) == choice["text"], name
@@ -152,7 +152,7 @@ def test_home_says_what_a_model_is_and_runs_an_example(page: Page, server: Serve
                 assert texts_of(page, "[data-answer]") == [f"{100 * one['probability']:.1f}%" for one in slots[0]]
             else:
                 assert task == "picture" and len(texts_of(page, "[data-answer]")) == 5
-    links = tab.locator("nav[aria-label='Four ways on'] a")
+    links = tab.locator("nav[aria-label='Next steps'] a")
     assert links.count() == 4
     assert [link.get_attribute("href").split("?")[0] for link in links.all()] == [
         "#/write", "#/inside", "#/spec", "#/architecture"
@@ -183,7 +183,7 @@ def test_a_model_is_picked_by_search_and_keys(page: Page) -> None:
     page.address(f"spec={quote(str(marked), safe='')}")
     tab.click("button:has-text('llama-3')")
     tab.keyboard.type("no such model")
-    tab.wait_for_selector("text=Nothing has this name or family")
+    tab.wait_for_selector("text=No model or family matches")
     tab.keyboard.press("Escape")
     tab.wait_for_selector("[role=listbox]", state="detached")
 
@@ -300,7 +300,7 @@ def test_a_specification_is_edited_and_read_by_keyboard_alone(page: Page) -> Non
     focus(page, lambda: tab.evaluate("document.activeElement.tagName") == "rect")
     tab.keyboard.press("ArrowUp")
     tab.wait_for_selector("rect.selected")
-    assert re.search(r"\d", page.text("section[aria-label='Chosen part']"))
+    assert re.search(r"\d", page.text("section[aria-label='Selected part']"))
     tab.goto(address)
     tab.reload()
     tab.wait_for_selector("[data-number=state][title='32,768']")  # the address holds the whole state
@@ -358,7 +358,7 @@ def test_a_text_is_stopped_and_branches(page: Page) -> None:
     page.open('write?model=llama-tiny&text=Once&sampling={"max_tokens":40,"ignore_eos":true,"seed":1}')
     tab.wait_for_selector("textarea")
     tab.keyboard.press("Control+Enter")
-    tab.wait_for_selector("text=ended at the most tokens")
+    tab.wait_for_selector("text=ended at the token limit")
     tokens = tab.locator(".tokens")
     tokens.focus()
     for _ in range(6):
@@ -368,7 +368,7 @@ def test_a_text_is_stopped_and_branches(page: Page) -> None:
     other = tab.locator("section[aria-label=Alternatives] button:not(.chosen):not([disabled])").first
     other.focus()
     tab.keyboard.press("Enter")
-    script = """(former) => document.body.innerText.includes('ended at the most') &&
+    script = """(former) => document.body.innerText.includes('ended at the token limit') &&
       (document.querySelector('.tokens [data-index="5"]')?.textContent ?? former) !== former"""
     tab.wait_for_function(script, arg=before[5])
     after = texts(page)
@@ -452,7 +452,7 @@ def test_turns_of_a_chat_are_sent_stopped_edited_and_answered_again(page: Page, 
 
     def shows(text: str) -> None:
         tab.wait_for_function("text => document.querySelector('.tokens')?.textContent === text", arg=text)
-        tab.wait_for_selector("text=ended at the most tokens")
+        tab.wait_for_selector("text=ended at the token limit")
 
     tab.keyboard.press("Control+Enter")
     first = answer(("user", "Hello"))
@@ -461,11 +461,11 @@ def test_turns_of_a_chat_are_sent_stopped_edited_and_answered_again(page: Page, 
     tab.click("button:text-is('Answer')")
     shows(answer(("user", "Hello"), ("assistant", first), ("user", "More")))
     tab.fill("textarea[aria-label='Turn 1']", "Good day")  # edit, and answer the first turn again
-    tab.click(".turn.assistant >> nth=0 >> button:text-is('Again')")
+    tab.click(".turn.assistant >> nth=0 >> button:text-is('Regenerate')")
     edited = answer(("user", "Good day"))
     shows(edited)
     assert edited != first and tab.locator(".turn").count() == 3
-    tab.click("text=The prompt that this becomes")
+    tab.click("text=Rendered prompt")
     messages = [{"role": "user", "content": "Good day"}, {"role": "assistant", "content": edited}]
     body = {"model": "llama-tiny", "messages": messages}
     rendered = server.call("/v1/chat/completions/render", body).json
@@ -473,7 +473,7 @@ def test_turns_of_a_chat_are_sent_stopped_edited_and_answered_again(page: Page, 
     assert tab.locator("pre[aria-label='Rendered prompt']").text_content() == rendered["prompt"]
     assert page.accessibility() == []
     tab.route("**/v1/chat/completions", lambda route: None)  # an answer that does not come is stopped
-    tab.click(".turn.assistant >> button:text-is('Again')")
+    tab.click(".turn.assistant >> button:text-is('Regenerate')")
     tab.wait_for_selector("button:has-text('Stop')")
     tab.keyboard.press("Escape")
     tab.wait_for_selector("[role=status]:has-text('stopped')")

@@ -17,6 +17,7 @@ SKIPS = {
     ("unit/native/test_compiler.py", "no g++ for such a processor"),
     ("unit/native/test_library.py", "no C++ compiler"),
     ("unit/native/test_library.py", "needs /proc/self/maps, which says what is loaded"),
+    ("unit/native/test_sanitized.py", "needs g++ with libasan and libubsan"),
     ("unit/native/test_fused.py", "needs AVX512_BF16 without matrix tiles"),
     ("unit/native/test_fused.py", "needs matrix tiles"),
     ("unit/machine/test_allocation.py", "needs glibc, the C library that can be told so"),

@@ -17,7 +17,7 @@ export function picked(models: ModelInfo[], presets: PresetInfo[], search: strin
   const fits = (text: string) => words.every((word) => text.toLowerCase().includes(word));
   const groups: Group[] = [];
   if (none && !words.length) groups.push({ name: "none", options: [{ value: "", name: none }] });
-  if (edited && !words.length) groups.push({ name: "here", options: [{ value: edited, name: "edited here" }] });
+  if (edited && !words.length) groups.push({ name: "edited", options: [{ value: edited, name: "edited here" }] });
   groups.push({ name: "served models", options: models.filter((one) => fits(one.name)).map(({ name }) => ({ value: `model:${name}`, name })) });
   const families = new Map<string, Option[]>();
   for (const { name, family, parameters } of presets) {

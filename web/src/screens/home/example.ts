@@ -24,12 +24,12 @@ const BEST = 5; // answers that are shown
 
 /** The example of a model, by what it can do. */
 export function exampleOf(model: ModelInfo): Example {
-  if (model.kind === "vision_encoder") return { task: "picture", title: "It looks at a picture", label: "Picture", input: disc() };
-  if (model.kind === "encoder_decoder" && model.generates) return { task: "translate", title: "It reads this and writes", label: "Source", input: "A cat sat on the mat." };
-  if (model.generates) return { task: "write", title: "It goes on with this", label: "Prompt", input: model.prompt ?? "The cat sat on the" };
-  if (model.head === "classification") return { task: "classify", title: "It names the class of this", label: "Text", input: "What a wonderful day." };
-  if (model.head?.startsWith("masked")) return { task: "fill", title: "It fills in the hidden token", label: "Text with [MASK]", input: "The cat sat on the [MASK]." };
-  return { task: "embed", title: "It makes a vector of this", label: "Text", input: "The cat sat on the mat." };
+  if (model.kind === "vision_encoder") return { task: "picture", title: "Classify this image", label: "Image", input: disc() };
+  if (model.kind === "encoder_decoder" && model.generates) return { task: "translate", title: "Generate from this source", label: "Source", input: "A cat sat on the mat." };
+  if (model.generates) return { task: "write", title: "Continue this prompt", label: "Prompt", input: model.prompt ?? "The cat sat on the" };
+  if (model.head === "classification") return { task: "classify", title: "Classify this text", label: "Text", input: "What a wonderful day." };
+  if (model.head?.startsWith("masked")) return { task: "fill", title: "Fill in the masked token", label: "Text with [MASK]", input: "The cat sat on the [MASK]." };
+  return { task: "embed", title: "Embed this text", label: "Text", input: "The cat sat on the mat." };
 }
 
 /** Run an example: pieces of the text that is written, as they come, or the likeliest answers. */
@@ -46,7 +46,7 @@ export async function* run(model: ModelInfo, task: Task, input: string, signal: 
     const { data } = await call<{ data: { embedding: number[] }[] }>("/v1/embeddings", { ...named, input }, signal);
     const vector = data[0]!.embedding;
     const most = Math.max(...vector.map(Math.abs));
-    yield vector.slice(0, BEST).map((value, index) => ({ name: `number ${index} of ${vector.length}`, share: Math.abs(value) / most, shown: value.toFixed(4) }));
+    yield vector.slice(0, BEST).map((value, index) => ({ name: `feature ${index} of ${vector.length}`, share: Math.abs(value) / most, shown: value.toFixed(4) }));
   } else {
     const body = task === "picture" ? [{ type: "image_url", image_url: { url: input } }] : input;
     const { data } = await call<{ data: { label: string; probs: number[] }[] }>("/v1/classify", { ...named, input: body }, signal);

@@ -44,7 +44,7 @@ export interface Details {
   environment: Record<string, unknown>;
 }
 
-export const AXES: Record<string, string> = { step: "steps", tokens: "tokens", flops: "FLOPs", seconds: "seconds of steps" };
+export const AXES: Record<string, string> = { step: "steps", tokens: "tokens", flops: "FLOPs", seconds: "training seconds" };
 export const COLOURS = ["#2f6fd0", "#d0672f", "#2f9e62", "#9a57c8", "#c43d66", "#1f9bb0", "#8a7a1c", "#6b6f7a", "#b8489c", "#4a8a1f"];
 const POINTS = 400; // of a curve, at most
 

@@ -10,15 +10,15 @@ export interface Setting {
 }
 
 export const settings: Setting[] = [
-  { name: "max_tokens", label: "most new tokens", about: "the text ends after so many", min: 1, step: 1, start: 64 },
-  { name: "temperature", label: "temperature", about: "0 takes the likeliest; larger is more varied", min: 0, max: 2, step: 0.05 },
-  { name: "top_p", label: "top p", about: "the likeliest tokens that together have this probability", min: 0.01, max: 1, step: 0.01 },
-  { name: "top_k", label: "top k", about: "so many of the likeliest; 0 is all", min: 0, step: 1 },
-  { name: "min_p", label: "min p", about: "none below this share of the likeliest one's probability", min: 0, max: 0.99, step: 0.01 },
-  { name: "repetition_penalty", label: "repetition penalty", about: "divides the scores of what is there already", min: 0.01, step: 0.05 },
-  { name: "presence_penalty", label: "presence penalty", about: "taken from the score of what is there already", min: -2, max: 2, step: 0.1 },
-  { name: "frequency_penalty", label: "frequency penalty", about: "the same, for each time that it is there", min: -2, max: 2, step: 0.1 },
-  { name: "min_tokens", label: "least new tokens", about: "the text does not end before", min: 0, step: 1 },
+  { name: "max_tokens", label: "max new tokens", about: "largest number of generated tokens", min: 1, step: 1, start: 64 },
+  { name: "temperature", label: "temperature", about: "0 takes the most likely token; larger values vary more", min: 0, max: 2, step: 0.05 },
+  { name: "top_p", label: "top p", about: "keeps the most likely tokens that together reach this probability", min: 0.01, max: 1, step: 0.01 },
+  { name: "top_k", label: "top k", about: "keeps this many of the most likely tokens; 0 keeps all", min: 0, step: 1 },
+  { name: "min_p", label: "min p", about: "drops tokens below this share of the top token's probability", min: 0, max: 0.99, step: 0.01 },
+  { name: "repetition_penalty", label: "repetition penalty", about: "divides the logits of tokens that already occur", min: 0.01, step: 0.05 },
+  { name: "presence_penalty", label: "presence penalty", about: "subtracted from the logits of tokens that already occur", min: -2, max: 2, step: 0.1 },
+  { name: "frequency_penalty", label: "frequency penalty", about: "subtracted once for each time a token occurs", min: -2, max: 2, step: 0.1 },
+  { name: "min_tokens", label: "min new tokens", about: "the text does not end before this many tokens", min: 0, step: 1 },
   { name: "seed", label: "seed", about: "the same seed gives the same text", step: 1 },
 ];
 
