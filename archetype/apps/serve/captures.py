@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.models import Models
@@ -42,6 +43,19 @@ SECONDS = 1800.0  # before an unused capture is dropped
 TOP = 10  # tokens per position of the logit lens
 
 
+class Summary(TypedDict):
+    id: str
+    model: str
+    kind: str
+    tokens: list[dict[str, Any]]
+    source_tokens: list[dict[str, Any]]
+    views: list[str]
+    norms: dict[str, Any] | None
+    source_norms: dict[str, Any] | None
+    attention: list[dict[str, Any]]
+    heads: list[dict[str, Any]]
+
+
 class Capture:
     """Traced forward pass and its computed views.
 
@@ -53,7 +67,6 @@ class Capture:
     def __init__(self, model: ServedModel, inspection: Inspection) -> None:
         self.id = f"insp-{secrets.token_hex(12)}"
         self.model, self.inspection = model, inspection
-        self.summary: dict[str, Any] = {}
         self.maps = torch.zeros(0, 0, 0, dtype=torch.uint8)  # of all heads, pooled
         self.used = time.monotonic()
         self.nbytes = 0
@@ -70,8 +83,8 @@ class Capture:
         """Return the trace of the pass."""
         return self.inspection.trace
 
-    async def summarize(self) -> None:
-        """Compute the response to a new inspection, and free what no view needs."""
+    async def summarize(self) -> Summary:
+        """Return the small results of all views, and free the tensors that no view needs."""
         run, trace, inspection = self.model.worker.run, self.trace, self.inspection
         paths = attention_paths(trace)
         norms = {name or "main": await run(partial(inspection.residual, name)) for name in _residual_stacks(trace)}
@@ -83,7 +96,7 @@ class Capture:
             "recurrent": await run(lambda: has_recurrent_view(trace)),
         }  # fmt: skip
         inputs, stack = trace.inputs, next(iter(norms), "")
-        self.summary = {
+        summary: Summary = {
             "id": self.id, "model": self.model.name, "kind": trace.model.spec.kind,
             "tokens": _tokens(self.model, inputs.tokens, inputs.ids),
             "source_tokens": _tokens(self.model, inputs.source_tokens, inputs.arguments.get("source")),
@@ -108,6 +121,7 @@ class Capture:
         self.nbytes = self._own_bytes = sum(
             {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values()
         )
+        return summary
 
     async def lens(self) -> LensView:
         """Return the logit lens of all layers.

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.generation_request import GenerationRequest
@@ -21,6 +23,17 @@ from archetype.generate.grammar import KINDS
 PING_SECONDS = 10.0  # of silence, after which a stream says that it is alive
 AT_ONCE = 4  # choices that are submitted by the event loop itself, without settings that need tensors or a grammar
 COSTLY = {"presence_penalty", "frequency_penalty", "repetition_penalty", *KINDS}
+
+
+class CachedTokens(TypedDict):
+    cached_tokens: int
+
+
+class Usage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: NotRequired[int]
+    total_tokens: int
+    prompt_tokens_details: NotRequired[CachedTokens]
 
 
 @dataclass
@@ -48,7 +61,7 @@ class Choices:
     held: ExitStack = field(default_factory=ExitStack)
 
     @property
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """Return the numbers of prompt and sampled tokens, end tokens included."""
         prompt, completion = sum(map(len, self.prompts)), sum(len(request.tokens) for request in self.requests)
         cached = sum(request.num_cached for request in self.requests[:: self.n])
@@ -134,7 +147,7 @@ class Silence:
         self._timer = self._loop.call_later(remaining if remaining > 0 else PING_SECONDS, self._look)
 
 
-def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> Usage:
     """Return the `usage` object of a response."""
     return {
         "prompt_tokens": prompt_tokens,

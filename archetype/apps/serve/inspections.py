@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
-from archetype.apps.serve.captures import SECONDS, TOP, Capture, Captures, numbers
+from archetype.apps.serve.captures import SECONDS, TOP, Capture, Summary, numbers
 from archetype.apps.serve.chat import conversation
 from archetype.apps.serve.completions import encode
 from archetype.apps.serve.embeddings import picture
 from archetype.apps.serve.errors import ApiError, api_error
-from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.exchange import Exchange, Raw
 from archetype.apps.serve.generation import begin
 from archetype.apps.serve.limits import MAX_INSPECTED_TOKENS
 from archetype.apps.serve.metrics import Metrics
@@ -27,11 +28,43 @@ TARGET_TOKENS = 64  # that an encoder-decoder writes where none are given
 STAGES = ("scores", "masked", "weights")
 
 
-async def inspect(captures: Captures, metrics: Metrics, exchange: Exchange) -> None:
-    """Read a text, and answer with what is small of all views."""
-    body = exchange.read(InspectRequest)
-    async with captures.models.use(body.model) as model:
-        text, target = await _text_of(model, metrics, body)
+Numbers = list[float | int | None]
+
+
+class Inspected(Summary):
+    expires: int
+
+
+class Exactness(TypedDict):
+    max_logit_diff: float | None
+
+
+class Lens(TypedDict):
+    layers: list[str]
+    tokens: list[str]
+    answers: list[list[list[str]]]
+    ids: list[list[list[int]]]
+    logp: list[list[Numbers]]
+    rank: list[list[int]]
+    kl: list[Numbers]
+    entropy: list[Numbers]
+
+
+class Experts(TypedDict):
+    tokens: list[str]
+    mixtures: list[dict[str, Any]]
+
+
+class Recurrent(TypedDict):
+    tokens: list[str]
+    series: list[dict[str, Any]]
+
+
+async def inspect(exchange: Exchange, body: InspectRequest) -> Inspected:
+    """Trace a forward pass, and answer with the small results of all views."""
+    captures = exchange.app.captures
+    async with exchange.app.models.use(body.model) as model:
+        text, target = await _text_of(model, exchange.app.metrics, body)
         async with captures.turn:
             try:
                 tracer = await model.worker.run(lambda: model.lm.trace(text, target))
@@ -42,11 +75,11 @@ async def inspect(captures: Captures, metrics: Metrics, exchange: Exchange) -> N
                 with model.memory.hold(bytes_of_trace(model, length), f"a look at {length:,} tokens"):
                     trace = await model.worker.run(tracer.run)
                     capture = Capture(model, Inspection(trace, model.lm.tokenizer, model.lm.labels))
-                    await capture.summarize()
+                    summary = await capture.summarize()
             except ArchetypeError as error:
                 raise api_error(error) from None
         captures.put(capture)
-    await exchange.answer(capture.summary | {"expires": int(time.time() + SECONDS)})
+    return {**summary, "expires": int(time.time() + SECONDS)}
 
 
 def bytes_of_trace(model: ServedModel, length: int) -> int:
@@ -63,7 +96,7 @@ def bytes_of_trace(model: ServedModel, length: int) -> int:
     return 4 * numbers
 
 
-async def attention(captures: Captures, exchange: Exchange) -> None:
+async def attention(exchange: Exchange) -> Raw:
     """Answer with a head's scores, masked scores or weights as numbers, by their maxima where there are too many.
 
     A pair that is not allowed has the weight minus infinity: it is another thing than a weight of 0.
@@ -73,8 +106,8 @@ async def attention(captures: Captures, exchange: Exchange) -> None:
     if stage not in STAGES:
         raise ApiError("invalid_value", f"stage: there is no {stage!r:.40}; use one of {', '.join(STAGES)}", "stage")
     head, layer = integer(query, "head", 0, 0, 2**16), query.get("layer", "0")
-    capture = captures.get(exchange.parameters["id"])
-    async with captures.models.use(capture.model.name):
+    capture = exchange.app.captures.get(exchange.parameters["id"])
+    async with exchange.app.models.use(capture.model.name):
         view = await _view(capture, lambda: capture.inspection.attention(layer, head))
         assert isinstance(view, AttentionHead)
         cells = view.tensors()[stage].float()
@@ -83,67 +116,67 @@ async def attention(captures: Captures, exchange: Exchange) -> None:
         sides = [min(limit, size) for size in cells.shape]
         if sides != list(cells.shape):
             cells = nn.functional.adaptive_max_pool2d(cells[None], sides)[0]
-    await send_tensor(exchange, cells)
+    return raw_tensor(cells)
 
 
-async def heads(captures: Captures, exchange: Exchange) -> None:
+async def heads(exchange: Exchange) -> Raw:
     """Answer with small maps of all heads, in the order of the summary: bytes, 0 not allowed, 1 to 255 the weight."""
-    await send_tensor(exchange, captures.get(exchange.parameters["id"]).maps)
+    return raw_tensor(exchange.app.captures.get(exchange.parameters["id"]).maps)
 
 
-async def lens(captures: Captures, exchange: Exchange) -> None:
+async def lens(exchange: Exchange) -> Lens:
     """Answer with the logit lens of each layer, at all positions or at one."""
     top = integer(exchange.query, "k", 1, 1, TOP)
-    capture = captures.get(exchange.parameters["id"])
-    async with captures.models.use(capture.model.name):
+    capture = exchange.app.captures.get(exchange.parameters["id"])
+    async with exchange.app.models.use(capture.model.name):
         view = await capture.lens()
     places = slice(None)
     if "position" in exchange.query:
         place = integer(exchange.query, "position", 0, 0, len(view.tokens) - 1)
         places = slice(place, place + 1)
-    await exchange.answer({
+    return {
         "layers": view.layers, "tokens": list(view.tokens[places]),
         "answers": [[cell[:top] for cell in row[places]] for row in view.names],
         "ids": numbers(view.answers[:, places, :top]), "logp": numbers(view.log_probabilities[:, places, :top]),
         "rank": numbers(view.ranks[:, places]), "kl": numbers(view.kl[:, places]),
         "entropy": numbers(view.entropy[:, places]),
-    })  # fmt: skip
+    }  # fmt: skip
 
 
-async def exact(captures: Captures, exchange: Exchange) -> None:
+async def exact(exchange: Exchange) -> Exactness:
     """Answer with the largest difference of a logit between the traced pass and a plain one, which is made for it."""
-    capture = captures.get(exchange.parameters["id"])
-    async with captures.models.use(capture.model.name):
+    capture = exchange.app.captures.get(exchange.parameters["id"])
+    async with exchange.app.models.use(capture.model.name):
         difference = await capture.max_logit_difference()
-    await exchange.answer({"max_logit_diff": difference})
+    return {"max_logit_diff": difference}
 
 
-async def experts(captures: Captures, exchange: Exchange) -> None:
+async def experts(exchange: Exchange) -> Experts:
     """Answer with each token's experts, and the load of each expert."""
-    capture = captures.get(exchange.parameters["id"])
-    async with captures.models.use(capture.model.name):
+    capture = exchange.app.captures.get(exchange.parameters["id"])
+    async with exchange.app.models.use(capture.model.name):
         view = await _view(capture, capture.inspection.experts)
     assert isinstance(view, ExpertsView)
     names = ("chosen", "weights", "load", "entropy")
-    await exchange.answer({
+    return {
         "tokens": list(view.tokens),
         "mixtures": [
             {"path": one.path, "num_experts": len(one.load)} | {name: numbers(getattr(one, name)) for name in names}
             for one in view.routings
         ],
-    })  # fmt: skip
+    }  # fmt: skip
 
 
-async def recurrent(captures: Captures, exchange: Exchange) -> None:
+async def recurrent(exchange: Exchange) -> Recurrent:
     """Answer with the series of states and gates."""
-    capture = captures.get(exchange.parameters["id"])
-    async with captures.models.use(capture.model.name):
+    capture = exchange.app.captures.get(exchange.parameters["id"])
+    async with exchange.app.models.use(capture.model.name):
         try:
             view = await capture.recurrent()
         except ArchetypeError as error:
             raise api_error(error) from None
     series = [{"path": path, "name": name, "values": numbers(values)} for path, name, values in view.series]
-    await exchange.answer({"tokens": list(view.tokens), "series": series})
+    return {"tokens": list(view.tokens), "series": series}
 
 
 async def _text_of(model: ServedModel, metrics: Metrics, body: InspectRequest) -> tuple[Any, list[int] | None]:
@@ -210,15 +243,14 @@ async def _view(capture: Capture, work: Any) -> Any:
         raise api_error(error) from None
 
 
-async def send_tensor(exchange: Exchange, tensor: Tensor) -> None:
-    """Answer with the values of a tensor as raw bytes, row-major and little-endian."""
+def raw_tensor(tensor: Tensor) -> Raw:
+    """Return the values of a tensor as bytes, row-major and little-endian."""
     tensor = tensor.contiguous().cpu()
-    headers = {
+    data = tensor.numpy()
+    return Raw(data.astype(data.dtype.newbyteorder("<")).tobytes(), {
         "content-type": "application/octet-stream", "x-shape": ",".join(map(str, tensor.shape)),
         "x-dtype": str(tensor.dtype).removeprefix("torch."), "cache-control": "no-store",
-    }  # fmt: skip
-    data = tensor.numpy()
-    await exchange.answer(data.astype(data.dtype.newbyteorder("<")).tobytes(), headers=headers)
+    })  # fmt: skip
 
 
 def integer(query: dict[str, str], name: str, default: int, least: int, most: int) -> int:

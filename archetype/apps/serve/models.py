@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.memory import Memory
@@ -248,10 +248,3 @@ async def _in_own_thread(work: "Callable[[], LanguageModel]") -> "LanguageModel"
         return await asyncio.get_running_loop().run_in_executor(thread, work)
     finally:
         thread.shutdown(wait=False)
-
-
-def summary(source: Source, model: "ServedModel | None", created: int) -> dict[str, Any]:
-    """Return the entry of one model in the list of models."""
-    created = created if model is None else model.created
-    item = {"id": source.name, "object": "model", "created": created, "owned_by": "archetype"}
-    return item | {"max_model_len": None if model is None else model.context_length}

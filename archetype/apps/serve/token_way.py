@@ -3,11 +3,12 @@
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
-from archetype.apps.serve.captures import TOP, Capture, Captures, numbers
+from archetype.apps.serve.captures import TOP, Capture, numbers
 from archetype.apps.serve.errors import ApiError
-from archetype.apps.serve.exchange import Exchange
-from archetype.apps.serve.inspections import bytes_of_trace, integer, send_tensor
+from archetype.apps.serve.exchange import Exchange, Raw
+from archetype.apps.serve.inspections import bytes_of_trace, integer, raw_tensor
 from archetype.apps.serve.limits import MAX_CHOICES
 from archetype.generate.filters import filtered
 from archetype.generate.sample import Sampler, sample
@@ -17,27 +18,37 @@ from archetype.inspection.way import Station
 MOST_TOKENS = 2**31
 
 
-async def token_way(captures: Captures, exchange: Exchange) -> None:
-    """Answer with what each box of the diagram gives at a position: names, shapes and sizes."""
-    stations = await _stations(captures.get(exchange.parameters["id"]), captures, exchange)
-    await exchange.answer({"stations": [
+class Way(TypedDict):
+    stations: list[dict[str, Any]]
+
+
+class Choice(TypedDict):
+    chosen: int
+    left: int
+    size: int
+    rows: list[dict[str, Any]]
+
+
+async def token_way(exchange: Exchange) -> Way:
+    """Answer with the outputs of all boxes of the diagram at a position: names, shapes and root mean squares."""
+    stations = await _stations(exchange.app.captures.get(exchange.parameters["id"]), exchange)
+    return {"stations": [
         {"box": one.box, "layer": one.layer, "name": one.name, "shape": list(one.values.shape),
          "rms": numbers(_rms(one.values))}
         for one in stations
-    ]})  # fmt: skip
+    ]}  # fmt: skip
 
 
-async def station(captures: Captures, exchange: Exchange) -> None:
-    """Answer with the numbers of one station, by its place in the list; NaN is a pair that is not allowed."""
-    stations = await _stations(captures.get(exchange.parameters["id"]), captures, exchange)
-    number = integer(exchange.query, "number", 0, 0, len(stations) - 1)
-    await send_tensor(exchange, stations[number].values)
+async def station(exchange: Exchange) -> Raw:
+    """Answer with the values of one output, named by its index; NaN marks a masked pair."""
+    stations = await _stations(exchange.app.captures.get(exchange.parameters["id"]), exchange)
+    return raw_tensor(stations[integer(exchange.query, "number", 0, 0, len(stations) - 1)].values)
 
 
-async def choice(captures: Captures, exchange: Exchange) -> None:
-    """Answer with the distribution at a position, what settings leave of it, and the token that a seed chooses."""
-    capture, query = captures.get(exchange.parameters["id"]), exchange.query
-    stations = await _stations(capture, captures, exchange)
+async def choice(exchange: Exchange) -> Choice:
+    """Answer with the distribution at a position, before and after the settings, and the sampled token."""
+    capture, query = exchange.app.captures.get(exchange.parameters["id"]), exchange.query
+    stations = await _stations(capture, exchange)
     logits = next((one.values for one in stations if one.name == "logits"), None)
     if logits is None:
         raise ApiError("invalid_value", "choice: this model has no head, and so no logits; look at another view")
@@ -47,10 +58,10 @@ async def choice(captures: Captures, exchange: Exchange) -> None:
         seed=integer(query, "seed", 0, 0, MOST_TOKENS),
     )  # fmt: skip
     count = integer(query, "k", TOP, 1, MAX_CHOICES)
-    await exchange.answer(await capture.model.worker.run(lambda: _chosen(capture, logits, sampling, count)))
+    return await capture.model.worker.run(lambda: _chosen(capture, logits, sampling, count))
 
 
-def _chosen(capture: Capture, logits: Tensor, sampling: Sampling, count: int) -> dict[str, Any]:
+def _chosen(capture: Capture, logits: Tensor, sampling: Sampling, count: int) -> Choice:
     """Return the most likely tokens with their probabilities before and after the settings, and the sampled token."""
     whole, left = logits.softmax(-1), filtered(logits[None], sampling)[0].softmax(-1)
     if sampling.greedy:
@@ -67,7 +78,7 @@ def _chosen(capture: Capture, logits: Tensor, sampling: Sampling, count: int) ->
     }  # fmt: skip
 
 
-async def _stations(capture: Capture, captures: Captures, exchange: Exchange) -> list[Station]:
+async def _stations(capture: Capture, exchange: Exchange) -> list[Station]:
     """Return the stations of the position named by the query.
 
     Raises:
@@ -77,7 +88,8 @@ async def _stations(capture: Capture, captures: Captures, exchange: Exchange) ->
     length = max(len(inputs.tokens), len(inputs.source_tokens))
     position = integer(query, "position", 0, 0, len(inputs.tokens) - 1)
     source = integer(query, "source", 0, 0, max(0, len(inputs.source_tokens) - 1))
-    async with captures.models.use(capture.model.name) as model, captures.turn:
+    captures = exchange.app.captures
+    async with exchange.app.models.use(capture.model.name) as model, captures.turn:
         with model.memory.hold(2 * bytes_of_trace(model, length), f"one token's way, {length:,} tokens long"):
             stations = await capture.way(position, source)
     captures.put(capture)

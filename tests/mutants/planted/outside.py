@@ -22,7 +22,8 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "apps/serve/completions.py": [
         ('"text": echo.text + texts[index],', '"text": texts[index],'),
-        ('"prompt_token_ids": choices.prompts[index // choices.n]}', '"prompt_token_ids": choices.prompts[0]}'),
+        ('item["prompt_token_ids"] = tokens, choices.prompts[index // choices.n]',
+         'item["prompt_token_ids"] = tokens, choices.prompts[0]'),
         ("usage(sum(map(len, rows)), sum(target.num_tokens for target in targets))",
          "usage(sum(map(len, rows)), sum(target.num_tokens - 1 for target in targets))"),
         ("ids = tokenizer.encode_prompt(text) if add_special_tokens else tokenizer.encode(text)",
@@ -43,7 +44,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("added = body.add_special_tokens is not False", "added = bool(body.add_special_tokens)"),
     ],
     "apps/serve/embeddings.py": [
-        ("numbers = _usage(sum(map(len, rows)))", "numbers = _usage(len(rows))"),
+        ('"usage": _usage(sum(map(len, rows)))}', '"usage": _usage(len(rows))}'),
         ('.astype("<f4")', '.astype("<f2")'),
         ("best = max(range(len(row)), key=row.__getitem__)", "best = max(range(len(row)))"),
     ],
