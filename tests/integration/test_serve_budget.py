@@ -119,7 +119,7 @@ def test_all_that_waits_is_bounded(served: Served, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(connections_module, "ALL_WAITING_BYTES", 2**18)  # which four of them reach
     body = PLAIN | {"n": 20, "max_tokens": 9000, "logprobs": 20, "stream": True}
     stalled = [open_slowly(served, body) for _ in range(6)]
-    wait_until(lambda: served.unfinished() >= 32)
+    wait_until(lambda: served.unfinished() >= 32 and len(served.server.server_state.connections) == 6)
     wait_until(lambda: len(served.server.server_state.connections) < 6)
     assert served.app.models.memory.used < 2**27
     for connection in stalled:

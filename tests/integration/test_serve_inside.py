@@ -226,7 +226,7 @@ def test_what_is_generated_is_inspected_too(server: Served) -> None:
 
 def test_what_cannot_be_inspected_says_why(server: Served) -> None:
     cases: dict[str, tuple[dict[str, Any], str]] = {
-        "nothing": ({}, "text: one of ids, text, messages, source or image says what to read"),
+        "nothing": ({}, "text: give exactly one of ids, text, messages, source or image"),
         "two": ({"text": "a", "ids": [1]}, "give one of them"),
         "an image": ({"image": "data:image/png;base64,AA"}, "image: is not what llama of kind decoder reads"),
         "a text to an image model": ({"model": "vit", "text": "a"}, "text: is not what vit of kind vision"),
@@ -255,7 +255,7 @@ def test_what_cannot_be_inspected_says_why(server: Served) -> None:
 def test_captures_have_a_limit_and_leave_with_their_model(runs: Path) -> None:
     models = {name: loaded(name) for name in ("llama", "gpt2")}
     with serving(models, memory_bytes=1) as served:
-        captures: Any = served.app.models.on_unload.__self__  # type: ignore[attr-defined]
+        captures = served.app.captures
         captures.max_bytes = 2**17
         ids = [ask(served, "/api/inspect", {"model": "llama", "text": f"{n} " + TEXT})["id"] for n in range(6)]
         remaining = [id for id in ids if served.call(f"/api/inspect/{id}/heads").status == 200]

@@ -2,20 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.types import Scope, Send
 
-from archetype.apps.serve.errors import encode_json
+from archetype.apps.serve.errors import ApiError, encode_json
 
 if TYPE_CHECKING:  # pydantic and all specifications are imported with bodies, after the server has started
     from archetype.apps.serve.app import App
     from archetype.apps.serve.body import Body
 
 B = TypeVar("B", bound="Body")
+N = TypeVar("N", int, float)
 PING = b": ping\n\n"  # a comment, which clients skip
 EVENT_STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -63,6 +64,18 @@ class Exchange:
     def query(self) -> dict[str, str]:
         """Return the parsed query string."""
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
+
+    def number(self, name: str, default: N, least: N, most: N) -> N:
+        """Return a number from the query string, of the type of `default`.
+
+        Raises:
+            ApiError: the value is not a number of this type, or is out of range.
+        """
+        text = self.query.get(name, str(default))
+        with suppress(ValueError):
+            if len(text) < 32 and least <= (value := type(default)(text)) <= most:
+                return value
+        raise ApiError("invalid_value", f"{name}: {text!r:.40} is not a number from {least} to {most}", name)
 
     def request_header(self, name: str) -> str:
         """Return a request header; empty if absent."""

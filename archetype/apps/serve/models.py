@@ -188,7 +188,8 @@ class Models:
         if entry.loading is None or entry.loading.done():
             entry.loading = asyncio.create_task(self._start(entry))
         try:
-            return await asyncio.wait_for(asyncio.shield(entry.loading), self.options.load_seconds)
+            async with asyncio.timeout(self.options.load_seconds):
+                return await asyncio.shield(entry.loading)
         except TimeoutError:
             raise ApiError("model_loading", f"{entry.source.name} is still being loaded; try again later") from None
         except ArchetypeError as error:

@@ -55,10 +55,10 @@ async def picture(exchange: Exchange) -> Raw:
 
 
 class Reports:
-    """The reports in some folders: each a JSON object with a title, perhaps with Markdown and pictures of its name.
+    """Reports in some folders: JSON objects with a title, with Markdown and pictures of the same name.
 
     Args:
-        folders: which may not exist.
+        folders: folders that may not exist.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -66,19 +66,20 @@ class Reports:
 
     def summaries(self) -> list[dict[str, Any]]:
         """Return the main fields of every report; JSON files without a title are left out."""
-        rows = []
+        summaries = []
         for name, file in self._files((".json",)).items():
             try:
                 report = read_json(file, MAX_CONFIG_BYTES)
             except ArchetypeError as error:
-                rows.append({"name": name, "problem": one_line(str(error))})
+                summaries.append({"name": name, "problem": one_line(str(error))})
                 continue
             if isinstance(report.get("title"), str):
-                rows.append({"name": name} | {field: report[field] for field in FIELDS if _is_plain(report.get(field))})
-        return rows
+                fields = {field: report[field] for field in FIELDS if _is_plain(report.get(field))}
+                summaries.append({"name": name} | fields)
+        return summaries
 
     def _files(self, suffixes: tuple[str, ...]) -> dict[str, Path]:
-        """The files of the folders by their names without folder; the first folder that has a name counts."""
+        """Return the files of the folders by name; the first folder that has a name counts."""
         files: dict[str, Path] = {}
         for folder in self.folders:
             root = folder.resolve()

@@ -70,8 +70,8 @@ async def metrics(exchange: Exchange) -> Curves:
     """Answer with the curves of one run, or with their points after a step."""
     query, name, runs = exchange.query, exchange.parameters["name"], exchange.app.runs
     folder = runs.find(name)
-    points = int(_number(query, "points", 2000, 1, MAX_POINTS))
-    after, smoothing = int(_number(query, "after", -1, -1, 2**53)), _number(query, "smoothing", 0.9, 0.0, 0.9999)
+    points = exchange.number("points", 2000, 1, MAX_POINTS)
+    after, smoothing = exchange.number("after", -1, -1, 2**53), exchange.number("smoothing", 0.9, 0.0, 0.9999)
     axis = query.get("x", "step")
     if axis not in (*AXES, "flops"):
         choices = ", ".join((*AXES, "flops"))
@@ -88,7 +88,7 @@ class Runs:
     """Training runs of a folder.
 
     Args:
-        folder: which may not exist yet.
+        folder: folder that may not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -129,21 +129,21 @@ class Runs:
 
     def summaries(self) -> list[dict[str, Any]]:
         """Return a summary of every run, newest first; a run that cannot be read has an error instead."""
-        rows = [self._row(name, folder) for name, folder in run_folders(self.folder).items()]
-        readable = [row for row in rows if "problem" not in row]
-        recipes = [row.pop("values") for row in readable]
-        for row, changes in zip(readable, differences_of_runs(recipes), strict=True):
-            row["changes"] = changes
-        return sorted(rows, key=lambda row: -row["updated"])
+        summaries = [self._summary(name, folder) for name, folder in run_folders(self.folder).items()]
+        readable = [summary for summary in summaries if "problem" not in summary]
+        recipes = [summary.pop("values") for summary in readable]
+        for summary, changes in zip(readable, differences_of_runs(recipes), strict=True):
+            summary["changes"] = changes
+        return sorted(summaries, key=lambda summary: -summary["updated"])
 
-    def _row(self, name: str, folder: Path) -> dict[str, Any]:
-        row: dict[str, Any] = {"name": name, "updated": _changed(folder), "training": is_training(folder)}
+    def _summary(self, name: str, folder: Path) -> dict[str, Any]:
+        summary: dict[str, Any] = {"name": name, "updated": _changed(folder), "training": is_training(folder)}
         try:
             metrics, recipe = self._read(folder), read_mapping(folder / "recipe.yaml")
             known = _architecture(folder, _written(folder))
         except (ArchetypeError, OSError) as error:
-            return row | {"problem": one_line(str(error))}
-        return row | {
+            return summary | {"problem": one_line(str(error))}
+        return summary | {
             "spec": known["name"], "kind": known["kind"], "parameters": known["parameters"],
             "step": metrics.step, "steps": recipe.get("steps"), "loss": metrics.last("loss"),
             "best_validation_loss": metrics.best("validation_loss"), "per_second": metrics.last("per_second"),
@@ -211,19 +211,3 @@ def _changed(folder: Path) -> float:
     """Return when a run was last measured, in seconds since 1970."""
     return max((file.stat().st_mtime for name in ("recipe.yaml", "metrics.jsonl") if (file := folder / name).is_file()),
                default=0.0)  # fmt: skip
-
-
-def _number(query: dict[str, str], name: str, default: float, least: float, most: float) -> float:
-    """Return a number from the query string.
-
-    Raises:
-        ApiError: the value is not a number, or is out of range.
-    """
-    text = query.get(name, str(default))
-    try:
-        value = float(text) if len(text) < 32 else least - 1
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        raise ApiError("invalid_value", f"{name}: {text!r:.40} is not a number from {least:g} to {most:g}", name)
-    return value
