@@ -8,7 +8,6 @@ from typing import NotRequired
 from typing_extensions import TypedDict
 
 from archetype.apps.serve.errors import encode_json
-from archetype.apps.serve.generation import best
 from archetype.apps.serve.served_model import ServedModel
 from archetype.generate import Event, Logprobs
 
@@ -19,6 +18,17 @@ class Enveloped(TypedDict):
     created: int
     model: str
     system_fingerprint: str
+
+
+class CachedTokens(TypedDict):
+    cached_tokens: int
+
+
+class Usage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: NotRequired[int]
+    total_tokens: int
+    prompt_tokens_details: NotRequired[CachedTokens]
 
 
 class LogprobColumns(TypedDict):
@@ -33,6 +43,16 @@ class TokenLogprob(TypedDict):
     logprob: float
     bytes: list[int]
     top_logprobs: NotRequired[list["TokenLogprob"]]
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> Usage:
+    """Return the `usage` object of a response."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
 
 
 class Envelope:
@@ -131,3 +151,9 @@ def chat_logprobs(model: ServedModel, event: Event, count: int) -> TokenLogprob:
 def _entry(model: ServedModel, token: int, logprob: float) -> TokenLogprob:
     data = model.bytes_of(token)
     return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+
+
+def best(model: ServedModel, token: int, logprobs: Logprobs, count: int) -> list[tuple[int, float]]:
+    """Return the most likely tokens of a position and the sampled one, whatever its rank."""
+    top = list(logprobs.top[:count])
+    return top if any(id == token for id, _ in top) else [*top, (token, logprobs.logprob)]

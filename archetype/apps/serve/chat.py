@@ -5,11 +5,11 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from archetype.apps.serve.answers import Envelope, Enveloped, TokenLogprob, chat_logprobs
+from archetype.apps.serve.answers import Envelope, Enveloped, TokenLogprob, Usage, chat_logprobs
 from archetype.apps.serve.completions import index_of
 from archetype.apps.serve.errors import ApiError, encode_json, event
 from archetype.apps.serve.exchange import PING, Exchange
-from archetype.apps.serve.generation import Choices, Usage, begin, check_tokens
+from archetype.apps.serve.generation import Choices, begin, check_tokens
 from archetype.apps.serve.messages import Message, plain_messages
 from archetype.apps.serve.requests import ChatRequest
 from archetype.apps.serve.served_model import ServedModel

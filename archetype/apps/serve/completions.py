@@ -5,10 +5,10 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from archetype.apps.serve.answers import CompletionLogprobs, Envelope, Enveloped, LogprobColumns, joined
+from archetype.apps.serve.answers import CompletionLogprobs, Envelope, Enveloped, LogprobColumns, Usage, joined, usage
 from archetype.apps.serve.errors import ApiError, api_error, encode_json, event, unsupported
 from archetype.apps.serve.exchange import PING, Exchange
-from archetype.apps.serve.generation import Choices, Usage, begin, check_tokens, usage
+from archetype.apps.serve.generation import Choices, begin, check_tokens
 from archetype.apps.serve.requests import CompletionRequest, Ids
 from archetype.apps.serve.served_model import ServedModel
 from archetype.generate import Event, Logprobs, Translation

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from archetype.apps.serve.answers import Envelope, Enveloped
+from archetype.apps.serve.answers import Envelope, Enveloped, Usage
 from archetype.apps.serve.completions import encode
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.exchange import Exchange
-from archetype.apps.serve.generation import Usage, check_answer
+from archetype.apps.serve.generation import check_answer
 from archetype.apps.serve.limits import (
     BASE64_BYTES,
     BYTES_OF_PIXEL,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from archetype.apps.serve.captures import SECONDS, TOP, Capture, Summary, numbers
+from archetype.apps.serve.capture_summary import Summary, numbers
+from archetype.apps.serve.captures import SECONDS, TOP, Capture
 from archetype.apps.serve.chat import conversation
 from archetype.apps.serve.completions import encode
 from archetype.apps.serve.embeddings import picture

@@ -5,7 +5,8 @@ from typing import Any
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from archetype.apps.serve.captures import TOP, Capture, numbers
+from archetype.apps.serve.capture_summary import numbers
+from archetype.apps.serve.captures import TOP, Capture
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.exchange import Exchange, Raw
 from archetype.apps.serve.inspections import bytes_of_trace, raw_tensor
