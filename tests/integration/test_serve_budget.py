@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from archetype import load
+from archetype.apps.serve import connections as connections_module
 from archetype.apps.serve import limits as limits_module
-from archetype.apps.serve import server as server_module
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.memory import Memory
 from archetype.apps.serve.models import Source
@@ -82,14 +82,13 @@ def text_of(reply: Reply) -> dict[int, str]:
 
 def test_a_slow_reader_is_served_to_the_end_and_makes_no_pile(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has not taken is bounded: its texts give up their slots meanwhile, and go on as they would have."""
-    monkeypatch.setattr(server_module, "WAITING_BYTES", 2**14)
-    monkeypatch.setattr(server_module, "SEND_SECONDS", 0.6)
+    monkeypatch.setattr(connections_module, "SEND_SECONDS", 0.6)
     body = PLAIN | {"n": 4, "max_tokens": 60, "logprobs": 20, "stream": True}
     quick = served.call("/v1/completions", body)
     most, data = 0, b""
     with open_slowly(served, body) as connection:
         while piece := connection.recv(60_000):
-            most = max(most, sum(one.waiting for one in served.server.server_state.connections))  # type: ignore[union-attr]
+            most = max(most, served.server.connections.waiting_bytes)
             data += piece
             time.sleep(0.005)
     head, _, rest = data.partition(b"\r\n\r\n")
@@ -102,12 +101,11 @@ def test_a_slow_reader_is_served_to_the_end_and_makes_no_pile(served: Served, mo
             for choice in json.loads(line[6:])["choices"]:
                 texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
     assert texts == text_of(quick)
-    assert most < 2**16
+    assert most < 2**17
 
 
 def test_a_stalled_reader_is_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "WAITING_BYTES", 2**14)
-    monkeypatch.setattr(server_module, "SEND_SECONDS", 0.3)
+    monkeypatch.setattr(connections_module, "SEND_SECONDS", 0.3)
     with open_slowly(served, PLAIN | {"n": 64, "max_tokens": 9000, "logprobs": 20, "stream": True}) as connection:
         wait_until(lambda: served.unfinished() > 0)
         wait_until(lambda: not served.unfinished())  # nothing is read, and nothing is made any more
@@ -118,11 +116,10 @@ def test_a_stalled_reader_is_dropped(served: Served, monkeypatch: pytest.MonkeyP
 
 def test_all_that_waits_is_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many readers that stall, the slowest are dropped at once."""
-    monkeypatch.setattr(server_module, "WAITING_BYTES", 2**16)
-    monkeypatch.setattr(server_module, "ALL_WAITING_BYTES", 2**18)  # which four of them reach
+    monkeypatch.setattr(connections_module, "ALL_WAITING_BYTES", 2**18)  # which four of them reach
     body = PLAIN | {"n": 20, "max_tokens": 9000, "logprobs": 20, "stream": True}
     stalled = [open_slowly(served, body) for _ in range(6)]
-    wait_until(lambda: served.unfinished() >= 32)
+    wait_until(lambda: served.unfinished() >= 32 and len(served.server.server_state.connections) == 6)
     wait_until(lambda: len(served.server.server_state.connections) < 6)
     assert served.app.models.memory.used < 2**27
     for connection in stalled:

@@ -21,7 +21,8 @@ from torch import Tensor
 
 import archetype
 from archetype import LanguageModel
-from archetype.apps.serve.captures import MAX_BYTES, numbers
+from archetype.apps.serve.capture_summary import numbers
+from archetype.apps.serve.captures import MAX_BYTES
 from archetype.convert.image_processor import square_pictures
 from archetype.estimate.memory import MemoryCost
 from archetype.estimate.report import cost_report
@@ -226,13 +227,16 @@ def test_what_is_generated_is_inspected_too(server: Served) -> None:
 
 def test_what_cannot_be_inspected_says_why(server: Served) -> None:
     cases: dict[str, tuple[dict[str, Any], str]] = {
-        "nothing": ({}, "text: one of ids, text, messages, source or image says what to read"),
-        "two": ({"text": "a", "ids": [1]}, "give one of them"),
-        "an image": ({"image": "data:image/png;base64,AA"}, "image: is not what llama of kind decoder reads"),
-        "a text to an image model": ({"model": "vit", "text": "a"}, "text: is not what vit of kind vision"),
+        "nothing": ({}, "text: give exactly one of ids, text, messages, source or image"),
+        "two": ({"text": "a", "ids": [1]}, "ids, text, messages, source or image"),
+        "an image": (
+            {"image": "data:image/png;base64,AA"},
+            "image: llama is of kind decoder and does not read this input",
+        ),
+        "a text to an image model": ({"model": "vit", "text": "a"}, "text: vit is of kind vision"),
         "a long text": ({"text": "a" * 400}, "has 400 tokens and the model's context holds"),
         "an id": ({"ids": [999]}, "outside the vocabulary of 257"),
-        "a target": ({"text": "a", "target": "b"}, "llama is no encoder-decoder"),
+        "a target": ({"text": "a", "target": "b"}, "llama is not an encoder-decoder"),
         "an encoder that writes": ({"model": "bert", "text": "a", "generate": 3}, "has no completions"),
         "a wrong field": ({"txt": "a"}, "did you mean text"),
         "no number": ({"text": "a", "generate": 0}, "generate: "),
@@ -255,7 +259,7 @@ def test_what_cannot_be_inspected_says_why(server: Served) -> None:
 def test_captures_have_a_limit_and_leave_with_their_model(runs: Path) -> None:
     models = {name: loaded(name) for name in ("llama", "gpt2")}
     with serving(models, memory_bytes=1) as served:
-        captures: Any = served.app.models.on_unload.__self__  # type: ignore[attr-defined]
+        captures = served.app.captures
         captures.max_bytes = 2**17
         ids = [ask(served, "/api/inspect", {"model": "llama", "text": f"{n} " + TEXT})["id"] for n in range(6)]
         remaining = [id for id in ids if served.call(f"/api/inspect/{id}/heads").status == 200]

@@ -18,8 +18,8 @@ import pytest
 
 import archetype
 from archetype.apps.cli.serve import sources_of
+from archetype.apps.serve import connections as connections_module
 from archetype.apps.serve import generation
-from archetype.apps.serve import server as server_module
 from archetype.apps.serve.limits import Limits
 from archetype.apps.serve.models import Source
 from archetype.apps.serve.server import listen
@@ -74,15 +74,13 @@ def test_sizes_and_times_are_limited(small: Served, monkeypatch: pytest.MonkeyPa
     assert (reply.status, reply.error["code"]) == (431, "headers_too_large")
     with small.connect() as connection:
         connection.sendall(b"\x00\x01 no http\r\n\r\n")
-        reply = read_reply(connection)
-    assert (reply.status, reply.error["code"]) == (400, "invalid_value")
-    assert reply.headers["x-request-id"].startswith("req_")
+        assert read_reply(connection).status == 400  # by uvicorn: the application never sees it
     with small.connect() as connection:  # a body that does not come
         small.send(connection, "/v1/completions", b"", method="POST", content_length="10", **KEY)
         reply = read_reply(connection)
     assert (reply.status, reply.error["code"]) == (408, "request_timeout")
     assert reply.headers["x-should-retry"] == "false"
-    monkeypatch.setattr(server_module, "HEADER_SECONDS", 0.2)
+    monkeypatch.setattr(connections_module, "HEADER_SECONDS", 0.2)
     stalled = [small.connect() for _ in range(50)]  # heads that do not come
     for connection in stalled:
         connection.sendall(b"GET /v1/models HT")
@@ -99,7 +97,7 @@ def test_a_thousand_stalled_connections_hold_nobody_up(small: Served, monkeypatc
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, most), most))
     body = {"prompt": "a", "max_tokens": 20, "temperature": 0}
     before = small.call("/v1/completions", body, **KEY).json["choices"]
-    monkeypatch.setattr(server_module, "HEADER_SECONDS", 30)
+    monkeypatch.setattr(connections_module, "HEADER_SECONDS", 30)
     with contextlib.ExitStack() as connections:
         stalled = [connections.enter_context(small.connect()) for _ in range(1000)]
         for number, connection in enumerate(stalled):
@@ -122,7 +120,9 @@ def test_a_chunk_is_written_by_the_callback_that_brings_it(small: Served, monkey
 
     def count(frame: Any, event: str, argument: Any) -> None:
         if event in ("call", "c_call"):
-            called[-1].append(argument.__name__ if event == "c_call" else frame.f_code.co_name)
+            is_socket = isinstance(getattr(argument, "__self__", None), socket.socket)
+            name = frame.f_code.co_name if event == "call" else argument.__name__
+            called[-1].append(f"socket.{name}" if is_socket else name)
 
     def counted(events: Any) -> None:
         called.append([])
@@ -137,7 +137,7 @@ def test_a_chunk_is_written_by_the_callback_that_brings_it(small: Served, monkey
     assert small.call("/v1/completions", body | {"return_token_ids": True, "n": 2}, **KEY).events[-1] == "[DONE]"
     wait_until_idle(small)
     together = called[5:-5]  # steps that brought a token of both choices
-    assert {names.count("send") for names in together if names.count("chunk") == 2} == {2}  # ours, and the socket's
+    assert {names.count("socket.send") for names in together if names.count("chunk") == 2} == {1}
     assert max(map(len, together)) < 80
 
 

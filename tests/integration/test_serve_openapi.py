@@ -101,7 +101,7 @@ def test_the_document_is_well_formed(document: dict[str, Any]) -> None:
 def test_every_route_is_in_the_document_and_no_other(server: Served, document: dict[str, Any]) -> None:
     routes = {
         (path.replace(":path", ""), method.lower())
-        for path, methods in ((route.path, route.methods) for route in server.app._router.routes)  # type: ignore[attr-defined]
+        for path, methods in ((route.path, route.methods) for route in server.app.router.routes)  # type: ignore[attr-defined]
         for method in methods - {"HEAD"}
     }
     assert routes == {(path, method) for path, row in document["paths"].items() for method in row}

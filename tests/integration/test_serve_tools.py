@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 import torch
+from pydantic import TypeAdapter
 
 import archetype
 from archetype import LanguageModel
-from archetype.apps.serve.answer_schemas import ChatCompletion
+from archetype.apps.serve.chat import ChatCompletion
 from archetype.models.build import build
 from archetype.spec import assign
 from archetype.tokenizers.chat_template import ChatTemplate
@@ -146,7 +147,7 @@ def test_one_call_none_and_what_is_no_function(client: "openai.OpenAI", server: 
     _, calls, reason = ask(client, "hermes twice", False, max_tokens=60)
     assert ([one.function.name for one in calls], reason) == (["weather"], "length")  # cut within its arguments
     asked = {"model": "hermes", "messages": ASKED, "tools": TOOLS}
-    ChatCompletion.model_validate(server.call("/v1/chat/completions", asked | {"temperature": 0}).json)
+    TypeAdapter(ChatCompletion).validate_python(server.call("/v1/chat/completions", asked | {"temperature": 0}).json)
     asked |= {"tool_choice": "none"}
     rendered = server.call("/v1/chat/completions/render", asked)
     assert rendered.json["prompt"] == TEMPLATES["hermes"].render(ASKED)

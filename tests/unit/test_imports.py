@@ -195,13 +195,14 @@ def test_a_server_starts_without_specifications_and_its_page_without_torch() -> 
     assert "archetype.apps.serve.app" in loaded
     assert not {"archetype.spec", "archetype.cost", "pydantic", "torch"} & loaded
     loaded = loaded_after(
-        "from archetype.apps.serve import page_routes\n"
-        "from archetype.apps.serve.app import GET_FROM_PAGE, POST_FROM_PAGE, App\n"
+        "from archetype.apps.serve import routes\n"
+        "from archetype.apps.serve.app import App\n"
         "from archetype.apps.serve.models import ModelOptions, Models\n"
         "from archetype.apps.serve.positions import PositionRequest, positions\n"
         "from archetype.apps.serve.specs import EvaluateRequest, evaluated\n"
         "app = App(Models([], ModelOptions(open=print)))\n"
-        "assert app._page_handlers.keys() == {*POST_FROM_PAGE, *GET_FROM_PAGE}\n"
+        "routes.load(with_models=False)\n"
+        "assert all(route.is_loaded != route.uses_model for route in routes.ROUTES)\n"
         "assert evaluated(app.models, EvaluateRequest(preset='llama-tiny'))['ok']\n"
         "from archetype.apps.serve.example import example\n"
         "served = Models([example()], ModelOptions(open=print))\n"

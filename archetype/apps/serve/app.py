@@ -3,28 +3,35 @@
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from starlette.routing import Route, Router
+from starlette import routing
 from starlette.types import Receive, Scope, Send
 
-from archetype.apps.serve import page
 from archetype.apps.serve.answering import Answering, refusal
 from archetype.apps.serve.cross_origin import Origins
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.limits import Limits
-from archetype.apps.serve.metrics import CONTENT_TYPE, Metrics
-from archetype.apps.serve.models import Models, summary
+from archetype.apps.serve.metrics import Metrics
+from archetype.apps.serve.models import Models
+from archetype.apps.serve.routes import ROUTES, Route
 from archetype.errors import nearest
 
-Handler = Callable[[Exchange], Awaitable[None]]
+if TYPE_CHECKING:  # imported by the first request that needs them
+    from archetype.apps.serve.captures import Captures
+    from archetype.apps.serve.engine_bar import EngineBar
+    from archetype.apps.serve.reports import Reports
+    from archetype.apps.serve.runs import Runs
+
 KEYLESS = ("/", "/health")  # and the files of the page
 HEADER_BYTES = 2**15
 CLOSE = {"connection": "close"}  # for a body that is not read to its end
+PATHS = {route.path for route in ROUTES}  # without those that have parameters, as a request writes them
 LOOPBACK = ("localhost", "ip6-localhost")
 # paths of other servers, and the path here that does the same
 INSTEAD = {
@@ -32,20 +39,6 @@ INSTEAD = {
     **dict.fromkeys(("/api/generate", "/completion"), "/v1/completions"),
     "/api/embed": "/v1/embeddings", "/api/tags": "/v1/models",
 }  # fmt: skip
-POST_FROM_PAGE = ("/api/spec/evaluate", "/api/spec/position", "/api/spec/cache", "/api/spec/recipe")
-GET_FROM_PAGE = (
-    "/api/events", "/api/state", "/api/reports", "/api/reports/{name}", "/api/pictures/{name}", "/api/runs",
-    "/api/runs/{name:path}/metrics", "/api/runs/{name:path}", "/api/models", "/api/presets", "/api/spec/schema",
-)  # fmt: skip
-POST_TO_MODELS = (
-    "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/render", "/v1/responses", "/v1/embeddings",
-    "/v1/classify", "/tokenize", "/detokenize", "/api/fill", "/api/inspect",
-)  # fmt: skip
-INSPECTED = ("exact", "attention", "heads", "lens", "experts", "recurrent", "way", "station", "choice")
-GET_FROM_MODELS = (
-    "/tokenizer_info",
-    *(f"/api/inspect/{{id}}/{view}" for view in INSPECTED),
-)
 
 
 class App:
@@ -77,31 +70,42 @@ class App:
         self.models, self.limits = models, limits or Limits()
         self.metrics = Metrics(lambda: models.loaded)
         self.stopping = False
+        self.started = int(time.time())
         self._keys = [key.encode() for key in keys]
         self._origins = Origins(origins)
         self._hosts = {*LOOPBACK, *(host.lower() for host in hosts)}
         self._running: set[asyncio.Timeout] = set()
-        self._started = int(time.time())
         self._runs, self._reports = runs, reports
-        answered = self._answered_by_models((*POST_TO_MODELS, *GET_FROM_MODELS))
-        answered |= {path: partial(self._for_page, path) for path in (*POST_FROM_PAGE, *GET_FROM_PAGE)}
-        posts = {path: answered[path] for path in (*POST_TO_MODELS, *POST_FROM_PAGE)}
-        gets = {path: answered[path] for path in (*GET_FROM_MODELS, *GET_FROM_PAGE)} | {
-            "/v1/models": self._list,
-            "/v1/models/{id:path}": self._describe,
-            "/health": self._health,
-            "/metrics": self._metrics,
-            "/openapi.json": self._openapi,
-            "/": page.index,
-            "/assets/{path:path}": page.asset,
-        }
-        self.paths = [*posts, *gets]
-        routes = [
-            Route(path, _Endpoint(handler), methods=[method])
-            for method, handlers in (("POST", posts), ("GET", gets))
-            for path, handler in handlers.items()
-        ]
-        self._router = Router(routes, redirect_slashes=False, default=self._not_found)
+        endpoints = [routing.Route(route.path, _Endpoint(route), methods=[route.method]) for route in ROUTES]
+        self.router = routing.Router(endpoints, redirect_slashes=False, default=_not_found)
+
+    @cached_property
+    def captures(self) -> "Captures":
+        """Return the traced passes that clients inspect."""
+        from archetype.apps.serve.captures import Captures
+
+        return Captures(self.models)
+
+    @cached_property
+    def engine_bar(self) -> "EngineBar":
+        """Return the state and throughput of the engines."""
+        from archetype.apps.serve.engine_bar import EngineBar
+
+        return EngineBar(self.models, lambda: self.stopping)
+
+    @cached_property
+    def runs(self) -> "Runs":
+        """Return the training runs."""
+        from archetype.apps.serve.runs import Runs
+
+        return Runs(self._runs)
+
+    @cached_property
+    def reports(self) -> "Reports":
+        """Return the reports of studies."""
+        from archetype.apps.serve.reports import Reports
+
+        return Reports(self._reports)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -124,40 +128,8 @@ class App:
         except Exception as error:
             await answer.fail(refusal(error, answer.id))
         finally:
-            path = scope["path"] if scope["path"] in self.paths else "other"
+            path = scope["path"] if scope["path"] in PATHS else "other"
             self.metrics.count(path, answer.status)
-
-    def _answered_by_models(self, paths: Iterable[str]) -> dict[str, Handler]:
-        """Return the handlers of paths that need a model; torch is not imported before the first of their requests."""
-        if not self.models.sources:
-            return dict.fromkeys(paths, self._no_model)
-        if self.models.sources[0].on_demand:
-            return {path: partial(self._for_model, path) for path in paths}
-        return {path: self._model_handlers[path] for path in paths}
-
-    async def _for_model(self, path: str, exchange: Exchange) -> None:
-        """Let the handler answer, which the first request loads in a thread."""
-        handlers = await asyncio.to_thread(lambda: self._model_handlers)
-        await handlers[path](exchange)
-
-    @cached_property
-    def _model_handlers(self) -> dict[str, Handler]:
-        from archetype.apps.serve.model_routes import model_routes
-
-        return model_routes(self.models, self.metrics)
-
-    async def _for_page(self, path: str, exchange: Exchange) -> None:
-        """Let the handler answer that only the page's screens need; the first waits until all are imported."""
-        await self._page_handlers[path](exchange)
-
-    @cached_property
-    def _page_handlers(self) -> dict[str, Handler]:
-        from archetype.apps.serve.page_routes import page_routes
-
-        return page_routes(self.models, self._runs, self._reports, lambda: self.stopping)
-
-    async def _no_model(self, exchange: Exchange) -> None:
-        self.models.source(None)
 
     def refuse_all(self) -> None:
         """End what is unfinished: each gets an error that says so."""
@@ -194,7 +166,7 @@ class App:
         if self.stopping and scope["path"] not in KEYLESS:
             raise ApiError("shutting_down", "the server is shutting down; send the request to another, or later")
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if scope["method"] == "POST" and scope["path"] in self.paths and kind != b"application/json":
+        if scope["method"] == "POST" and scope["path"] in PATHS and kind != b"application/json":
             raise ApiError("media_type", "the content type is not application/json; send JSON")
 
     def _is_known(self, host: str) -> bool:
@@ -253,7 +225,7 @@ class App:
                 self._running.add(timeout)
                 listener = asyncio.create_task(listen(timeout))
                 try:
-                    await self._router(scope, receive, answer.send)
+                    await self.router(scope, receive, answer.send)
                 finally:
                     self._running.discard(timeout)
                     listener.cancel()
@@ -265,43 +237,27 @@ class App:
             message = f"the answer took more than {self.limits.seconds:g} s; ask for fewer tokens"
             raise ApiError("request_timeout", message) from None
 
-    async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, known = scope["path"], [path.partition("/{")[0] for path in self.paths]
-        remedy = f"send it to {INSTEAD[path]}" if path in INSTEAD else nearest(path, known)
-        raise ApiError("unknown_url", f"there is no such path; {remedy}")
-
-    async def _list(self, exchange: Exchange) -> None:
-        loaded = {model.name: model for model in self.models.loaded}
-        data = [summary(source, loaded.get(source.name), self._started) for source in self.models.sources]
-        await exchange.answer({"object": "list", "data": data})
-
-    async def _describe(self, exchange: Exchange) -> None:
-        source = self.models.source(exchange.parameters["id"])
-        loaded = {model.name: model for model in self.models.loaded}
-        await exchange.answer(summary(source, loaded.get(source.name), self._started))
-
-    async def _health(self, exchange: Exchange) -> None:
-        status = "shutting_down" if self.stopping else "ok"
-        await exchange.answer({"status": status}, 503 if self.stopping else 200)
-
-    async def _openapi(self, exchange: Exchange) -> None:
-        from archetype.apps.serve.openapi import document
-
-        await exchange.answer(await asyncio.to_thread(document))
-
-    async def _metrics(self, exchange: Exchange) -> None:
-        await exchange.answer(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
-
 
 class _Disconnected(Exception):
     """The client has disconnected."""
 
 
 class _Endpoint:
-    """Handler as an ASGI endpoint for Starlette's router."""
+    """Route as an ASGI endpoint for Starlette's router."""
 
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
+    def __init__(self, route: Route) -> None:
+        self._route = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._handler(Exchange(scope, scope["archetype.body"], send))
+        route, exchange = self._route, Exchange(scope, scope["archetype.body"], send)
+        if route.uses_model:
+            exchange.app.models.source(None)  # without a model, torch is not imported for a refusal
+        if not route.is_loaded:
+            await asyncio.to_thread(lambda: route.types)
+        await route.answer(exchange)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    path, known = scope["path"], [route.path.partition("/{")[0] for route in ROUTES]
+    remedy = f"send it to {INSTEAD[path]}" if path in INSTEAD else nearest(path, known)
+    raise ApiError("unknown_url", f"there is no such path; {remedy}")

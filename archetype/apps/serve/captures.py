@@ -13,15 +13,23 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
+from archetype.apps.serve.capture_summary import (
+    Summary,
+    as_bytes,
+    attended_tokens,
+    joined,
+    named_tokens,
+    numbers,
+    residual_norms,
+)
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.models import Models
 from archetype.apps.serve.served_model import ServedModel
 from archetype.apps.serve.worker import Worker
 from archetype.errors import ArchetypeError
 from archetype.inspection import Inspection
-from archetype.inspection.attention import AttentionView, attention_by_heads, attention_paths
+from archetype.inspection.attention import attention_by_heads, attention_paths
 from archetype.inspection.experts import mixture_paths
 from archetype.inspection.lens import LensView, answering_stack, lens_layers, lens_of_layers, read_out, residual_names
 from archetype.inspection.names import stacks
@@ -32,7 +40,6 @@ from archetype.inspection.recurrent import (
     recurrent_paths,
     view_of_series,
 )
-from archetype.inspection.residual import ResidualView
 from archetype.inspection.trace import Trace
 from archetype.inspection.way import Station, way
 
@@ -53,7 +60,6 @@ class Capture:
     def __init__(self, model: ServedModel, inspection: Inspection) -> None:
         self.id = f"insp-{secrets.token_hex(12)}"
         self.model, self.inspection = model, inspection
-        self.summary: dict[str, Any] = {}
         self.maps = torch.zeros(0, 0, 0, dtype=torch.uint8)  # of all heads, pooled
         self.used = time.monotonic()
         self.nbytes = 0
@@ -63,37 +69,37 @@ class Capture:
         self._difference: float | None = None
         self._recurrent: RecurrentView | None = None
         self._way: tuple[tuple[int, int], list[Station]] | None = None  # for the position requested last
-        self._own_bytes = 0  # without the way
+        self._view_bytes = 0  # without the way
 
     @property
     def trace(self) -> Trace:
         """Return the trace of the pass."""
         return self.inspection.trace
 
-    async def summarize(self) -> None:
-        """Compute the response to a new inspection, and free what no view needs."""
+    async def summarize(self) -> Summary:
+        """Return the small results of all views, and free the tensors that no view needs."""
         run, trace, inspection = self.model.worker.run, self.trace, self.inspection
         paths = attention_paths(trace)
         norms = {name or "main": await run(partial(inspection.residual, name)) for name in _residual_stacks(trace)}
-        heads = [_joined(await in_turns(self.model.worker, attention_by_heads(trace, path))) for path in paths]
-        self.maps = _as_bytes(heads)
+        heads = [joined(await in_turns(self.model.worker, attention_by_heads(trace, path))) for path in paths]
+        self.maps = as_bytes(heads)
         possible = {
             "attention": bool(paths), "lens": self._last is not None, "residual": bool(norms),
             "experts": bool(mixture_paths(trace)),
             "recurrent": await run(lambda: has_recurrent_view(trace)),
         }  # fmt: skip
         inputs, stack = trace.inputs, next(iter(norms), "")
-        self.summary = {
+        summary: Summary = {
             "id": self.id, "model": self.model.name, "kind": trace.model.spec.kind,
-            "tokens": _tokens(self.model, inputs.tokens, inputs.ids),
-            "source_tokens": _tokens(self.model, inputs.source_tokens, inputs.arguments.get("source")),
+            "tokens": named_tokens(self.model, inputs.tokens, inputs.ids),
+            "source_tokens": named_tokens(self.model, inputs.source_tokens, inputs.arguments.get("source")),
             "views": [name for name, there in possible.items() if there],
-            "norms": _norms(norms.pop(stack)) if norms else None,
-            "source_norms": next(map(_norms, norms.values()), None),
+            "norms": residual_norms(norms.pop(stack)) if norms else None,
+            "source_norms": next(map(residual_norms, norms.values()), None),
             "attention": [
                 {"layer": path, "heads": len(view.maps[0]), "queries": queries, "keys": keys,
                  "shape": list(view.maps[0].shape[1:])}
-                for path, view in zip(paths, heads, strict=True) for queries, keys in [_sides(path)]
+                for path, view in zip(paths, heads, strict=True) for queries, keys in [attended_tokens(path)]
             ],
             "heads": [
                 {"layer": path, "head": head} | {name: numbers(values[head]) for name, values in of_layer.items()}
@@ -102,12 +108,13 @@ class Capture:
             ],
         }  # fmt: skip
         if self._last is not None and trace.logits is not None and trace.logits.dim() == 3:
-            trace.logits = None  # which may be larger than all else, and follow from the last residual stream
+            trace.logits = None  # large, and computed again from the last residual stream
         trace.activations = {name: trace[name] for name in _needed(trace)}
         tensors = [*trace.activations.values(), self.maps]
-        self.nbytes = self._own_bytes = sum(
+        self.nbytes = self._view_bytes = sum(
             {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values()
         )
+        return summary
 
     async def lens(self) -> LensView:
         """Return the logit lens of all layers.
@@ -132,7 +139,7 @@ class Capture:
         if self._way is None or self._way[0] != (position, source):
             stations = way(self.model.lm.model, self.trace.inputs, position, source)
             self._way = (position, source), await in_turns(self.model.worker, stations)
-            self.nbytes = self._own_bytes + sum(one.values.nbytes for one in self._way[1])
+            self.nbytes = self._view_bytes + sum(station.values.nbytes for station in self._way[1])
         return self._way[1]
 
     async def max_logit_difference(self) -> float:
@@ -144,7 +151,7 @@ class Capture:
 
     @asynccontextmanager
     async def _logits(self) -> AsyncIterator[None]:
-        """The pass has its logits, for one at a time; where `summarize` let them go they are computed again."""
+        """Provide the logits to one view at a time; compute them again if `summarize` freed them."""
         trace, last = self.trace, self._last
         async with self._turn:
             recorded = trace.logits
@@ -167,8 +174,8 @@ class Captures:
     """Captures in memory; the least recently used are dropped first.
 
     Args:
-        models: that are served; with a model its captures go.
-        max_bytes: of all together; a single one that is larger stays alone.
+        models: the served models; unloading a model drops its captures.
+        max_bytes: memory of all captures; a single larger capture is kept.
     """
 
     def __init__(self, models: Models, max_bytes: int = MAX_BYTES) -> None:
@@ -176,7 +183,7 @@ class Captures:
         self.turn = asyncio.Lock()  # one pass is traced at a time
         self._captures: dict[str, Capture] = {}
         models.on_unload = self._forget
-        models.memory.others.append(lambda: sum(one.nbytes for one in self.all))
+        models.memory.others.append(lambda: sum(capture.nbytes for capture in self.all))
 
     @property
     def all(self) -> list[Capture]:
@@ -189,7 +196,7 @@ class Captures:
         deadline = time.monotonic() - SECONDS
         while len(self._captures) > 1:
             oldest = next(iter(self._captures.values()))
-            if oldest.used > deadline and sum(one.nbytes for one in self._captures.values()) <= self.max_bytes:
+            if oldest.used > deadline and sum(capture.nbytes for capture in self._captures.values()) <= self.max_bytes:
                 return
             del self._captures[oldest.id]
 
@@ -206,7 +213,7 @@ class Captures:
         return capture
 
     def _forget(self, model: ServedModel) -> None:
-        self._captures = {id: one for id, one in self._captures.items() if one.model is not model}
+        self._captures = {id: capture for id, capture in self._captures.items() if capture.model is not model}
 
 
 async def in_turns(worker: Worker, work: Iterator[T]) -> list[T]:
@@ -218,18 +225,6 @@ async def in_turns(worker: Worker, work: Iterator[T]) -> list[T]:
     return items
 
 
-def numbers(tensor: Tensor) -> Any:
-    """Convert a tensor to nested lists of exact numbers; null for values that are not finite."""
-    values = tensor.detach().cpu()
-    return _finite(values.tolist()) if values.is_floating_point() else values.tolist()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return value if value == value and abs(value) != float("inf") else None
-
-
 def _last_residual(trace: Trace) -> str | None:
     """Return the name of the activation that the head reads; None if the model has no layers or no head."""
     try:
@@ -239,7 +234,7 @@ def _last_residual(trace: Trace) -> str | None:
 
 
 def _residual_stacks(trace: Trace) -> list[str | None]:
-    """The main stack, and the one that reads a source."""
+    """Return the main stack (None) and, if there is one, the stack that reads the source."""
     paths = stacks(trace.model)
     return [None, *(["encoder"] if "decoder" in paths else [])] if paths else []
 
@@ -258,45 +253,3 @@ def _needed(trace: Trace) -> Iterator[str]:
             needed = not path or (last in ("in", "out") and path.rpartition(".")[2].isdecimal())
         if needed:
             yield name
-
-
-def _joined(heads: list[AttentionView]) -> AttentionView:
-    """Join the heads of a layer into one view."""
-    statistics = {name: torch.cat([head.statistics[0][name] for head in heads]) for name in heads[0].statistics[0]}
-    maps, allowed = torch.cat([head.maps[0] for head in heads]), torch.cat([head.allowed[0] for head in heads])
-    return AttentionView(heads[0].paths, [statistics], [maps], [allowed])
-
-
-def _as_bytes(layers: list[AttentionView]) -> Tensor:
-    """Return uint8 maps of all heads, zero-padded to the largest: 0 is a masked pair, 1 to 255 the weight."""
-    sides = [max((view.maps[0].shape[axis] for view in layers), default=0) for axis in (1, 2)]
-    rows = torch.zeros(sum(len(view.maps[0]) for view in layers), *sides, dtype=torch.uint8)
-    start = 0
-    for view in layers:
-        maps = view.maps[0]
-        bytes_ = (1 + maps.clamp(0, 1) * 254).round().masked_fill(~view.allowed[0], 0).to(torch.uint8).cpu()
-        rows[start : start + len(maps), : maps.shape[1], : maps.shape[2]] = bytes_
-        start += len(maps)
-    return rows
-
-
-def _norms(view: ResidualView) -> dict[str, Any]:
-    added = {name: numbers(values) for name, values in view.added.items()}
-    shares = {name: numbers(values) for name, values in view.shares.items()}
-    return {"layers": view.layers, "residual": numbers(view.norms)} | added | {"shares": shares}
-
-
-def _sides(path: str) -> tuple[str, str]:
-    """The tokens of the queries, and those of the keys."""
-    queries = "source_tokens" if path.startswith("encoder.") else "tokens"
-    return queries, "source_tokens" if path.endswith(".cross") else queries
-
-
-def _tokens(model: ServedModel, names: tuple[str, ...], ids: Tensor | None) -> list[dict[str, Any]]:
-    """Tokens by id and text; patches of an image by their place."""
-    row = [None] * len(names) if ids is None or len(ids[0]) != len(names) else ids[0].tolist()
-    tokens = []
-    for name, id in zip(names, row, strict=True):
-        data = name.encode() if id is None else model.bytes_of(id)
-        tokens.append({"id": id, "text": data.decode("utf-8", "replace"), "name": name, "bytes": list(data)})
-    return tokens

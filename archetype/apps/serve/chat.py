@@ -1,52 +1,78 @@
 """POST /v1/chat/completions: answers to conversations, rendered with the model's chat template."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NotRequired
 
-from archetype.apps.serve.answers import Envelope, chat_logprobs
+from typing_extensions import TypedDict
+
+from archetype.apps.serve.answers import Envelope, Enveloped, TokenLogprob, Usage, chat_logprobs
 from archetype.apps.serve.completions import index_of
 from archetype.apps.serve.errors import ApiError, encode_json, event
 from archetype.apps.serve.exchange import PING, Exchange
 from archetype.apps.serve.generation import Choices, begin, check_tokens
 from archetype.apps.serve.messages import Message, plain_messages
-from archetype.apps.serve.metrics import Metrics
-from archetype.apps.serve.models import Models
 from archetype.apps.serve.requests import ChatRequest
 from archetype.apps.serve.served_model import ServedModel
-from archetype.apps.serve.tools import Answer, ToolUse, tool_use
+from archetype.apps.serve.tools import Answer, AssistantMessage, ToolUse, tool_use
 from archetype.errors import ArchetypeError
 from archetype.generate import Event
 
 
-async def chat_completions(models: Models, metrics: Metrics, exchange: Exchange) -> None:
+class ChatLogprobs(TypedDict):
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class ChatChoice(TypedDict):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    token_ids: NotRequired[list[int]]
+
+
+class PromptIds(TypedDict, total=False):
+    prompt_token_ids: list[int]
+
+
+class ChatCompletion(Enveloped, PromptIds):
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class RenderedPrompt(TypedDict):
+    model: str
+    prompt: str
+    token_ids: list[int]
+    count: int
+
+
+async def chat_completions(exchange: Exchange, body: ChatRequest) -> ChatCompletion | None:
     """Answer a conversation."""
-    body = exchange.read(ChatRequest)
     count = body.num_logprobs()
-    async with models.use(body.model) as model:
+    async with exchange.app.models.use(body.model) as model:
         model.check("chat completions")
         encode = _prompt(model, body)
         use = await _use_of_tools(model, body)
-        more = {} if use is None else use.settings()
-        choices = await begin(model, body, lambda: [encode()[1]], 1, None, count, metrics, "messages", more=more)
+        choices = await begin(
+            model, body, lambda: [encode()[1]], 1, None, count, exchange.app.metrics, "messages",
+            more={} if use is None else use.settings(),
+        )  # fmt: skip
+        exchange.cleanup.callback(choices.cancel)
         answers = [Answer(use) for _ in range(choices.n)]
-        try:
-            if body.stream:
-                envelope = Envelope(model, "chatcmpl", "chat.completion.chunk")
-                await _stream(model, body, choices, answers, envelope, count, exchange)
-            else:
-                envelope = Envelope(model, "chatcmpl", "chat.completion")
-                await exchange.answer(await _answer(model, body, choices, answers, envelope, count))
-        finally:
-            choices.cancel()
+        if body.stream:
+            envelope = Envelope(model, "chatcmpl", "chat.completion.chunk")
+            await _stream(model, body, choices, answers, envelope, count, exchange)
+            return None
+        return await _answer(model, body, choices, answers, Envelope(model, "chatcmpl", "chat.completion"), count)
 
 
-async def render(models: Models, exchange: Exchange) -> None:
+async def render(exchange: Exchange, body: ChatRequest) -> RenderedPrompt:
     """Answer with the rendered prompt of a conversation and its token ids."""
-    body = exchange.read(ChatRequest)
-    async with models.use(body.model) as model:
+    async with exchange.app.models.use(body.model) as model:
         model.check("chat completions")
         text, ids = await model.worker.text(_prompt(model, body))
-    await exchange.answer({"model": model.name, "prompt": text, "token_ids": ids, "count": len(ids)})
+    return {"model": model.name, "prompt": text, "token_ids": ids, "count": len(ids)}
 
 
 async def _use_of_tools(model: ServedModel, body: ChatRequest) -> ToolUse | None:
@@ -121,34 +147,33 @@ async def _answer(
     answers: list[Answer],
     envelope: Envelope,
     count: int | None,
-) -> dict[str, Any]:
+) -> ChatCompletion:
     """Return the response to a request without streaming."""
-    reasons: list[str | None] = ["length"] * choices.n
-    contents: list[list[dict[str, Any]]] = [[] for _ in answers]
+    reasons: list[Literal["stop", "length", "tool_calls"]] = ["length"] * choices.n
+    contents: list[list[TokenLogprob]] = [[] for _ in answers]
 
     def add(events: list[Event]) -> None:
         for one in events:
             index = index_of(one)
             answers[index].push(one.text, one.finish_reason is not None)
-            reasons[index] = answers[index].reason(one.finish_reason or "length")
+            reasons[index] = answers[index].reason(one.finish_reason)
             if count is not None and one.logprobs is not None and not only_ends(model, body, one):
                 contents[index].append(chat_logprobs(model, one, count))
 
     await choices.read(add)
-    items = []
+    items = list[ChatChoice]()
     for index, answer in enumerate(answers):
-        logprobs = None if count is None else {"content": contents[index], "refusal": None}
-        item = {
+        item: ChatChoice = {
             "index": index,
             "message": answer.message(),
-            "logprobs": logprobs,
+            "logprobs": None if count is None else {"content": contents[index], "refusal": None},
             "finish_reason": reasons[index],
         }
         if body.return_token_ids:
             item["token_ids"] = choices.requests[index].tokens if choices.requests else []
         items.append(item)
-    more = {"prompt_token_ids": choices.prompts[0]} if body.return_token_ids else {}
-    return envelope.holding(items, usage=choices.usage, **more)
+    prompt_ids: PromptIds = {"prompt_token_ids": choices.prompts[0]} if body.return_token_ids else {}
+    return {**envelope.fields, **prompt_ids, "choices": items, "usage": choices.usage}
 
 
 async def _stream(
@@ -184,15 +209,15 @@ async def _stream(
             if one.finish_reason is not None:
                 pieces.append(chunk(index, "{}", reason=answers[index].reason(one.finish_reason)))
         if pieces:
-            write(b"".join(pieces))
+            stream.write(b"".join(pieces))
 
-    async with exchange.open_stream(choices.pause) as write:
-        write(b"".join(chunk(index, '{"role":"assistant","content":""}') for index in range(choices.n)))
+    async with exchange.open_stream(choices.pause) as stream:
+        stream.write(b"".join(chunk(index, '{"role":"assistant","content":""}') for index in range(choices.n)))
         if not choices.requests:
-            write(b"".join(chunk(index, "{}", reason="length") for index in range(choices.n)))
-        await choices.read(send, ping=lambda: write(PING))
+            stream.write(b"".join(chunk(index, "{}", reason="length") for index in range(choices.n)))
+        await choices.read(send, ping=lambda: stream.write(PING))
         if body.include_usage:
-            write(event(envelope.holding([], usage=choices.usage)))
+            stream.write(event({**envelope.fields, "choices": [], "usage": choices.usage}))
 
 
 def only_ends(model: ServedModel, body: ChatRequest, one: Event) -> bool:

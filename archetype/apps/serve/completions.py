@@ -1,14 +1,14 @@
 """POST /v1/completions: continuations of texts, their log-probabilities, and translations."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, NotRequired
 
-from archetype.apps.serve.answers import CompletionLogprobs, Envelope
+from typing_extensions import TypedDict
+
+from archetype.apps.serve.answers import CompletionLogprobs, Envelope, Enveloped, LogprobColumns, Usage, joined, usage
 from archetype.apps.serve.errors import ApiError, api_error, encode_json, event, unsupported
 from archetype.apps.serve.exchange import PING, Exchange
-from archetype.apps.serve.generation import Choices, begin, check_tokens, usage
-from archetype.apps.serve.metrics import Metrics
-from archetype.apps.serve.models import Models
+from archetype.apps.serve.generation import Choices, begin, check_tokens
 from archetype.apps.serve.requests import CompletionRequest, Ids
 from archetype.apps.serve.served_model import ServedModel
 from archetype.generate import Event, Logprobs, Translation
@@ -16,6 +16,23 @@ from archetype.generate import Event, Logprobs, Translation
 DEFAULT_TOKENS = 16
 OF_BEAMS = {"model", "prompt", "use_beam_search", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
 NEUTRAL = {"n": 1, "temperature": 0, "best_of": 1, "length_penalty": 1}  # values that match what a beam search does
+
+
+FinishReason = Literal["stop", "length"]
+
+
+class CompletionChoice(TypedDict):
+    index: int
+    text: str
+    logprobs: LogprobColumns | None
+    finish_reason: FinishReason
+    token_ids: NotRequired[list[int]]
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class Completion(Enveloped):
+    choices: list[CompletionChoice]
+    usage: Usage
 
 
 @dataclass
@@ -28,34 +45,30 @@ class Echo:
     """
 
     text: str
-    logprobs: dict[str, list[Any]]
+    logprobs: LogprobColumns
 
 
-async def completions(models: Models, metrics: Metrics, exchange: Exchange) -> None:
+async def completions(exchange: Exchange, body: CompletionRequest) -> Completion | None:
     """Answer a request for completions."""
-    body = exchange.read(CompletionRequest)
-    async with models.use(body.model) as model:
+    async with exchange.app.models.use(body.model) as model:
         model.check("completions")
         if body.use_beam_search:
-            await _translate(model, body, exchange)
-            return
+            return await _translate(model, body, exchange)
         if model.translates and body.echo:
             raise unsupported("echo", "the prompt of a translator is a source, which its text does not go on from")
         texts = body.prompts()
         envelope = Envelope(model, "cmpl", "text_completion")
         choices = await begin(
             model, body, lambda: [encode(model, text, body.add_special_tokens is not False) for text in texts],
-            len(texts), None if model.translates else DEFAULT_TOKENS, body.logprobs, metrics, "prompt",
+            len(texts), None if model.translates else DEFAULT_TOKENS, body.logprobs, exchange.app.metrics, "prompt",
             at_once=all(isinstance(text, list) for text in texts),
         )  # fmt: skip
-        try:
-            echoes = await _echoes(model, body, texts, choices.prompts)
-            if body.stream:
-                await _stream(model, body, choices, echoes, envelope, exchange)
-            else:
-                await exchange.answer(await _answer(model, body, choices, echoes, envelope))
-        finally:
-            choices.cancel()
+        exchange.cleanup.callback(choices.cancel)
+        echoes = await _echoes(model, body, texts, choices.prompts)
+        if body.stream:
+            await _stream(model, body, choices, echoes, envelope, exchange)
+            return None
+        return await _answer(model, body, choices, echoes, envelope)
 
 
 def encode(model: ServedModel, text: str | Ids, add_special_tokens: bool = True) -> list[int]:
@@ -114,10 +127,10 @@ def _echo(
 
 async def _answer(
     model: ServedModel, body: CompletionRequest, choices: Choices, echoes: list[Echo], envelope: Envelope
-) -> dict[str, Any]:
+) -> Completion:
     """Return the response to a request without streaming."""
     count = len(choices.prompts) * choices.n
-    texts, reasons = [""] * count, ["length"] * count
+    texts, reasons = [""] * count, list[FinishReason](["length"]) * count
     before = [echoes[index // choices.n] for index in range(count)]
     lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
 
@@ -125,21 +138,26 @@ async def _answer(
         for one in events:
             index = index_of(one)
             texts[index] += one.text
-            reasons[index] = one.finish_reason or "length"
+            reasons[index] = "stop" if one.finish_reason == "stop" else "length"
             if body.logprobs is not None and one.token is not None:
                 lists[index].add(one.token, one.text, one.logprobs)
 
     await choices.read(add)
-    items = []
+    items = list[CompletionChoice]()
     for index, echo in enumerate(before):
-        item = {"index": index, "text": echo.text + texts[index], "logprobs": None, "finish_reason": reasons[index]}
+        item: CompletionChoice = {
+            "index": index,
+            "text": echo.text + texts[index],
+            "logprobs": None,
+            "finish_reason": reasons[index],
+        }
         if body.logprobs is not None:
-            item["logprobs"] = {name: echo.logprobs[name] + column for name, column in lists[index].take().items()}
+            item["logprobs"] = joined(echo.logprobs, lists[index].take())
         if body.return_token_ids:
             tokens = choices.requests[index].tokens if choices.requests else []
-            item |= {"token_ids": tokens, "prompt_token_ids": choices.prompts[index // choices.n]}
+            item["token_ids"], item["prompt_token_ids"] = tokens, choices.prompts[index // choices.n]
         items.append(item)
-    return envelope.holding(items, usage=choices.usage)
+    return {**envelope.fields, "choices": items, "usage": choices.usage}
 
 
 async def _stream(
@@ -156,7 +174,7 @@ async def _stream(
     before = [echoes[index // choices.n] for index in range(count)]
     lists = [CompletionLogprobs(model, body.logprobs or 0, len(echo.text)) for echo in before]
 
-    def chunk(index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None, ids: list[int]) -> bytes:
+    def chunk(index: int, text: str, logprobs: LogprobColumns | None, reason: str | None, ids: list[int]) -> bytes:
         rest = f',"token_ids":{ids}' if body.return_token_ids else ""
         said = "null" if logprobs is None else encode_json(logprobs)
         end = "null" if reason is None else f'"{reason}"'
@@ -173,17 +191,18 @@ async def _stream(
                 ids = [] if one.token is None else [one.token]
                 pieces.append(chunk(index, one.text, logprobs, one.finish_reason, ids))
         if pieces:
-            write(b"".join(pieces))
+            stream.write(b"".join(pieces))
 
-    async with exchange.open_stream(choices.pause) as write:
+    async with exchange.open_stream(choices.pause) as stream:
         if body.echo or not choices.requests:
             reason = None if choices.requests else "length"
             for index, echo in enumerate(before):
                 logprobs, ids = (None if body.logprobs is None else echo.logprobs), choices.prompts[index // choices.n]
-                write(chunk(index, echo.text, logprobs, reason, ids if body.echo else []))
-        await choices.read(send, ping=lambda: write(PING))
+                stream.write(chunk(index, echo.text, logprobs, reason, ids if body.echo else []))
+                await stream.flush()
+        await choices.read(send, ping=lambda: stream.write(PING))
         if body.include_usage:
-            write(event(envelope.holding([], usage=choices.usage)))
+            stream.write(event({**envelope.fields, "choices": [], "usage": choices.usage}))
 
 
 def index_of(one: Event) -> int:
@@ -192,8 +211,8 @@ def index_of(one: Event) -> int:
     return index
 
 
-async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exchange) -> None:
-    """Answer with the translations of the prompts, by beam search.
+async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exchange) -> Completion | None:
+    """Return the translations of the prompts by beam search, or stream them.
 
     Raises:
         ApiError: the model does not translate, or the body sets an option that beam search lacks.
@@ -220,16 +239,15 @@ async def _translate(model: ServedModel, body: CompletionRequest, exchange: Exch
     except Exception as error:
         raise api_error(error, "prompt") from None
     numbers = usage(sum(map(len, rows)), sum(target.num_tokens for target in targets))
-    items = [
+    items: list[CompletionChoice] = [
         {"index": index, "text": one.text, "logprobs": None, "finish_reason": "length" if one.is_cut else "stop"}
         for index, one in enumerate(targets)
     ]
     if not body.stream:
-        await exchange.answer(envelope.holding(items, usage=numbers))
-        return
-
+        return {**envelope.fields, "choices": items, "usage": numbers}
     make = envelope.chunks(body.include_usage)
-    async with exchange.open_stream() as write:
-        write(b"".join(make(encode_json(item)) for item in items))
+    async with exchange.open_stream() as stream:
+        stream.write(b"".join(make(encode_json(item)) for item in items))
         if body.include_usage:
-            write(event(envelope.holding([], usage=numbers)))
+            stream.write(event({**envelope.fields, "choices": [], "usage": numbers}))
+    return None

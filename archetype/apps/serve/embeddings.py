@@ -4,12 +4,13 @@ import base64
 import binascii
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict
 
-from archetype.apps.serve.answers import Envelope
+from archetype.apps.serve.answers import Envelope, Enveloped, Usage
 from archetype.apps.serve.completions import encode
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.exchange import Exchange
@@ -23,7 +24,6 @@ from archetype.apps.serve.limits import (
     PICTURE_PIXELS,
     PICTURES_AT_ONCE,
 )
-from archetype.apps.serve.models import Models
 from archetype.apps.serve.requests import ClassifyRequest, EmbeddingRequest, Ids, ImagePart, as_list
 from archetype.apps.serve.served_model import ServedModel
 from archetype.data.picture import picture_size
@@ -35,10 +35,34 @@ from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
 
 
-async def embeddings(models: Models, exchange: Exchange) -> None:
+class Embedding(TypedDict):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(TypedDict):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class ClassProbabilities(TypedDict):
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Classes(Enveloped):
+    data: list[ClassProbabilities]
+    usage: Usage
+
+
+async def embeddings(exchange: Exchange, body: EmbeddingRequest) -> Embeddings:
     """Answer with an embedding of each text."""
-    body = exchange.read(EmbeddingRequest)
-    async with models.use(body.model) as model:
+    async with exchange.app.models.use(body.model) as model:
         model.check("embeddings")
         inputs = _check_inputs(as_list(body.input))
         rows = await model.worker.text(lambda: _rows(model, inputs, body.pooling))
@@ -50,18 +74,16 @@ async def embeddings(models: Models, exchange: Exchange) -> None:
             vectors = await _in_slices(
                 model, rows, lambda places: model.lm.embed([rows[n] for n in places], body.pooling, body.normalize)
             )
-    data = [
+    data: list[Embedding] = [
         {"object": "embedding", "index": index, "embedding": _vector(vector, body.encoding_format)}
         for index, vector in enumerate(vectors)
     ]
-    numbers = _usage(sum(map(len, rows)))
-    await exchange.answer({"object": "list", "data": data, "model": model.name, "usage": numbers})
+    return {"object": "list", "data": data, "model": model.name, "usage": _usage(sum(map(len, rows)))}
 
 
-async def classify(models: Models, exchange: Exchange) -> None:
+async def classify(exchange: Exchange, body: ClassifyRequest) -> Classes:
     """Answer with the classes of texts or images, as vLLM does."""
-    body = exchange.read(ClassifyRequest)
-    async with models.use(body.model) as model:
+    async with exchange.app.models.use(body.model) as model:
         model.check("classes")
         inputs = [body.input] if isinstance(body.input, str) else list(body.input)
         _check_inputs(inputs)
@@ -77,12 +99,12 @@ async def classify(models: Models, exchange: Exchange) -> None:
             count = sum(map(len, tokens))
             answers = await _in_slices(model, tokens, lambda places: model.lm.classify([texts[n] for n in places]))
     envelope = Envelope(model, "classify", "list")
-    data = []
+    data = list[ClassProbabilities]()
     for index, row in enumerate(answers.tolist()):
         best = max(range(len(row)), key=row.__getitem__)
         label = model.lm.labels[best] if model.lm.labels else str(best)
         data.append({"index": index, "label": label, "probs": row, "num_classes": len(row)})
-    await exchange.answer(envelope.fields | {"data": data, "usage": _usage(count)})
+    return {**envelope.fields, "data": data, "usage": _usage(count)}
 
 
 async def _in_slices(model: ServedModel, rows: list[list[int]], work: Callable[[list[int]], Tensor]) -> Tensor:
@@ -152,7 +174,7 @@ def _vector(vector: Tensor, format: str | None) -> list[float] | str:
     return values
 
 
-def _usage(tokens: int) -> dict[str, Any]:
+def _usage(tokens: int) -> Usage:
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 

@@ -3,8 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypedDict
 
 from archetype.apps.serve.errors import event
 from archetype.apps.serve.exchange import PING, Exchange
@@ -23,6 +26,29 @@ PING_SECONDS = 10.0  # of silence
 NUM_POINTS = 64  # of the line of predicted bytes
 
 
+class EngineState(TypedDict):
+    models: list[dict[str, Any]]
+
+
+async def events(exchange: Exchange) -> None:
+    """Stream an event whenever the engines change, four a second at most."""
+    async with exchange.open_stream() as stream, aclosing(exchange.app.engine_bar.events()) as events:
+        async for event in events:
+            stream.write(event)
+            await stream.flush()
+
+
+async def state(exchange: Exchange) -> EngineState:
+    """Answer with the state of each model that generates, or of the model named by the query."""
+    models, name = exchange.app.models, exchange.query.get("model")
+    source = None if name is None else models.source(name).name
+    return {"models": [
+        state_of(model)
+        for model in models.loaded
+        if model.worker.engine is not None and source in (None, model.name)
+    ]}  # fmt: skip
+
+
 class EngineBar:
     """State and throughput of the engines, for the web UI's status bar.
 
@@ -36,22 +62,8 @@ class EngineBar:
         self._step_bytes: dict[str, int] = {}  # by the model's fingerprint
         self._bandwidth: dict[str, float] = {}  # bytes a second that a device reads at most; 0 while it is measured
 
-    async def events(self, exchange: Exchange) -> None:
-        """Answer with an event whenever something has changed, four a second at most."""
-        await exchange.stream(self._events())
-
-    async def state(self, exchange: Exchange) -> None:
-        """Answer with the state of each model that generates, or of the one that the query names."""
-        name = exchange.query.get("model")
-        source = None if name is None else self.models.source(name).name
-        rows = [
-            state_of(model)
-            for model in self.models.loaded
-            if model.worker.engine is not None and source in (None, model.name)
-        ]
-        await exchange.answer({"models": rows})
-
-    async def _events(self) -> AsyncGenerator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:
+        """Yield the numbers of all models as events."""
         before: dict[str, tuple[float, int, int]] = {}
         last, sent, busy = "", 0.0, time.monotonic()
         while not self.is_stopping():

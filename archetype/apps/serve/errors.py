@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from archetype.errors import ArchetypeError, CheckpointError, one_line, shorten
 
 INVALID, SERVER, LIMIT = "invalid_request_error", "server_error", "rate_limit_exceeded"
@@ -45,6 +47,17 @@ HEADERS = {
 }
 
 
+class ErrorBody(TypedDict):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class Error(TypedDict):
+    error: ErrorBody
+
+
 class ApiError(Exception):
     """Error response to a request.
 
@@ -68,8 +81,9 @@ class ApiError(Exception):
     def body(self) -> bytes:
         """Return the error as JSON; all four keys are always present."""
         message = shorten(one_line(self.message), MAX_CHARACTERS)
-        error = {"message": message, "type": self.type, "param": self.param, "code": self.code}
-        return json.dumps({"error": error}).encode()
+        fields: ErrorBody = {"message": message, "type": self.type, "param": self.param, "code": self.code}
+        answer: Error = {"error": fields}
+        return json.dumps(answer).encode()
 
 
 def api_error(error: BaseException, param: str | None = None) -> ApiError:

@@ -1,34 +1,58 @@
 """One request and its response, as handlers see them."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.types import Scope, Send
 
-from archetype.apps.serve.errors import encode_json
+from archetype.apps.serve.errors import ApiError, encode_json
 
-if TYPE_CHECKING:  # all specifications stand behind it, and a page can begin without them
+if TYPE_CHECKING:  # pydantic and all specifications are imported with bodies, after the server has started
+    from archetype.apps.serve.app import App
     from archetype.apps.serve.body import Body
 
 B = TypeVar("B", bound="Body")
+N = TypeVar("N", int, float)
 PING = b": ping\n\n"  # a comment, which clients skip
 EVENT_STREAM = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Answer that is not JSON.
+
+    Attributes:
+        data: response body.
+        headers: with the content type.
+    """
+
+    data: bytes
+    headers: Mapping[str, str]
 
 
 class Exchange:
     """Request whose body has arrived, and its response.
 
     Args:
-        scope: of ASGI.
-        body: of the request.
-        send: of ASGI.
+        scope: ASGI scope.
+        body: request body.
+        send: ASGI send function.
+
+    Attributes:
+        app: the application, with its models and metrics.
+        status: HTTP status of the response.
+        headers: of the response.
+        cleanup: callbacks that run when the response has been sent, or has failed.
     """
 
     def __init__(self, scope: Scope, body: bytes, send: Send) -> None:
         self.scope, self.body, self._send = scope, body, send
-        self.headers: dict[str, str] = {}  # of the answer
+        self.app: App = scope["app"]
+        self.status, self.headers, self.cleanup = 200, dict[str, str](), ExitStack()
 
     @property
     def parameters(self) -> Mapping[str, str]:
@@ -41,6 +65,18 @@ class Exchange:
         """Return the parsed query string."""
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
 
+    def number(self, name: str, default: N, least: N, most: N) -> N:
+        """Return a number from the query string, of the type of `default`.
+
+        Raises:
+            ApiError: the value is not a number of this type, or is out of range.
+        """
+        text = self.query.get(name, str(default))
+        with suppress(ValueError):
+            if len(text) < 32 and least <= (value := type(default)(text)) <= most:
+                return value
+        raise ApiError("invalid_value", f"{name}: {text!r:.40} is not a number from {least} to {most}", name)
+
     def request_header(self, name: str) -> str:
         """Return a request header; empty if absent."""
         return next((value.decode("latin-1") for key, value in self.scope["headers"] if key == name.encode()), "")
@@ -49,52 +85,86 @@ class Exchange:
         """Parse and check the body; name fields without effect in a response header.
 
         Raises:
-            ApiError: something in it is wrong.
+            ApiError: a field is wrong.
         """
         body = kind.read(self.body)
         if names := body.without_effect():
             self.headers["x-archetype-ignored"] = ", ".join(names)
         return body
 
-    async def answer(self, data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Send the response.
-
-        Args:
-            data: to be written as JSON; bytes and texts are sent as they are.
-            status: of HTTP.
-            headers: beside the length; the type is that of JSON unless it is among them.
-        """
-        if not isinstance(data, bytes):
-            data = (data if isinstance(data, str) else encode_json(data)).encode()
-        known = {"content-type": "application/json"} | self.headers | (dict(headers) if headers else {})
-        await self._start(status, known | {"content-length": str(len(data))})
-        await self._send({"type": "http.response.body", "body": data})
-
-    async def stream(self, events: AsyncGenerator[bytes]) -> None:
-        """Send server-sent events as they come, then the end of the stream."""
-        async with aclosing(events), self.open_stream() as write:
-            async for event in events:
-                write(event)
+    async def answer(self, answer: Any) -> None:
+        """Send a whole response: JSON, or `Raw`."""
+        raw = answer if isinstance(answer, Raw) else Raw(encode_json(answer).encode(), {})
+        known = {"content-type": "application/json"} | self.headers | dict(raw.headers)
+        await self._start(known | {"content-length": str(len(raw.data))})
+        await self._send({"type": "http.response.body", "body": raw.data})
 
     @asynccontextmanager
     async def open_stream(
         self, pause: Callable[[bool], None] = lambda is_paused: None, last: bytes = b"data: [DONE]\n\n"
-    ) -> AsyncIterator[Callable[[bytes], None]]:
-        """A function that sends server-sent events, any number at once; then that there are no more.
+    ) -> AsyncIterator["EventStream"]:
+        """Start a response of server-sent events, and end it when the context ends.
 
         Args:
-            pause: is called with true when much waits that the client has not taken, and with false when it has.
-            last: what says that there are no more.
+            pause: called with true when the client falls behind, and with false when it has caught up.
+            last: last event of the stream.
         """
-        await self._start(200, EVENT_STREAM | self.headers)
-        watch = self.scope["state"]["watch"]
-        watch(pause)
+        await self._start(EVENT_STREAM | self.headers)
+        stream = EventStream(self._send, pause)
         try:
-            yield self.scope["state"]["write"]
+            yield stream
+            await stream.flush()
         finally:
-            watch(None)
+            stream.close()
         await self._send({"type": "http.response.body", "body": last})
 
-    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+    async def _start(self, headers: Mapping[str, str]) -> None:
         pairs = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+        await self._send({"type": "http.response.start", "status": self.status, "headers": pairs})
+
+
+class EventStream:
+    """Body of a streamed response, which callbacks of the event loop write.
+
+    Args:
+        send: ASGI send function; it suspends only before it writes, while the client is behind.
+        pause: called with true when the client falls behind, and with false when it has caught up.
+    """
+
+    def __init__(self, send: Send, pause: Callable[[bool], None]) -> None:
+        self._send, self._pause = send, pause
+        self._waiting = bytearray()
+        self._sender: asyncio.Task[None] | None = None
+
+    def write(self, data: bytes) -> None:
+        """Send events, at once if the client keeps up: waking a task for each of them would double their cost."""
+        if self._sender is None:
+            sending = self._piece(data)
+            try:
+                sending.send(None)
+            except StopIteration:
+                return
+            sending.close()  # suspended, so that nothing is written
+            self._pause(True)
+            self._sender = asyncio.create_task(self._send_waiting())
+        self._waiting += data
+
+    async def flush(self) -> None:
+        """Wait until the client has caught up with all events so far."""
+        if self._sender is not None:
+            await self._sender
+
+    def close(self) -> None:
+        """Discard what has not been sent."""
+        if self._sender is not None:
+            self._sender.cancel()
+
+    async def _send_waiting(self) -> None:
+        while self._waiting:
+            data, self._waiting = bytes(self._waiting), bytearray()
+            await self._piece(data)
+        self._sender = None
+        self._pause(False)
+
+    async def _piece(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from archetype.apps.serve.answers import Usage, usage
 from archetype.apps.serve.errors import ApiError, api_error
 from archetype.apps.serve.generation_request import GenerationRequest
 from archetype.apps.serve.limits import ANSWER_BYTES, CHAT_LOGPROB_BYTES, LOGPROB_BYTES, MEMORY_OF_JSON, TOKEN_BYTES
@@ -15,7 +16,7 @@ from archetype.apps.serve.metrics import Clock, Metrics
 from archetype.apps.serve.served_model import ServedModel
 from archetype.apps.serve.worker import Stream
 from archetype.errors import SpecError
-from archetype.generate import Event, Logprobs, Request
+from archetype.generate import Event, Request
 from archetype.generate.grammar import KINDS
 
 PING_SECONDS = 10.0  # of silence, after which a stream says that it is alive
@@ -25,17 +26,17 @@ COSTLY = {"presence_penalty", "frequency_penalty", "repetition_penalty", *KINDS}
 
 @dataclass
 class Choices:
-    """All choices of one response in the order of their indices; those of the first prompt come first.
+    """All choices of one response, ordered by prompt.
 
     Attributes:
-        model: that generates.
-        prompts: token ids.
-        n: choices of each prompt.
-        clock: that measures its tokens.
-        requests: of all choices; empty where nothing is generated.
-        stream: of their events.
-        cancelled: whether nobody waits for it any more.
-        held: memory that the answer needs.
+        model: the model that generates.
+        prompts: token ids of each prompt.
+        n: number of choices per prompt.
+        clock: measures the time between tokens.
+        requests: one for each choice; empty if no token is requested.
+        stream: their events.
+        cancelled: whether the client has left.
+        held: memory reserved for the response.
     """
 
     model: ServedModel
@@ -48,7 +49,7 @@ class Choices:
     held: ExitStack = field(default_factory=ExitStack)
 
     @property
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Usage:
         """Return the numbers of prompt and sampled tokens, end tokens included."""
         prompt, completion = sum(map(len, self.prompts)), sum(len(request.tokens) for request in self.requests)
         cached = sum(request.num_cached for request in self.requests[:: self.n])
@@ -71,8 +72,8 @@ class Choices:
         """Wait until all choices are finished.
 
         Args:
-            use: is called with the events of each step, by the callback that brings them: no task has to wake up.
-            ping: is called after each silence.
+            use: called with the events of each step, in the callback that delivers them.
+            ping: called after each silence.
 
         Raises:
             ApiError: a choice failed.
@@ -83,7 +84,7 @@ class Choices:
 
         def read(events: list[Event]) -> None:
             nonlocal left
-            if finished.done():  # by an error, or nobody waits any more
+            if finished.done():  # after an error, or when the client has left
                 return
             self.clock.tick()
             silence.end()
@@ -111,7 +112,7 @@ class Silence:
     """Timer that calls `ping` whenever no event came for `PING_SECONDS`.
 
     Args:
-        ping: what is called.
+        ping: the function that is called.
     """
 
     def __init__(self, ping: Callable[[], None]) -> None:
@@ -134,16 +135,6 @@ class Silence:
         self._timer = self._loop.call_later(remaining if remaining > 0 else PING_SECONDS, self._look)
 
 
-def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
-    """Return the `usage` object of a response."""
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
-    }
-
-
 async def begin(
     model: ServedModel,
     body: GenerationRequest,
@@ -159,15 +150,15 @@ async def begin(
     """Submit the choices of a response to the engine.
 
     Args:
-        model: that generates.
-        body: the request's.
-        encode: gives the token ids of the prompts; called in a thread for texts.
-        num_prompts: their number.
-        default_tokens: of a choice where neither the body nor the model's files say; None for the rest of the context.
-        logprobs: alternatives of each token.
-        metrics: which count.
-        param: the field of the body that has the prompts; the text goes on from a `prompt`, and answers messages.
-        at_once: whether `encode` has nothing to do; then few choices with plain settings need no other thread.
+        model: the model that generates.
+        body: the request.
+        encode: returns the token ids of the prompts; called in a text thread.
+        num_prompts: number of prompts.
+        default_tokens: limit of a choice if neither the body nor the model's files have one; None for the context.
+        logprobs: number of alternatives per token; None for no log-probabilities.
+        metrics: metrics of the server.
+        param: field of the body with the prompts; a `prompt` is continued, messages are answered.
+        at_once: whether `encode` is cheap; then a few choices with plain settings need no other thread.
         more: settings that are not in the body.
 
     Raises:
@@ -180,11 +171,8 @@ async def begin(
     seed = secrets.randbits(62) if body.seed is None else body.seed
     count = 0 if most == 0 else num_prompts * choices.n
     if settings.keys() & set(KINDS) and model.worker.engine is not None:
-        await model.worker.grammar(
-            model.lm.sampling.replace(
-                **{name: settings[name] for name in settings.keys() & {*KINDS, "json_whitespace"}}
-            )
-        )
+        grammar = {name: settings[name] for name in settings.keys() & {*KINDS, "json_whitespace"}}
+        await model.worker.grammar(model.lm.sampling.replace(**grammar))
     model.worker.admit(count)
 
     def submit() -> None:
@@ -194,13 +182,14 @@ async def begin(
         for index in range(count):
             if choices.cancelled:
                 return
-            number, k = divmod(index, choices.n)
-            own = {"max_new_tokens": limits[number], "seed": (seed + k) % 2**63, "stop_ids": stop_ids}
-            request = model.worker.submit(prompts[number], choices.stream, index, logprobs, **settings | own)
-            choices.requests.append(request)
+            prompt, k = divmod(index, choices.n)
+            choices.requests.append(model.worker.submit(
+                prompts[prompt], choices.stream, index, logprobs,
+                **settings | {"max_new_tokens": limits[prompt], "seed": (seed + k) % 2**63, "stop_ids": stop_ids},
+            ))  # fmt: skip
 
     def submitted() -> None:
-        model.worker.done(count - len(choices.requests))  # those that did not begin
+        model.worker.done(count - len(choices.requests))  # choices that were not submitted
         if choices.cancelled:
             choices.cancel()
 
@@ -222,20 +211,21 @@ def admit(choices: Choices, body: GenerationRequest, limits: list[int], logprobs
     """Check that a response is not too large, and that memory suffices for it and for the states of its sequences.
 
     Args:
-        choices: of the answer, with their prompts.
-        body: of the request.
-        limits: tokens after each prompt, at most.
-        logprobs: alternatives of each token.
-        param: the field of the body that has the prompts.
+        choices: choices of the response, with their prompts.
+        body: the request.
+        limits: maximal number of new tokens of each prompt.
+        logprobs: number of alternatives per token.
+        param: field of the body with the prompts.
 
     Raises:
         ApiError: the response is too large, or memory does not suffice.
     """
-    model, numbers = choices.model, 0 if logprobs is None else 1 + logprobs
+    model, num_logprobs = choices.model, 0 if logprobs is None else 1 + logprobs
     if not body.stream:
         num_tokens = choices.n * (sum(limits) + (sum(map(len, choices.prompts)) if getattr(body, "echo", None) else 0))
-        nbytes = num_tokens * (TOKEN_BYTES + numbers * (LOGPROB_BYTES if param == "prompt" else CHAT_LOGPROB_BYTES))
-        check_answer(nbytes, f"{num_tokens:,} tokens with {numbers} log-probabilities each", "max_tokens")
+        logprob_bytes = LOGPROB_BYTES if param == "prompt" else CHAT_LOGPROB_BYTES
+        nbytes = num_tokens * (TOKEN_BYTES + num_logprobs * logprob_bytes)
+        check_answer(nbytes, f"{num_tokens:,} tokens with {num_logprobs} log-probabilities each", "max_tokens")
         choices.held.enter_context(model.memory.hold(MEMORY_OF_JSON * nbytes, "the answer", "max_tokens"))
     if limits:
         length = max(len(prompt) + limit for prompt, limit in zip(choices.prompts, limits, strict=True))
@@ -254,7 +244,7 @@ def check_answer(nbytes: int, what: str, param: str) -> None:
 
 
 def room(model: ServedModel, prompt: list[int], most: int | None, default: int | None, param: str) -> int:
-    """Return how many tokens may be generated after a prompt; a target has the whole context to itself.
+    """Return the maximal number of new tokens after a prompt; a target does not share the context with its source.
 
     Raises:
         ApiError: prompt and completion together are longer than the context.
@@ -272,10 +262,10 @@ def room(model: ServedModel, prompt: list[int], most: int | None, default: int |
     if most is not None:
         return most
     try:
-        said = model.lm.sampling.said_limit(before)
+        configured = model.lm.sampling.said_limit(before)
     except SpecError as error:
         raise api_error(error, param) from None
-    limits = (one for one in (said, default) if one is not None)
+    limits = (limit for limit in (configured, default) if limit is not None)
     return min(left, next(limits, left))
 
 
@@ -283,17 +273,11 @@ def check_tokens(model: ServedModel, ids: list[int], param: str) -> list[int]:
     """Return the token ids, checked against the vocabulary.
 
     Raises:
-        ApiError: there are none, or one is outside the vocabulary.
+        ApiError: the list is empty, or an id is outside the vocabulary.
     """
     vocab_size = model.vocab_size
     if not ids:
-        raise ApiError("invalid_value", f"{param}: is empty, and the tokenizer has no token that starts a text", param)
+        raise ApiError("invalid_value", f"{param}: is empty, and the tokenizer has no bos token", param)
     if not 0 <= min(ids) <= max(ids) < vocab_size:
         raise ApiError("invalid_value", f"{param}: holds a token outside the vocabulary of {vocab_size}", param)
     return ids
-
-
-def best(model: ServedModel, token: int, logprobs: Logprobs, count: int) -> list[tuple[int, float]]:
-    """Return the most likely tokens of a position and the sampled one, whatever its rank."""
-    top = list(logprobs.top[:count])
-    return top if any(id == token for id, _ in top) else [*top, (token, logprobs.logprob)]

@@ -1,11 +1,14 @@
 """The web UI's requests about the KV cache: its bytes by length, and the work of a token with it and without."""
 
 import asyncio
-from typing import Any
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
-from archetype.apps.serve.specs import Count, SpecRequest, problems, read
+from archetype.apps.serve.spec_problems import Problem, Problems, problems
+from archetype.apps.serve.specs import Count, SpecRequest, read
 from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
 
@@ -17,18 +20,29 @@ class CacheRequest(SpecRequest):
     dtype: str = "bfloat16"
 
 
-async def cache(models: Models, exchange: Exchange) -> None:
-    """Answer with what decoding keeps, and what it saves."""
-    body = exchange.read(CacheRequest)
-    await exchange.answer(await asyncio.to_thread(cached, models, body))
+class CacheCosts(TypedDict):
+    ok: Literal[True]
+    problems: list[Problem]
+    name: str
+    kind: str
+    lengths: list[int]
+    bytes: list[int]
+    per_token: float
+    with_cache: list[int]
+    without_cache: list[int]
 
 
-def cached(models: Models, body: CacheRequest) -> dict[str, Any]:
-    """The state of one text and the FLOPs of its next token, at lengths that double.
+async def cache(exchange: Exchange, body: CacheRequest) -> CacheCosts | Problems:
+    """Answer with the bytes of the KV cache, and the FLOPs that it saves."""
+    return await asyncio.to_thread(cached, exchange.app.models, body)
+
+
+def cached(models: Models, body: CacheRequest) -> CacheCosts | Problems:
+    """Return the state's bytes of one sequence and the FLOPs of its next token, at lengths that double.
 
     Args:
-        models: that are served, whose specifications can be named.
-        body: of the request.
+        models: the served models, whose specifications a request can name.
+        body: the request.
     """
     try:
         model = read(models, body)
@@ -36,7 +50,7 @@ def cached(models: Models, body: CacheRequest) -> dict[str, Any]:
         lengths = [*(1 << power for power in range(longest.bit_length()) if 1 << power < longest), longest]
         reports = [cost_report(model, 1, length, body.dtype) for length in lengths]
     except SpecError as error:
-        return {"ok": False, "problems": list(problems(error, body.source or ""))}
+        return problems(error, body.source or "")
     return {
         "ok": True, "problems": [], "name": model.name or model.kind, "kind": model.kind, "lengths": lengths,
         "bytes": [report.state["bytes"] for report in reports], "per_token": reports[-1].state["bytes_per_token"],

@@ -7,7 +7,6 @@ MAX_INPUTS = 2048  # texts or pictures of one request
 MAX_TOOLS = 128
 MAX_INSPECTED_TOKENS = 2048
 ANSWER_BYTES = 2**24  # of an answer that is sent as a whole
-WAITING_BYTES = 2**20  # of a stream that its client has not taken; more are not made before it has
 ALL_WAITING_BYTES = 2**27  # of all answers that clients have not taken; then the client that is slowest is dropped
 PICTURE_PIXELS = 2**25  # of a picture as it is sent
 BYTES_OF_PIXEL = 8  # of memory, while it is read

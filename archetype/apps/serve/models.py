@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.memory import Memory
@@ -188,7 +188,8 @@ class Models:
         if entry.loading is None or entry.loading.done():
             entry.loading = asyncio.create_task(self._start(entry))
         try:
-            return await asyncio.wait_for(asyncio.shield(entry.loading), self.options.load_seconds)
+            async with asyncio.timeout(self.options.load_seconds):
+                return await asyncio.shield(entry.loading)
         except TimeoutError:
             raise ApiError("model_loading", f"{entry.source.name} is still being loaded; try again later") from None
         except ArchetypeError as error:
@@ -248,10 +249,3 @@ async def _in_own_thread(work: "Callable[[], LanguageModel]") -> "LanguageModel"
         return await asyncio.get_running_loop().run_in_executor(thread, work)
     finally:
         thread.shutdown(wait=False)
-
-
-def summary(source: Source, model: "ServedModel | None", created: int) -> dict[str, Any]:
-    """Return the entry of one model in the list of models."""
-    created = created if model is None else model.created
-    item = {"id": source.name, "object": "model", "created": created, "owned_by": "archetype"}
-    return item | {"max_model_len": None if model is None else model.context_length}

@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 
 from archetype.apps.serve.errors import ApiError
-from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.exchange import Exchange, Raw
 
 FOLDER = Path(__file__).parent / "page"  # written by `make page`, never committed
 HOW_TO_BUILD = "run `make page` in a checkout (wheels have it)"
@@ -22,23 +22,23 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 
 
 def is_built() -> bool:
-    """Whether the page's files are there."""
+    """Return whether the web UI is built."""
     return (FOLDER / "index.html").is_file()
 
 
-async def index(exchange: Exchange) -> None:
-    """Answer with the page, or with how to build it."""
+async def index(exchange: Exchange) -> Raw:
+    """Answer with the web UI, or with how to build it."""
     file, nonce = FOLDER / "index.html", secrets.token_urlsafe(16)
     text = file.read_text(encoding="utf-8").replace("{{nonce}}", nonce) if is_built() else MISSING
     headers = {
         "content-type": "text/html; charset=utf-8", "content-security-policy": POLICY.format(nonce=nonce),
         "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-cache",
     }  # fmt: skip
-    await exchange.answer(text, headers=headers)
+    return Raw(text.encode(), headers)
 
 
-async def asset(exchange: Exchange) -> None:
-    """Answer with a file of the page, compressed where the browser takes that; names change with their contents."""
+async def asset(exchange: Exchange) -> Raw:
+    """Answer with a file of the web UI, compressed if the browser accepts that; its name changes with its contents."""
     folder = (FOLDER / "assets").resolve()
     file = (folder / exchange.parameters["path"]).resolve()
     if not file.is_relative_to(folder) or not file.is_file():
@@ -50,4 +50,4 @@ async def asset(exchange: Exchange) -> None:
     compressed = file.with_name(f"{file.name}.gz")
     if compressed.is_file() and "gzip" in exchange.request_header("accept-encoding"):
         file, headers = compressed, headers | {"content-encoding": "gzip"}
-    await exchange.answer(file.read_bytes(), headers=headers)
+    return Raw(file.read_bytes(), headers)

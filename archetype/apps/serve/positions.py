@@ -2,11 +2,14 @@
 
 import asyncio
 import re
-from typing import Any
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
 
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
-from archetype.apps.serve.specs import Count, SpecRequest, problems, read
+from archetype.apps.serve.spec_problems import Problem, Problems, problems
+from archetype.apps.serve.specs import Count, SpecRequest, read
 from archetype.errors import SpecError
 from archetype.estimate.memory import MemoryCost
 from archetype.models.spec import ModelSpec
@@ -27,18 +30,30 @@ class PositionRequest(SpecRequest):
     dtype: str = "bfloat16"
 
 
-async def position(models: Models, exchange: Exchange) -> None:
-    """Answer with what a specification says about positions."""
-    body = exchange.read(PositionRequest)
-    await exchange.answer(await asyncio.to_thread(positions, models, body))
+class Positions(TypedDict):
+    ok: Literal[True]
+    problems: list[Problem]
+    name: str
+    kind: str
+    length: int
+    context_length: int
+    most: int | None
+    embedding: Any
+    layers: list[dict[str, Any]]
+    state: dict[str, Any]
 
 
-def positions(models: Models, body: PositionRequest) -> dict[str, Any]:
-    """Positions and pattern of each kind of layer; the model's position embedding, and its state.
+async def position(exchange: Exchange, body: PositionRequest) -> Positions | Problems:
+    """Answer with the position embeddings and masks of a specification."""
+    return await asyncio.to_thread(positions, exchange.app.models, body)
+
+
+def positions(models: Models, body: PositionRequest) -> Positions | Problems:
+    """Return positions and pattern of each kind of layer; the model's position embedding, and its state.
 
     Args:
-        models: that are served, whose specifications can be named.
-        body: of the request.
+        models: the served models, whose specifications a request can name.
+        body: the request.
     """
     try:
         model = read(models, body)
@@ -47,7 +62,7 @@ def positions(models: Models, body: PositionRequest) -> dict[str, Any]:
         if most is not None and length > most:
             raise SpecError("length", f"{length:,} is more than this model's {most:,} positions", "ask for fewer")
     except SpecError as error:
-        return {"ok": False, "problems": list(problems(error, body.source or ""))}
+        return problems(error, body.source or "")
     return {
         "ok": True, "problems": [], "name": model.name or model.kind, "kind": model.kind, "length": length,
         "context_length": model.context_length, "most": most,

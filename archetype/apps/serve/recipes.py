@@ -2,13 +2,15 @@
 
 import asyncio
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
-from archetype.apps.serve.specs import SpecRequest, problems, read
+from archetype.apps.serve.spec_problems import Problem, Problems, problems
+from archetype.apps.serve.specs import SpecRequest, read
 from archetype.errors import SpecError, enumeration
 from archetype.estimate.report import cost_report
 from archetype.io.yaml import mapping_to_yaml, with_schema_line
@@ -34,18 +36,33 @@ class RecipeRequest(SpecRequest):
     size: Annotated[int, Field(ge=1, le=2**50)] = 10**6
 
 
-async def recipe(models: Models, exchange: Exchange) -> None:
-    """Answer with a recipe that trains a specification, or with what is wrong with that."""
-    body = exchange.read(RecipeRequest)
-    await exchange.answer(await asyncio.to_thread(recipe_of, models, body))
+class RecipeAnswer(TypedDict):
+    ok: Literal[True]
+    problems: list[Problem]
+    name: str
+    data: str
+    kinds: list[str]
+    recipe: str
+    command: str
+    files: list[str]
+    steps: int
+    batch: int
+    length: int | None
+    flops: int
+    memory: int
 
 
-def recipe_of(models: Models, body: RecipeRequest) -> dict[str, Any]:
-    """The recipe with the specification in it, the command that runs it, and what the run takes.
+async def recipe(exchange: Exchange, body: RecipeRequest) -> RecipeAnswer | Problems:
+    """Answer with a recipe that trains a specification."""
+    return await asyncio.to_thread(recipe_of, exchange.app.models, body)
+
+
+def recipe_of(models: Models, body: RecipeRequest) -> RecipeAnswer | Problems:
+    """Return a recipe that holds the specification, the command that runs it, and the costs of the run.
 
     Args:
-        models: that are served, whose specifications can be named.
-        body: of the request.
+        models: the served models, whose specifications a request can name.
+        body: the request.
     """
     from archetype.training.defaults import recipe_for
     from archetype.training.memory import StepMemoryCost
@@ -70,7 +87,7 @@ def recipe_of(models: Models, body: RecipeRequest) -> dict[str, Any]:
             cause = f"{body.data!r:.40} does not suit this model"
             raise SpecError("data", cause, f"use {enumeration(by_kind, 'or')}")
     except SpecError as error:
-        return {"ok": False, "problems": list(problems(error, body.source or ""))}
+        return problems(error, body.source or "")
     kind = body.data or next(iter(by_kind))
     recipe = by_kind[kind]
     rows, length = recipe.batch_size, recipe.sequence_length or spec.context_length

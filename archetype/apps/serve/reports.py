@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from archetype.apps.serve.errors import ApiError
-from archetype.apps.serve.exchange import Exchange
+from archetype.apps.serve.exchange import Exchange, Raw
 from archetype.errors import ArchetypeError, one_line
 from archetype.io.files import MAX_CONFIG_BYTES, read_bytes, read_json
 
@@ -15,56 +17,69 @@ FIELDS = ("claim", "title", "sentence", "headline", "verdict", "mode", "date", "
 NO_SCRIPTS = "default-src 'none'; style-src 'unsafe-inline'; sandbox"  # for a picture that is opened by itself
 
 
+class ReportList(TypedDict):
+    folders: list[str]
+    reports: list[dict[str, Any]]
+
+
+class ReportDetails(TypedDict):
+    name: str
+    report: Any
+    pictures: list[str]
+    text: str
+
+
+async def list_reports(exchange: Exchange) -> ReportList:
+    """Answer with the main fields of every report."""
+    reports = exchange.app.reports
+    return {"folders": list(map(str, reports.folders)), "reports": await asyncio.to_thread(reports.summaries)}
+
+
+async def report(exchange: Exchange) -> ReportDetails:
+    """Answer with one report: its data, its text, and the names of its pictures."""
+    name = exchange.parameters["name"]
+    file = exchange.app.reports.file(name, (".json",))
+    try:
+        return await asyncio.to_thread(_details, name, file)
+    except ArchetypeError as error:
+        raise ApiError("invalid_value", one_line(str(error)), "name") from None
+
+
+async def picture(exchange: Exchange) -> Raw:
+    """Answer with a picture of a report."""
+    file = exchange.app.reports.file(exchange.parameters["name"], tuple(PICTURES))
+    return Raw(await asyncio.to_thread(read_bytes, file), {
+        "content-type": PICTURES[file.suffix], "content-security-policy": NO_SCRIPTS,
+        "x-content-type-options": "nosniff", "cache-control": "no-cache", "x-dtype": "uint8",
+    })  # fmt: skip
+
+
 class Reports:
-    """The reports in some folders: each a JSON object with a title, perhaps with Markdown and pictures of its name.
+    """Reports in some folders: JSON objects with a title, with Markdown and pictures of the same name.
 
     Args:
-        folders: which may not exist.
+        folders: folders that may not exist.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
 
-    async def show(self, exchange: Exchange) -> None:
-        """Answer with a row for each report."""
-        await exchange.answer({
-            "folders": [str(folder) for folder in self.folders], "reports": await asyncio.to_thread(self.rows)
-        })  # fmt: skip
-
-    async def describe(self, exchange: Exchange) -> None:
-        """Answer with one report: its data, its text, and the names of its pictures."""
-        file = self._file(exchange.parameters["name"], (".json",))
-        try:
-            answer = await asyncio.to_thread(_details, file)
-        except ArchetypeError as error:
-            raise ApiError("invalid_value", one_line(str(error)), "name") from None
-        await exchange.answer({"name": exchange.parameters["name"]} | answer)
-
-    async def picture(self, exchange: Exchange) -> None:
-        """Answer with a picture of a report."""
-        file = self._file(exchange.parameters["name"], tuple(PICTURES))
-        data = await asyncio.to_thread(read_bytes, file)
-        headers = {
-            "content-type": PICTURES[file.suffix], "content-security-policy": NO_SCRIPTS,
-            "x-content-type-options": "nosniff", "cache-control": "no-cache", "x-dtype": "uint8",
-        }  # fmt: skip
-        await exchange.answer(data, headers=headers)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """All reports by name; what is no report is left out."""
-        rows = []
+    def summaries(self) -> list[dict[str, Any]]:
+        """Return the main fields of every report; JSON files without a title are left out."""
+        summaries = []
         for name, file in self._files((".json",)).items():
             try:
                 report = read_json(file, MAX_CONFIG_BYTES)
             except ArchetypeError as error:
-                rows.append({"name": name, "problem": one_line(str(error))})
+                summaries.append({"name": name, "problem": one_line(str(error))})
                 continue
             if isinstance(report.get("title"), str):
-                rows.append({"name": name} | {field: report[field] for field in FIELDS if _is_plain(report.get(field))})
-        return rows
+                fields = {field: report[field] for field in FIELDS if _is_plain(report.get(field))}
+                summaries.append({"name": name} | fields)
+        return summaries
 
     def _files(self, suffixes: tuple[str, ...]) -> dict[str, Path]:
-        """The files of the folders by their names without folder; the first folder that has a name counts."""
+        """Return the files of the folders by name; the first folder that has a name counts."""
         files: dict[str, Path] = {}
         for folder in self.folders:
             root = folder.resolve()
@@ -73,27 +88,28 @@ class Reports:
                     files.setdefault(file.stem if suffixes == (".json",) else file.name, file)
         return files
 
-    def _file(self, name: str, suffixes: tuple[str, ...]) -> Path:
-        """A file by its name in the list; no other path leads anywhere.
+    def file(self, name: str, suffixes: tuple[str, ...]) -> Path:
+        """Return a file of the folders by its listed name; other paths are refused.
 
         Raises:
-            ApiError: there is none.
+            ApiError: there is no such file.
         """
         if (file := self._files(suffixes).get(name)) is None:
             raise ApiError("report_not_found", f"there is no report {name!r:.80}; see /api/reports", "name")
         return file
 
 
-def _details(file: Path) -> dict[str, Any]:
+def _details(name: str, file: Path) -> ReportDetails:
     text = file.with_suffix(".md")
     reports = [other.stem for other in file.parent.glob("*.json")]
     pictures = [other.name for other in file.parent.glob(f"{file.stem}*") if other.suffix in PICTURES]
-    # of claim-05-quick-loss.svg, claim-05-quick is the report, not claim-05
-    own = sorted(one for one in pictures if max(filter(one.startswith, reports), key=len) == file.stem)
     return {
-        "report": _finite(read_json(file, MAX_CONFIG_BYTES)), "pictures": own,
+        "name": name,
+        "report": _finite(read_json(file, MAX_CONFIG_BYTES)),
+        # claim-05-quick-loss.svg belongs to the report claim-05-quick, and not to claim-05
+        "pictures": sorted(name for name in pictures if max(filter(name.startswith, reports), key=len) == file.stem),
         "text": read_bytes(text, MAX_CONFIG_BYTES).decode("utf-8", "replace") if text.is_file() else "",
-    }  # fmt: skip
+    }
 
 
 def _is_plain(value: Any) -> bool:
@@ -101,9 +117,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _finite(value: Any) -> Any:
-    """The same data with null for what JSON has no number for."""
+    """Return the same data with null for NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and (value != value or abs(value) == float("inf")) else value

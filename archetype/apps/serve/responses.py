@@ -3,54 +3,104 @@
 import secrets
 import time
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
-from archetype.apps.serve.answers import chat_logprobs
+from typing_extensions import TypedDict
+
+from archetype.apps.serve.answers import TokenLogprob, chat_logprobs
 from archetype.apps.serve.chat import conversation, only_ends
 from archetype.apps.serve.errors import ApiError, event
 from archetype.apps.serve.exchange import PING, Exchange
 from archetype.apps.serve.generation import Choices, begin
-from archetype.apps.serve.metrics import Metrics
-from archetype.apps.serve.models import Models
 from archetype.apps.serve.requests import ChatRequest
 from archetype.apps.serve.response_request import ResponseRequest
 from archetype.apps.serve.served_model import ServedModel
 from archetype.generate import Event
 
+Row = dict[str, Any]
+Status = Literal["in_progress", "completed", "incomplete"]
 
-async def responses(models: Models, metrics: Metrics, exchange: Exchange) -> None:
-    """Answer a request for a response."""
-    body = exchange.read(ResponseRequest)
+
+class OutputText(TypedDict):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Row]
+    logprobs: list[TokenLogprob]
+
+
+class OutputMessage(TypedDict):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    status: Status
+    content: list[OutputText]
+
+
+class ResponseUsage(TypedDict):
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class Response(TypedDict):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Status
+    error: None
+    incomplete_details: dict[str, str] | None
+    model: str
+    output: list[OutputMessage]
+    usage: ResponseUsage | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    text: Row
+    background: bool
+    parallel_tool_calls: bool
+    previous_response_id: None
+    store: bool
+    tool_choice: Literal["none"]
+    tools: list[Row]
+    truncation: Literal["disabled"]
+
+
+async def responses(exchange: Exchange, body: ResponseRequest) -> Response | None:
+    """Answer a text or a conversation with one text."""
     chat = body.chat()
-    async with models.use(body.model) as model:
+    async with exchange.app.models.use(body.model) as model:
         model.check("chat completions")
         try:
             encode = conversation(model, chat.messages, None, None)
             choices = await begin(
-                model, chat, lambda: [encode()[1]], 1, None, chat.num_logprobs(), metrics, "input"
+                model, chat, lambda: [encode()[1]], 1, None, chat.num_logprobs(), exchange.app.metrics, "input"
             )
         except ApiError as error:
             error.param = "input" if error.param == "messages" else error.param
             raise
-        response = Response(model, body, chat, choices)
-        try:
-            if body.stream:
-                await _stream(response, choices, exchange)
-            else:
-                await choices.read(response.add)
-                await exchange.answer(response.object())
-        finally:
-            choices.cancel()
+        exchange.cleanup.callback(choices.cancel)
+        response = GrowingResponse(model, body, chat, choices)
+        if body.stream:
+            await _stream(response, choices, exchange)
+            return None
+        await choices.read(response.add)
+        return response.object()
 
 
-class Response:
-    """A response as it grows.
+class GrowingResponse:
+    """Response while its text is generated.
 
     Args:
-        model: that answers.
-        body: of the request.
-        chat: the same request as one for chat completions.
-        choices: of the answer, which is one.
+        model: the model that answers.
+        body: the request.
+        chat: the same request in the form of chat completions.
+        choices: the only choice.
     """
 
     def __init__(self, model: ServedModel, body: ResponseRequest, chat: ChatRequest, choices: Choices) -> None:
@@ -58,14 +108,14 @@ class Response:
         self._count = chat.num_logprobs()
         self.id, self.item_id = f"resp_{secrets.token_hex(24)}", f"msg_{secrets.token_hex(24)}"
         self._created, self._completed = int(time.time()), 0
-        self._text, self._logprobs, self._reason = "", list[dict[str, Any]](), ""
+        self._text, self._logprobs, self._reason = "", list[TokenLogprob](), ""
 
     def add(self, events: list[Event]) -> None:
-        """Add what a step brought."""
+        """Add the events of a step."""
         self.deltas(events)
 
     def deltas(self, events: list[Event]) -> list[dict[str, Any]]:
-        """Add what a step brought, and return it as deltas of a stream."""
+        """Add the events of a step, and return them as deltas of a stream."""
         deltas = []
         for one in events:
             logprobs = []
@@ -79,33 +129,38 @@ class Response:
                 self._reason, self._completed = one.finish_reason, int(time.time())
         return deltas
 
-    def part(self) -> dict[str, Any]:
-        """The content of the message."""
+    def part(self) -> OutputText:
+        """Return the content of the message."""
         return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": self._logprobs}
 
-    def item(self) -> dict[str, Any]:
-        """The message."""
+    def item(self) -> OutputMessage:
+        """Return the message."""
         content = [self.part()] if self._text or self._reason else []
         return {"id": self.item_id, "type": "message", "role": "assistant", "status": self.status, "content": content}
 
     @property
-    def status(self) -> str:
-        """Whether it is complete, or was cut off."""
-        return {"": "in_progress", "length": "incomplete"}.get(self._reason, "completed")
+    def status(self) -> Status:
+        """Return whether the text is complete, or was cut off."""
+        if not self._reason:
+            return "in_progress"
+        return "incomplete" if self._reason == "length" else "completed"
 
-    def object(self) -> dict[str, Any]:
-        """The response, with its usage when it has ended."""
-        body, sampling = self._body, self._model.lm.sampling
-        numbers, has_ended = self._choices.usage, bool(self._reason)
-        cached = numbers["prompt_tokens_details"]["cached_tokens"]
-        usage = {
-            "input_tokens": numbers["prompt_tokens"],
+    def usage(self) -> ResponseUsage:
+        """Return the numbers of prompt and generated tokens."""
+        usage = self._choices.usage
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return {
+            "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-            "output_tokens": numbers["completion_tokens"],
+            "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": numbers["total_tokens"],
+            "total_tokens": usage["total_tokens"],
         }
-        format = {"type": "text"}
+
+    def object(self) -> Response:
+        """Return the response, with its usage when it has ended."""
+        body, sampling, has_ended = self._body, self._model.lm.sampling, bool(self._reason)
+        format: Row = {"type": "text"}
         if body.text is not None and body.text.format is not None:
             format = body.text.format.model_dump(by_alias=True, exclude_unset=True)
         return {
@@ -118,7 +173,7 @@ class Response:
             "incomplete_details": {"reason": "max_output_tokens"} if self.status == "incomplete" else None,
             "model": self._model.name,
             "output": [self.item()] if has_ended else [],
-            "usage": usage if has_ended else None,
+            "usage": self.usage() if has_ended else None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
@@ -136,8 +191,8 @@ class Response:
         }
 
 
-async def _stream(response: Response, choices: Choices, exchange: Exchange) -> None:
-    """Answer with a stream of events, each of which has its name and number."""
+async def _stream(response: GrowingResponse, choices: Choices, exchange: Exchange) -> None:
+    """Stream the response as named and numbered events."""
     numbers = count()
     at = {"item_id": response.item_id, "output_index": 0, "content_index": 0}
 
@@ -147,18 +202,18 @@ async def _stream(response: Response, choices: Choices, exchange: Exchange) -> N
 
     def send(events: list[Event]) -> None:
         if deltas := response.deltas(events):
-            write(b"".join(named("output_text.delta", **at, **delta) for delta in deltas))
+            stream.write(b"".join(named("output_text.delta", **at, **delta) for delta in deltas))
 
-    async with exchange.open_stream(choices.pause, last=b"") as write:
-        write(
+    async with exchange.open_stream(choices.pause, last=b"") as stream:
+        stream.write(
             named("created", response=response.object())
             + named("in_progress", response=response.object())
             + named("output_item.added", output_index=0, item=response.item())
             + named("content_part.added", **at, part=response.part())
         )
-        await choices.read(send, ping=lambda: write(PING))
+        await choices.read(send, ping=lambda: stream.write(PING))
         part = response.part()
-        write(
+        stream.write(
             named("output_text.done", **at, text=part["text"], logprobs=part["logprobs"])
             + named("content_part.done", **at, part=part)
             + named("output_item.done", output_index=0, item=response.item())

@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.exchange import Exchange
 from archetype.errors import ArchetypeError, one_line
@@ -22,85 +24,126 @@ MAX_POINTS = 10_000  # of a curve
 MAX_SAMPLES = 200  # of an answer
 
 
+Numbers = list[float | int | None]
+
+
+class RunList(TypedDict):
+    folder: str
+    runs: list[dict[str, Any]]
+
+
+class RunDetails(TypedDict):
+    name: str
+    environment: Any
+    recipe: str
+    spec: str
+
+
+class Curves(TypedDict):
+    name: str
+    version: int
+    next: int
+    training: bool
+    x: str
+    names: list[str]
+    series: dict[str, dict[str, Numbers]]
+    samples: list[dict[str, Any]]
+    peak_flops: float | None
+
+
+async def list_runs(exchange: Exchange) -> RunList:
+    """Answer with a summary of every run."""
+    runs = exchange.app.runs
+    async with runs.turn:
+        return {"folder": str(runs.folder), "runs": await asyncio.to_thread(runs.summaries)}
+
+
+async def run(exchange: Exchange) -> RunDetails:
+    """Answer with recipe, architecture and environment of one run."""
+    runs, name = exchange.app.runs, exchange.parameters["name"]
+    folder = runs.find(name)
+    async with runs.turn:
+        return await asyncio.to_thread(_details, name, folder)
+
+
+async def metrics(exchange: Exchange) -> Curves:
+    """Answer with the curves of one run, or with their points after a step."""
+    query, name, runs = exchange.query, exchange.parameters["name"], exchange.app.runs
+    folder = runs.find(name)
+    points = exchange.number("points", 2000, 1, MAX_POINTS)
+    after, smoothing = exchange.number("after", -1, -1, 2**53), exchange.number("smoothing", 0.9, 0.0, 0.9999)
+    axis = query.get("x", "step")
+    if axis not in (*AXES, "flops"):
+        choices = ", ".join((*AXES, "flops"))
+        raise ApiError("invalid_value", f"x: there is no {axis!r:.40}; use one of {choices}", "x")
+    only = query["series"].split(",") if query.get("series") else None
+    async with runs.turn:
+        try:
+            return await asyncio.to_thread(runs.curves, name, folder, points, after, smoothing, axis, only)
+        except ArchetypeError as error:
+            raise ApiError("invalid_value", one_line(str(error)), "name") from None
+
+
 class Runs:
     """Training runs of a folder.
 
     Args:
-        folder: which may not exist yet.
+        folder: folder that may not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._metrics: dict[Path, MetricsFile] = {}
-        self._turn = asyncio.Lock()  # one request reads files at a time
+        self.turn = asyncio.Lock()  # one request reads files at a time
 
-    async def show(self, exchange: Exchange) -> None:
-        """Answer with a row for each run."""
-        async with self._turn:
-            rows = await asyncio.to_thread(self.rows)
-        await exchange.answer({"folder": str(self.folder), "runs": rows})
+    def curves(
+        self, name: str, folder: Path, points: int, after: int, smoothing: float, axis: str, only: list[str] | None
+    ) -> Curves:
+        """Return the curves of a run.
 
-    async def describe(self, exchange: Exchange) -> None:
-        """Answer with recipe, architecture and environment of one run."""
-        folder = self._folder(exchange.parameters["name"])
-        async with self._turn:
-            details = await asyncio.to_thread(_details, folder)
-        await exchange.answer({"name": exchange.parameters["name"]} | details)
+        Args:
+            name: name of the run.
+            folder: folder of the run.
+            points: maximal number of points of a curve.
+            after: step after which the curves begin.
+            smoothing: factor of the moving average.
+            axis: one of `AXES`, or "flops".
+            only: names of the curves; None for all.
+        """
+        training = is_training(folder)  # read first: a run that has ended has written everything
+        metrics = self._read(folder)
+        last = metrics.step - 1 if training else metrics.step  # the newest step may get more measurements
+        factor = _flops_per_target(folder, _written(folder)) if axis == "flops" else 1.0
+        column = AXES[AXES.index("tokens" if axis == "flops" else axis)]
+        series = {}
+        for key, values in metrics.series.items():
+            if only is None or key in only:
+                buckets = downsampled(values, column, after, last, points, smoothing)
+                series[key] = buckets._replace(x=[x * factor for x in buckets.x])._asdict()
+        samples = [{"step": step, "text": text} for step, text in metrics.samples if after < step <= last]
+        return {
+            "name": name, "version": metrics.version, "next": last, "training": training,
+            "x": axis, "names": list(metrics.series), "series": series, "samples": samples[-MAX_SAMPLES:],
+            "peak_flops": metrics.peak_flops,
+        }  # fmt: skip
 
-    async def metrics(self, exchange: Exchange) -> None:
-        """Answer with the curves of one run, or with what came after a step."""
-        query, name = exchange.query, exchange.parameters["name"]
-        folder = self._folder(name)
-        points = _number(query, "points", 2000, 1, MAX_POINTS)
-        after, smoothing = _number(query, "after", -1, -1, 2**53), _number(query, "smoothing", 0.9, 0.0, 0.9999)
-        axis = query.get("x", "step")
-        if axis not in (*AXES, "flops"):
-            choices = ", ".join((*AXES, "flops"))
-            raise ApiError("invalid_value", f"x: there is no {axis!r:.40}; use one of {choices}", "x")
-        only = query["series"].split(",") if query.get("series") else None
+    def summaries(self) -> list[dict[str, Any]]:
+        """Return a summary of every run, newest first; a run that cannot be read has an error instead."""
+        summaries = [self._summary(name, folder) for name, folder in run_folders(self.folder).items()]
+        readable = [summary for summary in summaries if "problem" not in summary]
+        recipes = [summary.pop("values") for summary in readable]
+        for summary, changes in zip(readable, differences_of_runs(recipes), strict=True):
+            summary["changes"] = changes
+        return sorted(summaries, key=lambda summary: -summary["updated"])
 
-        def curves() -> dict[str, Any]:
-            training = is_training(folder)  # asked first: what ended before has written everything
-            metrics = self._read(folder)
-            last = metrics.step - 1 if training else metrics.step  # more may be measured of the newest step
-            factor = _flops_per_target(folder, _written(folder)) if axis == "flops" else 1.0
-            series = {}
-            for key, one in metrics.series.items():
-                if only is None or key in only:
-                    of = AXES[AXES.index("tokens" if axis == "flops" else axis)]
-                    buckets = downsampled(one, of, int(after), last, int(points), smoothing)
-                    series[key] = buckets._replace(x=[x * factor for x in buckets.x])._asdict()
-            samples = [{"step": step, "text": text} for step, text in metrics.samples if after < step <= last]
-            return {
-                "name": name, "version": metrics.version, "next": last, "training": training,
-                "x": axis, "names": list(metrics.series), "series": series, "samples": samples[-MAX_SAMPLES:],
-                "peak_flops": metrics.peak_flops,
-            }  # fmt: skip
-
-        async with self._turn:
-            try:
-                answer = await asyncio.to_thread(curves)
-            except ArchetypeError as error:
-                raise ApiError("invalid_value", one_line(str(error)), "name") from None
-        await exchange.answer(answer)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return all runs, newest first; a run that cannot be read has an error instead."""
-        rows = [self._row(name, folder) for name, folder in run_folders(self.folder).items()]
-        readable = [row for row in rows if "problem" not in row]
-        recipes = [row.pop("values") for row in readable]
-        for row, changes in zip(readable, differences_of_runs(recipes), strict=True):
-            row["changes"] = changes
-        return sorted(rows, key=lambda row: -row["updated"])
-
-    def _row(self, name: str, folder: Path) -> dict[str, Any]:
-        row: dict[str, Any] = {"name": name, "updated": _changed(folder), "training": is_training(folder)}
+    def _summary(self, name: str, folder: Path) -> dict[str, Any]:
+        summary: dict[str, Any] = {"name": name, "updated": _changed(folder), "training": is_training(folder)}
         try:
             metrics, recipe = self._read(folder), read_mapping(folder / "recipe.yaml")
             known = _architecture(folder, _written(folder))
         except (ArchetypeError, OSError) as error:
-            return row | {"problem": one_line(str(error))}
-        return row | {
+            return summary | {"problem": one_line(str(error))}
+        return summary | {
             "spec": known["name"], "kind": known["kind"], "parameters": known["parameters"],
             "step": metrics.step, "steps": recipe.get("steps"), "loss": metrics.last("loss"),
             "best_validation_loss": metrics.best("validation_loss"), "per_second": metrics.last("per_second"),
@@ -112,31 +155,31 @@ class Runs:
         metrics.refresh()
         return metrics
 
-    def _folder(self, name: str) -> Path:
+    def find(self, name: str) -> Path:
         """Return the folder of a run by its listed name; other paths are refused.
 
         Raises:
-            ApiError: there is none.
+            ApiError: there is no such run.
         """
         if (folder := run_folders(self.folder).get(name)) is None:
             raise ApiError("run_not_found", f"there is no run {name!r:.80} in {self.folder}", "name")
         return folder
 
 
-def _details(folder: Path) -> dict[str, Any]:
-    """Return recipe, specification and environment of a run."""
-    details: dict[str, Any] = {"environment": {}}
-    for key, file in (("recipe", "recipe.yaml"), ("spec", "spec.yaml")):
-        details[key] = read_bytes(folder / file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
-    if (folder / "provenance.json").is_file():
-        environment = read_json(folder / "provenance.json").get("environment")
-        details["environment"] = environment if isinstance(environment, dict) else {}
-    return details
+def _details(name: str, folder: Path) -> RunDetails:
+    file = folder / "provenance.json"
+    environment = read_json(file).get("environment") if file.is_file() else {}
+    return {
+        "name": name,
+        "environment": environment if isinstance(environment, dict) else {},
+        "recipe": read_bytes(folder / "recipe.yaml", MAX_CONFIG_BYTES).decode("utf-8", "replace"),
+        "spec": read_bytes(folder / "spec.yaml", MAX_CONFIG_BYTES).decode("utf-8", "replace"),
+    }
 
 
 @lru_cache(maxsize=256)
 def _architecture(folder: Path, changed: float) -> dict[str, Any]:
-    """The summary of a run's specification, as long as its file stays the same."""
+    """Return the summary of a run's specification, cached while its file stays the same."""
     check_extensions(folder)
     spec = read(folder / "spec.yaml")
     return {
@@ -159,28 +202,12 @@ def _flops_per_target(folder: Path, changed: float) -> float:
 
 
 def _written(folder: Path) -> float:
-    """When a run's specification and recipe were written, the later time."""
+    """Return when a run's specification or recipe was last written, in seconds since 1970."""
     files = (folder / "spec.yaml", folder / "recipe.yaml")
     return max(file.stat().st_mtime for file in files if file.is_file())
 
 
 def _changed(folder: Path) -> float:
-    """When a run was last measured, in seconds since 1970."""
+    """Return when a run was last measured, in seconds since 1970."""
     return max((file.stat().st_mtime for name in ("recipe.yaml", "metrics.jsonl") if (file := folder / name).is_file()),
                default=0.0)  # fmt: skip
-
-
-def _number(query: dict[str, str], name: str, default: float, least: float, most: float) -> float:
-    """Return a number from the query string.
-
-    Raises:
-        ApiError: the value is not a number, or is out of range.
-    """
-    text = query.get(name, str(default))
-    try:
-        value = float(text) if len(text) < 32 else least - 1
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        raise ApiError("invalid_value", f"{name}: {text!r:.40} is not a number from {least:g} to {most:g}", name)
-    return value

@@ -4,37 +4,35 @@ import asyncio
 import inspect
 import json
 import re
-from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from archetype.apps.serve.body import Body, Fields
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.models import Models
+from archetype.apps.serve.spec_problems import EDITOR, Problem, Problems, problems
 from archetype.convert.source import open_spec
 from archetype.diagram import Measure
 from archetype.diagram.architecture import draw
 from archetype.diagram.compare import compared
 from archetype.diagram.items import picture_items
 from archetype.diagram.scene import Box, Container, Scene
-from archetype.errors import ArchetypeError, SpecError, SpecErrors
+from archetype.errors import ArchetypeError, SpecError
 from archetype.estimate.fit import fits
 from archetype.estimate.report import CostReport, common_length, cost_report
 from archetype.estimate.roofline import chooses_experts, predict, too_large
-from archetype.families.index import preset_facts
 from archetype.families.registry import family_for, preset
 from archetype.io.yaml import mapping_to_yaml, yaml_value
 from archetype.machine.hardware import DEVICES
-from archetype.models.file import json_schema, parse
+from archetype.models.file import parse
 from archetype.models.spec import ModelSpec
 from archetype.spec.base import Spec, fingerprint
 from archetype.spec.edit import assign, differences, index_text
 from archetype.spec.serialize import to_yaml
 
-EDITOR = "specification"  # what a text of the page is called in errors
-GENERATING = ("decoder", "ngram", "megabyte", "encoder_decoder")
 Count = Annotated[int, Field(ge=1, le=2**31)]
 
 
@@ -69,58 +67,43 @@ class EvaluateRequest(SpecRequest):
     compare: bool = False
 
 
-async def presets(exchange: Exchange) -> None:
-    """Answer with all presets."""
-    rows = [{"name": name} | facts._asdict() for name, facts in preset_facts().items()]
-    await exchange.answer({"presets": rows, "devices": list(DEVICES)})
+class Difference(TypedDict):
+    path: str
+    a: Any
+    b: Any
 
 
-async def schema(exchange: Exchange) -> None:
-    """Answer with the JSON Schema of specifications."""
-    await exchange.answer(await asyncio.to_thread(json_schema))
+class Evaluation(TypedDict):
+    ok: Literal[True]
+    source: str
+    problems: list[Problem]
+    name: str
+    kind: str
+    fingerprint: str
+    num_layers: int
+    context_length: int
+    cost: dict[str, Any]
+    fit: list[dict[str, Any]]
+    times: dict[str, Any] | None
+    form: list[dict[str, Any]]
+    diff: list[Difference]
+    base: dict[str, Any] | None
+    diagram: dict[str, Any]
+    parts: dict[str, Any]
+    family: NotRequired[str | None]
 
 
-async def served_models(models: Models, exchange: Exchange) -> None:
-    """Answer with what each model is, as far as its specification says; none is loaded for it."""
-    await exchange.answer({"models": await asyncio.to_thread(lambda: list(map(models_row(models), models.sources)))})
+async def evaluate(exchange: Exchange, body: EvaluateRequest) -> Evaluation | Problems:
+    """Answer with diagram and costs of a specification."""
+    return await asyncio.to_thread(evaluated, exchange.app.models, body)
 
 
-def models_row(models: Models) -> Any:
-    """Return a function from a model's source to its row, which says what the model can do."""
-    loaded = {model.name: model for model in models.loaded}
-
-    def row(source: Any) -> dict[str, Any]:
-        model = loaded.get(source.name)
-        try:
-            spec = open_spec(source.place) if model is None else model.lm.spec
-            has_template = models.has_chat_template(source)
-        except ArchetypeError as error:
-            return {"name": source.name, "error": str(error)}
-        head = getattr(getattr(spec, "head", None), "kind", "")
-        return {
-            "name": source.name, "kind": spec.kind, "head": head, "loaded": model is not None,
-            "context_length": spec.context_length, "num_layers": spec.num_layers,
-            "vocab_size": getattr(spec, "vocab_size", None),
-            "generates": spec.kind in GENERATING and head != "classification",
-            "chat": has_template, "prompt": source.prompt,
-            "tokenizer": None if model is None else model.lm.tokenizer is not None,
-        }  # fmt: skip
-
-    return row
-
-
-async def evaluate(models: Models, exchange: Exchange) -> None:
-    """Answer with everything that follows from a specification, or with what is wrong with it."""
-    body = exchange.read(EvaluateRequest)
-    await exchange.answer(await asyncio.to_thread(evaluated, models, body))
-
-
-def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
+def evaluated(models: Models, body: EvaluateRequest) -> Evaluation | Problems:
     """Return diagram, costs, memory fit and differences of the specification named by a request.
 
     Args:
-        models: that are served, whose specifications can be named.
-        body: of the request.
+        models: the served models, whose specifications a request can name.
+        body: the request.
     """
     text = body.source or ""
     try:
@@ -133,23 +116,22 @@ def evaluated(models: Models, body: EvaluateRequest) -> dict[str, Any]:
         report = cost_report(spec, body.batch, length, body.dtype)
         base_sums = None if base is None else sums(base, body.batch, length, body.dtype)
     except SpecError as error:
-        return {"ok": False, "source": text, "problems": list(problems(error, text))}
+        return {**problems(error, text), "source": text}
     scene = draw(report, body.measure, body.unfold)
-    answer: dict[str, Any] = {
+    if base is not None and body.compare:
+        before = cost_report(base, body.batch, length, body.dtype)
+        scene = compared((base, draw(before, body.measure)), (spec, draw(report, body.measure)))
+    changes = () if base is None else differences(base, spec)
+    answer: Evaluation = {
         "ok": True, "source": text, "problems": [], "name": spec.name or spec.kind, "kind": spec.kind,
         "fingerprint": fingerprint(spec), "num_layers": spec.num_layers, "context_length": spec.context_length,
         "cost": report.to_json(), "fit": fitting(report), "times": times(report, body.device), "form": form(spec),
-        "diff": [], "base": None,
+        "diff": [{"path": path, "a": a, "b": b} for path, a, b in changes], "base": base_sums,
+        "diagram": diagram(scene), "parts": parts(spec, scene),
     }  # fmt: skip
-    if base is not None:
-        answer["base"] = base_sums
-        answer["diff"] = [{"path": path, "a": a, "b": b} for path, a, b in differences(base, spec)]
-        if body.compare:
-            before = cost_report(base, body.batch, length, body.dtype)
-            scene = compared((base, draw(before, body.measure)), (spec, draw(report, body.measure)))
     if body.family:
         answer["family"] = family_name(spec)
-    return answer | {"diagram": diagram(scene), "parts": parts(spec, scene)}
+    return answer
 
 
 def family_name(spec: ModelSpec) -> str | None:
@@ -184,52 +166,6 @@ def read(models: Models, origin: Origin | SpecRequest) -> ModelSpec:
         model = next((one for one in models.loaded if one.name == source.name), None)
         return open_spec(source.place) if model is None else model.lm.spec
     raise SpecError("source", "no specification is named", "give source, preset or model")
-
-
-def problems(error: SpecError, text: str) -> Iterator[dict[str, Any]]:
-    """Yield each mistake with its line and column in a text, or those of the enclosing node.
-
-    Args:
-        error: one mistake, or several.
-        text: YAML.
-    """
-    import yaml
-
-    try:
-        node = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, RecursionError):
-        node = None
-    for one in error.errors if isinstance(error, SpecErrors) else [error]:
-        match = re.fullmatch(rf"{EDITOR}:(\d+):(\d+)", one.place)
-        line, column = map(int, match.groups()) if match else position_of(one.place, node)
-        place = "" if match else one.place
-        yield {"path": place, "line": line, "column": column, "message": one.cause, "remedy": one.remedy}
-
-
-def position_of(path: str, node: Any) -> tuple[int, int]:
-    """Return line and column, counted from 1, of the deepest part of a path found in a YAML tree."""
-    mark = getattr(node, "start_mark", None)
-    for key in re.findall(r"[^.\[\]]+", path):
-        for wrapper in ("block", "blocks"):  # of layers that repeat
-            if (inner := dict(_fields(node)).get(wrapper)) is not None and key != wrapper:
-                node = inner[1]
-        entry = dict((*_fields(node), *_items(node))).get(key)
-        if entry is None:
-            break
-        mark, node = entry
-    return (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-
-
-def _fields(node: Any) -> Iterable[tuple[str, tuple[Any, Any]]]:
-    if type(node).__name__ == "MappingNode":
-        for key, value in node.value:
-            yield str(getattr(key, "value", "")), (key.start_mark, value)
-
-
-def _items(node: Any) -> Iterable[tuple[str, tuple[Any, Any]]]:
-    if type(node).__name__ == "SequenceNode":
-        for index, value in enumerate(node.value):
-            yield str(index), (value.start_mark, value)
 
 
 def fitting(report: CostReport) -> list[dict[str, Any]]:

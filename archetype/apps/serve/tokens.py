@@ -1,22 +1,43 @@
 """POST /tokenize and /detokenize, GET /tokenizer_info: what a client needs in place of the model's own tokenizer."""
 
-from typing import Any
+from typing import NotRequired
+
+from typing_extensions import TypedDict
 
 from archetype.apps.serve.chat import conversation
 from archetype.apps.serve.completions import encode
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.exchange import Exchange
 from archetype.apps.serve.generation import check_tokens
-from archetype.apps.serve.models import Models
 from archetype.apps.serve.requests import DetokenizeRequest, TokenizeRequest
 
 
-async def tokenize(models: Models, exchange: Exchange) -> None:
+class Tokens(TypedDict):
+    count: int
+    max_model_len: int | None
+    tokens: list[int]
+    token_strs: NotRequired[list[str]]
+
+
+class Text(TypedDict):
+    prompt: str
+
+
+class TokenizerInfo(TypedDict):
+    tokenizer_class: str
+    vocab_size: int
+    model_max_length: int | None
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    chat_template: str | None
+
+
+async def tokenize(exchange: Exchange, body: TokenizeRequest) -> Tokens:
     """Answer with the token ids of a text or a conversation."""
-    body = exchange.read(TokenizeRequest)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("invalid_value", "prompt: or messages says what to encode; give one of them", "prompt")
-    async with models.use(body.model) as model:
+    async with exchange.app.models.use(body.model) as model:
         tokenizer, text = model.tokenizer, body.prompt
         if body.messages is not None:
             _, ids = await model.worker.text(
@@ -29,30 +50,28 @@ async def tokenize(models: Models, exchange: Exchange) -> None:
             )
         else:
             ids = []
-        answer: dict[str, Any] = {"count": len(ids), "max_model_len": model.context_length, "tokens": ids}
+        answer: Tokens = {"count": len(ids), "max_model_len": model.context_length, "tokens": ids}
         if body.return_token_strs:
             answer["token_strs"] = [model.bytes_of(id).decode("utf-8", "replace") for id in ids]
-    await exchange.answer(answer)
+    return answer
 
 
-async def detokenize(models: Models, exchange: Exchange) -> None:
+async def detokenize(exchange: Exchange, body: DetokenizeRequest) -> Text:
     """Answer with the text of token ids."""
-    body = exchange.read(DetokenizeRequest)
-    async with models.use(body.model) as model:
+    async with exchange.app.models.use(body.model) as model:
         tokenizer = model.tokenizer
         ids = check_tokens(model, body.tokens, "tokens") if body.tokens else []
         text = await model.worker.text(lambda: tokenizer.decode(ids))
-    await exchange.answer({"prompt": text})
+    return {"prompt": text}
 
 
-async def tokenizer_info(models: Models, exchange: Exchange) -> None:
+async def tokenizer_info(exchange: Exchange) -> TokenizerInfo:
     """Answer with the special tokens and chat template of the model named by the query (absent: the first)."""
-    query = exchange.query.get("model")
-    async with models.use(query) as model:
+    async with exchange.app.models.use(exchange.query.get("model")) as model:
         tokenizer, names = model.tokenizer, model.lm.special_names
         template = None if model.lm.template is None else model.lm.template.source
-    await exchange.answer({
+    return {
         "tokenizer_class": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "model_max_length": model.context_length,
         "bos_token": names.get("bos_token"), "eos_token": names.get("eos_token"), "pad_token": names.get("pad_token"),
         "chat_template": template,
-    })  # fmt: skip
+    }  # fmt: skip

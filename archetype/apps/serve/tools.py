@@ -4,9 +4,10 @@ import secrets
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field, WrapValidator
+from typing_extensions import TypedDict
 
 from archetype.apps.serve.body import Fields
 from archetype.apps.serve.errors import ApiError
@@ -149,6 +150,24 @@ def takes_text(template: ChatTemplate) -> bool:
         return False
 
 
+class CalledFunction(TypedDict):
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class AssistantMessage(TypedDict):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: NotRequired[list[ToolCall]]
+
+
 @dataclass
 class Answer:
     """Message of a choice while it is generated.
@@ -161,7 +180,7 @@ class Answer:
 
     use: ToolUse | None
     content: str = ""
-    calls: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         use = self.use
@@ -177,24 +196,28 @@ class Answer:
             pieces = self._parser.push(text) + (self._parser.finish() if is_last else [])
         return [delta for delta in map(self._delta, pieces) if delta]
 
-    def reason(self, reason: str | None) -> str | None:
-        """Why it ended, of which a call is the better reason than a token that ends a text."""
-        return "tool_calls" if reason == "stop" and self.calls else reason
+    def reason(self, reason: str | None) -> Literal["stop", "length", "tool_calls"]:
+        """Return why the message ended; a message with calls ends with "tool_calls" and not "stop"."""
+        if reason != "stop":
+            return "length"
+        return "tool_calls" if self.calls else "stop"
 
-    def message(self) -> dict[str, Any]:
+    def message(self) -> AssistantMessage:
         """Return the whole message."""
         content = self.content if self.content or not self.calls else None
-        message = {"role": "assistant", "content": content, "refusal": None}
-        return message | ({"tool_calls": self.calls} if self.calls else {})
+        message: AssistantMessage = {"role": "assistant", "content": content, "refusal": None}
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return message
 
     def _delta(self, piece: Piece) -> dict[str, Any]:
         if isinstance(piece, CallPiece):
             call: dict[str, Any] = {"index": piece.index, "function": {"arguments": piece.arguments}}
             if piece.name is not None:
                 id = "".join(secrets.choice(ID_SIGNS) for _ in range(ID_LENGTH))
-                function = {"name": piece.name, "arguments": piece.arguments}
-                self.calls.append({"id": id, "type": "function", "function": dict(function)})
-                call |= {"id": id, "type": "function", "function": function}
+                function: CalledFunction = {"name": piece.name, "arguments": piece.arguments}
+                self.calls.append({"id": id, "type": "function", "function": function})
+                call |= {"id": id, "type": "function", "function": {**function}}
             else:
                 self.calls[-1]["function"]["arguments"] += piece.arguments
             return {"tool_calls": [call]}

@@ -128,7 +128,8 @@ class Worker:
         future = pool.submit(work)
         future.add_done_callback(lambda _: self._call(then))
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), TEXT_SECONDS)
+            async with asyncio.timeout(TEXT_SECONDS):  # wait_for of Python 3.11 can swallow a cancellation
+                return await asyncio.wrap_future(future)
         except TimeoutError:
             message = f"the text needs more than {TEXT_SECONDS:g} s to be read; give a shorter one"
             raise ApiError("request_timeout", message) from None

@@ -10,7 +10,8 @@ import pytest
 from archetype.apps.serve.body import Body
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.messages import plain_messages
-from archetype.apps.serve.openapi import OPERATIONS, document
+from archetype.apps.serve.openapi import document
+from archetype.apps.serve.routes import ROUTES
 from archetype.errors import DataError
 from tests.helpers.tool_templates import TEMPLATES
 
@@ -57,6 +58,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/spec/recipe": {"preset": "llama-tiny"},
 }
 BODIES["/v1/chat/completions/render"] = BODIES["/v1/chat/completions"]
+KINDS = {route.path: route.body for route in ROUTES if route.body is not None}
 FREE = ("schema", "parameters", "logit_bias", "arguments", "metadata")  # whose keys are the client's own
 
 
@@ -76,9 +78,7 @@ def read(route: str, body: dict[str, Any]) -> list[str]:
     Raises:
         ApiError: it is refused.
     """
-    kind = OPERATIONS[route].body
-    assert kind is not None
-    taken: Any = kind.read(json.dumps(body).encode())
+    taken: Any = KINDS[route].read(json.dumps(body).encode())
     if getattr(taken, "messages", None):
         TEMPLATE.render(plain_messages(taken.messages, TEMPLATE))
     names: list[str] = taken.without_effect()
@@ -120,9 +120,8 @@ def test_the_bodies_have_every_object_of_the_interface() -> None:
             for inner in schema:
                 yield from below(inner)
 
-    bodies = {path: row.body for path, row in OPERATIONS.items() if row.body is not None}
-    assert BODIES.keys() == bodies.keys()
-    for route, kind in bodies.items():
+    assert BODIES.keys() == KINDS.keys()
+    for route, kind in KINDS.items():
         count = sum(bool(path) for path in places(BODIES[route]))
         named = set(below(schemas[kind.__name__]["properties"])) - {"Parameters"}
         assert count >= len(named), (route, named)
@@ -170,4 +169,4 @@ def test_a_known_key_is_done_named_or_refused(route: str, more: dict[str, Any], 
     with pytest.raises(ApiError) as refused:
         read(route, body)
     assert expected in str(refused.value) and refused.value.status == 400
-    assert issubclass(OPERATIONS[route].body or Body, Body)
+    assert issubclass(KINDS[route], Body)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import archetype
+from archetype.apps.serve.catalog import facts_of
 from archetype.apps.serve.example import FOLDER, PROMPT, example
-from archetype.apps.serve.specs import models_row
 from tests.helpers.serving import serving
 
 
@@ -39,9 +39,9 @@ def test_the_example_predicts_the_documentation_better_than_chance() -> None:
 def test_the_example_is_loaded_by_the_first_request() -> None:
     with serving({str(FOLDER): archetype.load(FOLDER, device="cpu")}, sources=[example()]) as served:
         models = served.app.models
-        row = models_row(models)(example())
+        row = facts_of(models, example())
         assert (row["loaded"], row["kind"], row["prompt"], models.loaded) == (False, "decoder", PROMPT, [])
         answer = served.call("/v1/completions", {"model": "example", "prompt": PROMPT, "max_tokens": 4}).json
         assert answer["usage"]["completion_tokens"] == 4
-        assert len(models.loaded) == 1 and models_row(models)(example())["loaded"]
+        assert len(models.loaded) == 1 and facts_of(models, example())["loaded"]
         assert len(served.call("/api/inspect", {"model": "example", "text": PROMPT}).json["tokens"]) > 1

@@ -1,0 +1,59 @@
+"""Connections whose client stalls: in the head of a request, or while bytes wait for it. uvicorn limits neither."""
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+from archetype.apps.serve.limits import ALL_WAITING_BYTES
+
+HEADER_SECONDS = 10.0  # until the head of a request has arrived
+SEND_SECONDS = 60.0  # in which a client has to read some of the bytes that wait for it
+
+
+class Connections:
+    """Watch over the open connections of a server.
+
+    Args:
+        connections: uvicorn's protocols, one for each connection; a set that changes.
+    """
+
+    def __init__(self, connections: Collection[Any]) -> None:
+        self._connections = connections
+        self._states: dict[Any, tuple[int, float]] = {}  # bytes that wait, and since when just as many do
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the bytes that clients have not read yet."""
+        return sum(map(_waiting_bytes, [*self._connections]))
+
+    def check(self) -> None:
+        """Drop the clients that have stalled for too long and, while too many bytes wait, the slowest."""
+        now, states = time.monotonic(), dict[Any, tuple[int, float]]()
+        for connection in [*self._connections]:
+            waiting = _waiting_bytes(connection)
+            if not waiting and not _expects_head(connection):
+                continue
+            before, since = self._states.get(connection, (waiting, now))
+            states[connection] = waiting, since if waiting == before else now
+            if waiting and now - states[connection][1] > SEND_SECONDS:
+                connection.transport.abort()
+            elif not waiting and now - states[connection][1] > HEADER_SECONDS:
+                connection.transport.close()
+        self._states = states
+        slowest = sorted(states, key=lambda connection: (states[connection][1], -states[connection][0]))
+        excess = sum(waiting for waiting, _ in states.values()) - ALL_WAITING_BYTES
+        while excess > 0:
+            connection = slowest.pop(0)
+            excess -= states[connection][0]
+            connection.transport.abort()
+
+
+def _waiting_bytes(connection: Any) -> int:
+    waiting: int = connection.transport.get_write_buffer_size()
+    return waiting
+
+
+def _expects_head(connection: Any) -> bool:
+    """Return whether the next head has not arrived yet; between requests uvicorn's keep-alive timer runs instead."""
+    is_idle = connection.cycle is None or connection.cycle.response_complete
+    return is_idle and connection.timeout_keep_alive_task is None
