@@ -11,7 +11,8 @@ Nothing is imported before it is used: specifications and costs never load torch
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from archetype.api import (
+    from archetype.api.extension import register
+    from archetype.api.functions import (
         build,
         cost_report,
         diff,
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
         tokenizer,
         train,
     )
+    from archetype.api.language_model import LanguageModel
     from archetype.errors import ArchetypeError
-    from archetype.extension import register
     from archetype.generate.engine import Engine
-    from archetype.language_model import LanguageModel
     from archetype.native.dispatch import plain_operations
 
 __version__ = "0.1.0"
@@ -46,10 +46,10 @@ if not TYPE_CHECKING:  # a type checker would take any name for an attribute oth
             raise AttributeError(f"module 'archetype' has no attribute {name!r}")
         modules = {
             "ArchetypeError": "archetype.errors", "Engine": "archetype.generate.engine",
-            "LanguageModel": "archetype.language_model", "plain_operations": "archetype.native.dispatch",
-            "register": "archetype.extension",
+            "LanguageModel": "archetype.api.language_model", "plain_operations": "archetype.native.dispatch",
+            "register": "archetype.api.extension",
         }  # fmt: skip
-        return getattr(import_module(modules.get(name, "archetype.api")), name)
+        return getattr(import_module(modules.get(name, "archetype.api.functions")), name)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

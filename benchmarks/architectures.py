@@ -14,10 +14,10 @@ import time
 import torch
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.apps.bench.jobs import Workload
 from archetype.apps.bench.measure import measure
 from archetype.generate.step import DecodeStep
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.decoder.module import Decoder
 from archetype.native.recorder import Replay, TorchCall

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from archetype.api import export
+from archetype.api.functions import export
+from archetype.api.language_model import LanguageModel
 from archetype.data.library_text import library_text
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from benchmarks.machine import heading

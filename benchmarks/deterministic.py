@@ -13,8 +13,8 @@ from itertools import product
 
 import torch
 
+from archetype.api.language_model import LanguageModel
 from archetype.generate import Engine
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.weights.packing import TYPES
 from benchmarks.machine import heading

@@ -35,9 +35,9 @@ def make(preset: str, dtype: str, folder: Path) -> int:
     """Write the checkpoint; its size in bytes."""
     import torch
 
-    from archetype.exporting import export
+    from archetype.api.exporting import export
+    from archetype.api.language_model import LanguageModel
     from archetype.families import preset as named
-    from archetype.language_model import LanguageModel
     from archetype.models.build import build
 
     model = build(named(preset), seed=0, dtype=getattr(torch, dtype))

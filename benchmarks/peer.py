@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import archetype
-from archetype.language_model import LanguageModel
+from archetype.api.language_model import LanguageModel
 from benchmarks.shapes import shape
 
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.convert.gguf.file import FILE
-from archetype.language_model import LanguageModel
 from archetype.models.causal import CausalModel
 from benchmarks.machine import heading
 

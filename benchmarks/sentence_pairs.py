@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 import archetype
+from archetype.api.loading import load, open_pretrained
 from archetype.data.pairs import read_lines
-from archetype.generate.retrieval import retrieval_score
+from archetype.evaluation.retrieval import retrieval_score
 from archetype.io.text import read_text
-from archetype.loading import load, open_pretrained
 from archetype.training import metrics
 from archetype.training.examples import TextPairs
 from archetype.training.loop import run

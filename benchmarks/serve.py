@@ -34,8 +34,8 @@ import archetype.apps.cli  # isort: skip  # sets how threads wait, which torch r
 import torch
 
 import archetype
+from archetype.api.loading import build_untrained
 from archetype.generate import Engine
-from archetype.loading import build_untrained
 from archetype.tokenizers import train_tokenizer
 
 PROMPT, NEW = 128, 128  # tokens

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = ROOT / ".venv-newer"
-TESTS = ("tests/parity", "tests/integration/test_hf.py", "tests/unit/tokenizers", "tests/unit/generate/test_tasks.py")
+TESTS = ("tests/parity", "tests/integration/test_hf.py", "tests/unit/tokenizers", "tests/unit/evaluation/test_tasks.py")
 
 
 def main() -> int:

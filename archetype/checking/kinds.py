@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from archetype.api.extension import load_extension
 from archetype.checking.examples import PLACES
 from archetype.errors import SpecError
-from archetype.extension import load_extension
 from archetype.models.spec import ModelSpec
 from archetype.spec.kinds import Part, load_all_kinds
 from archetype.spec.synonyms import nearest_kind

@@ -1,1 +1,21 @@
-"""Evaluation: samples while a model trains, a report of its run, its scores on texts and on known tasks."""
+"""Evaluation against references: texts, classes, values, translations and vectors, and the tasks of lm-eval."""
+
+from archetype.evaluation.class_report import ClassReport, ValueReport
+from archetype.evaluation.examples import evaluate_images, evaluate_texts, evaluate_tokens
+from archetype.evaluation.retrieval import (
+    RECALL_AT,
+    RetrievalScore,
+    SimilarityScore,
+    cosines_of_pairs,
+    retrieval_score,
+    similarity_score,
+)
+from archetype.evaluation.score import Score, score
+from archetype.evaluation.tasks import TaskScores, evaluate_tasks
+from archetype.evaluation.translation_score import TranslationScore, translation_score
+
+__all__ = [
+    "RECALL_AT", "ClassReport", "RetrievalScore", "Score", "SimilarityScore", "TaskScores", "TranslationScore",
+    "ValueReport", "cosines_of_pairs", "evaluate_images", "evaluate_tasks", "evaluate_texts", "evaluate_tokens",
+    "retrieval_score", "score", "similarity_score", "translation_score",
+]  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from archetype.data.batches import Tokens
 from archetype.data.corpus import encode
 from archetype.errors import DataError
-from archetype.generate.score import score
+from archetype.evaluation.score import score
 from archetype.io.text import read_text
 from archetype.models.build import Model
 from archetype.runs.directory import Run, read_run_model

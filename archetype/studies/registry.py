@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
+from archetype.api.extension import one_line_failure
 from archetype.errors import SpecError, nearest
-from archetype.extension import one_line_failure
 from archetype.studies.outcome import Outcome
 from archetype.studies.timing import Busy
 

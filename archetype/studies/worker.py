@@ -13,7 +13,7 @@ def main(arguments: list[str]) -> int:
     """Make every run of a list that no other process makes; return 0 when done, STOPPED when asked to stop."""
     folder, keys, parent, *extensions = arguments
     for file in extensions:
-        from archetype.extension import load_extension
+        from archetype.api.extension import load_extension
 
         load_extension(Path(file))
     keep_freed_memory()

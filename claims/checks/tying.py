@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
+from archetype.api.language_model import LanguageModel
 from archetype.estimate.report import cost_report
 from archetype.io.tensors import Tensors
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.decoder.spec import Decoder
 from archetype.parts.head.spec import LanguageModelHead

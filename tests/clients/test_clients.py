@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import archetype
-from archetype.language_model import LanguageModel
+from archetype.api.language_model import LanguageModel
 from tests.conftest import SHARED
 from tests.helpers import forked
 from tests.helpers.serving import TEMPLATE, Served

@@ -8,8 +8,8 @@ import pytest
 import sacrebleu
 import torch
 
+from archetype.api.loading import load
 from archetype.io.text import read_text
-from archetype.loading import load
 from archetype.training.loop import run
 from archetype.training.metrics import Evaluated, Event
 from archetype.training.recipe import Recipe, read_recipe

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.generate import Engine, Sampling
 from archetype.generate.step import prefill
-from archetype.language_model import LanguageModel
 from archetype.models.build import Model, build_on_meta
 from archetype.models.causal import CausalModel
 from archetype.models.initialization import initialize

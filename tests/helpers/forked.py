@@ -28,7 +28,7 @@ __all__ = ["Process"]  # for tests that hold one
 ROOT = Path(__file__).parent.parent.parent
 LOADED = (
     "archetype.apps.cli.generate", "archetype.apps.cli.main", "archetype.apps.cli.progress", "archetype.apps.cli.train",
-    "archetype.convert.parity", "archetype.loading", "archetype.training.loop", "archetype.training.setup",
+    "archetype.convert.parity", "archetype.api.loading", "archetype.training.loop", "archetype.training.setup",
     "matplotlib.backends.backend_agg", "matplotlib.figure", "numpy.ctypeslib", "torch", "torch._dynamo", "torch._refs",
     "uniplot", "yaml.cyaml",
 )  # fmt: skip

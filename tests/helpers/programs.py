@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 
 import archetype
+from archetype.api.exporting import export
+from archetype.api.loading import build_untrained
 from archetype.convert.program.files import FILES, is_program
 from archetype.errors import CheckpointError
-from archetype.exporting import export
-from archetype.loading import build_untrained
 from archetype.table import Table
 from tests.helpers.weights import randomize
 

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from archetype.api.language_model import LanguageModel
 from archetype.convert.apply import export_tensors, shapes_of
 from archetype.families.rules import for_model
-from archetype.language_model import LanguageModel
 
 EXACT = 1e-5  # of the logits' largest magnitude, in float32
 WRONG = 1e-3  # what every mistake exceeds

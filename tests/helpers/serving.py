@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from archetype.api.language_model import LanguageModel
 from archetype.apps.serve.app import App
 from archetype.apps.serve.limits import Limits
 from archetype.apps.serve.models import ModelOptions, Models, Source
 from archetype.apps.serve.server import Server, listen
-from archetype.language_model import LanguageModel
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"

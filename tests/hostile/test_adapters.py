@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import archetype
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.convert.peft import config
 from archetype.convert.peft.config import CONFIG, WEIGHTS
 from archetype.convert.peft.names import answer
 from archetype.errors import ArchetypeError, CheckpointError
-from archetype.exporting import export
 from archetype.families.llama import llama
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import archetype
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.errors import ArchetypeError
-from archetype.exporting import export
 from archetype.families.llama import llama
 from archetype.io import atomic
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked

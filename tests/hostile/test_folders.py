@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from archetype.exporting import export
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.families.llama import llama
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked

@@ -15,12 +15,12 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import archetype
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.convert.image_processor import square_pictures
-from archetype.exporting import export
 from archetype.families.llama import llama
 from archetype.families.vit import vit
 from archetype.io.yaml import read_mapping
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.training.datasets import TextData

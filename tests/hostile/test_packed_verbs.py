@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.main import app
 from archetype.errors import ArchetypeError
 from archetype.families import preset, presets
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import archetype
-from archetype.exporting import export
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.families import preset
 from archetype.families.llama import llama
 from archetype.families.vit import vit
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked

@@ -17,11 +17,11 @@ from torch import Tensor
 import archetype
 import archetype.hf as hf
 from archetype import spec
+from archetype.api.extension import load_extension
+from archetype.api.loading import build_untrained
 from archetype.errors import SpecError
-from archetype.extension import load_extension
 from archetype.families.own import architecture_of
 from archetype.hf.cache import LEAST, NAME, OLDER, ArchetypeCache
-from archetype.loading import build_untrained
 from tests.helpers import registered
 from tests.helpers.weights import distance, randomize
 

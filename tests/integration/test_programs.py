@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import archetype
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import build_untrained
 from archetype.convert.program import files, onnx, trace
 from archetype.distribution import install_command
 from archetype.errors import CheckpointError
-from archetype.exporting import export
-from archetype.language_model import LanguageModel
-from archetype.loading import build_untrained
 from archetype.models.build import build
 from tests.helpers.examples import every
 from tests.helpers.weights import distance, randomize

@@ -17,9 +17,9 @@ import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.apps.serve.models import Source
 from archetype.generate.slots import MIN_SHARED
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.spec.edit import assign
 from archetype.tokenizers import train_tokenizer

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from archetype.api.language_model import LanguageModel
 from archetype.families.transformer import transformer
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked

@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 import archetype
-from archetype.language_model import LanguageModel
+from archetype.api.language_model import LanguageModel
 from tests.helpers.weights import distance
 
 PROMPTS = ["Once upon a time", "Tom had a big red car. He", ""]

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from archetype import cost, families, generate
+from archetype.api.language_model import LanguageModel
 from archetype.data.pairs import end_of_text
 from archetype.estimate.memory import MemoryCost
 from archetype.generate import Beam
-from archetype.language_model import LanguageModel
 from archetype.models.build import Model, build
 from archetype.models.causal import CausalModel
 from archetype.models.encoder.module import Encoder

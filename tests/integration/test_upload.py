@@ -11,10 +11,10 @@ from huggingface_hub import HfApi, ModelCard, constants
 from safetensors.torch import load_file
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.main import VERBS
 from archetype.apps.cli.serve import sources_of
 from archetype.io.weight_files import INDEX, SINGLE
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.training.evaluate import Evaluation

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import archetype
-from archetype.language_model import LanguageModel
+from archetype.api.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import archetype
 from archetype import spec
+from archetype.api.extension import load_extension
 from archetype.checking.kinds import kinds_of_file
 from archetype.checking.passes import compiled_is_eager
 from archetype.checking.run import check_kind
@@ -22,7 +23,6 @@ from archetype.cost.formula import symbol
 from archetype.cost.registry import MixerCost, ResidualCost
 from archetype.cost.work import Work
 from archetype.errors import SpecError
-from archetype.extension import load_extension
 from archetype.generate.step import DecodeStep
 from archetype.models.build import build
 from archetype.nn.context import ForwardContext

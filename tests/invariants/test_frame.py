@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from archetype import spec
+from archetype.api.extension import load_extension
+from archetype.api.language_model import LanguageModel
 from archetype.checking.construction import is_built, is_drawn, parameters_are_counted, round_trip, state_is_counted
 from archetype.checking.decoding import (
     chunks_are_whole,
@@ -21,11 +23,9 @@ from archetype.checking.decoding import (
 )
 from archetype.checking.subject import Subject
 from archetype.errors import SpecError
-from archetype.extension import load_extension
 from archetype.generate import Engine
 from archetype.generate.beam import finished_targets
 from archetype.generate.settings import Beam
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.nn.context import ForwardContext
 from archetype.tokenizers import train_tokenizer

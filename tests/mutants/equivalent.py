@@ -15,7 +15,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "return document_hash(text) < int(fraction * 2**64) -> return document_hash(text) <= int(fraction * 2**64)",
     ): "one of 2^64 hashes is the bound itself",
     (
-        "evaluation/report.py",
+        "training/report_page.py",
         "MAX_POINTS = 400 -> MAX_POINTS = 401",
     ): "how many points of a curve of thousands are drawn",
     (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from archetype import families, spec
+from archetype.api.language_model import LanguageModel
 from archetype.convert.image_processor import square_pictures
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate

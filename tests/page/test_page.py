@@ -23,7 +23,7 @@ from tests.helpers.documents import ROOT
 from tests.helpers.serving import Served
 from tests.page.browser import Page
 from tests.page.conftest import shown
-from tests.unit.test_extension import linear_attention, registries_as_before  # noqa: F401
+from tests.unit.api.test_extension import linear_attention, registries_as_before  # noqa: F401
 
 FIRST_SCREEN = 150_000  # bytes
 

@@ -15,8 +15,8 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification, Au
 
 import archetype
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.data.images import read_pictures
-from archetype.language_model import LanguageModel
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
 from tests.helpers.cases import case

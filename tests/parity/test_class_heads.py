@@ -11,8 +11,8 @@ import transformers
 
 import archetype
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.errors import CheckpointError, SpecError
-from archetype.language_model import LanguageModel
 from archetype.models.decoder.module import Decoder
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import distance, randomize

@@ -16,9 +16,9 @@ from torch import Tensor
 
 import archetype
 from archetype import families
+from archetype.api.language_model import LanguageModel
 from archetype.errors import CheckpointError, SpecError, UnreadKeys
 from archetype.estimate.report import total_parameters
-from archetype.language_model import LanguageModel
 from archetype.models.encoder.module import Encoder
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.examples import every

@@ -9,9 +9,9 @@ from tokenizers import processors
 from transformers import AutoTokenizer
 
 import archetype
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.errors import DataError
-from archetype.exporting import export
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import Tokenizer, same_ids, train_tokenizer
 from archetype.tokenizers.added_tokens import add_tokens

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers.generation import logits_process
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.errors import NotObeyed
 from archetype.generate import Engine, Sampling, read_generation_config
 from archetype.generate.beam import beam_search
@@ -26,7 +27,6 @@ from archetype.generate.generation_config import (
     WITHOUT_EFFECT,
     generation_config,
 )
-from archetype.language_model import LanguageModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from tests.helpers.weights import randomize
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import load
 from archetype.convert.gguf.header import read_header
 from archetype.errors import DataError
-from archetype.exporting import export
 from archetype.inspection.attention import attention_paths, attention_steps
-from archetype.language_model import LanguageModel
-from archetype.loading import load
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
 from archetype.tokenizers.chat_template import ChatTemplate
 from archetype.weights.packed import PackedMatrix

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import archetype
-from archetype.exporting import export
+from archetype.api.exporting import export
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
 from tests.helpers.examples import every

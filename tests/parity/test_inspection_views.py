@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import GraniteConfig, GraniteForCausalLM
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.errors import UnknownFamily
 from archetype.inspection import Inspection
-from archetype.language_model import LanguageModel
 from tests.helpers.cases import case
 from tests.helpers.weights import distance, randomize
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from archetype import spec
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.convert.gguf import file as gguf
-from archetype.exporting import export
 from archetype.families.bert import bert
 from archetype.families.bloom import bloom
 from archetype.families.deepseek_v2 import deepseek_v2
@@ -26,7 +27,6 @@ from archetype.families.qwen2 import qwen2
 from archetype.families.qwen3 import qwen3
 from archetype.families.qwen3_moe import qwen3_moe
 from archetype.families.t5 import t5
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.passes import forward_step

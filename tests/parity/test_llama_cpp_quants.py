@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from archetype import spec
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.convert.gguf import file as ours
 from archetype.convert.gguf.architectures import GGUF
 from archetype.convert.gguf.encoders import as_mean
 from archetype.convert.gguf.quantize import quantize
 from archetype.convert.gguf.tensors import file_shapes
 from archetype.convert.gguf.types import BLOCKS, FILE_TYPES, Facts, tensor_types
-from archetype.exporting import export
 from archetype.families.bert import bert
 from archetype.families.deepseek_v2 import deepseek_v2
 from archetype.families.gemma import gemma
@@ -27,7 +28,6 @@ from archetype.families.mixtral import mixtral
 from archetype.families.qwen2 import qwen2
 from archetype.families.qwen3_moe import qwen3_moe
 from archetype.families.t5 import t5
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize

@@ -11,11 +11,11 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from archetype import spec
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.convert.gguf import file as gguf
-from archetype.exporting import export
 from archetype.families.bert import bert
 from archetype.families.t5 import t5
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer

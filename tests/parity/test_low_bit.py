@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Mxfp4Config
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.convert.apply import export_tensors, shapes_of
 from archetype.families.rules import for_model
 from archetype.io.weight_files import SINGLE
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from tests.helpers.low_bit import METHODS, drawn, fp8_blocks
 from tests.helpers.published import EXACT, text

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import archetype
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.convert.peft.config import CONFIG, read_config
 from archetype.convert.peft.write import write_peft
 from archetype.errors import CheckpointError, SpecError
-from archetype.language_model import LanguageModel
 from archetype.models.build import Model
 from archetype.parts.adapter.module import install, merge
 from tests.helpers.weights import distance, randomize

@@ -8,10 +8,10 @@ import pytest
 from transformers import AutoTokenizer
 
 import archetype
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.errors import ArchetypeError
-from archetype.exporting import export
 from archetype.families.own import OWN
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import open_tokenizer
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import archetype
 from archetype import spec
-from archetype.language_model import LanguageModel
+from archetype.api.language_model import LanguageModel
 from archetype.parts.sentence_head.module import SentenceEmbeddingHead
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS
 from tests.helpers import forked

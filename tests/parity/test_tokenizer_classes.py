@@ -15,9 +15,9 @@ from transformers.models.auto import tokenization_auto
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 import archetype
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.errors import ReadOtherwise
-from archetype.exporting import export
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.tokenizers.hugging_face import HuggingFaceTokenizer

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import archetype
-from archetype import families, loading, spec
+from archetype import families, spec
+from archetype.api import loading
 from archetype.tokenizers import train_tokenizer
 from archetype.training.examples import LabelledText, LabelledTokens
 from archetype.training.loop import run

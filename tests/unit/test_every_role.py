@@ -10,11 +10,11 @@ import torch
 import archetype
 import archetype.training.recipe  # the roles of what a recipe names
 from archetype import spec
+from archetype.api.extension import load_extension
 from archetype.checking.kinds import all_kinds
 from archetype.checking.passes import compiled_is_eager
 from archetype.checking.run import check_kind
 from archetype.errors import SpecError
-from archetype.extension import load_extension
 from archetype.runs.extensions import FILE
 from archetype.spec.kinds import Part
 from archetype.studies.decisions import Decision

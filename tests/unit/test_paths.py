@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.main import main
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.parts.attention import module as attention
 from archetype.tokenizers import train_tokenizer

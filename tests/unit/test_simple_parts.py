@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import archetype
+from archetype.api.extension import failure_of_extension, load_extension
 from archetype.apps.cli import main
 from archetype.errors import SpecError
-from archetype.extension import failure_of_extension, load_extension
 from archetype.models.build import build
 from archetype.training.block_execution import compile_blocks
 from tests.helpers import registered

@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
+from archetype.api.language_model import LanguageModel
 from archetype.data.corpus import Corpus
 from archetype.errors import SpecError, enumeration
 from archetype.generate import DecodeStep, Engine, Request, prefill
 from archetype.generate.step import PREFILL_CHUNK
-from archetype.language_model import LanguageModel
 from archetype.models.build import GenerativeModel, Model
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder

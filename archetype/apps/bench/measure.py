@@ -6,6 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import build_untrained, load, names_weights
 from archetype.apps.bench.jobs import Job, Sizes, Timing, Workload, runner
 from archetype.apps.bench.peers import Peer
 from archetype.cost.work import Phase
@@ -13,8 +15,6 @@ from archetype.errors import SpecError
 from archetype.estimate.report import cost_report
 from archetype.estimate.roofline import PhaseTime, phase_times, weights_read
 from archetype.io.tensors import dtype_of
-from archetype.language_model import LanguageModel
-from archetype.loading import build_untrained, load, names_weights
 from archetype.machine.hardware import Device
 from archetype.models.spec import CausalSpec, ModelSpec
 from archetype.parts.head.spec import NoHead

@@ -11,13 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.apps.bench import peer_program
 from archetype.apps.bench.jobs import START, Job, Timing, Workload
 from archetype.convert.gguf.file import FILE
 from archetype.convert.gguf.types import FileType
 from archetype.errors import ArchetypeError, DataError, one_line
-from archetype.exporting import export
-from archetype.language_model import LanguageModel
 
 GGUF_TYPES: dict[str, FileType] = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "lossless": "bf16", "int8": "q8_0", "int4": "q4_0",

@@ -17,8 +17,8 @@ from archetype.apps.cli.output import print_device, show_warnings
 from archetype.errors import ArchetypeError, DataError, nearest
 
 if TYPE_CHECKING:
+    from archetype.api.language_model import LanguageModel
     from archetype.generate import Engine
-    from archetype.language_model import LanguageModel
     from archetype.tokenizers.chat_template import Message
 
 CHOSEN = ("max_new_tokens", *OWN, "seed", "stop", "ignore_eos")
@@ -56,7 +56,7 @@ def chat(
     """
     show_warnings()
     settings = values_of(SETTINGS, options)
-    from archetype.api import load
+    from archetype.api.functions import load
     from archetype.generate import Engine, Sampling
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read

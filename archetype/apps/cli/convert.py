@@ -36,8 +36,8 @@ def import_(
     accept_unproved: AcceptUnproved = False,
 ) -> None:
     """Read a Hugging Face folder, a GGUF file or a model of huggingface.co into a run directory."""
+    from archetype.api.loading import load
     from archetype.io.tensors import dtype_of
-    from archetype.loading import load
 
     load(
         model, dtype_of(dtype), allow_pickle=allow_pickle, overrides=overrides or (), weights=weights, mapped=True,
@@ -86,11 +86,11 @@ def export(
 
     A preset or a specification's file is written with random weights. A run's adapter is merged.
     """
+    from archetype.api.exporting import export, export_adapter
+    from archetype.api.loading import build_untrained, load, names_weights
     from archetype.convert.model_card import ModelCard
     from archetype.errors import SpecError
-    from archetype.exporting import export, export_adapter
     from archetype.io.tensors import dtype_of
-    from archetype.loading import build_untrained, load, names_weights
     from archetype.runs.directory import Run
     from archetype.training.metrics import last_evaluation
 

@@ -37,7 +37,7 @@ def demo(
     with out.status("loading PyTorch"):
         import torch
 
-        from archetype.api import cost_report, load
+        from archetype.api.functions import cost_report, load
         from archetype.apps.cli.progress import raise_if_interrupted, run_with_progress
         from archetype.data.library_text import library_text
         from archetype.data.text_files import read_joined

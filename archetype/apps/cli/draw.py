@@ -39,7 +39,7 @@ def draw(
     """
     from pathlib import Path
 
-    from archetype import api
+    from archetype.api import functions as api
     from archetype.convert.source import SUFFIXES
 
     drawing = api.draw(source, other, measure, batch, length, dtype, aspect)  # type: ignore[arg-type]  # refused if unknown

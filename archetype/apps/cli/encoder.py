@@ -8,7 +8,7 @@ from archetype.apps.cli.options import Device, Dtype, Json, Model
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
-    from archetype.language_model import LanguageModel
+    from archetype.api.language_model import LanguageModel
 
 INPUTS = typer.Argument(
     metavar="TEXT... | IMAGE...", help="Texts, or files: pictures, or .npz with `images`, (N, [C,] H, W)."
@@ -24,7 +24,7 @@ def fill(
     as_json: Json = False,
 ) -> None:
     """Predict the masked tokens of a text."""
-    from archetype.api import load
+    from archetype.api.functions import load
 
     lm = load(model, dtype, device)
     masks = lm.fill(text, top)
@@ -56,7 +56,7 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Embed texts as vectors; without --json, print how similar each two are."""
-    from archetype.api import load
+    from archetype.api.functions import load
 
     lm = load(model, dtype, device)
     vectors = lm.embed(texts, pooling, normalized=False if raw else None, prompt=prompt)
@@ -82,7 +82,7 @@ def classify(
 ) -> None:
     """Name the class of each text, token or image, with its probability."""
     show_warnings()
-    from archetype.api import load
+    from archetype.api.functions import load
 
     lm = load(model, dtype, device)
     is_images = lm.spec.reads_images or (inputs[0].endswith(".npz") and len(inputs) == 1)
@@ -115,7 +115,7 @@ def answer(
     as_json: Json = False,
 ) -> None:
     """Answer a question by a span of a text, with its probability."""
-    from archetype.api import load
+    from archetype.api.functions import load
 
     lm = load(model, dtype, device)
     span = lm.answer(question, text, max_tokens)

@@ -22,8 +22,8 @@ from archetype.apps.cli.options import (
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
-    from archetype.generate.score import Score
-    from archetype.language_model import LanguageModel
+    from archetype.api.language_model import LanguageModel
+    from archetype.evaluation.score import Score
     from archetype.table import Table
 
 DATA_HELP = (
@@ -89,11 +89,12 @@ def evaluate(
 ) -> None:
     """Print how good a model is: loss, accuracy, classes, BLEU and chrF, retrieval and correlation, or known tasks."""
     show_warnings()
-    from archetype.api import load
+    from archetype.api.functions import load
     from archetype.apps.cli.progress import preparation_bar
     from archetype.data.text_files import read_texts
     from archetype.errors import SpecError
-    from archetype.generate import RECALL_AT, Beam
+    from archetype.evaluation import RECALL_AT
+    from archetype.generate import Beam
 
     if sum(bool(one) for one in (files, text, data, source, tasks, retrieval, correlation)) != 1:
         remedy = "give FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"
@@ -142,7 +143,7 @@ def evaluate(
 def _score(lm: "LanguageModel", file: str, texts: list[str], stride: int | None, length: int | None) -> "Score":
     """The score of a file's texts, each read by itself."""
     from archetype.errors import ArchetypeError
-    from archetype.generate.score import together
+    from archetype.evaluation.score import together
 
     scores = []
     for number, text in enumerate(texts, start=1):

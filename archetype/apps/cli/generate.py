@@ -21,9 +21,9 @@ from archetype.apps.cli.options import (
 from archetype.apps.cli.output import print_device, print_json, show_warnings
 
 if TYPE_CHECKING:
+    from archetype.api.language_model import Draft, LanguageModel
     from archetype.apps.cli.prompt_file import Prompt
     from archetype.generate import Engine
-    from archetype.language_model import Draft, LanguageModel
     from archetype.tokenizers.chat_template import Message
 
 SAMPLING = fields(
@@ -91,7 +91,7 @@ def generate(
 
     settings = values_of(SAMPLING, options)
     settings |= {name: read_text(file) for name, file in (("json_schema", json_schema), ("lark", lark)) if file}
-    from archetype.api import load
+    from archetype.api.functions import load
     from archetype.generate import Engine, Sampling
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
@@ -155,7 +155,7 @@ def translate(
 ) -> None:
     """Translate source texts, one line each."""
     show_warnings()
-    from archetype.api import load
+    from archetype.api.functions import load
     from archetype.generate.settings import Beam
 
     settings = values_of(BEAM, options)
@@ -218,7 +218,7 @@ def _translate_file(
     model: Path, input: Path, output: Path, settings: dict[str, Any], options: tuple[str | None, str | None, str],
     as_json: bool,
 ) -> None:  # fmt: skip
-    from archetype.api import load
+    from archetype.api.functions import load
     from archetype.apps.cli.source_file import read_sources, translate_file
 
     sources = read_sources(input)  # wrong lines are refused before a large model is read
@@ -234,7 +234,7 @@ def _translate_file(
 
 
 def _draft(draft: Path | None, dtype: str | None, device: str) -> "Draft | None":
-    from archetype.api import load
+    from archetype.api.functions import load
 
     if draft is None:
         return None

@@ -49,7 +49,7 @@ def inspect(
     Attention by layer and head, what each layer would answer (logit lens), the residual stream and what each part adds
     to it, routing of experts, states and gates of recurrent layers, and a logit as a sum over parts.
     """
-    from archetype.api import load
+    from archetype.api.functions import load
     from archetype.errors import SpecError, nearest
     from archetype.inspection.inspection import VIEWS
     from archetype.inspection.view import SUFFIXES

@@ -4,8 +4,8 @@ import hashlib
 import json
 from typing import Any
 
+from archetype.api.language_model import LanguageModel
 from archetype.data.tokenization import tokenizer_files
-from archetype.language_model import LanguageModel
 from archetype.spec.base import fingerprint
 from archetype.spec.extensions import extensions_of
 from archetype.weights.fingerprint import weights_fingerprint

@@ -154,7 +154,7 @@ def _show_log(value: bool) -> None:
 
 def _load_extensions(files: list[Path] | None) -> None:
     for file in files or []:
-        from archetype.extension import load_extension
+        from archetype.api.extension import load_extension
 
         load_extension(file)
 
@@ -243,7 +243,7 @@ def _fail_of_cut_module(error: EOFError) -> None:
 
 def _fail_of_extension(error: Exception) -> None:
     """End with one line where a part from outside has raised this, after its trace with --verbose."""
-    if (extension := sys.modules.get("archetype.extension")) is None:
+    if (extension := sys.modules.get("archetype.api.extension")) is None:
         return
     if (failure := extension.failure_of_extension(error)) is not None:
         if "--verbose" in sys.argv:

@@ -21,13 +21,12 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from archetype.api.samples import sample
 from archetype.apps.cli.output import console, device_name
 from archetype.data.preparation import telling
 from archetype.data.tokenization import reporting
 from archetype.errors import one_line
 from archetype.estimate.report import total_parameters
-from archetype.evaluation.report import write_report
-from archetype.evaluation.samples import sample
 from archetype.machine.allocation import keep_freed_memory
 from archetype.machine.memory import peak_memory
 from archetype.runs.machine import Peak, product_peak
@@ -35,6 +34,7 @@ from archetype.table import size
 from archetype.training.loop import run
 from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, PeakMeasured, Sampled, Step, append, read
 from archetype.training.plot import Curve, curves, draw_in_terminal
+from archetype.training.report_page import write_report
 from archetype.training.state import TrainState
 from archetype.training.throughput import flops_of_step
 

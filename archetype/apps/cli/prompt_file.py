@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.made_with import MadeWith, made_with, model_hash
 from archetype.apps.cli.output import print_device
 from archetype.apps.cli.record_file import Line, append_records, read_records_with_ids
 from archetype.errors import ArchetypeError, DataError, one_line
 from archetype.generate import Engine, Request, Sampling
-from archetype.language_model import LanguageModel
 from archetype.tokenizers.chat_template import Message
 
 OWN_KEYS = {"id", "prompt", "messages"}

@@ -184,8 +184,8 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")], as_json: Json = False
 ) -> None:
     """Write report.html of a run: curves, cost, recipe, samples and environment."""
-    from archetype.evaluation.report import write_report
     from archetype.runs.directory import Run
+    from archetype.training.report_page import write_report
 
     file = write_report(Run(folder))
     if as_json:

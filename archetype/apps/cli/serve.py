@@ -102,7 +102,7 @@ def serve(
     runs is finished, what is new is refused.
     """
     show_warnings()
-    from archetype.api import load
+    from archetype.api.functions import load
     from archetype.apps.serve import page
     from archetype.apps.serve.app import App
     from archetype.apps.serve.example import example

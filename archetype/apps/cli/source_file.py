@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.made_with import REMEDY, MadeWith, difference, made_with, model_hash
 from archetype.apps.cli.output import print_device
 from archetype.apps.cli.record_file import Line, append_records, finished_records, read_records_with_ids
@@ -14,7 +15,6 @@ from archetype.errors import DataError
 from archetype.io.atomic import write_bytes, write_json
 from archetype.io.files import read_json
 from archetype.io.text import read_text
-from archetype.language_model import LanguageModel
 
 JSON_LINES = (".jsonl", ".ndjson")  # names of files that hold a JSON object a line; others hold texts
 LINES_AT_ONCE = 256  # translated together; what a kill can cost

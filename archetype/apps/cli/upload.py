@@ -44,11 +44,11 @@ def upload(
     huggingface_hub: HF_TOKEN, or `hf auth login`. A run's adapter is merged.
     """
     from archetype import __version__
+    from archetype.api.exporting import export, fitting_format
+    from archetype.api.loading import load
     from archetype.convert.model_card import ModelCard
-    from archetype.exporting import export, fitting_format
     from archetype.io.hub_upload import check_account, destination, send
     from archetype.io.tensors import dtype_of
-    from archetype.loading import load
     from archetype.runs.directory import Run
     from archetype.training.metrics import last_evaluation
 

@@ -16,8 +16,8 @@ from archetype.apps.serve.memory import Memory
 from archetype.errors import ArchetypeError, SpecError, nearest
 
 if TYPE_CHECKING:  # without a model nothing of torch is loaded
+    from archetype.api.language_model import LanguageModel
     from archetype.apps.serve.served_model import ServedModel
-    from archetype.language_model import LanguageModel
 
 WEIGHTS = ("*.safetensors", "*.gguf", "pytorch_model*.bin")
 

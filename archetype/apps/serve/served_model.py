@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 
 from archetype import __version__
+from archetype.api.language_model import LanguageModel
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.memory import Memory
 from archetype.apps.serve.models import ModelOptions, Source
 from archetype.apps.serve.worker import Worker
 from archetype.estimate.state import state_parts
 from archetype.generate import Engine, Sampling
-from archetype.language_model import LanguageModel
 from archetype.spec.base import fingerprint
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.token_bytes import TokenBytes

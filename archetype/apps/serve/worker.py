@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from archetype.api.language_model import LanguageModel
 from archetype.apps.serve.errors import ApiError
 from archetype.apps.serve.limits import GRAMMARS_WAITING
 from archetype.generate import Engine, Event, Request, Sampling
 from archetype.generate.grammar import LANES
-from archetype.language_model import LanguageModel
 
 T = TypeVar("T")
 TEXT_SECONDS = 10.0  # for what is done to a text: tokens, a template, a grammar

@@ -89,12 +89,12 @@ BUGS: dict[str, list[tuple[str, str]]] = {
          "room = max(map(len, rows), default=0) if longest is None else longest"),
         ("best = logits[:, : tokenizer.vocab_size].softmax(-1)", "best = logits.softmax(-1)"),
     ],
-    "generate/score.py": [
+    "evaluation/score.py": [
         ("own = logits[len(row) - len(targets) : len(row)].float()", "own = logits[-len(targets) :].float()"),
         ("first = scored - start", "first = max(0, scored - start - 1)"),
         ("bool((own.argmax(-1) == targets).all())", "bool((own.argmax(-1) == targets).any())"),
     ],
-    "evaluation/report.py": [
+    "training/report_page.py": [
         ('samples = [(f"{line[\'step\']:,}", line["sample"])',
          'samples = [(f"{line[\'step\'] + 1:,}", line["sample"])'),
     ],

@@ -74,7 +74,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     "training/objectives/text_similarity.py": [
         ("scores[:, None] < scores[None, :]", "scores[:, None] <= scores[None, :]"),
     ],
-    "generate/retrieval.py": [
+    "evaluation/retrieval.py": [
         ("reciprocals += 1 / hits[0] if hits else 0.0", "reciprocals += 1 / hits[-1] if hits else 0.0"),
         ("ideal = sorted(answers.values(), reverse=True)", "ideal = sorted(answers.values())"),
         ("descending=True, stable=True", "descending=True"),

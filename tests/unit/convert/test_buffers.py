@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from archetype import spec
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import load
 from archetype.errors import CheckpointError
 from archetype.families.gpt2 import gpt2
 from archetype.io.tensors import Tensors, save
 from archetype.io.weight_files import SINGLE
-from archetype.language_model import LanguageModel
-from archetype.loading import load
 from archetype.models.build import Model, build
 from archetype.runs.directory import Run, read_run_model, write_run_spec, write_weights
 from tests.helpers.weights import randomize

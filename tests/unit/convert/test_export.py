@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 
 import archetype
 from archetype import spec
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import load
 from archetype.convert import hf_folder
 from archetype.errors import CheckpointError
-from archetype.exporting import export
 from archetype.io.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE
-from archetype.language_model import LanguageModel
-from archetype.loading import load
 from archetype.models.build import Model, build
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate

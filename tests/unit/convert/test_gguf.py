@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from archetype import spec
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.convert.gguf import file as ours
 from archetype.convert.gguf.architectures import GGUF
 from archetype.convert.gguf.quantize import BLOCKS, quantize
@@ -18,13 +20,11 @@ from archetype.convert.gguf.rope import frequency_factors
 from archetype.convert.gguf.tensors import Stored
 from archetype.convert.gguf.types import FILE_TYPES
 from archetype.errors import ArchetypeError, CheckpointError
-from archetype.exporting import export
 from archetype.families.gemma import gemma
 from archetype.families.gemma2 import gemma2
 from archetype.families.llama import llama
 from archetype.families.mamba import mamba
 from archetype.io.weight_files import SINGLE
-from archetype.language_model import LanguageModel
 from archetype.models.build import Model, build
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate

@@ -5,9 +5,9 @@ from typing import Any
 
 import gguf
 
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.convert.gguf import file as ours
-from archetype.exporting import export
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.spec import ModelSpec
 from archetype.tokenizers import Tokenizer, train_tokenizer

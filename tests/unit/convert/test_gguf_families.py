@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.errors import CheckpointError
 from archetype.families.bert import bert
 from archetype.families.deepseek_v2 import deepseek_v2
@@ -17,7 +18,6 @@ from archetype.families.llama import llama
 from archetype.families.mamba import mamba
 from archetype.families.mixtral import mixtral
 from archetype.families.t5 import t5
-from archetype.language_model import LanguageModel
 from archetype.models.build import Model, build
 from archetype.weights.quantized import QuantizedMatrix
 from tests.helpers.cases import case

@@ -12,13 +12,15 @@ import torch
 
 import archetype
 from archetype import spec
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import load
 from archetype.convert.gguf import file as ours
 from archetype.convert.gguf.architectures import GGUF
 from archetype.convert.gguf.header import Header, read_header
 from archetype.convert.source import open_spec
 from archetype.distribution import install_command
 from archetype.errors import ArchetypeError, CheckpointError, DataError
-from archetype.exporting import export
 from archetype.families.bert import bert
 from archetype.families.bloom import bloom
 from archetype.families.deepseek_v2 import deepseek_v2
@@ -35,8 +37,6 @@ from archetype.families.qwen2 import qwen2
 from archetype.families.qwen3 import qwen3
 from archetype.families.qwen3_moe import qwen3_moe
 from archetype.families.t5 import t5
-from archetype.language_model import LanguageModel
-from archetype.loading import load
 from archetype.models.build import Model, build
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize

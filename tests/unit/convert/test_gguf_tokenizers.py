@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import sentencepiece
 
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import load
 from archetype.convert.gguf import file as gguf
 from archetype.convert.gguf.header import read_header
 from archetype.convert.gguf.tokenizer import read_tokenizer
 from archetype.convert.gguf.vocabulary import CUTS
 from archetype.errors import DataError, Notice
-from archetype.exporting import export
 from archetype.families.bert import bert
 from archetype.families.llama import llama
 from archetype.families.t5 import t5
-from archetype.language_model import LanguageModel
-from archetype.loading import load
 from archetype.models.build import build
 from archetype.spec import NoHead
 from archetype.tokenizers import Tokenizer, train_tokenizer

@@ -14,18 +14,18 @@ import torch
 
 import archetype
 from archetype import spec
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.convert.gguf import k_quants
 from archetype.convert.gguf.quantize import dequantize, quantize
 from archetype.convert.gguf.types import BLOCKS, FILE_TYPES, FileType
 from archetype.errors import SpecError
-from archetype.exporting import export
 from archetype.families.deepseek_v2 import deepseek_v2
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
 from archetype.families.mamba import mamba
 from archetype.families.mixtral import mixtral
 from archetype.families.t5 import t5
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.main import app
 from archetype.convert.source import open_spec, read_hf_spec
 from archetype.errors import ArchetypeError, CheckpointError, UnknownFamily
@@ -19,7 +20,6 @@ from archetype.io import hub
 from archetype.io.low_bit.header import plain_header
 from archetype.io.low_bit.settings import read_settings
 from archetype.io.weight_files import INDEX, SINGLE, header
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.spec.edit import assign
 from tests.helpers.cases import case

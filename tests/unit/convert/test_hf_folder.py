@@ -9,18 +9,18 @@ import pytest
 from safetensors.torch import load_file
 
 from archetype import spec
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import load
 from archetype.convert import hf_folder
 from archetype.convert.hf_folder import read_model
 from archetype.convert.source import read_hf_spec
 from archetype.errors import ArchetypeError, CheckpointError, UnreadKeys
-from archetype.exporting import export
 from archetype.families.llama import llama
 from archetype.families.registry import designs
 from archetype.generate import Sampling
 from archetype.io import atomic
 from archetype.io.weight_files import INDEX, SINGLE
-from archetype.language_model import LanguageModel
-from archetype.loading import load
 from archetype.models.build import Model, build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case

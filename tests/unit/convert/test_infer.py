@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 
 import archetype
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.convert.infer import read_unknown
 from archetype.convert.infer.quirks import MISSING_BY_TYPE, QUIRKS
 from archetype.convert.source import open_spec, read_hf_spec
 from archetype.errors import ArchetypeError, CheckpointError, SpecError, UnknownFamily, UnreadKeys
 from archetype.families import published
 from archetype.families.family import InferenceReport
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from tests.helpers.weights import randomize
 

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.cost import total_parameters
 from archetype.errors import CheckpointError, LeftOut, UnknownFamily
 from archetype.families.llama import llama
 from archetype.io.weight_files import SINGLE
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from tests.helpers.cases import case
 from tests.helpers.low_bit import METHODS, Method

@@ -15,10 +15,10 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 
 import archetype
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.convert.sentence_transformers.files import SentenceSettings, read_settings
 from archetype.convert.sentence_transformers.head import ACTIVATIONS, dense_folders, read_head, write_head
 from archetype.errors import CheckpointError
-from archetype.language_model import LanguageModel
 from archetype.models.file import read
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case

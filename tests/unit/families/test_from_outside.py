@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import archetype
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.errors import SpecError, UnknownFamily
-from archetype.exporting import export
 from archetype.families import FAMILIES, Family, Format, family_for, published, register_family
 from archetype.families import registry as families
 from archetype.families.family import tiny
 from archetype.families.llama import KEYS, RULES, llama
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from tests.helpers.weights import randomize
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.errors import SpecError
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
 from archetype.generate import Engine, Sampler, Sampling, prefill, sample, step
-from archetype.language_model import LanguageModel
 from archetype.models.build import Model, build
 from tests.helpers.causal import decoded
 from tests.helpers.weights import randomize

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from archetype.evaluation.score import score_continuations
 from archetype.families import preset
 from archetype.generate import encoder
 from archetype.generate.encoder import classify_texts, embed, fill
-from archetype.generate.score import score_continuations
 from archetype.models.build import build
 from archetype.spec.edit import assign
 from archetype.tokenizers import Tokenizer, train_tokenizer

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.families.llama import llama
 from archetype.families.mistral import mistral
 from archetype.generate.engine import Engine
 from archetype.generate.slots import MIN_SHARED
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize

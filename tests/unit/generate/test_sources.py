@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+from archetype.api.language_model import LanguageModel
 from archetype.data.pairs import end_of_text
 from archetype.errors import ArchetypeError
 from archetype.families.seq2seq import seq2seq
 from archetype.families.t5 import t5
 from archetype.families.transformer import transformer
 from archetype.generate import Beam, Engine, Sampler, Sampling, beam_search, sample
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.context import ForwardContext

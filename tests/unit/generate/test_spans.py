@@ -11,9 +11,9 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.encoder import answer
 from archetype.errors import DataError, SpecError
-from archetype.language_model import LanguageModel
 from archetype.tokenizers import open_tokenizer, train_tokenizer
 from tests.helpers.published import WRONG
 from tests.helpers.zoo import TASKS, write_small

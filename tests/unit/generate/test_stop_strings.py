@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from archetype.api.language_model import LanguageModel
 from archetype.families.llama import llama
 from archetype.generate.request import StopStringFilter
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.added_tokens import add_tokens

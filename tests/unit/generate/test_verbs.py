@@ -9,6 +9,7 @@ import torch
 
 import archetype
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.errors import ArchetypeError
 from archetype.families import preset
 from archetype.families.bert import bert
@@ -17,7 +18,6 @@ from archetype.families.transformer import transformer
 from archetype.generate import beam_search
 from archetype.generate import encoder as encoder_verbs
 from archetype.generate.settings import Beam
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.encoder.module import Encoder
 from archetype.tokenizers import Tokenizer, train_tokenizer

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from archetype.api.language_model import LanguageModel
 from archetype.errors import DataError, SpecError
 from archetype.families import preset
 from archetype.generate import step
 from archetype.generate.step import DecodeStep, prefill
 from archetype.inspection.names import layers
 from archetype.inspection.trace import Change
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder_decoder.module import EncoderDecoder

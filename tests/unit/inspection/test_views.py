@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from archetype.api.language_model import LanguageModel
 from archetype.errors import ArchetypeError, SpecError
 from archetype.families import preset
 from archetype.inspection.attention import AttentionHead, AttentionView, head_statistics
 from archetype.inspection.names import layer_path
 from archetype.inspection.recurrent import state_norms
 from archetype.inspection.view import SUFFIXES
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.nn.context import ForwardContext
 from archetype.parts.recurrent.inspect import gates

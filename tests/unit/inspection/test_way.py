@@ -18,7 +18,7 @@ from archetype.models.build import Model, build
 from archetype.models.stack.cost import label, labelled
 from tests.helpers.cases import case
 from tests.helpers.weights import randomize
-from tests.unit.test_extension import linear_attention, registries_as_before  # noqa: F401
+from tests.unit.api.test_extension import linear_attention, registries_as_before  # noqa: F401
 
 KINDS = (
     "llama-tiny", "gpt2-tiny", "bert-tiny", "t5-tiny", "deepseek-v2-tiny", "mixtral-tiny", "mamba-tiny", "lstm-tiny",

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import load
 from archetype.errors import ArchetypeError, CheckpointError
 from archetype.generate import Sampling
 from archetype.io.weight_files import SINGLE
-from archetype.language_model import LanguageModel
-from archetype.loading import load
 from archetype.models.build import Model
 from archetype.runs import checkpoints as training
 from archetype.runs.directory import Run, read_run_model, read_run_spec, weights_of, write_run_spec, write_weights

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from archetype.api.extension import load_extension
 from archetype.errors import SpecError
-from archetype.extension import load_extension
 from archetype.models.build import build_on_meta
 from tests.helpers.registered import registries_as_before
 from tests.unit.studies.pretended import pretended

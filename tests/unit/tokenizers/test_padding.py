@@ -4,8 +4,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
-from archetype.exporting import export
-from archetype.language_model import LanguageModel
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import open_tokenizer, train_tokenizer
 from archetype.tokenizers.awkward_texts import AWKWARD_TEXTS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from archetype import loading
+from archetype.api import loading
 from archetype.apps.cli.convert import export as export_verb
 from archetype.errors import SpecError
 from archetype.runs.directory import Run, read_run_model

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 import archetype
-from archetype import loading
+from archetype.api import loading
 from archetype.errors import ArchetypeError
 from archetype.spec import LoRA
 from archetype.tokenizers import train_tokenizer

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from archetype import loading
+from archetype.api import loading
 from archetype.errors import ArchetypeError
 from archetype.training.chunked_loss import IGNORED
 from archetype.training.evaluate import evaluate

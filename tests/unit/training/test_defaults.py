@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 import archetype
+from archetype.api.exporting import export
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import load, open_pretrained
 from archetype.errors import ArchetypeError, SpecError
-from archetype.exporting import export
 from archetype.families.llama import llama
-from archetype.language_model import LanguageModel
-from archetype.loading import load, open_pretrained
 from archetype.models.build import build
 from archetype.runs.directory import Run, read_run_model
 from archetype.tokenizers import train_tokenizer

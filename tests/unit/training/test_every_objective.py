@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from archetype import loading
+from archetype.api import loading
 from archetype.runs.directory import read_run_model
 from archetype.training.evaluate import evaluate
 from archetype.training.loop import run, train

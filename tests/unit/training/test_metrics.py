@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from archetype.api.samples import MAX_SAMPLE
 from archetype.errors import DataError
-from archetype.evaluation.samples import MAX_SAMPLE
 from archetype.training import metrics
 from archetype.training.evaluate import Evaluation
 from archetype.training.metrics import Evaluated, Sampled, Saved, Step

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import cross_entropy
 
-from archetype import loading
+from archetype.api import loading
 from archetype.data.images import Images, read_image_folder
 from archetype.data.pairs import Pairs
 from archetype.families.seq2seq import seq2seq

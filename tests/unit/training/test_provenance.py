@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from archetype.errors import ArchetypeError
-from archetype.evaluation.report import write_report
 from archetype.io.yaml import read_mapping
 from archetype.training.loop import run
 from archetype.training.metrics import Event, Notice, Step
 from archetype.training.provenance import read_provenance
 from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.report_page import write_report
 from archetype.training.setup import resume, start
 from archetype.training.state import TrainState
 from tests.unit.training.test_resume import steps

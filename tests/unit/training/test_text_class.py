@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from archetype import loading
+from archetype.api import loading
 from archetype.apps.cli.encoder import classify
 from archetype.apps.cli.evaluate import evaluate
 from archetype.errors import ArchetypeError

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 import archetype
-from archetype import loading
+from archetype.api import loading
+from archetype.api.language_model import LanguageModel
 from archetype.errors import ArchetypeError
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.file import parse
 from archetype.training import metrics

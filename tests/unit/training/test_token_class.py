@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from archetype import loading
+from archetype.api import loading
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.encoder import classify
 from archetype.data import labelled_words
 from archetype.errors import ArchetypeError
 from archetype.families import preset
 from archetype.generate import TokenClass
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.training.examples import LabelledTokens

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from archetype.evaluation.report import write_report
 from archetype.training.datasets import Data, PairData
 from archetype.training.examples import Conversations, LabelledText, LabelledTokens, Preferences, TextPairs
 from archetype.training.provenance import read_provenance
 from archetype.training.recipe import Recipe
+from archetype.training.report_page import write_report
 from archetype.training.setup import start
 
 LONGEST, COUNT = 24, 40

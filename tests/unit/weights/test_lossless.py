@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from archetype import export, load
+from archetype.api.language_model import LanguageModel
 from archetype.errors import CheckpointError, SpecError
 from archetype.families import preset
 from archetype.io.tensors import save
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.causal import CausalModel
 from archetype.native import library as native_library

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from archetype import export, load, train
+from archetype.api.language_model import LanguageModel
 from archetype.errors import ArchetypeError, CheckpointError, SpecError
 from archetype.families import preset
 from archetype.io.tensors import save
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder

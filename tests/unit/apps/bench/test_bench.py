@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import archetype
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.apps.bench import jobs, measure, peers
 from archetype.apps.bench.jobs import SIZES, Job, Timing, Workload, jobs_of, runner
 from archetype.apps.bench.measure import Peaks, against_limit, rates, take_turns
@@ -23,7 +24,6 @@ from archetype.estimate.report import cost_report
 from archetype.estimate.roofline import weights_read
 from archetype.families.t5 import t5
 from archetype.generate import Engine
-from archetype.language_model import LanguageModel
 from archetype.machine import environment
 from archetype.models.build import build
 from archetype.native.library import library

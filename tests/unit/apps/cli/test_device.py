@@ -14,12 +14,12 @@ import typer
 
 import archetype
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli import main
 from archetype.apps.cli.output import device_name
 from archetype.apps.serve import server
 from archetype.families.bert import bert
 from archetype.families.transformer import transformer
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.runs import machine
 from archetype.tokenizers import train_tokenizer
@@ -126,7 +126,7 @@ def devices_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         devices.append(device)
         return model(str(folder))
 
-    monkeypatch.setattr("archetype.api.load", load)
+    monkeypatch.setattr("archetype.api.functions.load", load)
     monkeypatch.setattr(server, "serve", lambda app, listening, grace, tell: (listening.close(), tell()))
     monkeypatch.setattr(machine, "SIDE", 64)
     monkeypatch.setattr(machine, "READ_BYTES", 2**16)
@@ -166,7 +166,7 @@ def test_a_loaded_model_goes_where_auto_says(tmp_path: Path, monkeypatch: pytest
         asked.append(name)
         return torch.device("cpu")
 
-    monkeypatch.setattr("archetype.loading.resolve_device", resolve)
+    monkeypatch.setattr("archetype.api.loading.resolve_device", resolve)
     archetype.export(model("decoder"), tmp_path / "hf")
     assert archetype.load(tmp_path / "hf").model.device == torch.device("cpu")
     assert archetype.load(tmp_path / "hf", device="cpu").model.device == torch.device("cpu")

@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.main import app
 from archetype.data import preparation
-from archetype.language_model import LanguageModel
 from archetype.tokenizers import train_tokenizer
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.main import app
 from archetype.errors import DataError
 from archetype.families.llama import llama
 from archetype.families.transformer import transformer
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate

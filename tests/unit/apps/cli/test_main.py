@@ -17,12 +17,12 @@ import typer
 from typer.testing import CliRunner
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli import main
 from archetype.apps.cli.output import replace_drawing
 from archetype.apps.cli.progress import loss_bars
 from archetype.errors import Notice
 from archetype.families.registry import preset
-from archetype.language_model import LanguageModel
 from archetype.native.library import SLOWER
 from archetype.spec.serialize import to_yaml
 from archetype.tokenizers import train_tokenizer
@@ -223,7 +223,7 @@ def test_the_log_is_silent_unless_it_is_asked_for(tmp_path: Path) -> None:
     for flags, logged in (((), False), (("--verbose",), True)):
         done = forked.run(["archetype", "import", "hf", "-o", f"run-{logged}", *flags], cwd=tmp_path)
         assert (done.returncode, done.stdout) == (0, f"wrote run-{logged}\n".encode()), done.stderr
-        assert done.stderr.startswith(b"archetype.loading: loaded hf: <LanguageModel ") == logged
+        assert done.stderr.startswith(b"archetype.api.loading: loaded hf: <LanguageModel ") == logged
         assert bool(done.stderr) == logged
 
 

@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.apps.cli.main import app
 from archetype.apps.cli.serve import addresses, open_browser
 from archetype.apps.serve import models, page, server
 from archetype.apps.serve.models import ModelOptions, Models
 from archetype.errors import ArchetypeError
-from archetype.language_model import LanguageModel
 from archetype.models.decoder.module import Decoder
 from archetype.weights.packed import is_packed
 from tests.helpers.kernels import kernels

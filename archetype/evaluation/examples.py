@@ -13,7 +13,7 @@ from archetype.data.images import class_names, open_images
 from archetype.data.labelled_words import FIELDS, NO_CLASS, labelled_rows, wrong_words
 from archetype.data.records import TEXT_AND_LABEL, read_records
 from archetype.errors import DataError
-from archetype.generate.class_report import ClassReport, ValueReport, class_report, value_report
+from archetype.evaluation.class_report import ClassReport, ValueReport, class_report, value_report
 from archetype.generate.encoder import batches_by_length, classify_pictures, classify_texts
 from archetype.generate.token_classes import names_of_classes
 from archetype.models.decoder.module import Decoder

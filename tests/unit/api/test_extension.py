@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import archetype
-from archetype import exporting, spec
+from archetype import spec
+from archetype.api import exporting
+from archetype.api.extension import load_extension, register
 from archetype.apps.cli.made_with import model_hash
 from archetype.errors import ArchetypeError, ChangedExtension, CheckpointError, SpecError
-from archetype.extension import load_extension, register
 from archetype.inspection.attention import attention_steps
 from archetype.models.block.module import PreNormBlock
 from archetype.nn.cache import LayerState
@@ -36,7 +37,7 @@ from tests.helpers.inspected import inspection, tracer
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance, randomize
 
-LINEAR_ATTENTION = Path(__file__).parent.parent / "helpers" / "linear_attention.py"
+LINEAR_ATTENTION = Path(__file__).parents[2] / "helpers" / "linear_attention.py"
 EXACT = 1e-5
 
 

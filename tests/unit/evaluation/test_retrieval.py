@@ -11,11 +11,11 @@ from sklearn.metrics import ndcg_score
 
 import archetype
 from archetype import spec
+from archetype.api.language_model import LanguageModel
 from archetype.convert.sentence_transformers.files import SentenceSettings
 from archetype.data.retrieval import RetrievalData, read_retrieval
 from archetype.errors import DataError
-from archetype.generate.retrieval import cosines_of_pairs, nearest, retrieval_score, similarity_score
-from archetype.language_model import LanguageModel
+from archetype.evaluation.retrieval import cosines_of_pairs, nearest, retrieval_score, similarity_score
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from archetype.api.language_model import LanguageModel
 from archetype.convert import hf_folder
 from archetype.convert.gguf.header import is_gguf
 from archetype.convert.gguf.read import read_gguf
@@ -32,7 +33,6 @@ from archetype.generate.settings import Sampling
 from archetype.io import hub
 from archetype.io.tensors import Selected, Tensors
 from archetype.io.yaml import read_mapping
-from archetype.language_model import LanguageModel
 from archetype.machine.device import resolve_device
 from archetype.machine.huge_pages import move_to_huge_pages
 from archetype.models.build import Model, build

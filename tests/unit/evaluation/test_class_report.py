@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from archetype.generate.class_report import class_report, value_report
+from archetype.evaluation.class_report import class_report, value_report
 
 
 def test_the_report_is_that_of_scikit_learn() -> None:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from archetype.api.language_model import LanguageModel
 from archetype.errors import ArchetypeError, one_line
-from archetype.language_model import LanguageModel
 from archetype.training.objectives.base import IGNORED, Batch
 from archetype.training.objectives.masked_token import MaskedTokenObjective
 from archetype.training.objectives.next_token import NextTokenObjective

@@ -11,14 +11,14 @@ from archetype.errors import SpecError
 if TYPE_CHECKING:
     import torch
 
+    from archetype.api.language_model import LanguageModel
     from archetype.convert.gguf.types import FileType
     from archetype.convert.source import Source
     from archetype.cost.work import AttentionPairs
     from archetype.diagram import Drawing, Measure
     from archetype.estimate.report import CostReport
-    from archetype.generate import ClassReport, Score, TranslationScore, ValueReport
-    from archetype.generate.tasks import TaskScores
-    from archetype.language_model import LanguageModel
+    from archetype.evaluation import ClassReport, Score, TranslationScore, ValueReport
+    from archetype.evaluation.tasks import TaskScores
     from archetype.models.build import Model
     from archetype.models.spec import ModelSpec
     from archetype.spec.edit import Change
@@ -201,8 +201,8 @@ def load(
     Warns:
         UnknownFamily: the family is not registered; the message says what was inferred, and from what.
     """
+    from archetype.api.loading import load
     from archetype.io.tensors import dtype_of
-    from archetype.loading import load
 
     return load(
         folder, dtype_of(dtype), device, allow_pickle, overrides, weights, further_tokens=further_tokens,
@@ -321,15 +321,15 @@ def train(
         ArchetypeError: parts of the recipe do not belong together, or the data cannot be used.
         KeyboardInterrupt: Ctrl-C was pressed; the run was saved, and can be resumed.
     """
-    from archetype.evaluation.report import write_report
-    from archetype.evaluation.samples import sample
-    from archetype.loading import load, open_pretrained
+    from archetype.api.loading import load, open_pretrained
+    from archetype.api.samples import sample
     from archetype.machine.device import resolve_device
     from archetype.spec.base import Spec
     from archetype.training import setup
     from archetype.training.budget import Budget
     from archetype.training.defaults import assemble
     from archetype.training.loop import run
+    from archetype.training.report_page import write_report
 
     texts = [text] if isinstance(text, str | Path) else text
     fields = {
@@ -378,6 +378,6 @@ def export(
     Raises:
         CheckpointError: names the field that the format cannot express, or the file that cannot be written.
     """
-    from archetype.exporting import export
+    from archetype.api.exporting import export
 
     export(lm, folder, family, shard_bytes, format, type, allow_different_tokens, with_code)

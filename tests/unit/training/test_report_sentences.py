@@ -3,8 +3,8 @@
 import pytest
 
 from archetype import families
-from archetype.evaluation.sentences import sentences
 from archetype.training.recipe import Recipe
+from archetype.training.report_sentences import sentences
 
 TINY = families.preset("llama-tiny")
 FALLING, FLAT = [5.0, 4.0, 3.5, 3.2, 3.0], [5.0, 3.0, 2.995, 2.99, 2.99]

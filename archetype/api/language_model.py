@@ -6,7 +6,8 @@ from typing import Any, Literal, Unpack, overload
 
 from torch import Tensor
 
-from archetype import generate
+from archetype import evaluation, generate
+from archetype.api.loaded_model import LoadedModel
 from archetype.convert.sentence_transformers.files import SentenceSettings, read_settings
 from archetype.convert.sentence_transformers.head import read_head
 from archetype.convert.sentence_transformers.weights import open_head
@@ -15,27 +16,20 @@ from archetype.data.records import read_records
 from archetype.data.retrieval import read_retrieval
 from archetype.data.text_pairs import SCORED_PAIR, wrong_score
 from archetype.errors import DataError, SpecError
-from archetype.generate import (
-    MAX_TOKENS,
+from archetype.evaluation import (
     RECALL_AT,
-    Answer,
     ClassReport,
-    Engine,
-    Pooling,
-    Prediction,
     RetrievalScore,
     Score,
     SimilarityScore,
     TaskScores,
-    TokenClass,
-    Translation,
     TranslationScore,
     ValueReport,
 )
+from archetype.generate import MAX_TOKENS, Answer, Engine, Pooling, Prediction, TokenClass, Translation
 from archetype.generate.settings import SamplingFields
 from archetype.inspection import Inspection, Tracer
 from archetype.inspection.inputs import Inputs, Text, inputs_of
-from archetype.loaded_model import LoadedModel
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
@@ -209,7 +203,7 @@ class LanguageModel(LoadedModel):
             stride: tokens by which a window of `length` moves on (default: half of it).
             length: tokens of a window (default: the model's context, or less for a large vocabulary).
         """
-        return generate.score(self._causal_model(), self._tokenizer(), text, stride, length)
+        return evaluation.score(self._causal_model(), self._tokenizer(), text, stride, length)
 
     def evaluate(
         self, data: str | Path | tuple[str | Path, str | Path], **beam: Any
@@ -227,19 +221,19 @@ class LanguageModel(LoadedModel):
         """
         if isinstance(self.model, EncoderDecoder) and self.spec.writes_target:
             tokenizer, settings = self._tokenizer(), self.beam(**beam)
-            return generate.translation_score(self.model, tokenizer, *read_pairs(data), settings, self.target_start)
+            return evaluation.translation_score(self.model, tokenizer, *read_pairs(data), settings, self.target_start)
         if isinstance(data, tuple) or beam:
             raise SpecError("data", "pairs and beams are for an encoder-decoder", "give one file, without --num-beams")
         if isinstance(self.model, VisionEncoder):
-            return generate.evaluate_images(self.model, Path(data), self.labels, self._processor_of(Path(data)))
+            return evaluation.evaluate_images(self.model, Path(data), self.labels, self._processor_of(Path(data)))
         if isinstance(self.model, Encoder | Decoder | EncoderDecoder) and self.model.spec.head.classifies:
-            return generate.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels, self.target_start)
+            return evaluation.evaluate_texts(self.model, self._tokenizer(), Path(data), self.labels, self.target_start)
         if (
             isinstance(self.model, Encoder | Decoder)
             and self.spec.head.labels_tokens
             and not self.spec.head.marks_spans
         ):
-            return generate.evaluate_tokens(self.model, self._tokenizer(), Path(data), self.labels)
+            return evaluation.evaluate_tokens(self.model, self._tokenizer(), Path(data), self.labels)
         raise SpecError("data", "the model has no classes, values or targets", "give a text that it is to predict")
 
     def evaluate_retrieval(self, path: str | Path, recall_at: Sequence[int] = RECALL_AT) -> RetrievalScore:
@@ -259,7 +253,7 @@ class LanguageModel(LoadedModel):
         settings = self.sentence_settings or SentenceSettings()
         queries = self.embed(data.queries, normalized=True, prompt=settings.query_prompt)
         documents = self.embed(data.documents, normalized=True, prompt=settings.document_prompt)
-        return generate.retrieval_score(queries, documents, data.relevant, recall_at)
+        return evaluation.retrieval_score(queries, documents, data.relevant, recall_at)
 
     def evaluate_similarity(self, file: str | Path) -> SimilarityScore:
         """How well the cosines of pairs of texts follow the scores that people gave them.
@@ -273,7 +267,7 @@ class LanguageModel(LoadedModel):
         records = read_records(Path(file), SCORED_PAIR, fault=wrong_score)
         a, b = (self.embed([record[field] for record in records]) for field in ("text1", "text2"))
         scores = [float(record["score"]) for record in records]
-        return generate.similarity_score(generate.cosines_of_pairs(a, b), scores)
+        return evaluation.similarity_score(evaluation.cosines_of_pairs(a, b), scores)
 
     def evaluate_tasks(self, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None) -> TaskScores:
         """The scores of known tasks, by lm-eval, the harness of EleutherAI.
@@ -288,7 +282,7 @@ class LanguageModel(LoadedModel):
         """
         self._causal_model()
         self._tokenizer()
-        return generate.evaluate_tasks(self, tasks, num_fewshot, limit)
+        return evaluation.evaluate_tasks(self, tasks, num_fewshot, limit)
 
     def make_deterministic(self) -> "LanguageModel":
         """Have a text's logits the same bits alone and in company, as `load(..., deterministic=True)`; returns this.

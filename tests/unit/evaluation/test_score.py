@@ -6,10 +6,10 @@ from functools import cache
 import pytest
 import torch
 
+from archetype.api.language_model import LanguageModel
 from archetype.errors import DataError
+from archetype.evaluation.score import Score
 from archetype.families.llama import llama
-from archetype.generate.score import Score
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import randomize

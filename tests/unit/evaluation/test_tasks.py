@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import archetype
+from archetype.api.language_model import LanguageModel
 from archetype.distribution import install_command
 from archetype.errors import DataError
+from archetype.evaluation.score import score_continuations
+from archetype.evaluation.tasks import evaluate_tasks
 from archetype.families.llama import llama
-from archetype.generate.score import score_continuations
-from archetype.generate.tasks import evaluate_tasks
-from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers import forked
@@ -182,7 +182,7 @@ def alone_equal_settings(tmp_path: Path) -> None:
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
-    from archetype.generate.tasks import TOP_K, adapter
+    from archetype.evaluation.tasks import TOP_K, adapter
 
     archetype.export(tiny(), tmp_path / "exported")
     drawn, differ = random.Random(0), 0
@@ -229,7 +229,7 @@ def alone_empty_contexts(tmp_path: Path) -> None:
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
-    from archetype.generate.tasks import adapter
+    from archetype.evaluation.tasks import adapter
 
     lm, folder = tiny(), tmp_path / "exported"
     archetype.export(lm, folder)
@@ -287,7 +287,7 @@ def check_equal(lm: LanguageModel, folder: Path) -> None:
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    from archetype.generate.tasks import adapter
+    from archetype.evaluation.tasks import adapter
 
     write_tasks(folder, end_of(lm))
     archetype.export(lm, folder / "exported")

@@ -11,9 +11,9 @@ import torch
 
 from archetype.distribution import install_command
 from archetype.errors import DataError, one_line
+from archetype.evaluation.score import score_continuations
 from archetype.generate.engine import Engine, Loaded
 from archetype.generate.generation_config import READ, is_unobeyed
-from archetype.generate.score import score_continuations
 from archetype.models.causal import CausalModel
 from archetype.table import Table
 

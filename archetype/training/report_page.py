@@ -9,7 +9,6 @@ from typing import Any
 from archetype.data.skipping import sentence
 from archetype.errors import DataError, one_line
 from archetype.estimate.report import CostReport, cost_report
-from archetype.evaluation.sentences import sentences
 from archetype.io import atomic
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run, read_run_spec
@@ -20,6 +19,7 @@ from archetype.training import metrics
 from archetype.training.plot import Curve, curves
 from archetype.training.provenance import read_provenance
 from archetype.training.recipe import Recipe, read_recipe
+from archetype.training.report_sentences import sentences
 from archetype.training.step_flops import step_flops
 from archetype.training.verdict import verdict
 

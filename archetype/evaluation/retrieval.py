@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from archetype.generate.class_report import correlation, rank_correlation
+from archetype.evaluation.class_report import correlation, rank_correlation
 from archetype.table import Table
 
 DEPTH = 10  # cutoff of MRR@10 and nDCG@10

@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 import archetype
 from archetype import spec
+from archetype.api.language_model import LanguageModel
+from archetype.api.loading import build_untrained
 from archetype.apps.cli.main import app
 from archetype.convert.image_processor import square_pictures
 from archetype.distribution import install_command
@@ -24,8 +26,6 @@ from archetype.errors import ArchetypeError
 from archetype.families.bert import bert
 from archetype.families.transformer import transformer
 from archetype.families.vit import vit
-from archetype.language_model import LanguageModel
-from archetype.loading import build_untrained
 from archetype.models.build import build
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.weights import randomize

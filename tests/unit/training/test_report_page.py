@@ -12,14 +12,14 @@ import torch
 from typer.testing import CliRunner
 
 import archetype
+from archetype.api.samples import sample
 from archetype.apps.cli.main import app
 from archetype.errors import DataError
-from archetype.evaluation.report import write_report
-from archetype.evaluation.samples import sample
 from archetype.runs.directory import Run
 from archetype.runs.machine import Peak
 from archetype.training import metrics
 from archetype.training.metrics import Evaluated, PeakMeasured, Sampled, Step
+from archetype.training.report_page import write_report
 from archetype.training.setup import start
 from tests.helpers.recipes import recipes
 

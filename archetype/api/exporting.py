@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from archetype.api.language_model import LanguageModel
 from archetype.convert import hf_folder
 from archetype.convert.gguf import file as gguf
 from archetype.convert.gguf.types import FileType
@@ -24,7 +25,6 @@ from archetype.generate.generation_config import (
 )
 from archetype.io import atomic
 from archetype.io.tensors import SHARD_BYTES
-from archetype.language_model import LanguageModel
 from archetype.models.causal import CausalModel
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
