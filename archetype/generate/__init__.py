@@ -26,13 +26,13 @@ from archetype.generate.retrieval import (
 )
 from archetype.generate.sample import Sampler, sample
 from archetype.generate.score import Score, score
-from archetype.generate.settings import Beam, Sampling
 from archetype.generate.spans import MAX_TOKENS, Answer, answer
 from archetype.generate.stats import Stats
 from archetype.generate.step import DecodeStep, prefill
 from archetype.generate.tasks import TaskScores, evaluate_tasks
 from archetype.generate.token_classes import TokenClass, classify_tokens
 from archetype.generate.translation_score import TranslationScore, translation_score
+from archetype.settings.generation import Beam, Sampling
 
 __all__ = [
     "MAX_TOKENS", "RECALL_AT", "Answer", "Beam", "ClassReport", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling",

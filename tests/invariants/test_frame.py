@@ -24,10 +24,10 @@ from archetype.errors import SpecError
 from archetype.extension import load_extension
 from archetype.generate import Engine
 from archetype.generate.beam import finished_targets
-from archetype.generate.settings import Beam
 from archetype.language_model import LanguageModel
 from archetype.models.build import build
 from archetype.nn.context import ForwardContext
+from archetype.settings.generation import Beam
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.combinations import FEEDFORWARDS, MIXERS, combined, text
 from tests.helpers.passes import forward_step, taught
