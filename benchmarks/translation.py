@@ -23,9 +23,9 @@ from archetype.api.language_model import LanguageModel
 from archetype.data.pairs import end_of_text, read_lines
 from archetype.families.marian import marian
 from archetype.generate.beam import beam_search
-from archetype.generate.settings import Beam
 from archetype.io.text import read_text
 from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.settings.generation import Beam
 from benchmarks.machine import heading
 
 Targets = list[list[int]]

@@ -27,13 +27,13 @@ from archetype.evaluation import (
     ValueReport,
 )
 from archetype.generate import MAX_TOKENS, Answer, Engine, Pooling, Prediction, TokenClass, Translation
-from archetype.generate.settings import SamplingFields
 from archetype.inspection import Inspection, Tracer
 from archetype.inspection.inputs import Inputs, Text, inputs_of
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.vision.module import VisionEncoder
+from archetype.settings.generation import SamplingFields
 from archetype.tokenizers.chat_template import Message
 
 MAX_ROWS = 32  # of several prompts, so many are decoded together

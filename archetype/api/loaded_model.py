@@ -14,7 +14,6 @@ from archetype.data.images import has_pixels, open_pictures, picture_numbers
 from archetype.errors import DataError, SpecError
 from archetype.families import Family
 from archetype.generate.generation_config import GENERATION_CONFIG, generation_config, never_written
-from archetype.generate.settings import Beam, LogitsRules, Sampling, SamplingFields
 from archetype.io import atomic
 from archetype.io.tensors import dtype_of, save
 from archetype.machine.device import resolve_device
@@ -27,6 +26,7 @@ from archetype.models.spec import ModelSpec
 from archetype.models.vision.module import VisionEncoder
 from archetype.runs.directory import Run, write_run_spec, write_weights
 from archetype.runs.origin import write_origin
+from archetype.settings.generation import Beam, LogitsRules, Sampling, SamplingFields
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate, write_template

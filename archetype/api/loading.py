@@ -29,7 +29,6 @@ from archetype.generate.generation_config import (
     read_generation_config,
     special_ids,
 )
-from archetype.generate.settings import Sampling
 from archetype.io import hub
 from archetype.io.tensors import Selected, Tensors
 from archetype.io.yaml import read_mapping
@@ -39,6 +38,7 @@ from archetype.models.build import Model, build
 from archetype.native.library import library
 from archetype.runs.directory import Run, read_run_model
 from archetype.runs.origin import read_origin
+from archetype.settings.generation import Sampling
 from archetype.tokenizers import Tokenizer, open_tokenizer
 from archetype.tokenizers.chat_template import read_template
 from archetype.training.pretrained import Pretrained

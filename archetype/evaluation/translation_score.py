@@ -12,8 +12,8 @@ from archetype.distribution import install_command
 from archetype.errors import DataError
 from archetype.generate.beam import translate
 from archetype.generate.encoder import TOKENS_AT_ONCE
-from archetype.generate.settings import Beam
 from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.settings.generation import Beam
 from archetype.table import Table
 from archetype.tokenizers import Tokenizer
 

@@ -15,11 +15,11 @@ from archetype.generate.generation_config import generation_config, read_generat
 from archetype.generate.reader import make_deterministic
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler, sample
-from archetype.generate.settings import Beam, Sampling
 from archetype.generate.spans import MAX_TOKENS, Answer, answer
 from archetype.generate.stats import Stats
 from archetype.generate.step import DecodeStep, prefill
 from archetype.generate.token_classes import TokenClass, classify_tokens
+from archetype.settings.generation import Beam, Sampling
 
 __all__ = [
     "MAX_TOKENS", "Answer", "Beam", "DecodeStep", "Engine", "Event", "Logprobs", "Pooling", "Prediction", "Request",

@@ -14,13 +14,13 @@ from archetype.generate.beam_step import BeamStep
 from archetype.generate.finite import check_finite
 from archetype.generate.hypotheses import Candidates, Hypotheses
 from archetype.generate.logits_processors import LogitsProcessors
-from archetype.generate.settings import Beam
 from archetype.generate.slots import Slots
 from archetype.generate.step import is_native
 from archetype.models.build import GenerativeModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.native.products import max_rows
 from archetype.nn.cache import State
+from archetype.settings.generation import Beam
 from archetype.tokenizers import Tokenizer
 
 BATCH_SIZE = 64  # sources encoded in one batch; also searched in one batch if no native kernels limit the rows

@@ -19,12 +19,12 @@ from archetype.generate.reader import StepReader, TextReader, num_places, reads_
 from archetype.generate.request import Event, Logprobs, Request
 from archetype.generate.sample import Sampler
 from archetype.generate.scheduler import Scheduler, chunk_size, logprobs_of
-from archetype.generate.settings import Sampling
 from archetype.generate.speculate import speculator
 from archetype.generate.stats import Occupancy, Stats, occupancy
 from archetype.generate.step import PREFILL_CHUNK
 from archetype.models.build import GenerativeModel
 from archetype.models.causal import CausalModel
+from archetype.settings.generation import Sampling
 from archetype.tokenizers import Tokenizer
 
 MAX_LOGPROBS = 100  # maximal number of alternatives per token

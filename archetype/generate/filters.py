@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from archetype.generate.settings import Sampling
+from archetype.settings.generation import Sampling
 
 MOST_OF_TOP_H = 100  # most likely tokens that top-H considers
 

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from archetype.errors import ArchetypeError, CheckpointError, NotObeyed
-from archetype.generate.settings import Sampling
 from archetype.io.files import read_json
+from archetype.settings.generation import Sampling
 
 GENERATION_CONFIG = "generation_config.json"
 NEVER = "bad_words_ids"  # token sequences that are never generated

@@ -15,8 +15,8 @@ from torch import Tensor
 from archetype.confined.process import Confined, ConfinedError
 from archetype.distribution import install_command
 from archetype.errors import DataError, SpecError
-from archetype.generate.settings import BOUNDED_WHITESPACE, Sampling
 from archetype.generate.vocabulary import Vocabulary, alternatives
+from archetype.settings.generation import BOUNDED_WHITESPACE, Sampling
 from archetype.tokenizers import Tokenizer
 
 KINDS = ("json_schema", "regex", "lark", "choices")

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from archetype.generate.settings import Beam
+from archetype.settings.generation import Beam
 
 
 class Candidates(NamedTuple):

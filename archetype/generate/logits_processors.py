@@ -6,7 +6,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from archetype.generate.settings import LogitsRules
+from archetype.settings.generation import LogitsRules
 
 
 class LogitsProcessors:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from archetype.generate.sample import Sampler
-from archetype.generate.settings import Sampling
+from archetype.settings.generation import Sampling
 from archetype.tokenizers import TextStream
 
 if TYPE_CHECKING:

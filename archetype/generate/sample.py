@@ -10,7 +10,7 @@ from archetype.errors import ArchetypeError
 from archetype.generate.filters import filtered
 from archetype.generate.grammar import Grammar
 from archetype.generate.logits_processors import LogitsProcessors
-from archetype.generate.settings import Sampling
+from archetype.settings.generation import Sampling
 
 # rows that agree in these settings are filtered as one batch
 FILTERS = ("temperature", "top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from archetype.errors import SpecError
-from archetype.generate.settings import BOUNDED_WHITESPACE
+from archetype.settings.generation import BOUNDED_WHITESPACE
 from archetype.tokenizers.argument_schema import allows, resolved
 from archetype.tokenizers.tool_form import ID, JSON_QUOTES, ToolForm
 

@@ -10,11 +10,11 @@ from archetype.data.pairs import end_of_text
 from archetype.errors import DataError
 from archetype.generate.beam import beam_search
 from archetype.generate.encoder import target_of_classes
-from archetype.generate.settings import Beam
 from archetype.models.build import Model
 from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.vision.module import VisionEncoder
+from archetype.settings.generation import Beam
 from archetype.tokenizers import Tokenizer
 
 Text = str | Sequence[int] | Tensor

@@ -1,4 +1,4 @@
-"""Descriptions of the fields of specifications, from the `Attributes:` of class docstrings.
+"""Descriptions of the fields of specifications, from their metadata or the `Attributes:` of class docstrings.
 
 Each field is thus described once, next to its definition: for the JSON Schema, `archetype explain` and the page of all
 kinds, which `python -m archetype.spec.describe` prints for docs/kinds.md. Docstrings are read on demand.
@@ -40,6 +40,7 @@ def field_descriptions(cls: type[Spec]) -> dict[str, str]:
     for base in reversed(cls.__mro__):
         texts |= attributes(base.__dict__.get("__doc__"))
     kind = {"kind": f"names it: {description(cls).partition('.')[0].partition(chr(10))[0]}."}
+    texts |= {name: field.description for name, field in cls.model_fields.items() if field.description}
     return {name: text for name, text in (kind | texts).items() if name in cls.model_fields}
 
 

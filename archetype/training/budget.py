@@ -1,14 +1,13 @@
 """Training budgets in tokens, FLOPs, minutes or epochs, converted to a number of steps."""
 
 import math
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
-from archetype.spec.base import MAX_FLOAT, Spec
+from archetype.settings.training import Limits
 from archetype.training.objectives.base import Objective
 from archetype.training.recipe import Recipe
 from archetype.training.schedules import WarmUp
@@ -19,22 +18,8 @@ NUM_EVALUATIONS = 4
 COUNTED, ENOUGH = 256, 2**22  # steps and predictions counted; the rest is extrapolated from their mean
 
 
-class Budget(Spec):
-    """How much a run may take; each limit that is given is kept.
-
-    Attributes:
-        tokens: tokens to predict, without padding, prompts and what is not masked (images: to classify), in place of a
-            number of steps.
-        flops: FLOPs of training as the cost model counts them, in place of a number of steps.
-        minutes: about how long to train on this machine, as a few steps show before the run; in place of a number of
-            steps.
-        epochs: times that every example is seen, in place of a number of steps.
-    """
-
-    tokens: Annotated[float, Field(ge=1, le=MAX_FLOAT)] | None = None
-    flops: Annotated[float, Field(ge=1, le=MAX_FLOAT)] | None = None
-    minutes: Annotated[float, Field(ge=0.01, le=MAX_FLOAT)] | None = None
-    epochs: Annotated[float, Field(gt=0, le=MAX_FLOAT)] | None = None
+class Budget(Limits):
+    """Limits of a run, converted to a number of steps."""
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.tokens, self.flops, self.minutes, self.epochs))

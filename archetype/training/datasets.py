@@ -22,7 +22,17 @@ from archetype.data.tokenization import cache_folder, tokenized
 from archetype.errors import DataError, SpecError, one_line
 from archetype.io.text import read_data, read_text
 from archetype.models.spec import ModelSpec
-from archetype.spec.base import Flag, Index, Length, Positive, Size, Spec
+from archetype.settings.training import (
+    Columns,
+    ImageFiles,
+    SkipBad,
+    SourceFiles,
+    TargetFiles,
+    TextFiles,
+    TokenizerName,
+    VocabSize,
+)
+from archetype.spec.base import Flag, Length, Positive, Spec
 from archetype.spec.kinds import Part, part
 from archetype.tokenizers import Tokenizer
 
@@ -64,14 +74,10 @@ class Data(Part):
 
 
 class FileData(Data):
-    """Base of data that are read from files.
-
-    Attributes:
-        skip_bad: the most bad records (damaged, empty or without a field) to leave out; they are counted.
-    """
+    """Base of data that are read from files."""
 
     unwritten: ClassVar[dict[str, Any]] = {"skip_bad": 0}
-    skip_bad: Index = 0
+    skip_bad: SkipBad = 0
 
 
 class TokenizedData(FileData):
@@ -80,13 +86,11 @@ class TokenizedData(FileData):
     A tokenizer of a kind is trained on what is not held out; with `lowercase` it turns every text to lower case.
 
     Attributes:
-        tokenizer: a kind that is trained (bytes, characters, words, bpe, byte_bpe), or a tokenizer's folder.
-        vocab_size: tokens of a tokenizer that is trained (absent: the specification's, or its kind's).
         lowercase: whether texts are read in small letters.
     """
 
-    tokenizer: str = "byte_bpe"
-    vocab_size: Size | None = None
+    tokenizer: TokenizerName = "byte_bpe"
+    vocab_size: VocabSize = None
     lowercase: Flag = False
 
     @abstractmethod
@@ -111,14 +115,13 @@ class TextData(RunningText):
     """UTF-8 files, one after the other, some of which is held out.
 
     Attributes:
-        text: files of the text, in order.
         split: which parts are held out: everywhere (stretches spread over the text), or its end.
     """
 
     unwritten: ClassVar[dict[str, Any]] = FileData.unwritten | {"split": "end"}
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["corpus"] = "corpus"
-    text: tuple[str, ...] = ()
+    text: TextFiles = ()
     split: Split = "everywhere"
 
     def read_texts(self, folder: Path) -> dict[str, str]:
@@ -197,7 +200,6 @@ class DocumentData(PackedDocuments):
     """Documents of any number and size: text files, JSON, CSV, TSV, Parquet, Hugging Face data sets.
 
     Attributes:
-        text: a file of text, JSON, CSV, TSV or Parquet, a folder or pattern of files, or a data set as hf:NAME.
         field: of files of records and data sets: the column that holds the text.
         separator: the line that stands between the documents of a text file (absent: a file is one document, or several
             of a MiB).
@@ -205,7 +207,7 @@ class DocumentData(PackedDocuments):
 
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["documents"] = "documents"
-    text: tuple[str, ...] = ()
+    text: TextFiles = ()
     field: str = "text"
     separator: str | None = None
 
@@ -268,20 +270,17 @@ class PairData(TokenizedData):
     """UTF-8 files whose lines belong together, a source and its target.
 
     Attributes:
-        source: a file of source lines, or a file of records of source and target.
-        target: a file of target lines, one for each source.
         split: which lines are held out: everywhere (spread evenly), or the last ones (end).
-        columns: names that a file of records has for its fields, each as FIELD=COLUMN.
     """
 
     unwritten: ClassVar[dict[str, Any]] = FileData.unwritten | {"split": "end", "columns": ()}
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
     preset: ClassVar[str] = "transformer-tiny"
     kind: Literal["pairs"] = "pairs"
-    source: tuple[str, ...] = ()
-    target: tuple[str, ...] = ()
+    source: SourceFiles = ()
+    target: TargetFiles = ()
     split: Split = "everywhere"
-    columns: tuple[str, ...] = ()
+    columns: Columns = ()
 
     def read_texts(self, folder: Path) -> dict[str, str]:
         """Both sides; the last line of a file does not run into the first of the next.
@@ -307,6 +306,7 @@ class PairData(TokenizedData):
         """Sources and targets to learn from, and those that are held out."""
         sources, targets = read_lines(texts["source"], texts["target"], "data.source, data.target")
         held_out = held_out_lines(len(sources), self.validation_fraction, self.split)
+
         def side(is_held_out: bool) -> tuple[list[str], list[str]]:
             numbers = [number for number in range(len(sources)) if (number in held_out) == is_held_out]
             return [sources[number] for number in numbers], [targets[number] for number in numbers]
@@ -326,7 +326,6 @@ class ImageData(FileData):
     subfolder for each class.
 
     Attributes:
-        file: a .npz file of images and labels, or a folder of images with a subfolder for each class.
         image_processor: how pictures, and bytes in a .npz file, become numbers (absent: as the trained model says, else
             the files' middle squares become numbers of 0 to 1).
     """
@@ -334,7 +333,7 @@ class ImageData(FileData):
     path_fields: ClassVar[tuple[str, ...]] = ("file",)
     preset: ClassVar[str] = "vit-tiny"
     kind: Literal["images"] = "images"
-    file: str = ""
+    file: ImageFiles = ""
     image_processor: ImageProcessor | None = None
 
     def prepared_for(self, spec: ModelSpec, processor: Callable[[], ImageProcessor | None]) -> Self:

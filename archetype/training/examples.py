@@ -11,6 +11,15 @@ from archetype.data.labelled_words import FIELDS, wrong_words
 from archetype.data.records import TEXT_AND_LABEL, Form, columns_by_field, held_out, read_records
 from archetype.data.text_pairs import SCORED_PAIR, TEXT_PAIR, negatives_of, wrong_negatives, wrong_score
 from archetype.errors import DataError, SpecError
+from archetype.settings.training import (
+    Columns,
+    ConversationFiles,
+    LabelledTextFiles,
+    LabelledTokenFiles,
+    PreferenceFiles,
+    ScoredPairFiles,
+    TextPairFiles,
+)
 from archetype.spec.kinds import part
 from archetype.training.datasets import TokenizedData
 
@@ -20,11 +29,7 @@ Records = list[dict[str, Any]]
 class RecordData(TokenizedData):
     """Base of data that are records of files: JSON lines, JSON lists, CSV, TSV or Parquet.
 
-    Those held out are chosen by their hashes.
-
-    Attributes:
-        examples: files of the records, in order.
-        columns: names that the files have for fields, each as FIELD=COLUMN, or COLUMN for the first field.
+    Hashes choose the validation records.
     """
 
     unwritten: ClassVar[dict[str, Any]] = TokenizedData.unwritten | {"columns": ()}
@@ -34,7 +39,7 @@ class RecordData(TokenizedData):
     other_fields: ClassVar[tuple[str, ...]] = ()  # which `convert` reads
     option: ClassVar[str] = ""
     examples: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    columns: Columns = ()
 
     def read_texts(self, folder: Path) -> dict[str, str]:
         """All records as JSON lines."""
@@ -91,16 +96,13 @@ class RecordData(TokenizedData):
 
 @part
 class LabelledText(RecordData):
-    """Texts, each with the name of its class or with a number.
-
-    Attributes:
-        examples: records of {"text": ..., "label": ...}.
-    """
+    """Texts, each with the name of its class or with a number."""
 
     record_fields: ClassVar[dict[str, Form]] = TEXT_AND_LABEL
     option: ClassVar[str] = "--labelled"
     preset: ClassVar[str] = "bert-tiny"
     kind: Literal["labelled_text"] = "labelled_text"
+    examples: LabelledTextFiles = ()
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
         return [record["text"]]
@@ -108,16 +110,13 @@ class LabelledText(RecordData):
 
 @part
 class LabelledTokens(RecordData):
-    """Texts as lists of words, each word with the name of its class.
-
-    Attributes:
-        examples: records of {"tokens": [...], "labels": [...]}.
-    """
+    """Texts as lists of words, each word with the name of its class."""
 
     record_fields: ClassVar[dict[str, Form]] = FIELDS
     option: ClassVar[str] = "--labelled-tokens"
     preset: ClassVar[str] = "bert-tiny"
     kind: Literal["labelled_tokens"] = "labelled_tokens"
+    examples: LabelledTokenFiles = ()
 
     def fault(self, record: dict[str, Any]) -> str:
         """No words, an empty one, or not as many labels."""
@@ -133,8 +132,6 @@ class Conversations(RecordData):
     """Conversations of a user and an assistant.
 
     Attributes:
-        examples: records of {"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}, and perhaps
-            "tools", JSON schemas of functions that answers may call; or ShareGPT's or Alpaca's records.
         template: a file with a chat template in Jinja (absent: the model's, else a plain one).
     """
 
@@ -145,6 +142,7 @@ class Conversations(RecordData):
     option: ClassVar[str] = "--chat"
     is_chat: ClassVar[bool] = True
     kind: Literal["chat"] = "chat"
+    examples: ConversationFiles = ()
     template: str = ""
 
     @classmethod
@@ -168,7 +166,6 @@ class Preferences(RecordData):
     Each is a text, or the prompt a list of messages and the completions its answers, which a chat template renders.
 
     Attributes:
-        examples: records of {"prompt": ..., "chosen": ..., "rejected": ...}.
         template: a file with a chat template in Jinja (absent: the model's).
     """
 
@@ -178,6 +175,7 @@ class Preferences(RecordData):
     }
     option: ClassVar[str] = "--preferences"
     kind: Literal["preferences"] = "preferences"
+    examples: PreferenceFiles = ()
     template: str = ""
 
     def texts_of(self, record: dict[str, Any]) -> list[str]:
@@ -191,18 +189,14 @@ class Preferences(RecordData):
 
 @part
 class TextPairs(RecordData):
-    """Texts that belong together, such as a question and its answer; perhaps with texts that do not belong to it.
-
-    Attributes:
-        examples: records of {"anchor": ..., "positive": ...}, and perhaps "negative", a text or a list
-            of texts.
-    """
+    """Texts that belong together, such as a question and its answer; perhaps with texts that do not belong to it."""
 
     record_fields: ClassVar[dict[str, Form]] = TEXT_PAIR
     optional_fields: ClassVar[tuple[str, ...]] = ("negative",)
     option: ClassVar[str] = "--pairs"
     preset: ClassVar[str] = "bert-tiny"
     kind: Literal["text_pairs"] = "text_pairs"
+    examples: TextPairFiles = ()
 
     def fault(self, record: dict[str, Any]) -> str:
         """Negatives that are no texts."""
@@ -215,16 +209,13 @@ class TextPairs(RecordData):
 
 @part
 class ScoredPairs(RecordData):
-    """Pairs of texts, each with a number that says how similar they are.
-
-    Attributes:
-        examples: records of {"text1": ..., "text2": ..., "score": ...}.
-    """
+    """Pairs of texts, each with a number that says how similar they are."""
 
     record_fields: ClassVar[dict[str, Form]] = SCORED_PAIR
     option: ClassVar[str] = "--scored-pairs"
     preset: ClassVar[str] = "bert-tiny"
     kind: Literal["scored_pairs"] = "scored_pairs"
+    examples: ScoredPairFiles = ()
 
     def fault(self, record: dict[str, Any]) -> str:
         """A score that is no number."""

@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from archetype.settings.training import WarmupSteps
 from archetype.spec.kinds import Part, part
 
-Steps = Annotated[int, Field(strict=True, ge=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -29,13 +29,9 @@ class Schedule(Part):
 
 
 class WarmUp(Schedule):
-    """Base of schedules that begin with a linear rise.
+    """Base of schedules that begin with a linear rise."""
 
-    Attributes:
-        warmup_steps: steps of the linear rise to the peak.
-    """
-
-    warmup_steps: Steps = 100
+    warmup_steps: WarmupSteps = 100
 
     def learning_rate(self, peak: float, step: int, num_steps: int) -> float:
         if step < self.warmup_steps:

@@ -25,9 +25,9 @@ from archetype.checking.subject import Subject
 from archetype.errors import SpecError
 from archetype.generate import Engine
 from archetype.generate.beam import finished_targets
-from archetype.generate.settings import Beam
 from archetype.models.build import build
 from archetype.nn.context import ForwardContext
+from archetype.settings.generation import Beam
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.combinations import FEEDFORWARDS, MIXERS, combined, text
 from tests.helpers.passes import forward_step, taught

@@ -16,10 +16,10 @@ from archetype.diagram.architecture import draw
 from archetype.estimate.report import cost_report
 from archetype.generate.filters import filtered
 from archetype.generate.sample import Sampler, sample
-from archetype.generate.settings import Sampling
 from archetype.inspection import Inspection
 from archetype.inspection.way import way
 from archetype.models.vision.module import VisionEncoder
+from archetype.settings.generation import Sampling
 from archetype.studies.report import write_reports
 from archetype.training.metrics import Sampled, Step, append
 from tests.helpers.cases import case

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 import archetype
 from archetype.families.seq2seq import seq2seq
 from archetype.generate.beam import beam_search
-from archetype.generate.settings import Beam
 from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.settings.generation import Beam
 from tests.helpers.packages import install, run_python
 from tests.helpers.published import EXACT, WRONG
 from tests.helpers.weights import distance

@@ -23,13 +23,14 @@ MODULES = {
 # Each may import what stands before it, and nothing else but itself.
 LAYERS = (
     "errors", "distribution", "legend", "dtypes", "table", "confined", "io", "machine", "spec", "roles", "native",
-    "cost", "nn", "weights", "parts", "models", "estimate", "families", "diagram", "tokenizers", "convert", "runs",
-    "data", "training", "generate", "evaluation", "inspection", "measured", "api", "hf", "checking", "studies", "apps",
-    "apps.bench", "apps.serve", "apps.cli",
+    "cost", "nn", "weights", "parts", "models", "settings", "estimate", "families", "diagram", "tokenizers", "convert",
+    "runs", "data", "training", "generate", "evaluation", "inspection", "measured", "api", "hf", "checking", "studies",
+    "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
 WITHOUT_TORCH = (
-    "errors", "distribution", "legend", "dtypes", "table", "spec", "roles", "cost", "estimate", "families", "diagram",
+    "errors", "distribution", "legend", "dtypes", "table", "spec", "roles", "cost", "settings", "estimate", "families",
+    "diagram",
 )  # fmt: skip
 FILES_WITHOUT_TORCH = ("__init__", "spec", "cost", "rule", "diagram", "infer", "curves")  # of parts and models
 ROOTS = ("archetype", "archetype.__main__")  # the front doors, which import on demand

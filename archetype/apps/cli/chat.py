@@ -15,6 +15,7 @@ from archetype.apps.cli.generate import OWN, SAMPLING
 from archetype.apps.cli.options import AcceptUnproved, Device, Dtype, Model, Overrides, Template, Weights
 from archetype.apps.cli.output import print_device, show_warnings
 from archetype.errors import ArchetypeError, DataError, nearest
+from archetype.settings.generation import Sampling
 
 if TYPE_CHECKING:
     from archetype.api.language_model import LanguageModel
@@ -57,7 +58,7 @@ def chat(
     show_warnings()
     settings = values_of(SETTINGS, options)
     from archetype.api.functions import load
-    from archetype.generate import Engine, Sampling
+    from archetype.generate import Engine
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
     lm = load(model, dtype, device, overrides=overrides or (), weights=weights, accept_unproved=accept_unproved)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from archetype.apps.cli.fields import fields, takes, values_of
+from archetype.apps.cli.fields import settings_of, takes, values_of
 from archetype.apps.cli.options import (
     TEXT_HELP,
     AcceptUnproved,
@@ -20,6 +20,7 @@ from archetype.apps.cli.options import (
     Weights,
 )
 from archetype.apps.cli.output import print_device, print_json, show_warnings
+from archetype.settings.generation import Beam
 
 if TYPE_CHECKING:
     from archetype.api.language_model import LanguageModel
@@ -34,7 +35,7 @@ RETRIEVAL_HELP = (
     "Texts to find: pairs as --pairs of train (JSON lines, CSV or TSV of anchor, positive, and perhaps negative), or a "
     "folder of corpus.jsonl, queries.jsonl and qrels."
 )
-BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty")
+BEAM = settings_of(Beam, "num_beams", "length_penalty")
 NEEDS = {
     "stride": ("text", "files"), "length": ("text", "files"), "num_fewshot": ("tasks",), "limit": ("tasks",),
     "column": ("text", "files"), "source": ("target",), "target": ("source",), "recall_at": ("retrieval",),
@@ -54,7 +55,7 @@ def evaluate(
     model: Model,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="As --text of a model that continues texts, else as --data."),
+        typer.Argument(metavar="FILE...", help="As --text of a model that continues texts, else as --data."),
     ] = None,
     text: Annotated[list[Path] | None, typer.Option(help=f"{TEXT_HELP}; may be repeated.")] = None,
     column: Column = None,
@@ -94,7 +95,6 @@ def evaluate(
     from archetype.data.text_files import read_texts
     from archetype.errors import SpecError
     from archetype.evaluation import RECALL_AT
-    from archetype.generate import Beam
 
     if sum(bool(one) for one in (files, text, data, source, tasks, retrieval, correlation)) != 1:
         remedy = "give FILE, --text, --data, --source with --target, --retrieval, --correlation, or --tasks"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from archetype.apps.cli.fields import fields, takes, values_of
+from archetype.apps.cli.fields import settings_of, takes, values_of
 from archetype.apps.cli.options import (
     AcceptUnproved,
     Deterministic,
@@ -19,6 +19,7 @@ from archetype.apps.cli.options import (
     Weights,
 )
 from archetype.apps.cli.output import print_device, print_json, show_warnings
+from archetype.settings.generation import Beam, Sampling
 
 if TYPE_CHECKING:
     from archetype.api.language_model import Draft, LanguageModel
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
     from archetype.generate import Engine
     from archetype.tokenizers.chat_template import Message
 
-SAMPLING = fields(
-    "generate/settings.py:Sampling", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
+SAMPLING = settings_of(
+    Sampling, "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
     "seed", "stop", "ignore_eos", "json_whitespace", "regex",
 )  # fmt: skip
 OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # a model's files may say them
-BEAM = fields("generate/settings.py:Beam", "num_beams", "length_penalty", "max_extra_tokens")
+BEAM = settings_of(Beam, "num_beams", "length_penalty", "max_extra_tokens")
 SECTIONS = {  # of the options, in the help
     "Text": ("max_new_tokens", "stop", "ignore_eos", "json_schema", "json_whitespace", "regex", "lark"),
     "Sampling": ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),
@@ -92,7 +93,7 @@ def generate(
     settings = values_of(SAMPLING, options)
     settings |= {name: read_text(file) for name, file in (("json_schema", json_schema), ("lark", lark)) if file}
     from archetype.api.functions import load
-    from archetype.generate import Engine, Sampling
+    from archetype.generate import Engine
 
     Sampling.parse(settings)  # a wrong setting is refused before a large model is read
 
@@ -156,7 +157,6 @@ def translate(
     """Translate source texts, one line each."""
     show_warnings()
     from archetype.api.functions import load
-    from archetype.generate.settings import Beam
 
     settings = values_of(BEAM, options)
     Beam.parse(settings)  # a wrong setting is refused before a model is read

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SECTIONS, OPTIONAL_VALUES, NEEDS, EXCLUDES = own.SECTIONS, own.OPTIONAL_VALUES, own.NEEDS, own.EXCLUDES
 
 
-@takes(own.FIELDS | own.BUDGET, own.CHOSEN)
+@takes(own.FIELDS | own.BUDGET, own.DEFAULTS)
 def train(
     texts: own.Texts = None,
     recipe: own.RecipeFile = None,

@@ -5,16 +5,19 @@ from typing import Annotated, Any
 
 import typer
 
-from archetype.apps.cli.fields import fields, values_of
+from archetype.apps.cli.fields import setting, settings_of, values_of
+from archetype.settings import training as settings
 
 HERE = "here"  # what --plan alone stands for
 GPU = "H100-SXM"
 OPTIONAL_VALUES = {"--plan": (HERE, r"\d+x\d+")}  # of options: what one without a value means, and what a value is
 
 TO_FIT = "chosen to fit the text"
-CHOSEN = {  # what stands for an option where neither it nor a recipe file is given
-    "tokenizer": TO_FIT, "vocab_size": TO_FIT, "steps": TO_FIT, "learning_rate": "chosen by the width",
-    "warmup_steps": "a tenth of the steps", "sequence_length": "the model's context, where the text is long enough",
+DEFAULTS = {  # what applies if neither an option nor a recipe file sets a field
+    "tokenizer": TO_FIT, "vocab_size": TO_FIT, "steps": TO_FIT, "learning_rate": "chosen by the model's width",
+    "warmup_steps": "a tenth of the steps", "sequence_length": "the model's context, if the text is long enough",
+    "train": "all parameters, or only the adapter's", "adapter": "none", "micro_batch_size": "the whole batch",
+    "patience": "never", "skip_bad": "0",
 }  # fmt: skip
 SECTIONS = {
     "Run": ("recipe", "to", "resume", "track", "assignments", "allow_changes"),
@@ -30,26 +33,29 @@ SECTIONS = {
     "Machine": ("dtype", "device", "force", "plan", "gpu", "find_rate"),
 }  # fmt: skip
 FIELDS = {
-    **fields(
-        "training/recipe.py:Recipe", "spec", "steps", "batch_size", "micro_batch_size", "sequence_length", "patience",
-        "dtype", "seed", track="trackers", train="trainable", adapter="adapter.kind",
+    **settings_of(
+        settings.RunSettings, "spec", "steps", "batch_size", "micro_batch_size", "sequence_length", "patience",
+        "dtype", "seed", train="trainable", adapter="adapter.kind",
     ),
-    **fields("training/datasets.py:DocumentData", text="data.text"),
-    **fields("training/datasets.py:PairData", source="data.source", target="data.target"),
-    **fields("training/datasets.py:ImageData", images="data.file"),
-    **fields("training/examples.py:LabelledText", labelled="data.examples"),
-    **fields("training/examples.py:LabelledTokens", labelled_tokens="data.examples"),
-    **fields("training/examples.py:Conversations", chat="data.examples"),
-    **fields("training/examples.py:Preferences", preferences="data.examples"),
-    **fields("training/examples.py:TextPairs", pairs="data.examples"),
-    **fields("training/examples.py:ScoredPairs", scored_pairs="data.examples"),
-    **fields("training/examples.py:RecordData", column="data.columns"),
-    **fields("training/datasets.py:FileData", skip_bad="data.skip_bad"),
-    **fields("training/datasets.py:TokenizedData", tokenizer="data.tokenizer", vocab_size="data.vocab_size"),
-    **fields("training/optimizers/base.py:Optimizer", learning_rate="optimizer.learning_rate"),
-    **fields("training/schedules.py:WarmUp", warmup_steps="schedule.warmup_steps"),
+    "text": setting("data.text", settings.TextFiles),
+    "source": setting("data.source", settings.SourceFiles),
+    "target": setting("data.target", settings.TargetFiles),
+    "images": setting("data.file", settings.ImageFiles),
+    "labelled": setting("data.examples", settings.LabelledTextFiles),
+    "labelled_tokens": setting("data.examples", settings.LabelledTokenFiles),
+    "chat": setting("data.examples", settings.ConversationFiles),
+    "preferences": setting("data.examples", settings.PreferenceFiles),
+    "pairs": setting("data.examples", settings.TextPairFiles),
+    "scored_pairs": setting("data.examples", settings.ScoredPairFiles),
+    "column": setting("data.columns", settings.Columns),
+    "skip_bad": setting("data.skip_bad", settings.SkipBad),
+    "tokenizer": setting("data.tokenizer", settings.TokenizerName),
+    "vocab_size": setting("data.vocab_size", settings.VocabSize),
+    "learning_rate": setting("optimizer.learning_rate", settings.LearningRate),
+    "warmup_steps": setting("schedule.warmup_steps", settings.WarmupSteps),
+    "track": setting("trackers", Annotated[tuple[str, ...], settings.TRACKERS]),
 }  # fmt: skip
-BUDGET = fields("training/budget.py:Budget", "epochs", "tokens", "flops", "minutes")
+BUDGET = settings_of(settings.Limits, "epochs", "tokens", "flops", "minutes")
 KINDS = {  # of data that an option names; of --text its files decide
     "source": "pairs", "target": "pairs", "images": "images", "labelled": "labelled_text",
     "labelled_tokens": "labelled_tokens", "chat": "chat", "preferences": "preferences",
@@ -70,7 +76,7 @@ EXCLUDES = {
 
 
 Texts = Annotated[
-    list[str] | None, typer.Argument(metavar="[TEXT]...", help="UTF-8 files, folders or patterns, as --text.")
+    list[str] | None, typer.Argument(metavar="TEXT...", help="UTF-8 files, folders or patterns, as --text.")
 ]
 RecipeFile = Annotated[Path | None, typer.Option(help="A recipe file; flags replace what it says.")]
 Resume = Annotated[Path | None, typer.Option(help="Go on with this run; with --steps, to so many in all.")]

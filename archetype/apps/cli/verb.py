@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 from archetype.errors import SpecError, enumeration
 
 WRITTEN = "archetype.written"  # of a context: what stands behind the verb
+METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}  # of values, by typer's names of their types
 KEPT = 2**30  # bytes of freed memory that stay with verbs that read: each layer takes what the one before gave back
 
 
@@ -57,7 +58,7 @@ class Verb(TyperCommand):
             SpecError: names both.
         """
         written = {
-            str(one.name): one.opts[0] if one.param_type_name == "option" else str(one.metavar).strip("[].")
+            str(one.name): one.opts[0] if one.param_type_name == "option" else _name(one).strip("[].")
             for one in self.params
         }
         chosen = [name for name in written if ctx.get_parameter_source(name).name == "COMMANDLINE"]
@@ -71,6 +72,11 @@ class Verb(TyperCommand):
                     cause = f"cannot be combined with {written[name]}"
                     raise SpecError(written[other], cause, "give one of them")
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return `[OPTIONS]` and the arguments, in brackets if they are optional."""
+        arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *(_name(each) if each.required else f"[{_name(each)}]" for each in arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, sections, and options that belong to none."""
         section_of = {name: section for section, names in self.sections.items() for name in names}
@@ -79,8 +85,21 @@ class Verb(TyperCommand):
         for parameter in sorted(self.get_params(ctx), key=lambda one: places.get(one.name or "", len(places))):
             is_option = parameter.param_type_name == "option"
             if record := parameter.get_help_record(ctx):
-                records[section_of.get(parameter.name or "", "Options") if is_option else "Arguments"].append(record)
+                name, help_ = record
+                name = re.sub(r" <(.*)>", lambda kind: f" {_metavar(kind[1])}", name) if is_option else _name(parameter)
+                section = section_of.get(parameter.name or "", "Options") if is_option else "Arguments"
+                records[section].append((name, help_))
         for section, rows in records.items():
             if rows:
                 with formatter.section(section):
                     formatter.write_dl(rows)
+
+
+def _name(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
+
+
+def _metavar(kind: str) -> str:
+    """Return the placeholder of a value; choices name themselves."""
+    kind = kind.removesuffix(" range").removeprefix("list[").removesuffix("]").lower() if "|" not in kind else kind
+    return METAVARS.get(kind, kind)

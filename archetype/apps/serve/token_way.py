@@ -13,8 +13,8 @@ from archetype.apps.serve.inspections import bytes_of_trace, raw_tensor
 from archetype.apps.serve.limits import MAX_CHOICES
 from archetype.generate.filters import filtered
 from archetype.generate.sample import Sampler, sample
-from archetype.generate.settings import Sampling
 from archetype.inspection.way import Station
+from archetype.settings.generation import Sampling
 
 MOST_TOKENS = 2**31
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from archetype.errors import SpecError
-from archetype.spec.base import NotNegative, Positive
+from archetype.settings.training import LearningRate
+from archetype.spec.base import NotNegative
 from archetype.spec.kinds import Part
 from archetype.training.optimizers.groups import (
     Grouped,
@@ -20,10 +21,9 @@ from archetype.training.optimizers.groups import (
 
 
 class Optimizer(Part):
-    """Base of all optimizers; `learning_rate` is the peak of the schedule.
+    """Base of all optimizers.
 
     Attributes:
-        learning_rate: the peak of the schedule.
         weight_decay: of matrices, times the learning rate.
         groups: parameters with a learning rate or a weight decay of their own.
     """
@@ -32,7 +32,7 @@ class Optimizer(Part):
         1.0  # muP: learning rates of hidden matrices scale with width ** -this; None: not known
     )
     share_of_adamw: ClassVar[float | None] = 1.0  # factor on AdamW's default rate; None: its own default is used
-    learning_rate: Positive = 1e-3
+    learning_rate: LearningRate = 1e-3
     weight_decay: NotNegative = 0.0
     groups: tuple[ParameterGroup, ...] = ()
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from archetype.distribution import install_command
 from archetype.errors import SpecError
+from archetype.settings.training import LearningRate
 from archetype.spec.base import MAX_FLOAT, Flag, NotNegative, Positive, Probability, Size
 from archetype.spec.kinds import part
 from archetype.training.optimizers.algorithms import TOGETHER, LionOptimizer, MuonOptimizer, Several, orthogonal_dtype
@@ -122,7 +123,7 @@ class Adafactor(Optimizer):
 
     share_of_adamw: ClassVar[float | None] = None  # relative to each matrix's own size: 1e-2 (Shazeer 2018, section 8)
     kind: Literal["adafactor"] = "adafactor"
-    learning_rate: Positive = 1e-2
+    learning_rate: LearningRate = 1e-2
     beta2_decay: Annotated[float, Field(le=0, ge=-1)] = -0.8
     clip_threshold: Annotated[float, Field(ge=1, le=MAX_FLOAT)] = 1.0
 
@@ -149,14 +150,13 @@ class Lion(Optimizer):
     """The sign of an interpolated momentum (Chen 2023, algorithm 2); takes a tenth of AdamW's learning rate.
 
     Attributes:
-        learning_rate: the schedule's peak.
         weight_decay: of matrices, times the learning rate.
         betas: weight of the momentum in the update, and its decay.
     """
 
     share_of_adamw: ClassVar[float | None] = 0.1  # 3 to 10 times smaller (Chen 2023, section 5)
     kind: Literal["lion"] = "lion"
-    learning_rate: Positive = 1e-4
+    learning_rate: LearningRate = 1e-4
     weight_decay: NotNegative = 1.0
     betas: tuple[Probability, Probability] = (0.9, 0.99)
 
@@ -177,7 +177,6 @@ class SGD(Optimizer):
     """Stochastic gradient descent (Robbins 1951), with momentum.
 
     Attributes:
-        learning_rate: the schedule's peak.
         momentum: decay of the sum of gradients; 0 for none.
         nesterov: whether the update looks ahead by one step (Nesterov 1983).
     """
@@ -185,7 +184,7 @@ class SGD(Optimizer):
     width_exponent: ClassVar[float | None] = None
     share_of_adamw: ClassVar[float | None] = None  # gradients are not normalized: 0.1 (He 2016, section 3.4)
     kind: Literal["sgd"] = "sgd"
-    learning_rate: Positive = 1e-1
+    learning_rate: LearningRate = 1e-1
     momentum: Probability = 0.9
     nesterov: Flag = False
 

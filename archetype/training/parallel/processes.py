@@ -239,8 +239,8 @@ class ManyProcesses(Processes):
             for gradient in (local(parameter.grad) for parameter in parameters if parameter.grad is not None):
                 dist.all_reduce(gradient, group=self.tokens_group)
         for parameter in parameters:  # PyTorch 2.11 leaves gradients that are partial sums unclipped
-            if isinstance(gradient := parameter.grad, DTensor) and isinstance(parameter, DTensor):
-                parameter.grad = gradient.redistribute(placements=parameter.placements)
+            if isinstance(grad := parameter.grad, DTensor) and isinstance(parameter, DTensor):
+                parameter.grad = grad.redistribute(placements=parameter.placements)
         groups = by_mesh(parameters)
         norms = [torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups]
         norm = torch.stack([whole(norm).float() for norm in norms]).norm()

@@ -1,7 +1,7 @@
 """Bugs in what uses a model: training, generation, their data, runs and files."""
 
 BUGS: dict[str, list[tuple[str, str]]] = {
-    "generate/settings.py": [
+    "settings/generation.py": [
         ("log_probability / float(((5 + length) / 6)", "log_probability / float(((6 + length) / 6)"),
     ],
     "generate/hypotheses.py": [

@@ -15,12 +15,12 @@ from archetype.families.transformer import transformer
 from archetype.generate import beam, step
 from archetype.generate.beam import Search, beam_search, finished_targets
 from archetype.generate.hypotheses import Candidates, Hypotheses
-from archetype.generate.settings import Beam
 from archetype.generate.step import DecodeStep
 from archetype.models.build import build
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.nn.cache import State
 from archetype.nn.context import ForwardContext
+from archetype.settings.generation import Beam
 from tests.helpers.cases import case
 from tests.helpers.kernels import kernels
 from tests.helpers.passes import taught

@@ -19,8 +19,8 @@ from archetype.confined.process import ConfinedError
 from archetype.errors import ArchetypeError, SpecError
 from archetype.families.llama import llama
 from archetype.generate import grammar
-from archetype.generate.settings import Sampling
 from archetype.models.build import build
+from archetype.settings.generation import Sampling
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.sentencepiece import SentencePieceTokenizer
 from archetype.tokenizers.token_bytes import TokenBytes

@@ -9,7 +9,7 @@ import pytest
 from archetype.errors import ArchetypeError, CheckpointError, SpecError
 from archetype.generate import Sampling, generation_config, read_generation_config
 from archetype.generate.generation_config import GENERATION_CONFIG
-from archetype.generate.settings import SamplingFields
+from archetype.settings.generation import SamplingFields
 
 
 def read(folder: Path, **values: Any) -> Sampling:

@@ -17,9 +17,9 @@ from archetype.families.llama import llama
 from archetype.families.transformer import transformer
 from archetype.generate import beam_search
 from archetype.generate import encoder as encoder_verbs
-from archetype.generate.settings import Beam
 from archetype.models.build import build
 from archetype.models.encoder.module import Encoder
+from archetype.settings.generation import Beam
 from archetype.tokenizers import Tokenizer, train_tokenizer
 from archetype.tokenizers.special_tokens import mask_id
 from tests.helpers.weights import randomize

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from archetype import spec
 from archetype.errors import SpecError
-from archetype.generate.settings import Sampling
 from archetype.models.build import build_on_meta
 from archetype.models.initialization import initialize
 from archetype.models.megabyte.module import MegaByte
 from archetype.nn.context import ForwardContext
+from archetype.settings.generation import Sampling
 from tests.helpers import causal as writing
 from tests.helpers.passes import forward_step
 from tests.helpers.weights import distance

@@ -14,7 +14,7 @@ import archetype
 from archetype.spec.base import MAX_FLOAT, Spec
 from archetype.training.plot import draw_in_terminal
 
-WITHOUT_BOUNDS = "archetype.generate.settings.Sampling.temperature"  # every one has a meaning: uniform, in the end
+WITHOUT_BOUNDS = "archetype.settings.generation.Sampling.temperature"  # every one has a meaning: uniform, in the end
 EXTREME = (1e300, -1e300, 1.01 * MAX_FLOAT, math.inf, -math.inf, math.nan)
 
 

@@ -1,0 +1,276 @@
+"""Settings of sampling and beam search."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, TypedDict
+
+from pydantic import BeforeValidator, Field
+
+from archetype.errors import SpecError
+from archetype.settings.described import described
+from archetype.spec.base import Finite, Flag, Positive, Probability, Size, Spec
+
+# whitespace at one place of JSON: a space, or a line break with indentation
+BOUNDED_WHITESPACE = r" |\n( {0,16}|\t{0,8})"
+Bias = Annotated[float, Field(strict=True, ge=-100, le=100)]
+Penalty = Annotated[float, Field(strict=True, ge=-2, le=2)]
+Share = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=0, le=2**20)]
+Id = Annotated[int, Field(strict=True, ge=0)]
+Ids = Annotated[tuple[Id, ...], Field(min_length=1)]
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+def _as_json(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+class LogitsRules(Spec):
+    """Rules on the tokens that a sequence may contain, for sampling and for every beam of beam search."""
+
+    min_new_tokens: Annotated[
+        Count, described("Minimum number of generated tokens before an end token is allowed.")
+    ] = 0
+    min_length: Annotated[
+        Count, described("Minimum number of tokens, including the prompt, before an end token is allowed.")
+    ] = 0
+    sequence_bias: Annotated[
+        tuple[tuple[Ids, Finite], ...],
+        described("Token sequences with a bias, which is added to the logit of the last token after the others."),
+    ] = ()
+    encoder_repetition_penalty: Annotated[Positive, described("Above 1 favours tokens of the prompt or source.")] = 1.0
+    repetition_penalty: Annotated[
+        Positive,
+        described(
+            "Above 1 discourages repeated tokens: divides positive logits, multiplies negative ones (Keskar 2019)."
+        ),
+    ] = 1.0
+    no_repeat_ngram_size: Annotated[Count, described("N-grams of this size occur at most once (0: no limit).")] = 0
+    encoder_no_repeat_ngram_size: Annotated[
+        Count, described("N-grams of this size from the prompt or source are never generated.")
+    ] = 0
+    bad_words_ids: Annotated[tuple[Ids, ...], described("Token sequences that are never generated.")] = ()
+    forced_bos_token_id: Annotated[Id | None, described("First token of a target.")] = None
+    forced_eos_token_id: Annotated[
+        Annotated[tuple[Id, ...], BeforeValidator(_as_tuple)],
+        described("One of these tokens comes last when the length limit is reached."),
+    ] = ()
+    exponential_decay_length_penalty: Annotated[
+        tuple[Count, Positive] | None,
+        described("(start, factor): raise the logits of end tokens by `factor` per token after `start`."),
+    ] = None
+    suppress_tokens: Annotated[tuple[Id, ...], described("Tokens that are never generated.")] = ()
+    begin_suppress_tokens: Annotated[tuple[Id, ...], described("Tokens that are never generated first.")] = ()
+    renormalize_logits: Annotated[
+        Flag, described("Renormalize probabilities over the allowed tokens, which matters between beams.")
+    ] = False
+
+    @property
+    def change_every_token(self) -> bool:
+        """Whether the logits of tokens before the last one may change."""
+        fields = LogitsRules.model_fields
+        names = fields.keys() - {"forced_eos_token_id", "renormalize_logits"}
+        return any(getattr(self, name) != fields[name].default for name in names)
+
+    def check_ids(self, vocab_size: int) -> None:
+        """Raise an error for ids outside the vocabulary.
+
+        Raises:
+            SpecError: names the field.
+        """
+        for name, ids in self.named_ids():
+            if not all(0 <= id < vocab_size for id in ids):
+                cause = f"holds a token outside the vocabulary of {vocab_size}"
+                raise SpecError(name, cause, "is it the model's own tokenizer?")
+
+    def named_ids(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """Yield the token ids in the settings, by field."""
+        for name in ("forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
+            yield name, getattr(self, name)
+        yield "forced_bos_token_id", () if self.forced_bos_token_id is None else (self.forced_bos_token_id,)
+        yield "sequence_bias", [id for ids, _ in self.sequence_bias for id in ids]
+        yield "bad_words_ids", [id for ids in self.bad_words_ids for id in ids]
+
+
+class Sampling(LogitsRules):
+    """Sampling settings of one request; temperature 0 is greedy.
+
+    Biases and penalties are applied first, then the rules, the temperature, and the filters in the order of the fields.
+    `json_schema`, `regex`, `lark` and `choices` allow only tokens with which the whole text can still match.
+    """
+
+    max_new_tokens: Annotated[
+        int, Field(strict=True, ge=1, le=2**20, description="Maximum number of generated tokens.")
+    ] = 256
+    max_length: Annotated[
+        Annotated[int, Field(strict=True, ge=1)] | None,
+        described("Maximum number of tokens including the prompt, if a request has no `max_new_tokens`."),
+    ] = None
+    logit_bias: Annotated[
+        dict[int, Bias], Field(max_length=1024, description="{token id: number added to its logit}.")
+    ] = {}  # noqa: RUF012  # pydantic copies it
+    presence_penalty: Annotated[
+        Penalty, described("Subtracted from the logits of tokens generated before, as in the OpenAI API.")
+    ] = 0.0
+    frequency_penalty: Annotated[
+        Penalty, described("Subtracted once per earlier occurrence of the token, as in the OpenAI API.")
+    ] = 0.0
+    temperature: Annotated[
+        float, Field(strict=True, ge=0, allow_inf_nan=False, description="Sampling temperature; 0 is greedy decoding.")
+    ] = 1.0
+    top_h: Annotated[
+        Share | None,
+        described("Keep the most likely tokens up to this share of the entropy (Baghaei Potraghloo 2025)."),
+    ] = None
+    top_k: Annotated[Annotated[int, Field(strict=True, ge=1)] | None, described("Keep the k most likely tokens.")] = (
+        None
+    )
+    top_p: Annotated[
+        float,
+        Field(
+            strict=True,
+            gt=0,
+            le=1,
+            allow_inf_nan=False,
+            description="Keep the fewest tokens whose probabilities sum to p (Holtzman 2019).",
+        ),
+    ] = 1.0
+    min_p: Annotated[
+        Probability, described("Keep tokens at least min_p times as likely as the most likely one (Nguyen 2024).")
+    ] = 0.0
+    typical_p: Annotated[
+        Share, described("Keep the tokens of most typical information whose probabilities sum to p (Meister 2022).")
+    ] = 1.0
+    epsilon_cutoff: Annotated[Probability, described("Keep tokens with at least this probability (Hewitt 2022).")] = 0.0
+    eta_cutoff: Annotated[
+        Probability,
+        described("Keep tokens with at least this probability, or less if the entropy is large (Hewitt 2022)."),
+    ] = 0.0
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63, description="Seed of the random generator.")] = 0
+    stop: Annotated[
+        Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_tuple)],
+        described("Stop string; generation ends before its first occurrence."),
+    ] = ()
+    ignore_eos: Annotated[Flag, described("Continue after an end token.")] = False
+    json_schema: Annotated[
+        Annotated[str | None, BeforeValidator(_as_json)],
+        described("JSON schema that the text must match, as a dict or as JSON."),
+    ] = None
+    json_whitespace: Annotated[
+        Literal["bounded", "free"],
+        described(
+            "Whitespace between JSON tokens: `bounded` (a space, or a line break with indentation) or `free` (any)."
+        ),
+    ] = "bounded"
+    regex: Annotated[str | None, described("Regular expression that the whole text must match.")] = None
+    lark: Annotated[str | None, described("Lark grammar that the text must match.")] = None
+    choices: Annotated[
+        Annotated[tuple[str, ...], Field(min_length=1)] | None, described("The text is one of these.")
+    ] = None
+
+    @property
+    def greedy(self) -> bool:
+        """Whether decoding is greedy."""
+        return self.temperature == 0
+
+    def said_limit(self, num_prompt: int) -> int | None:
+        """Return the limit on generated tokens that the model's own files set; None if they set none.
+
+        Raises:
+            SpecError: `max_length` leaves no token.
+        """
+        if "max_new_tokens" in self.model_fields_set:
+            return self.max_new_tokens
+        return None if self.max_length is None else self.length_left(self.max_length, num_prompt)
+
+    @staticmethod
+    def length_left(max_length: int, num_prompt: int) -> int:
+        """Return the number of tokens that `max_length` leaves after a prompt.
+
+        Raises:
+            SpecError: none is left.
+        """
+        if max_length <= num_prompt:
+            cause = f"{max_length} leaves no token after the {num_prompt} of the prompt"
+            raise SpecError("max_length", cause, "give max_new_tokens instead")
+        return max_length - num_prompt
+
+    def named_ids(self) -> Iterator[tuple[str, Sequence[int]]]:
+        yield "logit_bias", list(self.logit_bias)
+        yield from super().named_ids()
+
+
+class SamplingFields(TypedDict, total=False):
+    """The fields of `Sampling` as keyword arguments, for editors and type checkers."""
+
+    max_new_tokens: int
+    max_length: int | None
+    min_new_tokens: int
+    min_length: int
+    logit_bias: dict[int, float]
+    presence_penalty: float
+    frequency_penalty: float
+    sequence_bias: Sequence[tuple[Sequence[int], float]]
+    encoder_repetition_penalty: float
+    repetition_penalty: float
+    no_repeat_ngram_size: int
+    encoder_no_repeat_ngram_size: int
+    bad_words_ids: Sequence[Sequence[int]]
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | Sequence[int]
+    exponential_decay_length_penalty: tuple[int, float] | None
+    suppress_tokens: Sequence[int]
+    begin_suppress_tokens: Sequence[int]
+    renormalize_logits: bool
+    temperature: float
+    top_h: float | None
+    top_k: int | None
+    top_p: float
+    min_p: float
+    typical_p: float
+    epsilon_cutoff: float
+    eta_cutoff: float
+    seed: int
+    stop: str | Sequence[str]
+    ignore_eos: bool
+    json_schema: str | dict[str, Any] | None
+    json_whitespace: Literal["bounded", "free"]
+    regex: str | None
+    lark: str | None
+    choices: Sequence[str] | None
+
+
+class Beam(LogitsRules):
+    """Settings of beam search, and the rules that every target obeys.
+
+    A finished target of n tokens is ranked by its log-probability divided by ((5 + n) / 6)^length_penalty (Wu 2016,
+    equation 14).
+    """
+
+    num_beams: Annotated[
+        int, Field(strict=True, ge=1, le=1000, description="Number of beams; 1 is greedy decoding.")
+    ] = 5
+    length_penalty: Annotated[
+        float,
+        Field(
+            strict=True,
+            ge=0,
+            le=32,
+            allow_inf_nan=False,
+            description="Exponent of the length normalization; 0 favours short outputs.",
+        ),
+    ] = 1.0  # no power overflows
+    max_extra_tokens: Annotated[
+        Size, described("Maximum number of tokens by which a target may exceed its source (Vaswani 2017, section 6.1).")
+    ] = 50
+    max_new_tokens: Annotated[
+        Size | None,
+        described("Maximum number of target tokens including the end token (absent: limited by the context)."),
+    ] = None
+
+    def score(self, log_probability: float, length: int) -> float:
+        """Return the length-normalized score of a target of `length` tokens, including the end token."""
+        return log_probability / float(((5 + length) / 6) ** self.length_penalty)
