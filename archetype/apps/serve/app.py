@@ -266,7 +266,8 @@ class App:
             raise ApiError("request_timeout", message) from None
 
     async def _not_found(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, known = scope["path"], [path.partition("/{")[0] for path in self.paths]
+        path = scope["path"]
+        known = dict.fromkeys(known.partition("/{")[0] for known in self.paths if not known.startswith("/api/"))
         remedy = f"send it to {INSTEAD[path]}" if path in INSTEAD else nearest(path, known)
         raise ApiError("unknown_url", f"there is no such path; {remedy}")
 
