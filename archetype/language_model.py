@@ -233,7 +233,8 @@ class LanguageModel(LoadedModel):
             tokenizer, settings = self._tokenizer(), self.beam(**beam)
             return generate.translation_score(self.model, tokenizer, *read_pairs(data), settings, self.target_start)
         if isinstance(data, tuple) or beam:
-            raise SpecError("data", "pairs and beams are for an encoder-decoder", "give one file, without --num-beams")
+            cause = "pairs and beam search need an encoder-decoder"
+            raise SpecError("data", cause, "give one file, and no beam settings")
         if isinstance(self.model, VisionEncoder):
             return generate.evaluate_images(self.model, Path(data), self.labels, self._processor_of(Path(data)))
         if isinstance(self.model, Encoder | Decoder | EncoderDecoder) and self.model.spec.head.classifies:

@@ -186,7 +186,7 @@ with exercise(2):
 
 # %% [markdown]
 # **3.** Bengio's model (2003) reads the vectors of the last $n$ tokens, $D$ features each, through a hidden layer
-# of $F$ features with a bias, then a matrix with a bias to $V$ logits. How many parameters has it, with the table
+# of $F$ features with a bias, then a matrix with a bias to $V$ logits. How many parameters does it have, with the table
 # of vectors?
 # %% exercise 3
 def bengio_parameters(V, n, D, F):

@@ -149,7 +149,7 @@ def _score(lm: "LanguageModel", file: str, texts: list[str], stride: int | None,
         try:
             scores.append(lm.score(text, stride, length))
         except ArchetypeError as error:
-            raise error if len(texts) == 1 else error.at(f"{file}: text {number}") from None
+            raise error.at(file if len(texts) == 1 else f"{file}: text {number}") from None
     return together(scores)
 
 

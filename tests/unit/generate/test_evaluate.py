@@ -122,7 +122,7 @@ def test_a_text_is_scored_with_its_accuracy_and_cut_where_it_has_a_class(tmp_pat
     (tmp_path / "texts.csv").write_text("text,label\nthe cat,good\n")
     with pytest.raises(ArchetypeError, match="'good' is none of the model's classes, 0, 1; name the classes as in"):
         lm.evaluate(tmp_path / "texts.csv")
-    with pytest.raises(ArchetypeError, match="pairs and beams are for an encoder-decoder"):
+    with pytest.raises(ArchetypeError, match="pairs and beam search need an encoder-decoder"):
         lm.evaluate(tmp_path / "texts.csv", num_beams=2)
 
 
