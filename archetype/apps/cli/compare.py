@@ -71,7 +71,7 @@ def models(
     data: Annotated[
         str, typer.Option(help="A text file, a folder of them, or a corpus by its name; pystdlib: this Python's docs.")
     ] = "pystdlib",
-    minutes: Annotated[float, typer.Option(help="How long all runs may take together.")] = 10,
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long all runs may take together.")] = 10,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
     to: To = None, as_json: Json = False,
 ) -> None:  # fmt: skip
