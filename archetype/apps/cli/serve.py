@@ -70,7 +70,8 @@ def serve(
         list[str] | None, typer.Option(metavar="ALIAS=NAME", help="Another name of a model; may be repeated.")
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(min=0, help="GiB for all models and requests.  [default: 9/10 of what is free]")
+        float | None,
+        typer.Option(min=0, help="GiB for all models and requests.  [default: 9/10 of what the device has free]"),
     ] = None,
     chat_template: Annotated[Path | None, typer.Option(help=TEMPLATE_HELP)] = None,
     generation_config: Annotated[
@@ -122,7 +123,7 @@ def serve(
             place, dtype, device, weights=weights, deterministic=deterministic, accept_unproved=accept_unproved
         ),
         slots=slots, max_queue=max_queue, prefix_bytes=prefix_cache << 20,
-        memory_bytes=None if memory is None else int(memory * 2**30),
+        memory_bytes=None if memory is None else int(memory * 2**30), device=device,
         own_sampling=generation_config == "model", chat_template=chat_template,
     )  # fmt: skip
     served = Models(sources_of(models or [], alias or []) or [example()], options)
