@@ -1,6 +1,8 @@
 """What can be asked of a model with its tokenizer, which `archetype.load` returns."""
 
+import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
@@ -11,6 +13,7 @@ from archetype.api.loaded_model import LoadedModel
 from archetype.convert.sentence_transformers.files import SentenceSettings, read_settings
 from archetype.convert.sentence_transformers.head import read_head
 from archetype.convert.sentence_transformers.weights import open_head
+from archetype.data.example_counts import ExampleCounts
 from archetype.data.pairs import read_pairs
 from archetype.data.records import read_records
 from archetype.data.retrieval import read_retrieval
@@ -36,6 +39,7 @@ from archetype.models.vision.module import VisionEncoder
 from archetype.settings.generation import SamplingFields
 from archetype.tokenizers.chat_template import Message
 
+log = logging.getLogger(__name__)
 MAX_ROWS = 32  # of several prompts, so many are decoded together
 PREFIX_BYTES = 2**28  # for the states of those whose beginning others share
 
@@ -223,7 +227,8 @@ class LanguageModel(LoadedModel):
             tokenizer, settings = self._tokenizer(), self.beam(**beam)
             return evaluation.translation_score(self.model, tokenizer, *read_pairs(data), settings, self.target_start)
         if isinstance(data, tuple) or beam:
-            raise SpecError("data", "pairs and beams are for an encoder-decoder", "give one file, without --num-beams")
+            cause = "pairs and beam search need an encoder-decoder"
+            raise SpecError("data", cause, "give one file, and no beam settings")
         if isinstance(self.model, VisionEncoder):
             return evaluation.evaluate_images(self.model, Path(data), self.labels, self._processor_of(Path(data)))
         if isinstance(self.model, Encoder | Decoder | EncoderDecoder) and self.model.spec.head.classifies:
@@ -251,9 +256,10 @@ class LanguageModel(LoadedModel):
         """
         data = read_retrieval(Path(path))
         settings = self.sentence_settings or SentenceSettings()
-        queries = self.embed(data.queries, normalized=True, prompt=settings.query_prompt)
-        documents = self.embed(data.documents, normalized=True, prompt=settings.document_prompt)
-        return evaluation.retrieval_score(queries, documents, data.relevant, recall_at)
+        queries, num_cut = self._embed(data.queries, normalized=True, prompt=settings.query_prompt)
+        documents, num_cut_too = self._embed(data.documents, normalized=True, prompt=settings.document_prompt)
+        score = evaluation.retrieval_score(queries, documents, data.relevant, recall_at)
+        return replace(score, examples=num_cut + num_cut_too)
 
     def evaluate_similarity(self, file: str | Path) -> SimilarityScore:
         """How well the cosines of pairs of texts follow the scores that people gave them.
@@ -265,9 +271,12 @@ class LanguageModel(LoadedModel):
             ArchetypeError: the model embeds no texts, or the data are wrong.
         """
         records = read_records(Path(file), SCORED_PAIR, fault=wrong_score)
-        a, b = (self.embed([record[field] for record in records]) for field in ("text1", "text2"))
+        (a, num_cut), (b, num_cut_too) = (
+            self._embed([record[field] for record in records]) for field in ("text1", "text2")
+        )
         scores = [float(record["score"]) for record in records]
-        return evaluation.similarity_score(evaluation.cosines_of_pairs(a, b), scores)
+        score = evaluation.similarity_score(evaluation.cosines_of_pairs(a, b), scores)
+        return replace(score, examples=num_cut + num_cut_too)
 
     def evaluate_tasks(self, tasks: list[str], num_fewshot: int | None = None, limit: int | None = None) -> TaskScores:
         """The scores of known tasks, by lm-eval, the harness of EleutherAI.
@@ -315,9 +324,21 @@ class LanguageModel(LoadedModel):
         Returns:
             Vectors, (B, D).
         """
+        vectors, counts = self._embed(texts, pooling, normalized, prompt)
+        _warn_of(counts)
+        return vectors
+
+    def _embed(
+        self,
+        texts: str | Sequence[str | list[int]],
+        pooling: Pooling | None = None,
+        normalized: bool | None = None,
+        prompt: str | None = None,
+    ) -> tuple[Tensor, ExampleCounts]:
         model = self._text_model()
-        rows = self.embedding_tokens(texts, pooling, prompt)
-        return generate.embed(model, rows, pooling, normalized, None if pooling else self._sentence_head(model))
+        rows, counts = self._embedding_tokens(texts, pooling, prompt)
+        head = None if pooling else self._sentence_head(model)
+        return generate.embed(model, rows, pooling, normalized, head), counts
 
     def embedding_tokens(
         self, texts: str | Sequence[str | list[int]], pooling: Pooling | None = None, prompt: str | None = None
@@ -329,6 +350,13 @@ class LanguageModel(LoadedModel):
             pooling: as for `embed`.
             prompt: as for `embed`.
         """
+        rows, counts = self._embedding_tokens(texts, pooling, prompt)
+        _warn_of(counts)
+        return rows
+
+    def _embedding_tokens(
+        self, texts: str | Sequence[str | list[int]], pooling: Pooling | None, prompt: str | None
+    ) -> tuple[list[list[int]], ExampleCounts]:
         if pooling is not None and prompt is not None:
             raise SpecError("prompt", "belongs to the model's own pooling", "leave out pooling, or the prompt")
         settings = None if pooling is not None else self.sentence_settings
@@ -363,7 +391,7 @@ class LanguageModel(LoadedModel):
         if isinstance(inputs, Tensor):
             return generate.classify_pictures(self._model(VisionEncoder), inputs)
         model = self.model if isinstance(self.model, Decoder | EncoderDecoder) else self._model(Encoder)
-        return generate.classify_texts(model, self._tokenizer(), inputs, start=self.target_start)
+        return generate.classify_texts(model, self._tokenizer(), inputs, self.target_start)[0]
 
     def classify_tokens(self, texts: str | list[str]) -> list[list[TokenClass]]:
         """The class of each token of a text, such as whether it begins a name, and that class' probability.
@@ -443,6 +471,11 @@ class LanguageModel(LoadedModel):
             self._causal_model()
         prefix_bytes = PREFIX_BYTES if num_prompts > 1 else 0
         return Engine(self, min(max(num_prompts, 1), MAX_ROWS), prefix_bytes, draft=draft, lookup=lookup)
+
+
+def _warn_of(counts: ExampleCounts) -> None:
+    for line in counts.lines():
+        log.warning("%s", line)
 
 
 Draft = LanguageModel | Literal["self"]  # what guesses: a smaller model, or the model itself

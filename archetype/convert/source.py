@@ -115,9 +115,8 @@ def without_weights(place: str | Path) -> CheckpointError:
         what = "a preset" if is_preset else "a specification"
         remedy = f"train it: archetype train TEXT --spec {place} --to RUN, and give RUN"
         return CheckpointError(str(place), f"is {what}, which has no weights", remedy)
-    return CheckpointError(
-        str(place), "there is no such folder", "give a run directory, a Hugging Face folder or a GGUF file"
-    )
+    cause = "is neither a folder nor a GGUF file" if Path(place).is_file() else "there is no such folder"
+    return CheckpointError(str(place), cause, "give a run directory, a Hugging Face folder or a GGUF file")
 
 
 def read_hf_spec(

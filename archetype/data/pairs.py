@@ -58,7 +58,7 @@ class Pairs:
 
 
 def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[str]]:
-    """Split two parallel texts into lines, dropping pairs with an empty side.
+    """Split two parallel texts into lines.
 
     Args:
         source: one source per line.
@@ -72,6 +72,11 @@ def read_lines(source: str, target: str, place: str) -> tuple[list[str], list[st
     if len(sources) != len(targets):
         cause = f"the source has {len(sources)} lines and the target {len(targets)}"
         raise DataError(place, cause, "give files whose lines belong together")
+    return sources, targets
+
+
+def without_empty(sources: list[str], targets: list[str]) -> tuple[list[str], list[str]]:
+    """Drop pairs with an empty side."""
     pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if s.strip() and t.strip()]
     return [s for s, _ in pairs], [t for _, t in pairs]
 

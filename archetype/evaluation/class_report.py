@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from archetype.data.example_counts import ALL_WHOLE, ExampleCounts
 from archetype.table import Table
 
 MAX_COLUMNS = 12  # of the confusion matrix printed in a terminal
@@ -41,6 +42,7 @@ class ClassReport:
         weighted: mean over classes weighted by support.
         confusion: number of examples by true class and predicted class; zeros are left out.
         loss: mean cross-entropy of an example, in nats; None without probabilities.
+        examples: how many texts were truncated, and how many words left out.
     """
 
     accuracy: float
@@ -49,6 +51,7 @@ class ClassReport:
     weighted: ClassScore
     confusion: dict[str, dict[str, int]]
     loss: float | None = None
+    examples: ExampleCounts = ALL_WHOLE
 
     def record(self) -> dict[str, Any]:
         """Return all values by name."""
@@ -63,7 +66,7 @@ class ClassReport:
             counts = [[name, *(f"{self.confusion[name].get(o, 0):,}" for o in self.classes)] for name in self.classes]
             tables.append(Table(("class, and as what it is predicted", *self.classes), counts))
         loss = [] if self.loss is None else [f"loss {self.loss:.4f}"]
-        return "\n\n".join([*map(str, tables), *loss])
+        return "\n\n".join([*map(str, tables), *loss, *self.examples.lines()])
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,14 @@ class ValueReport:
         pearson: Pearson correlation; None if either side is constant.
         spearman: rank correlation with mean ranks for ties; None if either side is constant.
         num_values: number of values.
+        examples: how many texts were truncated.
     """
 
     mean_squared_error: float
     pearson: float | None
     spearman: float | None
     num_values: int
+    examples: ExampleCounts = ALL_WHOLE
 
     def record(self) -> dict[str, Any]:
         """Return all values by name."""
@@ -89,16 +94,23 @@ class ValueReport:
     def __str__(self) -> str:
         said = ["" if value is None else f"{value:.4f}" for value in (self.pearson, self.spearman)]
         row = [f"{self.num_values:,}", f"{self.mean_squared_error:.4f}", *said]
-        return str(Table(("values", "mean squared error", "Pearson", "Spearman"), [row], text_columns=0))
+        table = Table(("values", "mean squared error", "Pearson", "Spearman"), [row], text_columns=0)
+        return "\n\n".join([str(table), *self.examples.lines()])
 
 
-def class_report(expected: Sequence[str], predicted: Sequence[str], loss: float | None = None) -> ClassReport:
+def class_report(
+    expected: Sequence[str],
+    predicted: Sequence[str],
+    loss: float | None = None,
+    examples: ExampleCounts = ALL_WHOLE,
+) -> ClassReport:
     """Compare predicted with true classes.
 
     Args:
         expected: true class of each example.
         predicted: predicted class of each example.
         loss: mean cross-entropy, passed on to the report.
+        examples: likewise.
     """
     counts = Counter(zip(expected, predicted, strict=True))
     support, said = Counter(expected), Counter(predicted)
@@ -113,19 +125,24 @@ def class_report(expected: Sequence[str], predicted: Sequence[str], loss: float 
     weighted = _mean(classes, {name: support[name] / total for name in classes}, total)
     confusion = {a: {b: counts[a, b] for b in classes if counts[a, b]} for a in classes}
     accuracy = sum(counts[name, name] for name in classes) / total
-    return ClassReport(accuracy, classes, even, weighted, confusion, loss)
+    return ClassReport(accuracy, classes, even, weighted, confusion, loss, examples)
 
 
-def value_report(expected: Sequence[float], predicted: Sequence[float]) -> ValueReport:
+def value_report(
+    expected: Sequence[float],
+    predicted: Sequence[float],
+    examples: ExampleCounts = ALL_WHOLE,
+) -> ValueReport:
     """Compare predicted with true values.
 
     Args:
         expected: true value of each example.
         predicted: predicted value of each example.
+        examples: passed on to the report.
     """
     error = float(((np.asarray(expected) - np.asarray(predicted)) ** 2).mean())
     correlations = correlation(expected, predicted), rank_correlation(expected, predicted)
-    return ValueReport(error, *correlations, len(expected))
+    return ValueReport(error, *correlations, len(expected), examples)
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:

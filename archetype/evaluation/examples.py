@@ -1,6 +1,5 @@
 """Evaluation of classifiers and regressors on labelled texts, tokens and images."""
 
-import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from archetype.convert.image_processor import ImageProcessor
+from archetype.data.example_counts import ALL_WHOLE, ExampleCounts
 from archetype.data.images import class_names, open_images
 from archetype.data.labelled_words import FIELDS, NO_CLASS, labelled_rows, wrong_words
 from archetype.data.records import TEXT_AND_LABEL, read_records
@@ -21,8 +21,6 @@ from archetype.models.encoder.module import Encoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
 from archetype.models.vision.module import VisionEncoder
 from archetype.tokenizers import Tokenizer
-
-log = logging.getLogger(__name__)
 
 
 def evaluate_texts(
@@ -47,10 +45,10 @@ def evaluate_texts(
     """
     records = read_records(file, TEXT_AND_LABEL)
     expected = [str(record["label"]) for record in records]
-    answers = classify_texts(model, tokenizer, [record["text"] for record in records], True, start)
+    answers, counts = classify_texts(model, tokenizer, [record["text"] for record in records], start, truncate=True)
     if answers.shape[1] == 1:
-        return value_report([_number(label, file) for label in expected], answers[:, 0].tolist())
-    return _report(answers, expected, labels, file)
+        return value_report([_number(label, file) for label in expected], answers[:, 0].tolist(), counts)
+    return _report(answers, expected, labels, file, counts)
 
 
 @torch.inference_mode()
@@ -71,7 +69,7 @@ def evaluate_tokens(
     """
     names, records = names_of_classes(model, labels), read_records(file, FIELDS, fault=wrong_words)
     numbers = _numbers(names, {str(label) for record in records for label in record["labels"]}, file)
-    rows, _ = labelled_rows(records, tokenizer, model.spec.context_length, numbers)
+    rows, num_cut = labelled_rows(records, tokenizer, model.spec.context_length, numbers)
     expected, answers = list[Tensor](), list[Tensor]()
     for places, tokens, lengths in batches_by_length(model, [ids.tolist() for ids, _ in rows]):
         logits = model(tokens, num_tokens=lengths).logits
@@ -79,9 +77,10 @@ def evaluate_tokens(
             classes = torch.from_numpy(rows[place][1]).long()
             expected.append(classes[classes != NO_CLASS])
             answers.append(own[: len(classes)][(classes != NO_CLASS).to(own.device)].float().softmax(-1).cpu())
-    if cut := sum(len(record["labels"]) for record in records) - sum(map(len, expected)):
-        log.warning("%d words have no token in the model's context of %d, and no class", cut, model.spec.context_length)
-    return _report(torch.cat(answers), [names[number] for number in torch.cat(expected).tolist()], names, file)
+    num_words = sum(len(record["labels"]) for record in records) - sum(map(len, expected))
+    counts = ExampleCounts(model.spec.context_length, num_cut, num_words=num_words)
+    expected_names = [names[number] for number in torch.cat(expected).tolist()]
+    return _report(torch.cat(answers), expected_names, names, file, counts)
 
 
 def evaluate_images(
@@ -109,13 +108,15 @@ def evaluate_images(
     return _report(classify_pictures(model, torch.from_numpy(images.images)), expected, labels, path)
 
 
-def _report(answers: Tensor, expected: list[str], labels: Sequence[str], place: Path) -> ClassReport:
+def _report(
+    answers: Tensor, expected: list[str], labels: Sequence[str], place: Path, counts: ExampleCounts = ALL_WHOLE
+) -> ClassReport:
     """Return the report of class probabilities (B, Y) against the names of the true classes."""
     names = tuple(labels) or tuple(map(str, range(answers.shape[1])))
     numbers = _numbers(names, {*expected}, place)
     targets = torch.tensor([numbers[name] for name in expected], device=answers.device)
     loss = float(-answers.double().gather(1, targets[:, None]).log().mean())
-    return class_report(expected, [names[number] for number in answers.argmax(1).tolist()], loss)
+    return class_report(expected, [names[number] for number in answers.argmax(1).tolist()], loss, counts)
 
 
 def _numbers(names: Sequence[str], expected: set[str], place: Path) -> dict[str, int]:

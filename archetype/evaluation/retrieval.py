@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from archetype.data.example_counts import ALL_WHOLE, ExampleCounts
 from archetype.evaluation.class_report import correlation, rank_correlation
 from archetype.table import Table
 
@@ -27,6 +28,7 @@ class RetrievalScore:
         ndcg: discounted cumulative gain of the 10 nearest documents over that of the ideal order (Järvelin 2002).
         num_queries: number of queries.
         num_documents: number of documents searched.
+        examples: how many queries and documents were truncated.
     """
 
     recall: dict[int, float]
@@ -34,18 +36,21 @@ class RetrievalScore:
     ndcg: float
     num_queries: int
     num_documents: int
+    examples: ExampleCounts = ALL_WHOLE
 
     def record(self) -> dict[str, Any]:
         """Return all values by name."""
         recall = {f"recall@{k}": share for k, share in self.recall.items()}
         counts = {"num_queries": self.num_queries, "num_documents": self.num_documents}
-        return recall | {f"mrr@{DEPTH}": self.mrr, f"ndcg@{DEPTH}": self.ndcg} | counts
+        metrics = recall | {f"mrr@{DEPTH}": self.mrr, f"ndcg@{DEPTH}": self.ndcg}
+        return metrics | counts | {"examples": asdict(self.examples)}
 
     def __str__(self) -> str:
-        *names, _, _ = self.record()
+        *names, _, _, _ = self.record()
         row = [f"{self.num_queries:,}", f"{self.num_documents:,}", *(f"{self.record()[name]:.4f}" for name in names)]
         shown = (name.replace("mrr", "MRR").replace("ndcg", "nDCG") for name in names)
-        return str(Table(("queries", "documents", *shown), [row], text_columns=0))
+        table = Table(("queries", "documents", *shown), [row], text_columns=0)
+        return "\n\n".join([str(table), *self.examples.lines()])
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,13 @@ class SimilarityScore:
         spearman: rank correlation, with mean ranks for ties; None if either side is constant.
         pearson: linear correlation; None if either side is constant.
         num_pairs: number of pairs.
+        examples: how many of their texts were truncated.
     """
 
     spearman: float | None
     pearson: float | None
     num_pairs: int
+    examples: ExampleCounts = ALL_WHOLE
 
     def record(self) -> dict[str, Any]:
         """Return all values by name."""
@@ -68,7 +75,8 @@ class SimilarityScore:
 
     def __str__(self) -> str:
         said = ["" if value is None else f"{value:.4f}" for value in (self.spearman, self.pearson)]
-        return str(Table(("pairs", "Spearman", "Pearson"), [[f"{self.num_pairs:,}", *said]], text_columns=0))
+        table = Table(("pairs", "Spearman", "Pearson"), [[f"{self.num_pairs:,}", *said]], text_columns=0)
+        return "\n\n".join([str(table), *self.examples.lines()])
 
 
 def retrieval_score(

@@ -90,7 +90,7 @@ def score(
     ids = tokenizer.encode(text)
     ids = ids if tokenizer.bos is None else [tokenizer.bos, *ids]
     if len(ids) < 2:
-        raise DataError("text", f"has {len(ids)} tokens and nothing to predict", "give more text")
+        raise DataError("text", "has fewer than two tokens, and nothing to predict", "give more text")
     losses, is_right, scored = list[Tensor](), list[Tensor](), 0  # targets before `scored` are done
     for start in prepared(range(0, len(ids) - 1, stride)):
         tokens = torch.tensor([ids[start : start + length]], device=model.device)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archetype.data.pairs import end_of_text
+from archetype.data.example_counts import ALL_WHOLE, ExampleCounts
+from archetype.data.pairs import end_of_text, without_empty
 from archetype.distribution import install_command
 from archetype.errors import DataError
 from archetype.generate.beam import translate
@@ -30,6 +31,7 @@ class TranslationScore:
         num_pairs: number of source and target pairs.
         num_tokens: number of tokens in all targets.
         signature: sacrebleu's signature of the BLEU computation, to be reported with it.
+        examples: how many pairs were left out.
     """
 
     bleu: float
@@ -39,6 +41,7 @@ class TranslationScore:
     num_pairs: int
     num_tokens: int
     signature: str
+    examples: ExampleCounts = ALL_WHOLE
 
     @property
     def perplexity(self) -> float:
@@ -53,7 +56,8 @@ class TranslationScore:
         headings = ("pairs", "BLEU", "chrF", "loss per token", "perplexity", "accuracy")
         numbers = (f"{self.bleu:.2f}", f"{self.chrf:.2f}", f"{self.loss:.4f}", f"{self.perplexity:.3f}")
         row = [f"{self.num_pairs:,}", *numbers, f"{self.accuracy:.1%}"]
-        return f"{Table(headings, [row], text_columns=0)}\nBLEU|{self.signature}"
+        table = Table(headings, [row], text_columns=0)
+        return "\n".join([str(table), f"BLEU|{self.signature}", *self.examples.lines("pairs")])
 
 
 def translation_score(
@@ -69,7 +73,7 @@ def translation_score(
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
-        sources: source texts.
+        sources: source texts; pairs with an empty side are left out.
         targets: reference target of each source.
         settings: of the beam search.
         start: the token that every target starts with (absent: the end token).
@@ -82,13 +86,16 @@ def translation_score(
         from sacrebleu.metrics.chrf import CHRF
     except ImportError:
         raise DataError("sacrebleu", "is not installed", install_command("sacrebleu")) from None
+    num_pairs = len(sources)
+    sources, targets = without_empty(sources, targets)
     if not sources:
         raise DataError("data", "holds no pair", "give at least one source with its target")
     loss, accuracy, num_tokens = target_loss(model, tokenizer, sources, targets, start)
     translations = translate(model, tokenizer, sources, settings, start)
     bleu = BLEU()
     scores = (bleu.corpus_score(translations, [targets]).score, CHRF().corpus_score(translations, [targets]).score)
-    return TranslationScore(*scores, loss, accuracy, len(sources), num_tokens, str(bleu.get_signature()))
+    signature, counts = str(bleu.get_signature()), ExampleCounts(num_empty=num_pairs - len(sources))
+    return TranslationScore(*scores, loss, accuracy, len(sources), num_tokens, signature, counts)
 
 
 @torch.inference_mode()

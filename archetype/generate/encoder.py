@@ -1,6 +1,5 @@
 """Outputs of encoders: predictions for masked tokens, embeddings of texts, and classes of texts and images."""
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -10,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from archetype.convert.sentence_transformers.files import SentenceSettings
+from archetype.data.example_counts import ExampleCounts
 from archetype.data.pairs import end_of_text
 from archetype.data.preparation import counter
 from archetype.errors import DataError, SpecError, nearest
@@ -23,7 +23,6 @@ from archetype.parts.sentence_head.module import SentenceEmbeddingHead, pool
 from archetype.tokenizers import Tokenizer
 from archetype.tokenizers.special_tokens import mask_id
 
-log = logging.getLogger(__name__)
 BATCH_SIZE = 256  # images in one batch
 TOKENS_AT_ONCE = 4096  # tokens of a batch of texts, padding included; larger batches are no faster
 MASK = "[MASK]"
@@ -75,8 +74,8 @@ def embedding_tokens(
     texts: str | Sequence[str | list[int]],
     settings: SentenceSettings | None = None,
     prompt: str | None = None,
-) -> list[list[int]]:
-    """Tokenize whole texts for an embedding.
+) -> tuple[list[list[int]], ExampleCounts]:
+    """Tokenize texts for an embedding, truncated as `settings` says.
 
     Args:
         model: the model that reads them.
@@ -86,11 +85,11 @@ def embedding_tokens(
         prompt: name of the prompt put before each text (absent: the default prompt).
     """
     if settings is None:
-        return _encoded(tokenizer, texts)
+        return tokenized(tokenizer, texts)
     texts = [texts] if isinstance(texts, str) else texts
     prepared = [settings.prepared(text, prompt) if isinstance(text, str) else text for text in texts]
     longest = min(settings.max_length or model.spec.context_length, model.spec.context_length)
-    return _encoded(tokenizer, prepared, longest)
+    return tokenized(tokenizer, prepared, longest)
 
 
 @torch.inference_mode()
@@ -158,24 +157,24 @@ def classify_texts(
     model: Encoder | Decoder | EncoderDecoder,
     tokenizer: Tokenizer,
     texts: str | list[str],
-    cut: bool = False,
     start: int | None = None,
-) -> Float[Tensor, "B Y"]:
-    """Return the probability of each class for each text; of a head with one class, its value.
+    truncate: bool = False,
+) -> tuple[Float[Tensor, "B Y"], ExampleCounts]:
+    """Return the probability of each class for each text (of a head with one class, its value) and the truncated texts.
 
     Args:
         model: in evaluation mode.
         tokenizer: the model's own.
         texts: one text or several; none may be empty.
-        cut: whether to truncate texts longer than the model's context, as in training, with a warning.
         start: the token that an encoder-decoder's targets start with (absent: the end token).
+        truncate: whether to truncate texts longer than the model's context, as in training.
 
     Raises:
         SpecError: the model has no classes.
         DataError: a text is empty, or longer than the model's context.
     """
     _check_has_classes(model)
-    rows = _encoded(tokenizer, texts, model.spec.context_length if cut else None)
+    rows, counts = tokenized(tokenizer, texts, model.spec.context_length if truncate else None)
 
     def logits(tokens: Tokens, num_tokens: Lengths) -> Float[Tensor, "B Y"]:
         if not isinstance(model, EncoderDecoder):
@@ -183,7 +182,7 @@ def classify_texts(
         target = target_of_classes(tokens, end_of_text(tokenizer) if start is None else start)
         return model(target, num_tokens=num_tokens, source=tokens, source_num_tokens=num_tokens).logits  # type: ignore[no-any-return]
 
-    return _answers(_by_length(model, rows, logits).float())
+    return _answers(_by_length(model, rows, logits).float()), counts
 
 
 def target_of_classes(source: Tokens, start: int) -> Tokens:
@@ -201,20 +200,20 @@ def _check_has_classes(model: Encoder | Decoder | EncoderDecoder | VisionEncoder
         raise SpecError("head", cause, "use a model with head classification")
 
 
-def _encoded(
+def tokenized(
     tokenizer: Tokenizer, texts: str | Sequence[str | list[int]], longest: int | None = None
-) -> list[list[int]]:
-    """Tokenize texts and truncate them to `longest` tokens, if given; token ids are never truncated."""
+) -> tuple[list[list[int]], ExampleCounts]:
+    """Tokenize texts, and truncate and count those of more than `longest` tokens; token ids are never truncated."""
     texts = [texts] if isinstance(texts, str) else texts
     rows = [text if isinstance(text, list) else tokenizer.encode(text) for text in texts]
     around = len(tokenizer.add_special_tokens([]))
     room = max(map(len, rows), default=0) if longest is None else longest - around
-    if num_cut := sum(len(row) > room for row in rows):
-        log.warning("%d of %d texts were cut to %d tokens", num_cut, len(rows), longest)
-    return [
+    num_cut = sum(len(row) > room and not isinstance(text, list) for row, text in zip(rows, texts, strict=True))
+    whole = [
         row if isinstance(text, list) else tokenizer.add_special_tokens(row[:room])
         for row, text in zip(rows, texts, strict=True)
     ]
+    return whole, ExampleCounts(longest, num_cut)
 
 
 def _by_length(

@@ -335,6 +335,8 @@ def in_words(detail: ErrorDetails) -> tuple[str, str]:
         tag, valid = str(context.get("tag", value)), str(context.get("expected_tags", context.get("expected")))
         cause = f"there is no kind {cut(tag)}" if "tag" in context else f"{shown} is not a choice"
         return cause, nearest_kind(tag, valid.replace("'", "").replace(" or ", ", ").split(", "))
+    if detail["type"].startswith(("greater_than", "less_than")) and shown.strip("'").lower() == "nan":
+        return FINITE[0].format(shown), FINITE[1]
     cause, remedy = WORDS.get(detail["type"], ("{} cannot stand here", "archetype schema says what can"))
     return cause.format(shown), remedy.format(**context)
 

@@ -4,7 +4,6 @@ What each size is proportional to is declared by its type (`archetype.spec.sizes
 models are scaled alike; other fields do not change.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import ceil, gcd
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from archetype.errors import SpecError
 from archetype.spec.base import Spec
 from archetype.spec.edit import assign
-from archetype.spec.sizes import followed
+from archetype.spec.sizes import Follows, followed
 
 __all__ = ["scaled", "unusual_ratios"]
 
@@ -42,15 +41,16 @@ def scaled(spec: S, factors: Sequence[str]) -> S:
         if name == "width":
             spec = _with_width(spec, text)
         elif name == "depth":
-            counts = {path: len(layers) for path, layers in _stacks(spec.dump(each_layer=True))}
+            stacks = (node for node in _walk(spec) if isinstance(getattr(node.part, "layers", None), tuple))
+            counts = {node.path: len(node.part.layers) for node in stacks}  # type: ignore[attr-defined]
             _check_present(name, counts)
             spec = assign(spec, [f"{path}num_layers={_sized(name, text, size)}" for path, size in counts.items()])
         else:
             sizes = {
-                f"{place}{field}": getattr(part, field)
-                for place, part in _parts(spec)
-                for field, follows in followed(type(part)).items()
-                if follows.measure == name and getattr(part, field) is not None
+                f"{node.path}{field}": getattr(node.part, field)
+                for node in _walk(spec)
+                for field, follows in followed(type(node.part)).items()
+                if follows.measure == name and getattr(node.part, field) is not None
             }
             _check_present(name, sizes)
             spec = assign(spec, [f"{path}={_sized(name, text, size)}" for path, size in sizes.items()])
@@ -90,36 +90,60 @@ def _check_present(name: str, sizes: Mapping[str, int]) -> None:
         raise SpecError(f"--scale {name}", "the specification has no such size", "leave it out")
 
 
-def _stacks(data: Any, place: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Yield each list of layers in plain data, with the path before it."""
-    if isinstance(data, dict):
-        for key, value in data.items():
-            if key == "layers" and isinstance(value, list):
-                yield place, value
-            else:
-                yield from _stacks(value, f"{place}{key}.")
+class _Node(NamedTuple):
+    """A part of a specification.
+
+    Attributes:
+        part: itself.
+        data: its plain data; a string if it is written as a word, without fields.
+        path: what is put before the names of its fields, such as "layers[0].mixer.".
+        above: the node that contains it; None for the specification.
+    """
+
+    part: Spec
+    data: Any
+    path: str
+    above: "_Node | None"
+
+    @property
+    def d_model(self) -> int:
+        """Width of the vectors that the part reads; 0 if no part around it declares one."""
+        inherited = self.above.d_model if self.above else 0
+        return getattr(self.part, "d_model", None) or inherited
 
 
-def _parts(spec: Spec, place: str = "") -> Iterator[tuple[str, Spec]]:
-    """Yield a specification and all parts in it, with the path of their fields."""
-    yield place, spec
-    for name in type(spec).model_fields:
-        value = getattr(spec, name)
+def _walk(part: Spec, data: Any = None, path: str = "", above: _Node | None = None) -> Iterator[_Node]:
+    """Yield a specification and all parts in it, each before the parts that it contains.
+
+    Args:
+        part: a specification or a part.
+        data: its plain data, if the caller needs that of each part.
+        path: of the part.
+        above: the node that contains it.
+    """
+    node = _Node(part, data, path, above)
+    yield node
+    for name in type(part).model_fields:
+        value, inner = getattr(part, name), data.get(name) if isinstance(data, dict) else None
         if isinstance(value, Spec):
-            yield from _parts(value, f"{place}{name}.")
+            yield from _walk(value, inner, f"{path}{name}.", node)
         elif isinstance(value, tuple):
             for index, item in enumerate(value):
                 if isinstance(item, Spec):
-                    yield from _parts(item, f"{place}{name}[{index}].")
+                    yield from _walk(item, inner[index] if inner else None, f"{path}{name}[{index}].", node)
 
 
 def _with_width(spec: S, text: str) -> S:
-    widths = [part.d_model for _, part in _parts(spec) if hasattr(part, "d_model")]
+    widths = [node.part.d_model for node in _walk(spec) if hasattr(node.part, "d_model")]
     if not widths:
         raise SpecError("--scale width", "the specification has no d_model", "leave it out")
     factor = Fraction(_sized("width", text, widths[0]), widths[0])
     data = spec.dump(full=True, each_layer=True)
-    _scale_node(spec, data, _Above(factor, widths[0], Fraction(1)), "")
+    shares: dict[str, Fraction] = {}  # by path: new head size / old head size
+    for node in _walk(spec, data):
+        if isinstance(node.data, dict):
+            share = shares[node.above.path] if node.above else Fraction(1)
+            shares[node.path] = _scale_sizes(node, factor, share)
     try:
         copy: S = spec.reparse(data)
     except SpecError as error:
@@ -130,87 +154,70 @@ def _with_width(spec: S, text: str) -> S:
     return copy
 
 
-class _Above(NamedTuple):
-    """Factors that a part inherits from the parts that contain it."""
+def _scale_sizes(node: _Node, factor: Fraction, share: Fraction) -> Fraction:
+    """Scale the plain data of a part in place.
 
-    factor: Fraction  # new width of the model / old width
-    d_model: int  # old width
-    share: Fraction  # new head size / old head size
+    Args:
+        node: the part, with its plain data.
+        factor: new width of the model / old width.
+        share: new head size / old head size of the part that contains it.
 
-
-def _scale_node(part: Spec, node: Any, above: _Above, place: str) -> None:
-    """Scale the plain data of a part and of all parts in it, in place."""
-    if not isinstance(node, dict):  # written as a word, without fields
-        return
-    above = above._replace(d_model=getattr(part, "d_model", above.d_model))
-    has_heads = any(follows.measure == "heads" for follows in followed(type(part)).values())
+    Returns:
+        New head size / old head size of this part.
+    """
+    declared = followed(type(node.part))
+    has_heads = any(follows.measure == "heads" for follows in declared.values())
     if has_heads:
-        above = above._replace(share=_scale_heads(part, node, above, place))
-    for name, follows in followed(type(part)).items():
-        value = node[name]
+        share = _scale_heads(node, factor)
+    for name, follows in declared.items():
+        value = node.data[name]
         if follows.measure == "width" and isinstance(value, list | tuple):
-            node[name] = [max(1, round(size * above.factor)) for size in value]
+            node.data[name] = [max(1, round(size * factor)) for size in value]
         elif follows.measure == "width" and isinstance(value, int):
-            node[name] = max(1, round(value * above.factor))
-        elif follows.measure == "head" and isinstance(value, float) and above.share != 1:
-            node[name] = value * float(above.share) ** follows.power
-        elif follows.measure == "head" and isinstance(value, int) and above.share != 1 and not has_heads:
-            node[name] = max(2, 2 * round(value * above.share / 2))
-    for name in type(part).model_fields:
-        value = getattr(part, name)
-        if isinstance(value, Spec):
-            _scale_node(value, node[name], above, f"{place}.{name}".lstrip("."))
-        elif isinstance(value, tuple):
-            for index, item in enumerate(value):
-                if isinstance(item, Spec):
-                    _scale_node(item, node[name][index], above, f"{place}.{name}[{index}]".lstrip("."))
+            node.data[name] = max(1, round(value * factor))
+        elif follows.measure == "head" and isinstance(value, float) and share != 1:
+            node.data[name] = value * float(share) ** follows.power
+        elif follows.measure == "head" and isinstance(value, int) and share != 1 and not has_heads:
+            node.data[name] = max(2, 2 * round(value * share / 2))
+    return share
 
 
-def _scale_heads(part: Spec, node: dict[str, Any], above: _Above, place: str) -> Fraction:
+def _scale_heads(node: _Node, factor: Fraction) -> Fraction:
     """Scale the number of heads; if it cannot be divided far enough, scale the head size too.
 
     Returns:
         New head size / old head size.
     """
-    sizes = {name: follows.measure for name, follows in followed(type(part)).items() if isinstance(node[name], int)}
-    counts = {name: node[name] for name, measure in sizes.items() if measure == "heads"}
-    widths = {name: node[name] for name, measure in sizes.items() if measure == "head"}
+    data = node.data
+    sizes = {n: follows.measure for n, follows in followed(type(node.part)).items() if isinstance(data[n], int)}
+    counts = {name: data[name] for name, measure in sizes.items() if measure == "heads"}
+    widths = {name: data[name] for name, measure in sizes.items() if measure == "head"}
     num_heads, common = next(iter(counts.values())), gcd(*counts.values())
-    for groups in range(max(1, ceil(common * above.factor)), max(common, ceil(common * above.factor)) + 1):
-        share = above.factor * common / groups
-        scaled = [width * share for width in widths.values()] or [Fraction(above.d_model, num_heads) * share]
+    for groups in range(max(1, ceil(common * factor)), max(common, ceil(common * factor)) + 1):
+        share = factor * common / groups
+        scaled = [width * share for width in widths.values()] or [Fraction(node.d_model, num_heads) * share]
         if all(size.denominator == 1 and (size % 2 == 0 or share == 1) for size in scaled):
-            node |= {name: count * groups // common for name, count in counts.items()}
-            node |= {name: int(width * share) for name, width in widths.items()}
+            data |= {name: count * groups // common for name, count in counts.items()}
+            data |= {name: int(width * share) for name, width in widths.items()}
             return share
-    cause = f"{num_heads} heads cannot be divided into {float(above.factor):g} of their width"
+    cause = f"{num_heads} heads cannot be divided into {float(factor):g} of their width"
+    place = node.path.removesuffix(".")
     raise SpecError(f"--scale width: {place}", cause, "use a ratio such as 1/2, 1/4 or 1/8")
 
 
 def _ratios(spec: Spec) -> Iterator[tuple[str, tuple[float, tuple[int, int], str]]]:
     """Yield (path of a size, (ratio, usual range, sentence about it))."""
-    data = spec.dump(full=True, each_layer=True)
-    for prefix, layers in _stacks(data):
-        d_model = _width_above(data, prefix)
-        for index, layer in enumerate(layers if d_model else ()):
-            place = re.sub(r"^\.", "", f"{prefix}layers[{index}]")
-            d_ff: Any = (layer.get("feedforward") or {}).get("d_ff")
-            if isinstance(d_ff, int):
-                ratio = d_ff / d_model
-                said = f"d_ff {d_ff} is {ratio:.3g} times d_model {d_model}, where most models have 1 to 8 times"
-                yield f"{place}.d_ff", (ratio, USUAL_FEEDFORWARD, said)
-            mixer = layer.get("mixer") or {}
-            heads: Any = mixer.get("num_heads")
-            if isinstance(heads, int) and "head_dim" in mixer:
-                width = mixer["head_dim"] or d_model / heads
-                said = f"each of {heads} heads has {width:.3g} features, where most models have 16 to 256"
-                yield f"{place}.head_dim", (width, USUAL_HEAD, said)
-
-
-def _width_above(data: Any, prefix: str) -> int:
-    """Return the d_model of the stack at a path: its own, or the model's."""
-    width = data.get("d_model") or 0
-    for key in filter(None, prefix.split(".")):
-        data = data.get(key)
-        width = data.get("d_model") or width if isinstance(data, dict) else width
-    return int(width)
+    for node in _walk(spec):
+        declared, d_model = followed(type(node.part)), node.d_model
+        sizes = {name: getattr(node.part, name) for name in declared}
+        for name, follows in declared.items() if d_model else ():
+            if follows.is_inner and isinstance(size := sizes[name], int):
+                ratio = size / d_model
+                said = f"{name} {size} is {ratio:.3g} times d_model {d_model}, where most models have 1 to 8 times"
+                yield f"{node.path}{name}", (ratio, USUAL_FEEDFORWARD, said)
+        heads = next((sizes[name] for name, follows in declared.items() if follows.measure == "heads"), None)
+        if isinstance(heads, int) and d_model:
+            widths = [sizes[name] for name, follows in declared.items() if follows == Follows("head")]
+            width = next(iter(widths), None) or d_model / heads
+            said = f"each of {heads} heads has {width:.3g} features, where most models have 16 to 256"
+            yield f"{node.path}head", (width, USUAL_HEAD, said)

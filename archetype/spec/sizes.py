@@ -20,16 +20,18 @@ class Follows:
     Attributes:
         measure: width of the model, number of heads, size of a head, vocabulary or context.
         power: exponent of the measure.
+        is_inner: whether it is the width of an inner layer, which is usually a few times that of the model.
     """
 
     measure: Measure
     power: float = 1
+    is_inner: bool = False
 
 
 Width = Annotated[Size, Follows("width")]
-WideWidth = Annotated[WideSize, Follows("width")]  # of an inner layer
+WideWidth = Annotated[WideSize, Follows("width", is_inner=True)]
 Heads = Annotated[Size, Follows("heads")]  # the first such field of a part counts query heads
-HeadWidth = Annotated[Size, Follows("head")]
+HeadWidth = Annotated[Size, Follows("head")]  # the first such field of a part is the size of a query head
 ScoreScale = Annotated[Positive, Follows("head", -0.5)]
 Vocabulary = Annotated[WideSize, Follows("vocab")]
 Context = Annotated[Length, Follows("context")]

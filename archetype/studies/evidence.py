@@ -1,11 +1,12 @@
 """Evidence for a decision about two arms, and the resulting verdict."""
 
+import re
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from archetype.spec.base import Positive
+from archetype.spec.base import Positive, invalid
 from archetype.studies.statistics import Interval
 
 SHOWN, NO_DIFFERENCE, NOT_SHOWN = "shown", "no difference shown", "not shown at this scale"
@@ -33,7 +34,16 @@ def read_margin(value: "float | str") -> Margin:
     return Margin(float(value[:-1]) / 100, True) if isinstance(value, str) else Margin(value, False)
 
 
-MarginText = Positive | Annotated[str, Field(pattern=r"^\d+(\.\d+)?%$")]
+PERCENT = r"^\d+(\.\d+)?%$"
+
+
+def _check_percent(value: Any) -> Any:
+    if isinstance(value, str) and not re.match(PERCENT, value):
+        invalid("", f"{value!r:.40} is neither a number nor a percentage", "write it as 0.02 or 1%")
+    return value
+
+
+MarginText = Annotated[Positive | Annotated[str, Field(pattern=PERCENT)], BeforeValidator(_check_percent)]
 
 
 @dataclass(frozen=True)

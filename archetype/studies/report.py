@@ -89,7 +89,7 @@ def plan_text(plan: dict[str, Any]) -> str:
     for name, part in plan["parts"].items():
         time = "no time measured, for they are on a GPU"
         if part["minutes"] is not None:
-            time = f"{part['minutes']:.1f} minutes of processors"
+            time = f"{part['minutes']:.1f} processor minutes"
             time += ", and more where a grid grows" if part["trials"] else ""
         lines.append(
             f"\n{name}: {part['runs']} runs ({part['trials']} of them trials), {quantity(part['tokens'])}tokens, {time}"
@@ -97,7 +97,8 @@ def plan_text(plan: dict[str, Any]) -> str:
         lines.append(matched_table(part["arms"]))
         if part["detectable"]:
             lines.append(
-                f"sees differences from {part['detectable']:.2%} on, at a deviation of {part['deviation']:.2%}"
+                f"detects differences of {part['detectable']:.2%} or more, at a standard deviation of "
+                f"{part['deviation']:.2%}"
             )
         lines += [f"{arm}: {values['solved']}" for arm, values in part["arms"].items() if values["solved"]]
     lines += [f"{name}: the check {check}, no runs; its time is not known" for name, check in plan["checks"].items()]

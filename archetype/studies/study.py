@@ -61,11 +61,14 @@ class Study:
         if exact and not (store.folder / "runs").is_dir():
             return
         try:
-            for part in self.parts:
-                if isinstance(part, TrainedPart):
-                    self.trained[part.id] = TrainedStudy(part, mode, data_folder, store, experiment.split)
-                elif isinstance(part, ScalingLawPart):
-                    self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store, experiment.split)
+            for index, part in enumerate(self.parts):
+                try:
+                    if isinstance(part, TrainedPart):
+                        self.trained[part.id] = TrainedStudy(part, mode, data_folder, store, experiment.split)
+                    elif isinstance(part, ScalingLawPart):
+                        self.laws[part.id] = ScalingLawStudy(part, mode, data_folder, store, experiment.split)
+                except SpecError as error:
+                    raise error.at(f"parts[{index}]") from None
         except DataError:  # without its corpus no run can exist
             if not exact:
                 raise
@@ -158,7 +161,7 @@ class Study:
     def status(self) -> dict[str, Any]:
         """Return finished trials and pairs of each part, the current stage's runs by state, and the running ones."""
         keys = list(dict.fromkeys(request.key for request in self.needed()))
-        states = [state_of(self.store.run_folder(key)) or "not asked for" for key in keys]
+        states = [state_of(self.store.run_folder(key)) or "not started" for key in keys]
         running = {
             key: (heartbeat(folder := self.store.run_folder(key)), seconds_since_beat(folder))
             for key, state in zip(keys, states, strict=True)

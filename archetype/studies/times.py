@@ -100,8 +100,8 @@ def promise_text(promise: Mapping[str, Any]) -> str:
     stages, workers = promise["stages"], promise["workers"]
     made_of = ", ".join(f"{name} {_text(seconds)}" for name, seconds in promise["parts"].items() if seconds)
     return (
-        f"time of processors: {_text(total(stages, 'busy'))}, of {made_of}; on the clock {_text(total(stages, 'wall'))}"
-        f" with {workers} {'worker' if workers == 1 else 'workers'} at the load of now"
+        f"processor time {_text(total(stages, 'busy'))}: {made_of}; wall-clock time {_text(total(stages, 'wall'))}"
+        f" with {workers} {'worker' if workers == 1 else 'workers'} at the present load"
     )
 
 

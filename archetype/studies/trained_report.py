@@ -65,7 +65,7 @@ def _tests_table(part: Part) -> tuple[Sequence[str], list[list[str]]]:
         share = f"{effect['share']:+.2%}" if is_share and effect.get("share") is not None else ""
         p = "" if effect.get("adjusted_p") is None else f"{effect['adjusted_p']:.2g}"
         rows.append([test["arm"], mean, f"[{low}, {high}]", share, p, test["verdict"]])
-    name = f"less {part['control']}" if is_share else "value"
+    name = f"minus {part['control']}" if is_share else "value"
     return ("arm", name, "interval of 95 %", "share", "p after Holm", "verdict"), rows
 
 
@@ -114,10 +114,10 @@ def _comparison_lines(part: Part, comparison: Mapping[str, Any], others: Sequenc
     lines = [
         f"{part['metric']['name']} on {comparison['name']}{_added(comparison)} (* diverged):", "",
         markdown_table(("seed", *arms), rows), "",
-        *(f"{other} less {part['control']}: {_difference(part, other, comparison)}.\n" for other in others),
+        *(f"{other} minus {part['control']}: {_difference(part, other, comparison)}.\n" for other in others),
     ]  # fmt: skip
     if comparison["budgets"]:
-        headings = ("budget", *arms, *(f"{other} less {part['control']}" for other in others))
+        headings = ("budget", *arms, *(f"{other} minus {part['control']}" for other in others))
         lines += ["Held-out loss at equal budgets, before the learning rate falls:", ""]
         lines += [markdown_table(headings, budget_rows(comparison, others)), ""]
     return lines

@@ -39,7 +39,7 @@ def _tool_form(source: str, tokens: tuple[tuple[str, str], ...]) -> ToolForm:
     template = ChatTemplate(source, dict(tokens))
     for key in ("tools", "tool_calls"):
         if not template.reads(key):
-            cause = f"the model's chat template writes none: it has no {key}"
+            cause = f"the model's chat template does not read {key}"
             raise DataError("tools", cause, "leave them out, or use a model that was trained to call tools")
     cause = "the form in which the model's chat template writes calls cannot be read"
     for takes_text in (False, True):

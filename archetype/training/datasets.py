@@ -13,7 +13,7 @@ from archetype.data.corpus import Corpus, corpus
 from archetype.data.held_out import Split, held_out_lines, split
 from archetype.data.images import has_pixels
 from archetype.data.packing import Documents
-from archetype.data.pairs import PAIR, read_lines
+from archetype.data.pairs import PAIR, read_lines, without_empty
 from archetype.data.records import columns_by_field, read_records
 from archetype.data.shards import is_held_out
 from archetype.data.skipping import decoded_lines, skipping_limit
@@ -304,7 +304,8 @@ class PairData(TokenizedData):
 
     def sides(self, texts: dict[str, str]) -> tuple[tuple[list[str], list[str]], tuple[list[str], list[str]]]:
         """Sources and targets to learn from, and those that are held out."""
-        sources, targets = read_lines(texts["source"], texts["target"], "data.source, data.target")
+        lines = read_lines(texts["source"], texts["target"], "data.source, data.target")
+        sources, targets = without_empty(*lines)
         held_out = held_out_lines(len(sources), self.validation_fraction, self.split)
 
         def side(is_held_out: bool) -> tuple[list[str], list[str]]:

@@ -154,7 +154,7 @@ def test_an_empty_prompt_without_a_token_that_starts_a_text(archetype: Command, 
     ("option", "value", "message"),
     [
         ("--temperature", "-1", "temperature: -1.0 is too small; use at least 0.0"),
-        ("--temperature", "nan", "temperature: nan is not a finite number; give a number"),
+        ("--temperature", "nan", "--temperature: nan is not a finite number; give a number"),
         ("--top-p", "0", "top_p: 0.0 is too small; use more than 0.0"),
         ("--top-k", "0", "top_k: 0 is too small; use at least 1"),
         ("--max-new-tokens", "0", "max_new_tokens: 0 is too small; use at least 1"),

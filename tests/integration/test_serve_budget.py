@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
 from archetype import load
+from archetype.apps.cli.main import app
 from archetype.apps.serve import connections as connections_module
 from archetype.apps.serve import limits as limits_module
 from archetype.apps.serve.errors import ApiError
@@ -145,6 +148,18 @@ def test_one_budget_counts_what_all_need() -> None:
     small = Memory(1)
     small.others.append(lambda: 2**28)  # what is kept leaves room, and so do the weights
     small.check(limits_module.WORK_BYTES, "a picture")
+
+
+def test_the_budget_is_of_the_device_that_holds_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"cpu": 2**34, "cuda": 2**30}
+    monkeypatch.setattr("archetype.machine.memory.free_memory", lambda device: free[device.type])
+    monkeypatch.setattr("archetype.machine.device.resolve_device", torch.device)
+    assert [Memory(None, device).total for device in free] == [size * 9 // 10 for size in free.values()]
+    assert Memory(2**20, "cuda").total == 2**20
+    told = []
+    monkeypatch.setattr("archetype.apps.serve.models.Models", lambda _, options: told.append(options) or exit(3))
+    assert CliRunner().invoke(app, ["serve", "--device", "cuda:1"]).exit_code == 3
+    assert [options.device for options in told] == ["cuda:1"]
 
 
 def test_pictures_wait_for_the_memory_of_others() -> None:

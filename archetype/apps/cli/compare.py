@@ -60,7 +60,7 @@ ClaimsFolder = Annotated[
     Path | None,
     typer.Argument(metavar="FOLDER", help="The folder of the claims.  [default: claims, here or in the checkout]"),
 ]
-Workers = Annotated[int, typer.Option(help="Processes at once, of one thread each.")]
+Workers = Annotated[int, typer.Option(min=1, help="Number of processes, each with one thread.")]
 EngineName = Annotated[str, typer.Option("--engine", help="here, ray or slurm.")]
 To = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="The folder that gets the reports.")]
 
@@ -71,7 +71,7 @@ def models(
     data: Annotated[
         str, typer.Option(help="A text file, a folder of them, or a corpus by its name; pystdlib: this Python's docs.")
     ] = "pystdlib",
-    minutes: Annotated[float, typer.Option(help="How long all runs may take together.")] = 10,
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long all runs may take together.")] = 10,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
     to: To = None, as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -118,14 +118,14 @@ def status(
     file: File, quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Print how far an experiment's trials and pairs are, and which runs are being made."""
+    """Print how many runs of an experiment are done, and which are running."""
     about = _study(file, _mode(quick, full, extended, gpu), store, data_dir).status()
     if as_json:
         print_json(about)
         return
     states = ", ".join(f"{number} {state}" for state, number in about["states"].items())
     for part, stages in about["stages"].items():
-        print(f"{part}: {', '.join(f'{done} of {total} {stage}' for stage, (done, total) in stages.items())}")
+        print(f"{part}: {', '.join(f'{done} of {total} runs of {stage}' for stage, (done, total) in stages.items())}")
     print(f"{about['left']} runs left in this stage{f': {states}' if states else ''}")
     for key, line in about["running"].items():
         where = f"step {line.get('step', 0):,} of {line.get('steps', 0):,} on {line.get('host', '?')}"
@@ -289,6 +289,7 @@ def _check_mode(files: Sequence[Path], mode: str) -> None:
 def _study(
     file: str, mode: str, store: Path | None, data_dir: Path | None, exact: bool = False, alone: bool = True
 ) -> "Study":
+    from archetype.errors import SpecError
     from archetype.studies.claims import claim_file
     from archetype.studies.experiment import read_experiment
     from archetype.studies.parts import CheckPart
@@ -302,7 +303,10 @@ def _study(
     experiment = read_experiment(path)
     if any(isinstance(part, CheckPart) for part in experiment.parts):
         load_checks(path.parent)
-    return Study(experiment, mode, _data_folder(data_dir), _store(store), exact, start_of_process())
+    try:
+        return Study(experiment, mode, _data_folder(data_dir), _store(store), exact, start_of_process())
+    except SpecError as error:
+        raise error.at(str(path)) from None
 
 
 def _run(study: "Study | ReportExtension | Search", workers: int, engine: str) -> None:

@@ -107,7 +107,11 @@ def export(
     seed = seed or 0
     lm = (
         load(
-            model, dtype_of(dtype), overrides=overrides or (), mapped=True, weights=weights,
+            model,
+            dtype_of(dtype),
+            overrides=overrides or (),
+            mapped=True,
+            weights=weights,
             accept_unproved=accept_unproved,
         )
         if trained
@@ -138,7 +142,9 @@ def parity(
     ] = None,
     text: Annotated[str | None, typer.Option(help="The text that both read.  [default: random tokens]")] = None,
     overrides: Overrides = None,
-    tolerance: Annotated[float | None, typer.Option(help="Of the largest magnitude.  [default: by the type]")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(min=0, help="Of the largest magnitude.  [default: by the type]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare Archetype with transformers on one folder, module by module, or with llama.cpp on a GGUF file.

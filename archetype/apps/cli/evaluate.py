@@ -150,7 +150,9 @@ def _score(lm: "LanguageModel", file: str, texts: list[str], stride: int | None,
         try:
             scores.append(lm.score(text, stride, length))
         except ArchetypeError as error:
-            raise error if len(texts) == 1 else error.at(f"{file}: text {number}") from None
+            if error.place != "text":  # a setting, which is wrong for every text
+                raise
+            raise error.at(file if len(texts) == 1 else f"{file}: text {number}") from None
     return together(scores)
 
 

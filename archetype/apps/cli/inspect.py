@@ -59,7 +59,8 @@ def inspect(
     if output is not None and output.suffix not in SUFFIXES:
         raise SpecError(str(output), "its name says no format", f"end it in {', '.join(SUFFIXES)}")
     if view != "attribution" and (token is not None or position != -1):
-        raise SpecError("--token", "and --position are for attributions", "add --view attribution")
+        option = "--position" if token is None else "--token"
+        raise SpecError(option, "belongs to attributions", "add --view attribution")
     if view == "attribution" and head is not None:
         raise SpecError("--head", "an attribution has all heads of its --layer", "leave it out")
     lm = load(model, dtype, device)

@@ -209,7 +209,8 @@ def main() -> None:
             print(error.format_message())
             sys.exit(0)
         help_ = " ".join(["archetype", *_verb_of(error), "--help"])
-        _fail(f"{one_line(_usage(error), MAX_MESSAGE - len(help_) - 8)} See `{help_}`.", 2)
+        cause = one_line(_usage(error), MAX_MESSAGE - len(help_) - 9)
+        _fail(f"{cause}{'' if cause.endswith(('.', '?')) else '.'} See `{help_}`.", 2)
     except (KeyboardInterrupt, typer.Abort) as error:
         if isinstance(cut := error.__cause__, EOFError):  # typer treats any EOFError as the end of input
             _fail_of_cut_module(cut)

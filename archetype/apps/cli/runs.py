@@ -169,7 +169,8 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
     from archetype.training.step_flops import step_flops
 
     if not run.exists:
-        raise DataError(str(run.folder), "is not a run directory", "give folders that `archetype train` wrote")
+        remedy = "give run directories, as `archetype runs FOLDER` lists them"
+        raise DataError(str(run.folder), "is not a run directory", remedy)
     lines, flops = metrics.read(run.metrics_file), 0.0
     if axis != "steps" and any("loss" in line and "num_targets" not in line for line in lines):
         raise DataError(str(run.metrics_file), "is of an earlier version, which counted no tokens", "use --x steps")

@@ -54,7 +54,7 @@ def serve(
     host: Annotated[
         str, typer.Option(help="The address to listen on; 0.0.0.0 is all of this machine's.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free port.")] = 8000,
     api_key: Annotated[
         list[str] | None, typer.Option(help=f"A key that requests must bring; may be repeated.  [default: ${KEY}]")
     ] = None,
@@ -70,25 +70,27 @@ def serve(
         list[str] | None, typer.Option(metavar="ALIAS=NAME", help="Another name of a model; may be repeated.")
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(min=0, help="GiB for all models and requests.  [default: 9/10 of what is free]")
+        float | None,
+        typer.Option(min=0, help="GiB for all models and requests.  [default: 9/10 of what the device has free]"),
     ] = None,
-    chat_template: Annotated[
-        Path | None, typer.Option(help=TEMPLATE_HELP)
-    ] = None,
+    chat_template: Annotated[Path | None, typer.Option(help=TEMPLATE_HELP)] = None,
     generation_config: Annotated[
-        Literal["model", "none"], typer.Option(help="Where settings come from that a request leaves out.")
+        Literal["model", "none"],
+        typer.Option(help="Defaults of the settings that a request leaves out: the model's, or none."),
     ] = "model",
-    runs: Annotated[Path, typer.Option(help="The folder of training runs that the page shows.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="Folder of training runs that the web UI shows.")] = Path("runs"),
     reports: Annotated[
         list[Path] | None,
         typer.Option(help="A folder of reports of studies; may be repeated.  [default: claims/reports and studies]"),
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Requests of a model that are decoded together.")] = 16,
-    max_queue: Annotated[int, typer.Option(min=0, help="Further ones that may wait.")] = 256,
-    prefix_cache: Annotated[int, typer.Option(min=0, help="MiB for the states of beginnings that texts share.")] = 256,
-    max_body: Annotated[int, typer.Option(min=1, help="KiB of a request's body.")] = 1024,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a request is answered.")] = 600.0,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds in which requests may finish at the end.")] = 30.0,
+    slots: Annotated[int, typer.Option(min=1, help="Requests of a model that are decoded in one batch.")] = 16,
+    max_queue: Annotated[int, typer.Option(min=0, help="Requests that may queue when all slots are busy.")] = 256,
+    prefix_cache: Annotated[int, typer.Option(min=0, help="Prefix cache size in MiB.")] = 256,
+    max_body: Annotated[int, typer.Option(min=1, help="Largest request body in KiB.")] = 1024,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a request fails.")] = 600.0,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that running requests get when the server stops.")
+    ] = 30.0,
     dtype: Dtype = None,
     weights: Weights = None,
     deterministic: Deterministic = False,
@@ -112,6 +114,8 @@ def serve(
     from archetype.apps.serve.server import serve as run
     from archetype.errors import SpecError
 
+    if "" in (api_key or ()):
+        raise SpecError("--api-key", "is empty", "give a key, or leave it out to serve without one")
     if in_browser and not page.is_built():
         raise SpecError("--open", "the web UI is not built", page.HOW_TO_BUILD)
     options = ModelOptions(
@@ -119,7 +123,7 @@ def serve(
             place, dtype, device, weights=weights, deterministic=deterministic, accept_unproved=accept_unproved
         ),
         slots=slots, max_queue=max_queue, prefix_bytes=prefix_cache << 20,
-        memory_bytes=None if memory is None else int(memory * 2**30),
+        memory_bytes=None if memory is None else int(memory * 2**30), device=device,
         own_sampling=generation_config == "model", chat_template=chat_template,
     )  # fmt: skip
     served = Models(sources_of(models or [], alias or []) or [example()], options)

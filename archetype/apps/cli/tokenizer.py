@@ -150,6 +150,7 @@ def _merges(tokenizer: "Tokenizer", limit: int, texts: list[str] | None) -> list
 
     if not isinstance(tokenizer, HuggingFaceTokenizer) or not limit:
         return []
+    limit = min(limit, len(tokenizer.merges))
     counts = [None] * limit if texts is None else merge_counts(tokenizer, texts, limit)
     return [
         {"pair": [*map(tokenizer.readable, pair)], "token": tokenizer.readable("".join(pair)), "count": count}

@@ -1,6 +1,7 @@
 """A verb of the command line: its help in sections, and what may not be chosen together."""
 
 import gc
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from archetype.errors import SpecError, enumeration
 
 WRITTEN = "archetype.written"  # of a context: what stands behind the verb
 METAVARS = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}  # of values, by typer's names of their types
+LARGEST = {bool: 1, int: 2**63 - 1, float: 3.4e38}  # int64, float32
 KEPT = 2**30  # bytes of freed memory that stay with verbs that read: each layer takes what the one before gave back
 
 
@@ -42,6 +44,7 @@ class Verb(TyperCommand):
                 args = [*args]
                 args.insert(args.index(option) + 1, alone)
         rest = super().parse_args(ctx, args)  # the help ends here
+        self._refuse_extreme_numbers(ctx)
         self._refuse_without_effect(ctx)
         if not self.ends_soon:
             gc.enable()
@@ -51,16 +54,32 @@ class Verb(TyperCommand):
             keep_freed_memory(KEPT)
         return rest
 
+    def _refuse_extreme_numbers(self, ctx: Any) -> None:
+        """Refuse numbers that are not finite, and those beyond what torch and the file formats hold.
+
+        Raises:
+            SpecError: names the option and the number.
+        """
+        for parameter in self.params:
+            written = _written(parameter)
+            value = ctx.params.get(parameter.name)
+            for number in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(number, float) and not math.isfinite(number):
+                    cause, remedy = f"{number} is not a finite number", "give a number"
+                elif isinstance(number, int | float) and abs(number) > (limit := LARGEST[type(number)]):
+                    side = ("large", f"most {limit}") if number > 0 else ("small", f"least {-limit}")
+                    cause, remedy = f"{number:.9g} is too {side[0]}", f"use at {side[1]}"
+                else:
+                    continue
+                raise SpecError(written, cause, remedy)
+
     def _refuse_without_effect(self, ctx: Any) -> None:
         """Refuse an option that changes nothing beside the others, or without another.
 
         Raises:
             SpecError: names both.
         """
-        written = {
-            str(one.name): one.opts[0] if one.param_type_name == "option" else _name(one).strip("[].")
-            for one in self.params
-        }
+        written = {str(parameter.name): _written(parameter) for parameter in self.params}
         chosen = [name for name in written if ctx.get_parameter_source(name).name == "COMMANDLINE"]
         for name in chosen:
             partners = [one for one in self.needs.get(name, ()) if one in written]
@@ -93,6 +112,12 @@ class Verb(TyperCommand):
             if rows:
                 with formatter.section(section):
                     formatter.write_dl(rows)
+
+
+def _written(parameter: Any) -> str:
+    """Return the name of a parameter in messages: --steps, MODEL."""
+    is_option = parameter.param_type_name == "option"
+    return str(parameter.opts[0]) if is_option else _name(parameter).strip("[].")
 
 
 def _name(argument: Any) -> str:

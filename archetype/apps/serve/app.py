@@ -258,6 +258,7 @@ class _Endpoint:
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    path, known = scope["path"], [route.path.partition("/{")[0] for route in ROUTES]
+    path = scope["path"]
+    known = dict.fromkeys(route.path.partition("/{")[0] for route in ROUTES if not route.path.startswith("/api/"))
     remedy = f"send it to {INSTEAD[path]}" if path in INSTEAD else nearest(path, known)
     raise ApiError("unknown_url", f"there is no such path; {remedy}")

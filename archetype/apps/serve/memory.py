@@ -16,14 +16,15 @@ class Memory:
 
     Args:
         total: bytes of all together; None for nine tenths of what is free at first.
+        device: that holds weights and states, as --device names it; its memory is what is counted.
 
     Attributes:
         weights: bytes of the models that are in memory; others may leave for a model, but not for a request.
         others: functions that give the bytes of what grows by itself.
     """
 
-    def __init__(self, total: int | None = None) -> None:
-        self._total, self._held, self._lock = total, 0, Lock()
+    def __init__(self, total: int | None = None, device: str = "cpu") -> None:
+        self._total, self._device, self._held, self._lock = total, device, 0, Lock()
         self.weights: Callable[[], int] = lambda: 0
         self.others: list[Callable[[], int]] = []
 
@@ -32,11 +33,10 @@ class Memory:
         """Return the total budget in bytes, fixed before the first model is loaded."""
         if self._total is not None:
             return self._total
-        import torch
-
+        from archetype.machine.device import resolve_device
         from archetype.machine.memory import free_memory
 
-        return (free_memory(torch.device("cpu")) or FALLBACK_MEMORY) * 9 // 10
+        return (free_memory(resolve_device(self._device)) or FALLBACK_MEMORY) * 9 // 10
 
     @property
     def for_work(self) -> int:

@@ -58,6 +58,7 @@ class ModelOptions:
         max_queue: further ones that may wait.
         prefix_bytes: memory for the states of texts that later prompts may begin with.
         memory_bytes: for all models and requests together; None for nine tenths of what is free at first.
+        device: that holds the models, as --device names it.
         load_seconds: a request waits so long for its model.
         own_sampling: whether what a request leaves out is what the model's generation_config.json says.
         chat_template: a file, or a known template's name, to use in place of the model's own template.
@@ -68,6 +69,7 @@ class ModelOptions:
     max_queue: int = 256
     prefix_bytes: int = 2**28
     memory_bytes: int | None = None
+    device: str = "cpu"
     load_seconds: float = 60.0
     own_sampling: bool = True
     chat_template: Path | None = None
@@ -109,7 +111,7 @@ class Models:
             template_source(options.chat_template)  # which is refused before a model is loaded
         self._turn = asyncio.Lock()  # one model is loaded at a time
         self.on_unload: Callable[[ServedModel], None] = lambda model: None
-        self.memory = Memory(options.memory_bytes)
+        self.memory = Memory(options.memory_bytes, options.device)
         self.memory.weights = lambda: sum(model.nbytes for model in self.loaded)
         self.memory.others.append(lambda: sum(model.worker.nbytes for model in self.loaded))
 

@@ -90,7 +90,8 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise DataError(f"{host}:{port}", reason.lower(), "choose another --host or --port") from None
+        cause = reason.partition(" (while attempting")[0].lower()  # the address stands before it
+        raise DataError(f"{host}:{port}", cause, "choose another --host or --port") from None
 
 
 def serve(app: App, listening: socket.socket, grace_seconds: float, on_started: Any = lambda: None) -> None:

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from archetype.errors import CheckpointError
+
 SUPER = 256  # weights of a super-block
 AT_ONCE = 256  # super-blocks per task; the intermediate results fit a core's cache
 TINY = np.float32(1e-15)  # below this magnitude a group counts as zero
@@ -88,7 +90,7 @@ def _q3_k(blocks: Array) -> Array:
     inverse = np.where(largest == 0, 0, -32 / largest)
     numbers = np.clip(np.rint(inverse[:, None] * groups), -32, 31).astype(np.int32) + 32
     numbers[largest == 0] = 0
-    scale = np.where(largest == 0, 0, 1 / inverse).astype(np.float16)
+    scale = as_half(np.where(largest == 0, 0, 1 / inverse))
     divisor = (scale.astype(np.float32)[:, None] * (numbers - 32).astype(np.float32)).ravel()
     levels = np.where(divisor == 0, levels, np.clip(np.rint(x / divisor), -4, 3) + 4)
     final, numbers = _rows(levels), numbers.astype(np.uint8)
@@ -107,7 +109,7 @@ def _q6_k(blocks: Array) -> Array:
     empty = np.abs(largest) < TINY
     inverse = np.where(empty, 0, -128 / largest)
     numbers = np.minimum(127, np.rint(inverse[:, None] * groups)).astype(np.int8)
-    scale = np.where(empty, 0, 1 / inverse).astype(np.float16)
+    scale = as_half(np.where(empty, 0, 1 / inverse))
     divisor = (scale.astype(np.float32)[:, None] * numbers.astype(np.float32)).ravel()
     levels = np.where(divisor == 0, levels, np.clip(np.rint(x / divisor), -32, 31) + 32)
     final = _rows(levels)
@@ -119,6 +121,21 @@ def _q6_k(blocks: Array) -> Array:
     count = len(blocks)
     parts = (lows.reshape(count, -1), highs.reshape(count, -1), numbers.view(np.uint8), _bytes(scale))
     return np.concatenate(parts, axis=1)
+
+
+def as_half(numbers: Array) -> Array:
+    """Convert to float16, in which scales and plain weights are stored.
+
+    Raises:
+        CheckpointError: a finite number overflows; llama.cpp's own converter writes infinity there.
+    """
+    with np.errstate(over="ignore"):
+        half = numbers.astype(np.float16)
+    if (np.isinf(half) & np.isfinite(numbers)).any():
+        largest = float(np.abs(numbers[np.isfinite(numbers)]).max())
+        cause = f"a scale or weight of {largest:.3g} is beyond float16, whose largest number is 65,504"
+        raise CheckpointError("weights", cause, "use --type bf16 or f32")
+    return half
 
 
 K_QUANTS: dict[str, Callable[[Array], Array]] = {
@@ -140,7 +157,7 @@ def _affine_blocks(blocks: Array, form: Affine) -> tuple[Array, Array, Array, tu
         inverse = np.where(largest > 0, np.float32(form.most_scale) / largest, 0)
         rounded = np.rint(inverse[:, None] * groups).astype(np.int32) & 255
         numbers.append(np.minimum(rounded, form.most_scale).astype(np.uint8))
-        factors.append((largest / np.float32(form.most_scale)).astype(np.float16))
+        factors.append(as_half(largest / np.float32(form.most_scale)))
     scale, minimum = (
         (factor.astype(np.float32)[:, None] * number.astype(np.float32)).ravel()
         for factor, number in zip(factors, numbers, strict=True)

@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from archetype.convert.gguf.header import gguf_library
-from archetype.convert.gguf.k_quants import K_QUANTS, SUPER, quantize_k
+from archetype.convert.gguf.k_quants import K_QUANTS, SUPER, as_half, quantize_k
 from archetype.weights.quantized import QuantizedMatrix
 
 BLOCK = 32  # weights
@@ -40,17 +40,17 @@ def _q8_0(blocks: Blocks) -> UInt8[Tensor, "n 34"]:
     scale = blocks.abs().amax(1, keepdim=True) / 127
     scaled = blocks * _inverse(scale)
     rounded = (scaled.abs().floor() + (2 * (scaled.abs() % 1)).floor()) * scaled.sign()  # round half away from zero
-    return torch.cat((_bytes(scale.half()), _bytes(rounded.to(torch.int8))), dim=1)
+    return torch.cat((_half_bytes(scale), _bytes(rounded.to(torch.int8))), dim=1)
 
 
 def _q4_0(blocks: Blocks) -> UInt8[Tensor, "n 18"]:
     scale, levels = _around_zero(blocks, 8)
-    return torch.cat((_bytes(scale.half()), _halves(levels)), dim=1)
+    return torch.cat((_half_bytes(scale), _halves(levels)), dim=1)
 
 
 def _q5_0(blocks: Blocks) -> UInt8[Tensor, "n 22"]:
     scale, levels = _around_zero(blocks, 16)
-    return torch.cat((_bytes(scale.half()), _fifth_bits(levels), _halves(levels & 15)), dim=1)
+    return torch.cat((_half_bytes(scale), _fifth_bits(levels), _halves(levels & 15)), dim=1)
 
 
 def _q5_1(blocks: Blocks) -> UInt8[Tensor, "n 24"]:
@@ -58,7 +58,7 @@ def _q5_1(blocks: Blocks) -> UInt8[Tensor, "n 24"]:
     most = blocks.amax(1, keepdim=True)
     scale = (most - least) / 31
     levels = ((blocks - least) * _inverse(scale) + 0.5).to(torch.uint8)
-    return torch.cat((_bytes(scale.half()), _bytes(least.half()), _fifth_bits(levels), _halves(levels & 15)), dim=1)
+    return torch.cat((_half_bytes(scale), _half_bytes(least), _fifth_bits(levels), _halves(levels & 15)), dim=1)
 
 
 def _around_zero(blocks: Blocks, middle: int) -> tuple[Float[Tensor, "n 1"], UInt8[Tensor, "n 32"]]:
@@ -103,6 +103,10 @@ def dequantize(blocks: UInt8[Tensor, "*rows bytes"], type: str) -> Float[Tensor,
 def _inverse(scale: Tensor) -> Tensor:
     """Return 1 / scale, or 0 for a block of zeros."""
     return torch.where(scale == 0, 0.0, 1 / scale)
+
+
+def _half_bytes(numbers: Tensor) -> Tensor:
+    return _bytes(torch.from_numpy(as_half(numbers.numpy())))
 
 
 def _bytes(numbers: Tensor) -> Tensor:

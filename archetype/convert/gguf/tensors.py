@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from archetype.convert.apply import export_tensors, file_shape, shapes_of
+from archetype.convert.gguf.k_quants import as_half
 from archetype.convert.gguf.keys import Gguf
 from archetype.convert.gguf.quantize import dequantize, own_blocks, quantize
 from archetype.convert.gguf.rope import FACTORS, frequency_factors
 from archetype.convert.gguf.types import BLOCKS, FILE_TYPES
+from archetype.errors import CheckpointError
 from archetype.families.rules import for_model
 from archetype.models.build import Model, build_on_meta
 from archetype.models.spec import ModelSpec
@@ -57,9 +59,9 @@ def gguf_tensors(model: Model, target: Gguf, type: str, types: Mapping[str, str]
             tensors[name] = Stored(stored_type, tensor.contiguous())
         elif kind in NUMBERS:
             numbers = dequantize(tensor, own) if tensor.dtype == torch.uint8 else tensor
-            tensors[name] = Stored(kind, numbers.to(NUMBERS[kind]).contiguous())
+            tensors[name] = Stored(kind, _in_type(name, numbers, kind))
         else:
-            tensors[name] = Stored(kind, quantize(tensor, kind))
+            tensors[name] = Stored(kind, _in_type(name, tensor, kind))
         if kind != "f32" and stored.shape[-1] % block and type != own:
             width = stored.shape[-1]
             log.info("%s: rows of %d weights are no multiple of %d: %s, not %s", name, width, block, kind, type)
@@ -100,6 +102,20 @@ def own_type(model: Model) -> str:
 
 def _name_of(dtype: torch.dtype) -> str:
     return next((name for name, known in NUMBERS.items() if known == dtype), "")
+
+
+def _in_type(name: str, numbers: Tensor, kind: str) -> Tensor:
+    """Convert a tensor to a type of the file.
+
+    Raises:
+        CheckpointError: a number overflows float16.
+    """
+    try:
+        if kind == "f16" and numbers.dtype != torch.float16:
+            return torch.from_numpy(as_half(numbers.float().contiguous().numpy()))
+        return numbers.to(NUMBERS[kind]).contiguous() if kind in NUMBERS else quantize(numbers, kind)
+    except CheckpointError as error:
+        raise error.at(name) from None
 
 
 def _numbers(stored: Stored) -> Tensor:

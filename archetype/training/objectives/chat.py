@@ -9,6 +9,7 @@ from torch import Tensor
 
 from archetype.data.batches import Tokens
 from archetype.data.conversations import conversation_rows
+from archetype.data.example_counts import ExampleCounts
 from archetype.data.pairs import OrderByLength, Pairs
 from archetype.data.preparation import prepared
 from archetype.errors import SpecError
@@ -19,7 +20,6 @@ from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import Conversations, Records
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
-from archetype.training.objectives.description import described
 
 MarkedRow = tuple[Tokens, npt.NDArray[np.bool_]]  # tokens, and which of them the model is to write
 
@@ -58,7 +58,7 @@ class ChatObjective(Objective):
 
     def __init__(self, inputs: ObjectiveInputs, packed: bool) -> None:
         assert isinstance(inputs.data, Conversations)
-        self.inputs, self.packed, self.num_cut, self.num_left_out = inputs, packed, 0, 0
+        self.inputs, self.packed, self.num_cut, self.num_unanswered = inputs, packed, 0, 0
         conversations = [self._rows(records) for records in inputs.data.split(inputs.texts)]
         longest = inputs.sequence_length + 1 if packed else 0
         training, validation = (_packed(rows, longest) for rows in conversations)
@@ -70,10 +70,8 @@ class ChatObjective(Objective):
         lengths = np.array([len(ids) for ids, _ in rows])
         self.order = OrderByLength(lengths[: len(training)], inputs.batch_size, inputs.seed)
         self.fingerprint = Pairs([ids for ids, _ in rows], [marks.astype(np.int32) for _, marks in rows]).fingerprint
-        self.description = described(
-            f"{len(conversations[0]):,} conversations", inputs.sequence_length, self.num_cut, self.num_left_out,
-            "without an answer",
-        )  # fmt: skip
+        counts = ExampleCounts(inputs.sequence_length, self.num_cut, num_unanswered=self.num_unanswered)
+        self.description = counts.described(f"{len(conversations[0]):,} conversations")
         self.batch_shape = self.order.batch_size, int(lengths.max()) - 1
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch
@@ -120,7 +118,7 @@ class ChatObjective(Objective):
                 if is_answer[1:].any():
                     rows.append((ids, is_answer))
                 else:
-                    self.num_left_out += 1
+                    self.num_unanswered += 1
         return rows
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.data.conversations import Row, prompt_and_answer
+from archetype.data.example_counts import ExampleCounts
 from archetype.data.pairs import OrderByLength, Pairs
 from archetype.data.preparation import prepared
 from archetype.errors import DataError, SpecError
@@ -26,7 +27,6 @@ from archetype.training.objectives.base import (
     ObjectiveInputs,
 )
 from archetype.training.objectives.chat import MarkedRow, marked_batch
-from archetype.training.objectives.description import described
 
 Pair = tuple[MarkedRow, MarkedRow]  # the preferred completion after its prompt, and the other one
 
@@ -65,7 +65,7 @@ class DPOObjective(Objective):
 
     def __init__(self, inputs: ObjectiveInputs, beta: float) -> None:
         assert isinstance(inputs.data, Preferences)
-        self.inputs, self.beta, self.num_left_out = inputs, beta, 0
+        self.inputs, self.beta, self.num_too_long = inputs, beta, 0
         self.training, self.validation = (self._pairs(records) for records in inputs.data.split(inputs.texts))
         if not self.training or not self.validation:
             cause = f"no pair of completions fits into {inputs.sequence_length} tokens"
@@ -74,8 +74,8 @@ class DPOObjective(Objective):
         self.order = OrderByLength(lengths, inputs.batch_size, inputs.seed)
         rows = [row for pair in (*self.training, *self.validation) for row in pair]
         self.fingerprint = Pairs([ids for ids, _ in rows], [marks.astype(np.int32) for _, marks in rows]).fingerprint
-        examples = f"{len(self.training):,} pairs of completions"
-        self.description = described(examples, inputs.sequence_length, num_left_out=self.num_left_out)
+        counts = ExampleCounts(inputs.sequence_length, num_too_long=self.num_too_long)
+        self.description = counts.described(f"{len(self.training):,} pairs of completions")
         self.batch_shape = 2 * self.order.batch_size, max(len(ids) for ids, _ in rows) - 1
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch
@@ -156,7 +156,7 @@ class DPOObjective(Objective):
             one, two = (self._row(record, record[field]) for field in ("chosen", "rejected"))
             if max(len(one.ids), len(two.ids)) <= longest:
                 pairs.append((one.arrays(longest), two.arrays(longest)))
-        self.num_left_out += len(records) - len(pairs)
+        self.num_too_long += len(records) - len(pairs)
         return pairs
 
     def _row(self, record: Mapping[str, Any], completion: Any) -> Row:

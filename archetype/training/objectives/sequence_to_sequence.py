@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from archetype.data.example_counts import ExampleCounts
 from archetype.data.pairs import PairBatches, Pairs, Rows, lines_of, tokenized
 from archetype.errors import SpecError
 from archetype.models.spec import ModelSpec
@@ -13,7 +14,6 @@ from archetype.spec.base import Probability
 from archetype.spec.kinds import part
 from archetype.training.datasets import Data, PairData
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs
-from archetype.training.objectives.description import described
 
 
 @part
@@ -38,16 +38,18 @@ class SequenceToSequence(ObjectiveConfig):
         """The examples and the loss; pairs with a side that is too long are left out."""
         assert isinstance(inputs.data, PairData)
         longest = inputs.sequence_length
-        training, validation = (
-            tokenized(*side, inputs.text_tokenizer, longest) for side in inputs.data.sides(inputs.texts)
-        )
+        sides = inputs.data.sides(inputs.texts)
+        training, validation = (tokenized(*side, inputs.text_tokenizer, longest) for side in sides)
         if not len(training) or not len(validation):
             cause = f"{len(training)} pairs to learn from and {len(validation)} held out fit into {longest} tokens"
             raise SpecError("data", cause, "give more pairs, or a longer sequence_length")
-        num_left_out = len(lines_of(inputs.texts["source"])) - len(training) - len(validation)
-        reason = "longer than {} tokens or empty on one side"
-        examples = f"{len(training):,} pairs of texts"
-        description = described(examples, longest, num_left_out=num_left_out, reason=reason)
+        num_pairs = sum(len(sources) for sources, _ in sides)
+        counts = ExampleCounts(
+            longest,
+            num_too_long=num_pairs - len(training) - len(validation),
+            num_empty=len(lines_of(inputs.texts["source"])) - num_pairs,
+        )
+        description = counts.described(f"{len(training):,} pairs of texts")
         return SequenceToSequenceObjective(
             training, validation, description, inputs.batch_size, inputs.seed, self.label_smoothing
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from archetype.data.batches import Tokens
+from archetype.data.example_counts import ExampleCounts
 from archetype.data.pairs import OrderByLength, Pairs, Rows
 from archetype.errors import DataError, SpecError
 from archetype.models.spec import ModelSpec
@@ -25,7 +26,6 @@ from archetype.training.objectives.base import (
     ObjectiveInputs,
     prior_loss,
 )
-from archetype.training.objectives.description import described
 
 
 @part
@@ -112,7 +112,7 @@ class LabelledTextObjective(Objective):
         self.order = OrderByLength(np.array([len(text) for text in self.training]), inputs.batch_size, inputs.seed)
         texts = [*self.training, *self.validation]
         self.fingerprint = Pairs(texts, [self.labels, self.validation_labels]).fingerprint
-        self.description = described(f"{len(training):,} texts", length, num_cut + num_cut_too)
+        self.description = ExampleCounts(length, num_cut + num_cut_too).described(f"{len(training):,} texts")
         self.batch_shape = self.order.batch_size, max(map(len, texts))
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.data.batches import Tokens
+from archetype.data.example_counts import ExampleCounts
 from archetype.data.pairs import OrderByLength, Pairs, Rows
 from archetype.models.spec import ModelSpec
 from archetype.training.datasets import Data
 from archetype.training.examples import Records
 from archetype.training.objectives.base import Batch, LossOutput, Objective, ObjectiveConfig, ObjectiveInputs
-from archetype.training.objectives.description import described
 from archetype.training.objectives.text_class import tokenized_texts
 
 
@@ -110,7 +110,7 @@ class TextVectorObjective(Objective):
         texts = [text for part in both for column in part.columns for text in column]
         self.fingerprint = Pairs(texts, [part.labels for part in both if part.labels is not None]).fingerprint
         num_cut = sum(part.num_cut for part in both)
-        self.description = described(f"{len(self.training):,} pairs", inputs.sequence_length, num_cut)
+        self.description = ExampleCounts(inputs.sequence_length, num_cut).described(f"{len(self.training):,} pairs")
         self.batch_shape = self.order.batch_size * len(training.columns), max(map(len, texts))
         self.num_validation_batches = -(-len(self.validation) // self.order.batch_size)
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from archetype.data.example_counts import ExampleCounts
 from archetype.data.labelled_words import Labelled, labelled_rows
 from archetype.data.pairs import OrderByLength, Pairs, Rows
 from archetype.models.spec import ModelSpec
@@ -15,7 +16,6 @@ from archetype.spec.kinds import part
 from archetype.training.datasets import Data
 from archetype.training.examples import LabelledTokens
 from archetype.training.objectives.base import IGNORED, Batch, Objective, ObjectiveConfig, ObjectiveInputs, prior_loss
-from archetype.training.objectives.description import described
 from archetype.training.objectives.text_class import chosen_labels
 
 
@@ -75,7 +75,8 @@ class LabelledTokensObjective(Objective):
             np.array([len(tokens) for tokens, _ in self.training]), inputs.batch_size, inputs.seed
         )
         self.fingerprint = Pairs([tokens for tokens, _ in rows], [classes for _, classes in rows]).fingerprint
-        self.description = described(f"{len(training):,} texts", inputs.sequence_length, num_cut + num_cut_too)
+        counts = ExampleCounts(inputs.sequence_length, num_cut + num_cut_too)
+        self.description = counts.described(f"{len(training):,} texts")
         self.batch_shape = self.order.batch_size, max(len(tokens) for tokens, _ in rows)
         self.num_validation_batches = -(-len(validation) // self.order.batch_size)
         self.steps_per_epoch = self.order.per_epoch

@@ -19,7 +19,7 @@ from archetype.api.language_model import LanguageModel
 from archetype.convert.gguf import k_quants
 from archetype.convert.gguf.quantize import dequantize, quantize
 from archetype.convert.gguf.types import BLOCKS, FILE_TYPES, FileType
-from archetype.errors import SpecError
+from archetype.errors import CheckpointError, SpecError
 from archetype.families.deepseek_v2 import deepseek_v2
 from archetype.families.gpt2 import gpt2
 from archetype.families.llama import llama
@@ -177,3 +177,29 @@ def test_what_a_folder_does_not_say_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SpecError) as caught:
             archetype.cost_report(source, dtype="published")
         assert str(caught.value).startswith(cause)
+
+
+@pytest.mark.parametrize("type", ["q8_0", "q5_1", "q5_0", "q4_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
+def test_a_scale_beyond_float16_is_refused(type: str) -> None:
+    """llama.cpp's own converter writes infinity as the scale, and the block is read as infinities and NaN."""
+    drawn = torch.randn(2, 256, generator=torch.Generator().manual_seed(0))
+    drawn /= drawn.abs().max()
+    assert dequantize(quantize(drawn * 6e4, type), type).isfinite().all()
+    with pytest.raises(CheckpointError, match=r"is beyond float16, whose largest number is 65,504; use --type bf16"):
+        quantize(drawn * 1e10, type)
+    if type == "q8_0":
+        with pytest.warns(RuntimeWarning, match="overflow"):
+            blocks = gguf.quants.quantize((drawn * 1e10).numpy(), gguf.GGMLQuantizationType.Q8_0)
+        with np.errstate(invalid="ignore"):
+            assert not np.isfinite(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType.Q8_0)).any()
+
+
+def test_a_weight_beyond_float16_names_its_tensor(tmp_path: Path) -> None:
+    model = randomize(build(MODELS["narrow, factors"]))
+    with torch.no_grad():
+        model.embedding.token.weight[0, 0] = 1e6  # type: ignore[union-attr,operator]
+    with pytest.raises(
+        CheckpointError, match=r"token_embd.weight: weights: a scale or weight of 1e\+06 is bey"
+    ):
+        written(model, tmp_path / "half", type="f16")  # type: ignore[arg-type]
+    assert written(model, tmp_path / "wide", type="bf16")  # type: ignore[arg-type]

@@ -111,20 +111,18 @@ def test_classes_of_images_are_reported_from_files_and_folders(tmp_path: Path) -
         lm.evaluate(tmp_path / "more.npz")
 
 
-def test_a_text_is_scored_with_its_accuracy_and_cut_where_it_has_a_class(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_text_is_scored_with_its_accuracy_and_cut_where_it_has_a_class(tmp_path: Path) -> None:
     encoder = bert(num_layers=1, d_model=8, num_heads=2, vocab_size=260, context_length=12, pooler=True,
                    head=spec.ClassificationHead(num_classes=2))  # fmt: skip
     lm = LanguageModel(encoder, randomize(build(encoder)), train_tokenizer("bytes", "", None))
     (tmp_path / "texts.csv").write_text(f"text,label\nthe cat,0\n{'a long text' * 3},1\n")
     report = lm.evaluate(tmp_path / "texts.csv")
-    assert report.macro.support == 2 and "1 of 2 texts were cut to 12 tokens" in caplog.text
+    assert report.macro.support == 2 and "texts: 1 of all cut to 12 tokens" in str(report)
     assert report.accuracy == lm.classify(["the cat", "a long texta"]).argmax(1).eq(torch.tensor([0, 1])).float().mean()
     (tmp_path / "texts.csv").write_text("text,label\nthe cat,good\n")
     with pytest.raises(ArchetypeError, match="'good' is none of the model's classes, 0, 1; name the classes as in"):
         lm.evaluate(tmp_path / "texts.csv")
-    with pytest.raises(ArchetypeError, match="pairs and beams are for an encoder-decoder"):
+    with pytest.raises(ArchetypeError, match="pairs and beam search need an encoder-decoder"):
         lm.evaluate(tmp_path / "texts.csv", num_beams=2)
 
 

@@ -1,6 +1,7 @@
 """Retrieval and correlation: every figure by its definition, beside scikit-learn's and scipy's."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import archetype
 from archetype import spec
 from archetype.api.language_model import LanguageModel
 from archetype.convert.sentence_transformers.files import SentenceSettings
+from archetype.data.example_counts import ExampleCounts
 from archetype.data.retrieval import RetrievalData, read_retrieval
 from archetype.errors import DataError
 from archetype.evaluation.retrieval import cosines_of_pairs, nearest, retrieval_score, similarity_score
@@ -144,12 +146,13 @@ def test_a_model_is_scored_by_the_cosines_of_its_vectors(tmp_path: Path) -> None
     lm.sentence_files = {"config_sentence_transformers.json": json.dumps(prompts).encode()}
     queries = archetype.LanguageModel.embed(lm, [f"Q: {text}" for text in SAME.queries], normalized=True)
     documents = lm.embed([f"P: {text}" for text in SAME.documents], normalized=True)
-    expected = retrieval_score(queries, documents, SAME.relevant, (2,))
+    expected = replace(retrieval_score(queries, documents, SAME.relevant, (2,)), examples=ExampleCounts(32))
     assert lm.evaluate_retrieval(beir(tmp_path / "beir", "q1\tone\t1\nq1\tfive\t1\nq2\tfour\t1\n"), (2,)) == expected
     file = tmp_path / "scored.csv"
     file.write_text("text1,text2,score\na,b,0.5\nc,dd,1\ne,f,0\n")
     a, b = lm.embed(["a", "c", "e"]), lm.embed(["b", "dd", "f"])
-    assert lm.evaluate_similarity(file) == similarity_score(cosines_of_pairs(a, b), [0.5, 1.0, 0.0])
+    expected_correlation = similarity_score(cosines_of_pairs(a, b), [0.5, 1.0, 0.0])
+    assert lm.evaluate_similarity(file) == replace(expected_correlation, examples=ExampleCounts(32))
     file.write_text("text1,text2,score\na,b,much\n")
     with pytest.raises(DataError, match=r"line 2: the score 'much' is not a number"):
         lm.evaluate_similarity(file)

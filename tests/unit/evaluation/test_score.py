@@ -76,7 +76,7 @@ def test_sizes_and_texts_that_cannot_be_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(DataError, match=message):
             lm(8).score(TEXT, **changes)
-    with pytest.raises(DataError, match="has 1 tokens and nothing to predict"):
+    with pytest.raises(DataError, match="has fewer than two tokens, and nothing to predict"):
         lm(8).score("a")
 
 

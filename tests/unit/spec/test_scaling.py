@@ -70,10 +70,13 @@ def test_scores_of_narrower_heads_keep_their_scale() -> None:
 
 def test_a_width_that_is_set_alone_is_warned_of() -> None:
     assert unusual_ratios(LLAMA, assign(LLAMA, ["d_model=128"]))[:2] == [
-        "d_ff 14336 is 112 times d_model 128, where most models have 1 to 8 times",
         "each of 32 heads has 4 features, where most models have 16 to 256",
+        "d_ff 14336 is 112 times d_model 128, where most models have 1 to 8 times",
     ]
     assert unusual_ratios(LLAMA, assign(LLAMA, ["d_model=2048"])) == []
+    latent = preset("deepseek-v3")
+    narrow = unusual_ratios(latent, assign(latent, ["layers[*].mixer.qk_nope_head_dim=4"]))
+    assert narrow[0] == "each of 128 heads has 4 features, where most models have 16 to 256"
     t5 = preset("t5-11b")  # whose own ratio of 64 is none of ours
     assert unusual_ratios(t5, assign(t5, ["context_length=64"])) == []
 

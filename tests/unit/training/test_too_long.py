@@ -89,5 +89,5 @@ def test_pairs_that_are_left_out_are_counted(num_long: int, num_empty: int, tmp_
     files = ((str(tmp_path / name),) for name in ("source", "target"))
     said = said_of(PairData(**dict(zip(("source", "target"), files, strict=True))), "transformer-tiny", tmp_path)
     _, _, rest = said.partition(" pairs of texts")
-    left_out = f", {num_long + num_empty} of all left out, longer than 24 tokens or empty on one side"
-    assert rest == (left_out if num_long + num_empty else "")
+    too_long = f", {num_long} of all left out, longer than 24 tokens" if num_long else ""
+    assert rest == too_long + (f", {num_empty} of all left out, empty on one side" if num_empty else "")

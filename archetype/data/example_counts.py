@@ -1,0 +1,52 @@
+"""Counts of the examples of training and evaluation that were truncated or left out."""
+
+from dataclasses import astuple, dataclass
+
+
+@dataclass(frozen=True)
+class ExampleCounts:
+    """How many examples were truncated or left out, and why.
+
+    Attributes:
+        max_tokens: maximal number of tokens per example; None if nothing is truncated.
+        num_cut: examples truncated to `max_tokens`.
+        num_too_long: examples left out because they have more tokens.
+        num_unanswered: conversations left out because no answer fits.
+        num_empty: pairs left out because one side is empty.
+        num_words: words left out because none of their tokens fits.
+    """
+
+    max_tokens: int | None = None
+    num_cut: int = 0
+    num_too_long: int = 0
+    num_unanswered: int = 0
+    num_empty: int = 0
+    num_words: int = 0
+
+    def __add__(self, other: "ExampleCounts") -> "ExampleCounts":
+        counts = zip(astuple(self)[1:], astuple(other)[1:], strict=True)
+        return ExampleCounts(self.max_tokens, *(a + b for a, b in counts))
+
+    def described(self, examples: str) -> str:
+        """Return `examples`, such as "1,000 texts", followed by each count that is not 0."""
+        return ", ".join([examples, *self.reasons()])
+
+    def lines(self, noun: str = "texts") -> list[str]:
+        """Return the line of a report on these examples; no line if every example was used whole."""
+        reasons = self.reasons()
+        return [f"{noun}: {', '.join(reasons)}"] if reasons else []
+
+    def reasons(self) -> list[str]:
+        """Return each count that is not 0, with what was done to the examples."""
+        longest = f"{self.max_tokens or 0:,} tokens"
+        counts = {
+            f"of all cut to {longest}": self.num_cut,
+            f"of all left out, longer than {longest}": self.num_too_long,
+            "of all left out, without an answer": self.num_unanswered,
+            "of all left out, empty on one side": self.num_empty,
+            f"words left out, without a token in the first {longest}": self.num_words,
+        }
+        return [f"{count:,} {reason}" for reason, count in counts.items() if count]
+
+
+ALL_WHOLE = ExampleCounts()
