@@ -161,7 +161,14 @@ def family_for(model: ModelSpec) -> Family:
     if not lacking:
         raise CheckpointError(place, f"no published format has models of kind {model.kind}", KEEPS_ALL)
     formats = {name: FAMILIES[name].format for name in lacking}
-    name = min(lacking, key=lambda name: (bool(formats[name].keys.misfits(model)), len(lacking[name])))
+
+    def distance(name: str) -> tuple[bool, bool, int]:
+        """Order formats: same kinds of parts first, then those that were compared whole, then fewest differences."""
+        first, *_ = errors = lacking[name]
+        is_cut_short = first.place.startswith("config.json") or first.cause.startswith("only kind ")
+        return bool(formats[name].keys.misfits(model)), is_cut_short, len(errors)
+
+    name = min(lacking, key=distance)
     first = lacking[name][0]
     raise CheckpointError(
         place,

@@ -204,6 +204,13 @@ FOREIGN = {
 }  # fmt: skip
 
 
+def test_the_nearest_format_was_compared_whole() -> None:
+    """Others stop at the first layer of another kind, with one error each, which is not the fewest differences."""
+    hybrid = spec.assign(families.preset("llama-tiny"), ["layers[1::2].mixer=mamba"])
+    with pytest.raises(CheckpointError, match=r"nearest is llama: layers\[1\].mixer.kind: .* express 'mamba' here"):
+        families.family_for(hybrid)
+
+
 def test_what_no_format_has_is_refused_in_one_line_that_names_the_nearest() -> None:
     for name, message in FOREIGN.items():
         with case(name):
