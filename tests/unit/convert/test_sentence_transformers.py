@@ -149,7 +149,7 @@ def test_every_head_is_written_and_read_the_same(head: spec.SentenceEmbeddingHea
         widths = [json.loads(files[f"{path}/config.json"]) for path in dense_folders(files)]
         assert all(one["in_features"] == two["out_features"] for one, two in zip(widths[1:], widths, strict=False))
     else:
-        with pytest.raises(CheckpointError, match=r"none of sentence-transformers' own"):
+        with pytest.raises(CheckpointError, match=r"is not an activation of sentence-transformers"):
             write_head(model, {})
 
 
@@ -263,10 +263,10 @@ def test_runs_that_were_imported_before_read_their_modules(tmp_path: Path) -> No
 BAD: list[tuple[str, str, Any, str]] = [
     ("modules.json", "modules.json", {"0": 1}, "does not list modules"),
     ("outside", "modules.json", [{"type": "a.Pooling", "path": "../x"}], "does not list modules"),
-    ("module", "modules.json", [module(1, "Pooling"), module(2, "CNN")], "CNN here is not known"),
+    ("module", "modules.json", [module(1, "Pooling"), module(2, "CNN")], "CNN is not supported here"),
     ("mode", "1_Pooling/config.json", {"pooling_mode": "median"}, "'median' is not known"),
     ("no mode", "1_Pooling/config.json", {}, "is not known"),
-    ("order", "modules.json", [module(1, "Pooling"), module(2, "Normalize"), module(3, "Dense")], "Dense here is not"),
+    ("order", "modules.json", [module(1, "Pooling"), module(2, "Normalize"), module(3, "Dense")], "Dense is not"),
     ("prompts", "config_sentence_transformers.json", {"prompts": {"a": 1}}, "does not hold texts by their names"),
     ("prompt", "config_sentence_transformers.json", {"default_prompt_name": "a"}, "'a' is none of the prompts"),
     ("length", "sentence_bert_config.json", {"max_seq_length": "long"}, "not a positive whole number"),
