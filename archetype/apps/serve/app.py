@@ -28,12 +28,12 @@ if TYPE_CHECKING:  # imported by the first request that needs them
     from archetype.apps.serve.reports import Reports
     from archetype.apps.serve.runs import Runs
 
-KEYLESS = ("/", "/health")  # and the files of the page
+KEYLESS = ("/", "/health")  # and the files of the web UI
 HEADER_BYTES = 2**15
-CLOSE = {"connection": "close"}  # for a body that is not read to its end
+CLOSE = {"connection": "close"}  # after a body that was not read to its end
 PATHS = {route.path for route in ROUTES}  # without those that have parameters, as a request writes them
 LOOPBACK = ("localhost", "ip6-localhost")
-# paths of other servers, and the path here that does the same
+# paths of other servers, and their equivalents here
 INSTEAD = {
     **dict.fromkeys(("/v1/messages", "/api/chat"), "/v1/chat/completions"),
     **dict.fromkeys(("/api/generate", "/completion"), "/v1/completions"),
@@ -45,12 +45,12 @@ class App:
     """ASGI application: all routes, and the checks that every request passes first.
 
     Args:
-        models: that are served.
+        models: the served models.
         keys: API keys, one of which a request must send; if empty, no key is needed.
         hosts: host names allowed in the Host header, in addition to loopback and IP addresses.
         limits: limits of a request.
-        runs: the folder of training runs that the page shows.
-        reports: the folders of reports of studies that it shows.
+        runs: folder of training runs for the web UI.
+        reports: folders of reports of studies for the web UI.
         origins: origins whose pages may read responses (CORS).
 
     Raises:
@@ -132,7 +132,7 @@ class App:
             self.metrics.count(path, answer.status)
 
     def refuse_all(self) -> None:
-        """End what is unfinished: each gets an error that says so."""
+        """End all unfinished requests with an error."""
         for timeout in list(self._running):
             timeout.reschedule(asyncio.get_running_loop().time())
 
@@ -140,7 +140,7 @@ class App:
         """Check the Host header and the size of the request head.
 
         Raises:
-            ApiError: it is not, or its head is too large.
+            ApiError: the host is not served here, or the head is too large.
         """
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES:
             raise ApiError("headers_too_large", f"the headers have more than {HEADER_BYTES:,} bytes; send fewer")
@@ -151,10 +151,10 @@ class App:
             raise ApiError("host_not_allowed", message)
 
     def _check(self, scope: Scope) -> None:
-        """Check from its head alone that a request may be answered.
+        """Check API key and content type of a request, and that the server is not stopping.
 
         Raises:
-            ApiError: it may not.
+            ApiError: one of the checks fails.
         """
         headers = dict(scope["headers"])
         if self._keys and scope["path"] not in KEYLESS and not scope["path"].startswith("/assets/"):
@@ -170,7 +170,7 @@ class App:
             raise ApiError("media_type", "the content type is not application/json; send JSON")
 
     def _is_known(self, host: str) -> bool:
-        """Return whether a Host header is an address or an allowed name: a foreign page's own name may resolve here."""
+        """Return whether a Host header is an IP address or an allowed name (against DNS rebinding)."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
         name = name.strip("[]").rstrip(".").lower()
         try:
@@ -183,7 +183,7 @@ class App:
         """Return the body of a request once it has arrived.
 
         Raises:
-            ApiError: it is too large, or takes too long.
+            ApiError: the body is too large, or takes too long.
         """
         body = bytearray()
         try:

@@ -15,12 +15,12 @@ class Memory:
     """Memory in use, and whether more fits.
 
     Args:
-        total: bytes of all together; None for nine tenths of what is free at first.
-        device: that holds weights and states, as --device names it; its memory is what is counted.
+        total: budget in bytes; None for nine tenths of the device's free memory.
+        device: device of weights and states, as in --device.
 
     Attributes:
-        weights: bytes of the models that are in memory; others may leave for a model, but not for a request.
-        others: functions that give the bytes of what grows by itself.
+        weights: returns the bytes of the models in memory; models are unloaded for a model, but not for a request.
+        others: functions that return the bytes of caches, captures and unread responses.
     """
 
     def __init__(self, total: int | None = None, device: str = "cpu") -> None:
@@ -40,7 +40,7 @@ class Memory:
 
     @property
     def for_work(self) -> int:
-        """Bytes for requests and for what is kept, beside the weights; what is kept never takes all of it."""
+        """Return the bytes for requests and `others`; at least `WORK_BYTES` of them are for requests."""
         return max(self.total - self.weights(), self._kept + WORK_BYTES)
 
     @property
@@ -57,12 +57,12 @@ class Memory:
         """Reserve memory for a request within the context.
 
         Args:
-            nbytes: that it needs.
-            what: needs them, as the first words of a refusal.
-            param: the field of the body that decides it.
+            nbytes: memory that the request needs.
+            what: first words of the error.
+            param: field of the body that decides the size.
 
         Raises:
-            ApiError: it does not fit now (503), or never does (400).
+            ApiError: the request does not fit now (503), or never does (400).
         """
         with self._lock:
             self.check(nbytes, what, param)
@@ -77,10 +77,10 @@ class Memory:
         """Check like `hold` without reserving: for memory that `others` will count.
 
         Args:
-            nbytes: that all need together.
-            what: needs them.
-            param: the field of the body that decides it.
-            alone: bytes that this request would need if there were no others (absent: all).
+            nbytes: memory that all requests need together.
+            what: first words of the error.
+            param: field of the body that decides the size.
+            alone: memory that this request needs without the others (default: `nbytes`).
 
         Raises:
             ApiError: as `hold`.

@@ -27,11 +27,11 @@ class Source:
     """A model that can be served.
 
     Attributes:
-        name: by which requests ask for it.
-        place: its folder, or its name on the hub.
+        name: name in requests.
+        place: folder, or name on the hub.
         aliases: other names.
-        on_demand: whether it is loaded when a request asks for it, and not when the server starts.
-        prompt: that the web UI begins with.
+        on_demand: whether the model is loaded by its first request, and not when the server starts.
+        prompt: first prompt in the web UI.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Source:
     prompt: str | None = None
 
     def nbytes(self) -> int:
-        """Bytes of its weights as they are stored; 0 where they are not on this machine."""
+        """Return the bytes of the stored weights; 0 if they are not on this machine."""
         folder = Path(self.place)
         if folder.is_file():
             return folder.stat().st_size
@@ -53,15 +53,15 @@ class ModelOptions:
     """How models are loaded and run.
 
     Attributes:
-        open: loads a folder.
+        open: function that loads a folder.
         slots: requests of one model that are decoded together.
-        max_queue: further ones that may wait.
-        prefix_bytes: memory for the states of texts that later prompts may begin with.
-        memory_bytes: for all models and requests together; None for nine tenths of what is free at first.
-        device: that holds the models, as --device names it.
-        load_seconds: a request waits so long for its model.
-        own_sampling: whether what a request leaves out is what the model's generation_config.json says.
-        chat_template: a file, or a known template's name, to use in place of the model's own template.
+        max_queue: requests that may queue when all slots are busy.
+        prefix_bytes: size of the prefix cache.
+        memory_bytes: memory for all models and requests; None for nine tenths of the device's free memory.
+        device: device of the models, as in --device.
+        load_seconds: time that a request waits for its model.
+        own_sampling: whether generation_config.json sets the defaults of sampling.
+        chat_template: file or name of a template that replaces the model's own.
     """
 
     open: "Callable[[str], LanguageModel]"
@@ -92,11 +92,11 @@ class Models:
     """All models by name; idle ones are unloaded when another needs their memory, the least recently used first.
 
     Args:
-        sources: the models; the first answers requests that name none.
-        options: how they are loaded and run.
+        sources: the models; the first answers requests that do not name a model.
+        options: how the models are loaded and run.
 
     Raises:
-        SpecError: two have one name.
+        SpecError: two models have the same name.
     """
 
     def __init__(self, sources: list[Source], options: ModelOptions) -> None:
@@ -145,7 +145,7 @@ class Models:
         """Return the model with a name or alias; without a name, the first model.
 
         Raises:
-            ApiError: there is none.
+            ApiError: there is no such model.
         """
         if not self._entries:
             raise ApiError("model_not_found", "no model is served; start `archetype serve MODEL`", "model")
@@ -162,7 +162,7 @@ class Models:
         """Provide a loaded model that stays in memory within the context.
 
         Raises:
-            ApiError: there is none of this name, or it cannot be loaded now.
+            ApiError: there is no such model, or it cannot be loaded now.
         """
         entry = self._entries[self.source(name).name]
         entry.num_users += 1
@@ -173,10 +173,10 @@ class Models:
             entry.num_users -= 1
 
     async def load_first(self) -> None:
-        """Load the first model, unless it waits for a request.
+        """Load the first model, unless it is loaded on demand.
 
         Raises:
-            ArchetypeError: it cannot be loaded.
+            ArchetypeError: the model cannot be loaded.
         """
         if self._entries and not self.sources[0].on_demand:
             await self._start(next(iter(self._entries.values())))
@@ -209,10 +209,10 @@ class Models:
             return entry.model
 
     def _make_room(self, entry: _Entry) -> None:
-        """Unload models until this one fits.
+        """Unload idle models until this one fits, the least recently used first.
 
         Raises:
-            ApiError: it never does, or those that are in use need the memory.
+            ApiError: the model never fits, or does not fit beside the models in use.
         """
         others = [one for one in self._entries.values() if one.model is not None]
         needed, budget = entry.nbytes, self.memory.total - self.memory.used
