@@ -12,7 +12,7 @@
 # With a causal mask the keys and values of earlier tokens do not depend on later ones. So they are computed once.
 # %%
 import archetype
-from archetype.nn.context import ForwardContext
+from archetype.extend import ForwardContext
 
 D, H, P, T = 64, 8, 8, 32
 

@@ -32,7 +32,7 @@ WITHOUT_TORCH = (
     "errors", "distribution", "legend", "dtypes", "table", "spec", "roles", "cost", "estimate", "families", "diagram",
 )  # fmt: skip
 FILES_WITHOUT_TORCH = ("__init__", "spec", "cost", "rule", "diagram", "infer", "curves")  # of parts and models
-ROOTS = ("archetype", "archetype.__main__")  # the front doors, which import on demand
+ROOTS = ("archetype", "archetype.__main__", "archetype.extend")  # the front doors, which re-export
 FACADES = ("archetype.cost", "archetype.spec")  # where users find names of a higher layer, imported on demand
 
 
