@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import archetype
 from archetype import spec
 from archetype.api.language_model import LanguageModel
-from archetype.apps.bench import jobs, measure, peers
+from archetype.apps.bench import jobs, peers, timed_job
 from archetype.apps.bench.jobs import SIZES, Job, Timing, Workload, jobs_of, runner
 from archetype.apps.bench.timed_job import Peaks, against_limit, rates, take_turns
 from archetype.apps.cli.main import app
@@ -356,7 +356,7 @@ def test_a_peer_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_format_of_a_peer_is_left_to_the_others(tmp_path: Path) -> None:
-    lm = measure.open_model("lstm-tiny", "decode", None, None, "cpu")
+    lm = timed_job.open_model("lstm-tiny", "decode", None, None, "cpu")
     workload = Workload.of("decode", lm.spec, 1, 4, 5)
     with peers.opened(lm, workload, "float32", None, 1, stand_in(tmp_path)) as (opened, left_out):
         assert opened == [] and left_out["transformers"] and left_out["llama.cpp"]
