@@ -16,7 +16,7 @@ import torch
 import archetype
 from archetype.api.language_model import LanguageModel
 from archetype.apps.bench.jobs import Workload
-from archetype.apps.bench.measure import measure
+from archetype.apps.bench.timed_job import measure
 from archetype.generate.step import DecodeStep
 from archetype.models.build import build
 from archetype.models.decoder.module import Decoder

@@ -21,7 +21,7 @@ from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.parts.attention.module import Attention
 from archetype.roles.pattern import MaskContext, pattern_rule
-from archetype.runs.machine import product_peak
+from archetype.runs.peaks import product_peak
 from benchmarks.machine import heading
 
 D_MODEL, HEADS, WINDOW, SUMMARY = 256, 4, 256, 8

@@ -19,7 +19,7 @@ from archetype.models.build import build
 from archetype.models.decoder.module import Decoder
 from archetype.native.arguments import OPERATIONS, Entry
 from archetype.native.recorder import Replay, TorchCall
-from archetype.runs.machine import read_peak
+from archetype.runs.peaks import read_peak
 from archetype.weights.packing import TYPES, pack_model
 from benchmarks.machine import heading
 from benchmarks.shapes import shape

@@ -13,7 +13,7 @@ import torch
 
 from archetype.estimate.report import cost_report
 from archetype.native.dispatch import plain_operations
-from archetype.runs.machine import product_peak
+from archetype.runs.peaks import product_peak
 from archetype.training.objectives.base import Batch, Objective
 from archetype.training.optimizers import AdamW
 from benchmarks.machine import heading

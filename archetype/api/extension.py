@@ -65,7 +65,7 @@ def register(
     if module is not None and cost is None:  # what the class that it is derived from costs says nothing of this module
         provides("cost", cls)(None)
     if kind.needs:
-        from archetype import measured  # noqa: F401  # counts what is from outside as it is built
+        from archetype import built_costs  # noqa: F401  # counts what is from outside as it is built
     return kind
 
 

@@ -22,7 +22,7 @@ from archetype.machine.environment import environment
 from archetype.runs import checkpoints
 from archetype.runs.directory import Run, write_weights
 from archetype.studies.corpora import absolute_data
-from archetype.studies.measure import measure
+from archetype.studies.metric_values import measure
 from archetype.studies.settings import Metric
 from archetype.studies.spent import Spent, clock
 from archetype.studies.store import Heartbeat, Store, heartbeat, missing_metrics, set_state, state_of

@@ -14,7 +14,7 @@ from archetype.runs.directory import Run, write_weights
 from archetype.studies.arms import Arm
 from archetype.studies.corpora import absolute_data
 from archetype.studies.execute import one_thread
-from archetype.studies.measure import measure
+from archetype.studies.metric_values import measure
 from archetype.studies.spent import Spent, clock
 from archetype.studies.store import Store
 from archetype.training import loop, metrics, setup

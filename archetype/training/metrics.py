@@ -8,7 +8,7 @@ from typing import Any
 from archetype.errors import DataError
 from archetype.io import atomic
 from archetype.io.files import MAX_TEXT_BYTES, check_regular, read_bytes
-from archetype.runs.machine import Peak
+from archetype.runs.peaks import Peak
 from archetype.training.evaluate import Evaluation
 
 MAX_LINE_BYTES = 2**13  # metrics take about 300 bytes, a sample of 500 characters up to 6,000

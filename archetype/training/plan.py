@@ -7,7 +7,7 @@ import torch
 
 from archetype.estimate.report import cost_report
 from archetype.machine.memory import free_memory
-from archetype.runs.machine import product_peak
+from archetype.runs.peaks import product_peak
 from archetype.table import Table, quantity, size
 from archetype.training.block_execution import number_recomputed
 from archetype.training.budget import predictions_of

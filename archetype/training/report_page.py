@@ -12,7 +12,7 @@ from archetype.estimate.report import CostReport, cost_report
 from archetype.io import atomic
 from archetype.io.yaml import mapping_to_yaml
 from archetype.runs.directory import Run, read_run_spec
-from archetype.runs.machine import Peak
+from archetype.runs.peaks import Peak
 from archetype.spec.serialize import to_yaml
 from archetype.table import Table, quantity, size
 from archetype.training import metrics

@@ -17,7 +17,7 @@
 # %%
 
 import archetype
-from archetype.nn.context import ForwardContext
+from archetype.extend import ForwardContext
 
 D = 32
 

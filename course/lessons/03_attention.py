@@ -15,7 +15,7 @@
 import math
 
 import archetype
-from archetype.nn.context import ForwardContext
+from archetype.extend import ForwardContext
 
 keys = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 values = torch.tensor([[1.0, 1.0], [-1.0, 1.0]])

@@ -15,7 +15,7 @@
 import math
 
 import archetype
-from archetype.nn.context import ForwardContext
+from archetype.extend import ForwardContext
 
 D = 64
 

@@ -13,7 +13,7 @@
 # computed only once.
 # %%
 import archetype
-from archetype.nn.context import ForwardContext
+from archetype.extend import ForwardContext
 
 D, H, P, T = 64, 8, 8, 32
 

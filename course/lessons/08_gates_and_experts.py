@@ -15,7 +15,7 @@
 # \qquad \operatorname{silu}(z) = z\,\sigma(z)$$
 # %%
 import archetype
-from archetype.nn.context import ForwardContext
+from archetype.extend import ForwardContext
 
 D = 48
 

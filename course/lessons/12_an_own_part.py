@@ -42,9 +42,7 @@ from torch import Tensor, nn
 
 import archetype
 from archetype import spec
-from archetype.nn.cache import LayerState
-from archetype.nn.context import ForwardContext
-from archetype.nn.place import Place
+from archetype.extend import ForwardContext, LayerState, Place
 
 
 class MovingAverage(spec.Mixer):
@@ -161,8 +159,7 @@ experiment = {
     ],
 }  # fmt: skip
 # %%
-from archetype.studies.compare import compare
-from archetype.studies.report import summary_text
+from archetype.extend import compare, summary_text
 
 outcome = compare(experiment, store=folder / "runs", data_dir=folder)
 print(summary_text(outcome))

@@ -9,18 +9,32 @@ from torch import Tensor, nn
 
 import archetype
 from archetype import spec
-from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, MixerCost
-from archetype.cost.work import FLOAT32, TrainingWork, Work
-from archetype.nn.cache import KVCache, LayerState
-from archetype.nn.context import ForwardContext, Vectors
-from archetype.nn.place import Place
-from archetype.nn.registry import build_norm
-from archetype.parts.attention.core import attend
-from archetype.parts.pattern.scores import ScoreFunction, causal_pairs
-from archetype.parts.position.module import Rotary
-from archetype.roles.drawing import Cell, Inside, X, inside_of
-from archetype.spec.base import Positive, invalid
+from archetype.extend import (
+    FLOAT32,
+    Cell,
+    Complexity,
+    Counts,
+    Formula,
+    ForwardContext,
+    Inside,
+    KVCache,
+    LayerState,
+    MixerCost,
+    Place,
+    Positive,
+    Rotary,
+    ScoreFunction,
+    TrainingWork,
+    Vectors,
+    Work,
+    X,
+    attend,
+    build_norm,
+    causal_pairs,
+    inside_of,
+    invalid,
+    symbol,
+)
 
 
 class DifferentialAttention(spec.Mixer):

@@ -8,13 +8,19 @@ from torch import Tensor, nn
 
 import archetype
 from archetype import spec
-from archetype.cost.formula import Formula, symbol
-from archetype.cost.registry import ResidualCost
-from archetype.cost.work import FLOAT32, TrainingWork
-from archetype.nn.context import ForwardContext, Vectors
-from archetype.nn.place import Place
-from archetype.nn.residual import ResidualStream
-from archetype.spec.base import Flag, Size
+from archetype.extend import (
+    FLOAT32,
+    Flag,
+    Formula,
+    ForwardContext,
+    Place,
+    ResidualCost,
+    ResidualStream,
+    Size,
+    TrainingWork,
+    Vectors,
+    symbol,
+)
 
 Streams = Float[Tensor, "B T n D"]
 

@@ -8,13 +8,24 @@ from torch import Tensor, nn
 
 import archetype
 from archetype import spec
-from archetype.cost.formula import Counts, Formula, symbol
-from archetype.cost.registry import Complexity, MixerCost
-from archetype.cost.work import FLOAT32, TrainingWork, Work
-from archetype.nn.context import ForwardContext, Vectors
-from archetype.nn.convolution import ConvolutionState, MatrixState, after_newest
-from archetype.nn.place import Place
-from archetype.spec.base import Index, invalid
+from archetype.extend import (
+    FLOAT32,
+    Complexity,
+    ConvolutionState,
+    Counts,
+    Formula,
+    ForwardContext,
+    Index,
+    MatrixState,
+    MixerCost,
+    Place,
+    TrainingWork,
+    Vectors,
+    Work,
+    after_newest,
+    invalid,
+    symbol,
+)
 
 
 class TimeMixing(spec.Mixer):

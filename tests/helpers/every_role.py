@@ -10,44 +10,67 @@ from torch import Tensor, nn
 
 import archetype
 from archetype import spec
-from archetype.cost.formula import Counts, symbol
-from archetype.cost.work import INT64, TrainingWork
-from archetype.data.corpus import Corpus, corpus
-from archetype.data.held_out import split
-from archetype.models.block.module import PreNormBlock
-from archetype.models.causal import CausalModel
-from archetype.models.cost import ModelCost
-from archetype.models.output import Output
-from archetype.models.spec import CausalSpec
-from archetype.nn.cache import LayerState, State
-from archetype.nn.context import ForwardContext, last_tokens
-from archetype.nn.place import Place
-from archetype.nn.registry import build_embedding
-from archetype.nn.residual import ResidualStream
-from archetype.nn.selection import Choice, KeySelector
-from archetype.parts.embedding.cost import TokenEmbeddingCost
-from archetype.parts.head.cost import HeadCost
-from archetype.parts.position.module import ScoreBias
-from archetype.roles.embedding import AnyTokenEmbedding
-from archetype.roles.head import NextTokenHead
-from archetype.roles.norm import AnyNorm
-from archetype.roles.pattern import MaskContext, PatternRule
-from archetype.runs.directory import Run
-from archetype.spec.base import Length, Positive, Probability, Size, WideSize
-from archetype.studies import statistics
-from archetype.studies.decisions import Decision
-from archetype.studies.evidence import NOT_SHOWN, SHOWN, Evidence, Verdict
-from archetype.tokenizers import Tokenizer
-from archetype.tokenizers.json_file import JSONTokenizer, TokenizerFile
-from archetype.training.datasets import Data, RunningText
-from archetype.training.objectives import ObjectiveConfig
-from archetype.training.objectives.base import Batch, ObjectiveInputs
-from archetype.training.objectives.next_token import NextTokenObjective
-from archetype.training.objectives.text import corpus_of
-from archetype.training.optimizers import Optimizer
-from archetype.training.schedules import Schedule
-from archetype.training.trackers import Record, Tracker, Writer
-from archetype.weights.linear import Linear, Table
+from archetype.extend import (
+    INT64,
+    NOT_SHOWN,
+    SHOWN,
+    AnyNorm,
+    AnyTokenEmbedding,
+    Batch,
+    CausalModel,
+    CausalSpec,
+    Choice,
+    Corpus,
+    Counts,
+    Data,
+    Decision,
+    Evidence,
+    ForwardContext,
+    HeadCost,
+    JSONTokenizer,
+    KeySelector,
+    LayerState,
+    Length,
+    Linear,
+    MaskContext,
+    ModelCost,
+    NextTokenHead,
+    NextTokenObjective,
+    ObjectiveConfig,
+    ObjectiveInputs,
+    Optimizer,
+    Output,
+    PatternRule,
+    Place,
+    Positive,
+    PreNormBlock,
+    Probability,
+    Record,
+    ResidualStream,
+    Run,
+    RunningText,
+    Schedule,
+    ScoreBias,
+    Size,
+    State,
+    Table,
+    TokenEmbeddingCost,
+    Tokenizer,
+    TokenizerFile,
+    Tracker,
+    TrainingWork,
+    Verdict,
+    WideSize,
+    Writer,
+    build_embedding,
+    corpus,
+    corpus_of,
+    last_tokens,
+    paired_interval,
+    sign_flip_p,
+    split,
+    symbol,
+)
 
 # parts of a block
 
@@ -482,11 +505,11 @@ class EveryPair(Decision):
     kind: Literal["every_pair"] = "every_pair"
 
     def p_value(self, evidence: Evidence) -> float:
-        return float(statistics.sign_flip_p(evidence.differences))
+        return float(sign_flip_p(evidence.differences))
 
     def judge(self, evidence: Evidence, adjusted_p: float) -> Verdict:
         highest = max(evidence.differences)
-        result, effect = SHOWN if highest < 0 else NOT_SHOWN, statistics.paired_interval(evidence.differences)
+        result, effect = SHOWN if highest < 0 else NOT_SHOWN, paired_interval(evidence.differences)
         return Verdict(result, f"the highest difference is {highest:+.4g}", effect, adjusted_p=adjusted_p)
 
 

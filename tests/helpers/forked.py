@@ -190,12 +190,12 @@ def prepare() -> None:
         import_module(name)
     from archetype.estimate.report import cost_report
     from archetype.families import preset
-    from archetype.runs import machine
+    from archetype.runs import peaks
     from archetype.training import loop
     from archetype.training.plot import draw_curves, draw_in_terminal
     from archetype.training.recipe import Recipe
 
-    machine.SIDE, machine.READ_BYTES = 64, 2**20
+    peaks.SIDE, peaks.READ_BYTES = 64, 2**20
     loop.draw_picture = lambda run, unit="token": run.loss_picture.touch()
     Recipe(spec=preset("llama-tiny").dump()).dump(full=True)
     cost_report(preset("llama-tiny"))

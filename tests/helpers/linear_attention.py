@@ -8,10 +8,7 @@ from torch import Tensor, nn
 
 import archetype
 from archetype import spec
-from archetype.nn.cache import LayerState
-from archetype.nn.context import ForwardContext
-from archetype.nn.place import Place
-from archetype.spec.base import Size, invalid
+from archetype.extend import ForwardContext, LayerState, Place, Size, invalid
 
 
 class GatedLinearAttention(spec.Mixer):

@@ -8,11 +8,7 @@ from torch import Tensor, nn
 
 import archetype
 from archetype import spec
-from archetype.nn.cache import LayerState
-from archetype.nn.context import ForwardContext
-from archetype.nn.place import Place
-from archetype.nn.residual import ResidualStream
-from archetype.spec.base import Size
+from archetype.extend import ForwardContext, LayerState, Place, ResidualStream, Size
 
 
 class ChannelMix(spec.FeedForward):

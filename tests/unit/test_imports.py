@@ -24,7 +24,7 @@ MODULES = {
 LAYERS = (
     "errors", "distribution", "legend", "dtypes", "table", "confined", "io", "machine", "spec", "roles", "native",
     "cost", "nn", "weights", "parts", "models", "settings", "estimate", "families", "diagram", "tokenizers", "convert",
-    "runs", "data", "training", "generate", "evaluation", "inspection", "measured", "api", "hf", "checking", "studies",
+    "runs", "data", "training", "generate", "evaluation", "inspection", "built_costs", "api", "hf", "checking", "studies",
     "apps", "apps.bench", "apps.serve", "apps.cli",
 )  # fmt: skip
 CALL = "try:\n    main()\nexcept SystemExit:\n    pass"
@@ -33,7 +33,7 @@ WITHOUT_TORCH = (
     "diagram",
 )  # fmt: skip
 FILES_WITHOUT_TORCH = ("__init__", "spec", "cost", "rule", "diagram", "infer", "curves")  # of parts and models
-ROOTS = ("archetype", "archetype.__main__")  # the front doors, which import on demand
+ROOTS = ("archetype", "archetype.__main__", "archetype.extend")  # the front doors, which re-export
 FACADES = ("archetype.cost", "archetype.spec")  # where users find names of a higher layer, imported on demand
 
 

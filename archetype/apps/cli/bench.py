@@ -51,8 +51,8 @@ def bench(
     import torch
 
     from archetype.apps.bench.jobs import Workload
-    from archetype.apps.bench.measure import measure, open_model
     from archetype.apps.bench.peers import opened
+    from archetype.apps.bench.timed_job import measure, open_model
     from archetype.errors import SpecError
     from archetype.machine import environment
     from archetype.machine.allocation import keep_freed_memory

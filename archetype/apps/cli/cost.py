@@ -131,7 +131,7 @@ class Prediction(NamedTuple):
 def _device(name: str) -> "Device":
     if name == "here":
         with console(stderr=True).status("measuring this machine"):
-            from archetype.runs.machine import measured_device
+            from archetype.runs.peaks import measured_device
 
             return measured_device()
     from archetype.machine.hardware import device

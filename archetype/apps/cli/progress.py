@@ -29,7 +29,7 @@ from archetype.errors import one_line
 from archetype.estimate.report import total_parameters
 from archetype.machine.allocation import keep_freed_memory
 from archetype.machine.memory import peak_memory
-from archetype.runs.machine import Peak, product_peak
+from archetype.runs.peaks import Peak, product_peak
 from archetype.table import size
 from archetype.training.loop import run
 from archetype.training.metrics import Evaluated, Event, Interrupted, Notice, PeakMeasured, Sampled, Step, append, read

@@ -90,7 +90,7 @@ class EngineBar:
             device = model.lm.model.device
             if str(device) in self._bandwidth or model.worker.engine is None:
                 continue
-            from archetype.runs.machine import read_peak
+            from archetype.runs.peaks import read_peak
 
             measured = self._bandwidth[str(device)] = 0.0
             try:

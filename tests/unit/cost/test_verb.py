@@ -106,10 +106,10 @@ def test_each_figure_of_memory_has_a_name_of_its_own() -> None:
 
 
 def test_this_machine_is_measured_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from archetype.runs import machine
+    from archetype.runs import peaks
 
-    monkeypatch.setattr(machine, "SIDE", 64)
-    monkeypatch.setattr(machine, "READ_BYTES", 2**16)
+    monkeypatch.setattr(peaks, "SIDE", 64)
+    monkeypatch.setattr(peaks, "READ_BYTES", 2**16)
     report = read("gpt2-tiny", "--device", "here")
     assert report["device"]["bandwidth"] > 0 and set(report["device"]["flops"]) == {"bfloat16", "float32"}
     assert all(time["seconds"] > 0 for time in report["time"])

@@ -9,7 +9,7 @@ import torch
 from archetype.errors import SpecError
 from archetype.models.build import build
 from archetype.spec import parse
-from archetype.studies.measure import position_losses, right_answers
+from archetype.studies.metric_values import position_losses, right_answers
 from archetype.studies.settings import Metric
 from archetype.training import setup
 from archetype.training.evaluate import evaluate

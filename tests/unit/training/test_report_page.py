@@ -16,7 +16,7 @@ from archetype.api.samples import sample
 from archetype.apps.cli.main import app
 from archetype.errors import DataError
 from archetype.runs.directory import Run
-from archetype.runs.machine import Peak
+from archetype.runs.peaks import Peak
 from archetype.training import metrics
 from archetype.training.metrics import Evaluated, PeakMeasured, Sampled, Step
 from archetype.training.report_page import write_report

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 import archetype
 from archetype import spec
 from archetype.api.language_model import LanguageModel
-from archetype.apps.bench import jobs, measure, peers
+from archetype.apps.bench import jobs, peers, timed_job
 from archetype.apps.bench.jobs import SIZES, Job, Timing, Workload, jobs_of, runner
-from archetype.apps.bench.measure import Peaks, against_limit, rates, take_turns
+from archetype.apps.bench.timed_job import Peaks, against_limit, rates, take_turns
 from archetype.apps.cli.main import app
 from archetype.errors import ArchetypeError, DataError
 from archetype.estimate.report import cost_report
@@ -27,8 +27,8 @@ from archetype.generate import Engine
 from archetype.machine import environment
 from archetype.models.build import build
 from archetype.native.library import library
-from archetype.runs import machine
-from archetype.runs.machine import Peak
+from archetype.runs import peaks
+from archetype.runs.peaks import Peak
 from tests.helpers.cases import case
 from tests.helpers.kernels import kernels
 from tests.helpers.specs import ALL
@@ -46,8 +46,8 @@ PEAKS = Peaks(bandwidth=Peak(1e9, "torch.sum"), flops=Peak(1e11, "torch.mm"), pa
 @pytest.fixture(autouse=True)
 def small_peaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Peaks are measured on little, and the number of threads is as before."""
-    monkeypatch.setattr(machine, "SIDE", 64)
-    monkeypatch.setattr(machine, "READ_BYTES", 2**20)
+    monkeypatch.setattr(peaks, "SIDE", 64)
+    monkeypatch.setattr(peaks, "READ_BYTES", 2**20)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -181,13 +181,13 @@ def test_the_peak_is_the_best_of_all_paths(monkeypatch: pytest.MonkeyPatch) -> N
         tried.append("")
         return 1.0 if len(tried) == 2 else 2.0
 
-    monkeypatch.setattr(machine, "_seconds", seconds)
+    monkeypatch.setattr(peaks, "_seconds", seconds)
     cpu = torch.device("cpu")
-    reading, _ = machine.read_peak(cpu)
+    reading, _ = peaks.read_peak(cpu)
     has_kernels = library() is not None
     assert reading == Peak(2**20, "torch.sum") and len(tried) == 3 + has_kernels
     tried.clear()
-    assert machine.product_peak(cpu, torch.float32, "int8").rate >= 2 * 64**3 / 2
+    assert peaks.product_peak(cpu, torch.float32, "int8").rate >= 2 * 64**3 / 2
     assert len(tried) == 1 + torch.backends.mkldnn.is_available() + 2 * has_kernels
 
 
@@ -296,7 +296,7 @@ def test_what_cannot_be_timed_is_refused_in_one_line() -> None:
 
 
 def test_pages_and_reading_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    bandwidth, pages = machine.read_peak(torch.device("cpu"))
+    bandwidth, pages = peaks.read_peak(torch.device("cpu"))
     assert bandwidth.rate > 0 and bandwidth.path and pages in (2**12, 2**14, 2**16, 2**21, 2**25)
     monkeypatch.setattr(environment, "cpu_features", lambda: {"fpu", "avx2", "avx512f", "avx512_bf16", "nonsense"})
     monkeypatch.setattr(environment, "cpu_name", lambda: "A processor")
@@ -356,7 +356,7 @@ def test_a_peer_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_format_of_a_peer_is_left_to_the_others(tmp_path: Path) -> None:
-    lm = measure.open_model("lstm-tiny", "decode", None, None, "cpu")
+    lm = timed_job.open_model("lstm-tiny", "decode", None, None, "cpu")
     workload = Workload.of("decode", lm.spec, 1, 4, 5)
     with peers.opened(lm, workload, "float32", None, 1, stand_in(tmp_path)) as (opened, left_out):
         assert opened == [] and left_out["transformers"] and left_out["llama.cpp"]

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from archetype.apps.cli.main import app
 from archetype.machine.hardware import Device
-from archetype.runs import machine
+from archetype.runs import peaks
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_launch_overhead_is_named_for_small_models(
     source: str, launch: float, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Device("here", 1e11, {"float32": 1e13, "bfloat16": 1e13}, None, "measured", launch_seconds=launch)
-    monkeypatch.setattr(machine, "measured_device", lambda: device)
+    monkeypatch.setattr(peaks, "measured_device", lambda: device)
     done = CliRunner().invoke(app, ["cost", source, "--device", "here"])
     assert done.exit_code == 0 and ("launch overhead: to start the " in done.output) == bool(named)
     assert f"which is longer than {named} of so small a model" in done.output or not named
@@ -27,4 +27,4 @@ def test_launch_overhead_is_named_for_small_models(
 
 
 def test_the_overhead_of_this_machine_is_that_of_a_call() -> None:
-    assert machine.launch_seconds(machine.resolve_device("cpu")) > 0
+    assert peaks.launch_seconds(peaks.resolve_device("cpu")) > 0

@@ -21,7 +21,7 @@ from archetype.apps.serve import server
 from archetype.families.bert import bert
 from archetype.families.transformer import transformer
 from archetype.models.build import build
-from archetype.runs import machine
+from archetype.runs import peaks
 from archetype.tokenizers import train_tokenizer
 from archetype.tokenizers.chat_template import ChatTemplate
 from tests.helpers.weights import randomize
@@ -128,8 +128,8 @@ def devices_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr("archetype.api.functions.load", load)
     monkeypatch.setattr(server, "serve", lambda app, listening, grace, tell: (listening.close(), tell()))
-    monkeypatch.setattr(machine, "SIDE", 64)
-    monkeypatch.setattr(machine, "READ_BYTES", 2**16)
+    monkeypatch.setattr(peaks, "SIDE", 64)
+    monkeypatch.setattr(peaks, "READ_BYTES", 2**16)
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # what `check` compiles for seconds is none of this
     return devices
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from archetype.apps.cli import progress
 from archetype.apps.cli.main import app
-from archetype.runs.machine import Peak
+from archetype.runs.peaks import Peak
 from archetype.training import metrics
 
 

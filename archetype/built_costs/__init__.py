@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from archetype.cost.formula import Formula
-from archetype.cost.registry import PartCost, count_as_built, set_fallback
-from archetype.measured.around import MeasuredResidualCost, MeasuredWiringCost
-from archetype.measured.contents import (
+from archetype.built_costs.around import MeasuredResidualCost, MeasuredWiringCost
+from archetype.built_costs.contents import (
     MeasuredFeedForwardCost,
     MeasuredMixerCost,
     MeasuredRouterCost,
     MeasuredSelectionCost,
 )
-from archetype.measured.models import ModelsAsBuilt
-from archetype.measured.parts import MeasuredEmbeddingCost, MeasuredHeadCost, MeasuredNormCost, MeasuredPositionCost
+from archetype.built_costs.models import ModelsAsBuilt
+from archetype.built_costs.parts import MeasuredEmbeddingCost, MeasuredHeadCost, MeasuredNormCost, MeasuredPositionCost
+from archetype.cost.formula import Formula
+from archetype.cost.registry import PartCost, count_as_built, set_fallback
 from archetype.roles.embedding import TokenEmbedding
 from archetype.roles.feedforward import FeedForward
 from archetype.roles.head import Head

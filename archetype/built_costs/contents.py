@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from archetype.built_costs.counting import META, by_child, context_of, flops_of, on_meta, place_for, saved_by, total
 from archetype.cost.formula import Counts, Formula, constant
 from archetype.cost.registry import Complexity, FeedForwardCost, MixerCost, PartCost, RouterCost, SelectionCost
 from archetype.cost.work import TrainingWork, Work
-from archetype.measured.counting import META, by_child, context_of, flops_of, on_meta, place_for, saved_by, total
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
+from archetype.built_costs.counting import Layer, counted_in
 from archetype.cost.formula import symbol
 from archetype.cost.work import Work
 from archetype.errors import SpecError
 from archetype.estimate.rows import num_parameters
-from archetype.measured.counting import Layer, counted_in
 from archetype.models.block.cost import BlockCost
 from archetype.models.build import build_on_meta
 from archetype.models.cost import ModelCost

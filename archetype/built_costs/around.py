@@ -6,10 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from archetype.cost.formula import ZERO, Formula, constant
-from archetype.cost.registry import NormCost, ResidualCost, WiringCost
-from archetype.cost.work import TrainingWork
-from archetype.measured.counting import (
+from archetype.built_costs.counting import (
     META,
     Layer,
     context_of,
@@ -20,6 +17,9 @@ from archetype.measured.counting import (
     saved_by,
     total,
 )
+from archetype.cost.formula import ZERO, Formula, constant
+from archetype.cost.registry import NormCost, ResidualCost, WiringCost
+from archetype.cost.work import TrainingWork
 from archetype.models.block.module import build_block
 from archetype.nn.context import EncoderOutput, ForwardContext
 from archetype.nn.registry import module_class

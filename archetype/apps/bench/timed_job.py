@@ -18,8 +18,8 @@ from archetype.io.tensors import dtype_of
 from archetype.machine.hardware import Device
 from archetype.models.spec import CausalSpec, ModelSpec
 from archetype.parts.head.spec import NoHead
-from archetype.runs import machine
-from archetype.runs.machine import Peak
+from archetype.runs import peaks
+from archetype.runs.peaks import Peak
 from archetype.weights.packing import check_type
 
 TimedPhase = Phase | Literal["train"]
@@ -36,8 +36,8 @@ class Peaks(NamedTuple):
     @classmethod
     def measured(cls, device: torch.device, dtype: str, weights: str | None = None) -> "Peaks":
         """Measure them; products in the type or in float32, whichever is faster, for numbers can be converted."""
-        bandwidth, page_bytes = machine.read_peak(device)
-        flops = max(machine.product_peak(device, getattr(torch, name), weights) for name in {dtype, "float32"})
+        bandwidth, page_bytes = peaks.read_peak(device)
+        flops = max(peaks.product_peak(device, getattr(torch, name), weights) for name in {dtype, "float32"})
         return cls(bandwidth, flops, page_bytes)
 
     def raised(self, bandwidth: float, flops: float) -> "Peaks":

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from archetype.built_costs.counting import META, by_child, flops_of, on_meta, saved_by, total
 from archetype.cost.formula import ZERO, Counts, Formula
 from archetype.cost.registry import NormCost
 from archetype.cost.work import TrainingWork, Work
-from archetype.measured.counting import META, by_child, flops_of, on_meta, saved_by, total
 from archetype.nn.context import ForwardContext
 from archetype.nn.registry import build_embedding, build_head, build_norm, build_position, module_class
 from archetype.parts.embedding.cost import TokenEmbeddingCost
