@@ -131,5 +131,5 @@ def test_in_a_terminal_a_mistake_ends_nothing(folder: Path, monkeypatch: pytest.
     os.close(typed)
     out, error = capfd.readouterr()
     assert end.value.code == 0 and "Four, I say.\n" in out
-    assert "archetype: /rest: is no command; did you mean /reset?" in error and "Ctrl-D ends" in error
+    assert "archetype: /rest: is no command; did you mean /reset?" in error and "Ctrl-D exits" in error
     assert "/save FILE     write the conversation" in error

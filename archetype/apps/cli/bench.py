@@ -8,17 +8,19 @@ import typer
 from archetype.apps.cli.options import Deterministic, Device, Exported, Json
 from archetype.apps.cli.output import console, print_device, print_json, show_warnings
 
-DTYPE = typer.Option(help="Type to compute in.  [default: as stored; float32 of a preset]")
-BATCH = typer.Option(min=1, help="Batch size.  [default: 1; 16 of batch, 8 of train, 64 of embed]")
-PROMPT = typer.Option(min=1, help="Tokens that a row reads.  [default: 128; 256 of train, 32 of embed]")
+DTYPE = typer.Option(help="Data type of the computation.  [default: as stored; float32 for a preset]")
+BATCH = typer.Option(min=1, help="Batch size.  [default: 1; batch 16, train 8, embed 64]")
+PROMPT = typer.Option(min=1, help="Prompt length.  [default: 128; train 256, embed 32]")
 NEEDS = {"peer_python": ("peer",)}
-NEW = typer.Option(min=2, help="Tokens that a row writes, one with its prompt.  [default: 64]")
+NEW = typer.Option(
+    min=2, help="Number of generated tokens per sequence, including the one after prefill.  [default: 64]"
+)
 
 
 def bench(
     job: Annotated[
         Literal["decode", "prefill", "batch", "train", "embed"],
-        typer.Argument(metavar="JOB", help="decode, prefill, batch (mixed lengths), train or embed."),
+        typer.Argument(metavar="JOB", help="Benchmark: decode, prefill, batch (mixed lengths), train or embed."),
     ],
     model: Exported,
     dtype: Annotated[str | None, DTYPE] = None,
@@ -27,23 +29,26 @@ def bench(
         typer.Option(
             "--weights",
             "--quantization",
-            help="int8, int4: matrices of 8 or 4 bits; lossless: of 12.  [default: of that type]",
+            help="Weight format: int8, int4, or lossless (12 bits).  [default: --dtype]",
         ),
     ] = None,
     batch: Annotated[int | None, BATCH] = None,
     prompt: Annotated[int | None, PROMPT] = None,
     new: Annotated[int | None, NEW] = None,
     deterministic: Deterministic = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the processor.  [default: one for each core]")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Repetitions; their median counts.")] = 5,
-    peer: Annotated[bool, typer.Option("--peer", help="Let transformers and llama.cpp take turns with us.")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.  [default: one per core]")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Number of repetitions; the median is reported.")] = 5,
+    peer: Annotated[
+        bool, typer.Option("--peer", help="Also benchmark transformers and llama.cpp, in alternation.")
+    ] = False,
     peer_python: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The Python that has them.  [default: this one]")
+        str | None,
+        typer.Option(metavar="PATH", help="Python interpreter in which they are installed.  [default: this one]"),
     ] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Time a model on this machine: tokens a second, and the share of the machine's limit.
+    """Benchmark a model on this machine: tokens per second, and the share of the hardware limit.
 
     A preset or a specification's file is built with random weights. The limit is the memory traffic that the job
     needs, or its FLOPs, at what this machine reads and multiplies in the same run.

@@ -30,18 +30,18 @@ SECTIONS = {
     "Sampling": (*OWN, "seed"),
 }
 COMMANDS = {
-    "/reset": "forget the conversation; the system message stays",
-    "/system TEXT": "begin anew with this system message; without a text with none",
-    "/save FILE": "write the conversation as a line for train --chat",
+    "/reset": "clear the conversation and keep the system message",
+    "/system TEXT": "restart the conversation with this system message (or none)",
+    "/save FILE": "write the conversation to a new file for train --chat",
     "/help": "list these commands",
 }
-ENDS = "Ctrl-C stops an answer, Ctrl-D ends."
+ENDS = "Ctrl-C stops an answer, Ctrl-D exits."
 
 
 @takes(SETTINGS, dict.fromkeys(OWN, "the model's"))
 def chat(
     model: Model,
-    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
     template: Template = None,
     dtype: Dtype = None,
     weights: Weights = None,
@@ -50,10 +50,10 @@ def chat(
     device: Device = "auto",
     **options: Any,
 ) -> None:
-    """Talk with a model in the terminal, by its own chat template; each line is a message.
+    """Chat with a model in the terminal; each line is a message.
 
-    /reset forgets the conversation, /system TEXT begins anew with a system message, /save FILE writes the conversation
-    for `train --chat`. Ctrl-C stops an answer, Ctrl-D ends. A file or a pipe may give the messages.
+    /reset clears the conversation, /system TEXT restarts it with a system message, /save FILE saves it for
+    `train --chat`. Ctrl-C stops an answer, Ctrl-D exits. Messages can also be piped to standard input.
     """
     show_warnings()
     settings = values_of(SETTINGS, options)

@@ -23,16 +23,16 @@ SECONDS_BETWEEN_LINES = 5.0  # where nobody watches a terminal
 def check(
     part: Annotated[
         str,
-        typer.Argument(metavar="FILE.py|KIND", help="A file that registers parts, or the name of a kind, such as gru."),
+        typer.Argument(metavar="FILE.py|KIND", help="Python file that registers parts, or a kind such as gru."),
     ],
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the part that every example has."),
+        typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of the part in every example."),
     ] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Check what must hold of a part, and print a table of what does.
+    """Check the invariants of a part and print the results.
 
     The part is put into small models of random weights: with its defaults, in an encoder too where it can stand there,
     with small sizes, and with each of its fields changed. Exit status 1 where something does not hold.

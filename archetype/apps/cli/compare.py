@@ -42,36 +42,36 @@ def _is_model(word: str) -> bool:
 
 app = typer.Typer(
     cls=Comparisons, add_completion=False, no_args_is_help=True, rich_markup_mode=None,
-    help="Compare architectures under control, with seeds, intervals and verdicts.",
-    epilog="`archetype compare A B --data FILE` compares two models, and is short for `archetype compare models`.",
+    help="Compare architectures in controlled experiments, with seeds, confidence intervals and verdicts.",
+    epilog="`archetype compare A B --data FILE` is short for `archetype compare models`.",
 )  # fmt: skip
-File = Annotated[str, typer.Argument(metavar="FILE", help="An experiment file, or the number of a claim.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Seconds or a minute; a direction, no verdict of trained parts.")]
-Full = Annotated[bool, typer.Option("--full", help="What a verdict rests on; the default.")]
-Extended = Annotated[bool, typer.Option("--extended", help="Full, with the other corpora and sizes.")]
-Gpu = Annotated[bool, typer.Option("--gpu", help="Larger, on a GPU.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="Experiment file, or the number of a claim.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Run for up to a minute; no verdict on trained parts.")]
+Full = Annotated[bool, typer.Option("--full", help="Run everything that a verdict needs (default).")]
+Extended = Annotated[bool, typer.Option("--extended", help="Like --full, with further corpora and sizes.")]
+Gpu = Annotated[bool, typer.Option("--gpu", help="Larger experiments, on a GPU.")]
 StoreFolder = Annotated[
-    Path | None, typer.Option("--store", help="The folder of all runs.  [default: ARCHETYPE_STUDIES, or in the cache]")
+    Path | None, typer.Option("--store", help="Folder of all runs.  [default: $ARCHETYPE_STUDIES, or the cache]")
 ]
 DataFolder = Annotated[
-    Path | None, typer.Option("--data-dir", help="The folder of corpora.  [default: ARCHETYPE_DATA, or here]")
+    Path | None, typer.Option("--data-dir", help="Folder of corpora.  [default: $ARCHETYPE_DATA, or here]")
 ]
 ClaimsFolder = Annotated[
     Path | None,
-    typer.Argument(metavar="FOLDER", help="The folder of the claims.  [default: claims, here or in the checkout]"),
+    typer.Argument(metavar="FOLDER", help="Folder of claims.  [default: claims, here or in the checkout]"),
 ]
-Workers = Annotated[int, typer.Option(min=1, help="Number of processes, each with one thread.")]
-EngineName = Annotated[str, typer.Option("--engine", help="here, ray or slurm.")]
-To = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="The folder that gets the reports.")]
+Workers = Annotated[int, typer.Option(min=1, help="Number of parallel processes, with one thread each.")]
+EngineName = Annotated[str, typer.Option("--engine", help="Where to run: here, ray or slurm.")]
+To = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="Folder for the reports.")]
 
 
 @app.command(cls=Verb)
 def models(
-    sources: Annotated[list[str], typer.Argument(metavar="MODEL...", help=f"Two or more. {SPEC_HELP}")],
+    sources: Annotated[list[str], typer.Argument(metavar="MODEL...", help=f"Two or more models. {SPEC_HELP}")],
     data: Annotated[
-        str, typer.Option(help="A text file, a folder of them, or a corpus by its name; pystdlib: this Python's docs.")
+        str, typer.Option(help="Text file, folder or corpus name; pystdlib is Python's own documentation.")
     ] = "pystdlib",
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long all runs may take together.")] = 10,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Total time of all runs, in minutes.")] = 10,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
     to: To = None, as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -149,9 +149,9 @@ def report(
 
 @app.command(cls=Verb)
 def extend(
-    report_file: Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report in full mode.")],
+    report_file: Annotated[Path, typer.Argument(metavar="REPORT.json", help="Report of a full run.")],
     corpus: Annotated[
-        list[str] | None, typer.Option(help="A corpus that its experiment does not name; may be repeated.")
+        list[str] | None, typer.Option(help="Additional corpus; may be repeated.")
     ] = None,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
     to: To = None, as_json: Json = False,
@@ -166,7 +166,7 @@ def extend(
 
 @app.command(cls=Verb)
 def calibrate(
-    file: Annotated[Path | None, typer.Option(help="Another calibration than the packaged one.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Calibration file instead of the packaged one.")] = None,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
     to: To = None, as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -193,7 +193,7 @@ def calibrate(
 
 @app.command(cls=Verb)
 def claim(
-    number: Annotated[int, typer.Argument(metavar="N", help="The number of the claim.")],
+    number: Annotated[int, typer.Argument(metavar="N", help="Number of the claim.")],
     folder: ClaimsFolder = None,
     quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
@@ -211,7 +211,7 @@ def all_(
     quick: Quick = False, full: Full = False, extended: Extended = False, gpu: Gpu = False,
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
     to: To = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Train nothing; parts without runs say so.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Train nothing; report which parts have no runs.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Settle all claims of a folder."""
@@ -229,7 +229,7 @@ def all_(
 
 @app.command(cls=Verb)
 def search(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A search file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Search file.")],
     store: StoreFolder = None, data_dir: DataFolder = None, workers: Workers = 1, engine: EngineName = "here",
     to: To = None, as_json: Json = False,
 ) -> None:  # fmt: skip

@@ -27,15 +27,15 @@ def import_(
     dtype: StoredDtype = None,
     weights: Weights = None,
     allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Also read pytorch_model.bin, tensors only.")
+        bool, typer.Option("--allow-pickle", help="Also read pytorch_model.bin (tensors only).")
     ] = False,
     overrides: Overrides = None,
     further_tokens: Annotated[
-        bool, typer.Option("--further-tokens", help="Also read the layers that predict tokens after the next.")
+        bool, typer.Option("--further-tokens", help="Also import the multi-token prediction layers.")
     ] = False,
     accept_unproved: AcceptUnproved = False,
 ) -> None:
-    """Read a Hugging Face folder, a GGUF file or a model of huggingface.co into a run directory."""
+    """Import a Hugging Face folder, a GGUF file or a model on huggingface.co as a run directory."""
     from archetype.api.loading import load
     from archetype.io.tensors import dtype_of
 
@@ -49,40 +49,42 @@ def import_(
 def export(
     model: Exported,
     to: Output,
-    family: Annotated[str | None, typer.Option(help="Such as llama.  [default: as loaded, or what fits]")] = None,
+    family: Annotated[
+        str | None, typer.Option(help="Model family, such as llama.  [default: as loaded, or the one that fits]")
+    ] = None,
     format: Annotated[
         Literal["hf", "gguf", "archetype-hf", "torch-export", "onnx"],
         typer.Option(
-            help="hf for transformers, gguf for llama.cpp; archetype-hf for transformers after import archetype.hf; "
-            "torch-export, onnx: a program from tokens to logits."
+            help="Format: hf (transformers), gguf (llama.cpp), archetype-hf (transformers with import archetype.hf), "
+            "torch-export or onnx (a program from tokens to logits)."
         ),
     ] = "hf",
     type: Annotated[
         FileType | None,
-        typer.Option(
-            case_sensitive=False, help="Of a GGUF file: what most of its matrices have.  [default: the model's]"
-        ),
+        typer.Option(case_sensitive=False, help="Data type of most matrices of a GGUF file.  [default: the model's]"),
     ] = None,
     allow_different_tokens: Annotated[
         bool,
-        typer.Option("--allow-different-tokens", help="Write files by which other programs cut some texts otherwise."),
+        typer.Option(
+            "--allow-different-tokens", help="Export even if other programs would tokenize some texts differently."
+        ),
     ] = False,
     with_code: Annotated[
         bool,
-        typer.Option("--with-code", help="Of archetype-hf: a file that imports the classes, for trust_remote_code."),
+        typer.Option("--with-code", help="With archetype-hf: add a code file for trust_remote_code."),
     ] = False,
     weights: Weights = None,
     dtype: StoredDtype = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the weights of a specification, which has none.  [default: 0]")
+        int | None, typer.Option(help="Seed of the initial weights, if the source is a specification.  [default: 0]")
     ] = None,
     adapter_only: Annotated[
-        bool, typer.Option("--adapter-only", help="Write a run's adapter as a folder of peft, without its base.")
+        bool, typer.Option("--adapter-only", help="Export only the adapter, in PEFT format.")
     ] = False,
     overrides: Overrides = None,
     accept_unproved: AcceptUnproved = False,
 ) -> None:
-    """Write a model for transformers, llama.cpp, torch or ONNX, read back and compared.
+    """Export a model for transformers, llama.cpp, torch or ONNX, and verify the result.
 
     A preset or a specification's file is written with random weights. A run's adapter is merged.
     """
@@ -134,20 +136,21 @@ def parity(
     model: Model,
     reference: Annotated[
         Literal["transformers", "llama.cpp"] | None,
-        typer.Option(help="What to compare with.  [default: llama.cpp for a GGUF file, transformers for a folder]"),
+        typer.Option(help="Program to compare with.  [default: llama.cpp for a GGUF file, transformers for a folder]"),
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(help="May be repeated.  [default: float32, and bfloat16 for a folder]"),
+        typer.Option(help="Data type; may be repeated.  [default: float32, and bfloat16 for a folder]"),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="The text that both read.  [default: random tokens]")] = None,
+    text: Annotated[str | None, typer.Option(help="Input text.  [default: random tokens]")] = None,
     overrides: Overrides = None,
     tolerance: Annotated[
-        float | None, typer.Option(min=0, help="Of the largest magnitude.  [default: by the type]")
+        float | None,
+        typer.Option(min=0, help="Tolerance, relative to the largest magnitude.  [default: by data type]"),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare Archetype with transformers on one folder, module by module, or with llama.cpp on a GGUF file.
+    """Compare outputs with transformers, module by module, or with llama.cpp for a GGUF file.
 
     Exit status 1 where they differ.
     """

@@ -26,37 +26,43 @@ def cost(
         str | None,
         typer.Option(
             metavar="INTEGER,...",
-            help="Tokens of each row; several with commas are set side by side.  [default: the context, of several "
-            "models the shortest]",
+            help="Sequence length; several, separated by commas, are compared.  [default: the (shortest) context]",
         ),
     ] = None,
     source_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of each source, of an encoder-decoder.  [default: --length]")
+        int | None, typer.Option(min=1, help="Source length of an encoder-decoder.  [default: --length]")
     ] = None,
     dtype: Annotated[
         str,
         typer.Option(
-            help="Type of weights: float32, bfloat16, float16, fp8, lossless, int8, int4, mxfp4, nvfp4; that of a GGUF "
-            "file, such as q4_k_m; or `published`, as they are. Several with commas are set side by side."
+            help="Data type of the weights: float32, bfloat16, float16, fp8, lossless, int8, int4, mxfp4, nvfp4, a "
+            "GGUF type such as q4_k_m, or `published`. Several, separated by commas, are compared."
         ),
     ] = "bfloat16",
     state_dtype: Annotated[
-        str | None, typer.Option(help="Type of the state, such as fp8.  [default: of the weights, 16 bits at least]")
+        str | None,
+        typer.Option(
+            help="Data type of the KV cache or state, such as fp8.  [default: as the weights, at least 16 bits]"
+        ),
     ] = None,
     attention: Annotated[
-        str, typer.Option(help="Count every pair of positions that is `computed`, or those that are `allowed`.")
+        str,
+        typer.Option(help="Attention pairs to count: all that are `computed`, or only those `allowed` by the mask."),
     ] = "computed",
-    compare: Annotated[bool, typer.Option("--compare", help="Set several specifications side by side.")] = False,
-    fit: Annotated[str | None, typer.Option(help="What fits into a memory, such as 24GiB.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare several specifications.")] = False,
+    fit: Annotated[str | None, typer.Option(help="Print what fits into this memory, such as 24GiB.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="Predict times on a device, such as H100-SXM, or `here`: measured first.")
+        str | None,
+        typer.Option(
+            help="Predict times on a device such as H100-SXM, or on this machine (`here`), which is measured first."
+        ),
     ] = None,
     devices: Annotated[
-        int, typer.Option(min=1, help="How many devices share the work evenly; communication is not counted.")
+        int, typer.Option(min=1, help="Number of devices that share the work evenly; communication is ignored.")
     ] = 1,
     as_json: Json = False,
 ) -> None:
-    """Print what a specification costs, by module and with formulas.
+    """Print the cost of a specification, by module and with formulas.
 
     Parameters, FLOPs, state (KV cache or recurrent state), and memory of training with and without activation
     checkpointing; with --fit what fits into a memory, with --device how long it takes.

@@ -30,7 +30,7 @@ def demo(
     text: Annotated[Path | None, typer.Option(help=f"{TEXT_HELP}.  [default: Python's own documentation]")] = None,
     column: Column = None,
     to: OptionalOutput = None,
-    minutes: Annotated[float, typer.Option(min=0.05, help="About how long to train.")] = 1.5,
+    minutes: Annotated[float, typer.Option(min=0.05, help="Training time in minutes, approximately.")] = 1.5,
 ) -> None:
     """Train a small model on text from this machine, show its cost and loss, and generate."""
     out = console(stderr=True)

@@ -14,24 +14,24 @@ def draw(
     source: Spec,
     other: Annotated[
         str | None,
-        typer.Argument(metavar="[OTHER]", help="Drawn beside it, with what differs.", autocompletion=complete_presets),
+        typer.Argument(metavar="OTHER", help="Specification to compare with.", autocompletion=complete_presets),
     ] = None,
     measure: Annotated[
-        str, typer.Option(help="What the bars show: parameters, active, flops or bytes.")
+        str, typer.Option(help="Quantity of the bars: parameters, active, flops or bytes.")
     ] = "parameters",
     batch: Annotated[int, typer.Option(min=1, help="Batch size, for FLOPs.")] = 1,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of each row.  [default: the context, of two the shorter]")
+        int | None, typer.Option(min=1, help="Sequence length.  [default: the (shorter) context]")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Type of the weights, for bytes.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="Data type of the weights, for bytes.")] = "bfloat16",
     aspect: Annotated[
         str | None,
-        typer.Option(metavar="W:H", help="Proportion of the picture, such as 16:9 for slides.  [default: as drawn]"),
+        typer.Option(metavar="W:H", help="Aspect ratio, such as 16:9.  [default: as drawn]"),
     ] = None,
     to: OptionalOutput = None,
     as_json: Json = False,
 ) -> None:
-    """Draw an architecture as SVG, PNG or PDF, with shapes and costs; of two what differs.
+    """Draw an architecture, or the difference of two, as SVG, PNG or PDF, with shapes and costs.
 
     Repeated blocks are folded, and the residual stream is the thick line. Writes NAME.svg, or the file that -o names:
     .svg, .png, .pdf, or .json with every box and wire. Of two specifications

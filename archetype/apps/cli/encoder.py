@@ -11,14 +11,15 @@ if TYPE_CHECKING:
     from archetype.api.language_model import LanguageModel
 
 INPUTS = typer.Argument(
-    metavar="TEXT... | IMAGE...", help="Texts, or files: pictures, or .npz with `images`, (N, [C,] H, W)."
+    metavar="TEXT... | IMAGE...",
+    help="Texts, image files, or .npz files with an array `images` of shape (N, [C,] H, W).",
 )
 
 
 def fill(
     model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="With [MASK] for each token to predict.")],
-    top: Annotated[int, typer.Option(min=1, help="Predictions for each mask.")] = 5,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text with [MASK] for each token to predict.")],
+    top: Annotated[int, typer.Option(min=1, help="Number of predictions per mask.")] = 5,
     dtype: Dtype = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -39,23 +40,24 @@ def fill(
 
 def embed(
     model: Model,
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="One or several.")],
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="One or more texts.")],
     pooling: Annotated[
         Literal["mean", "max", "first", "last"] | None,
-        typer.Option(
-            help="Of all tokens, or the first or last one.  [default: modules.json's; else mean, last for a decoder]"
-        ),
+        typer.Option(help="Pooling of the token vectors.  [default: modules.json's; else mean, last for a decoder]"),
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The model's prompt before each text, such as query.  [default: its own]"),
+        typer.Option(
+            metavar="NAME",
+            help="Name of the model's prompt to put before each text, such as query.  [default: its own]",
+        ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Do not scale vectors to length 1.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not normalize the vectors.")] = False,
     dtype: Dtype = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Embed texts as vectors; without --json, print how similar each two are."""
+    """Embed texts; without --json, print their cosine similarities."""
     from archetype.api.functions import load
 
     lm = load(model, dtype, device)
@@ -80,7 +82,7 @@ def classify(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Name the class of each text, token or image, with its probability."""
+    """Classify texts, tokens or images, with probabilities."""
     show_warnings()
     from archetype.api.functions import load
 
@@ -107,14 +109,14 @@ def classify(
 
 def answer(
     model: Model,
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What is asked.")],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text that has the answer.")],
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the answer at most.")] = 15,
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text that contains the answer.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens of the answer.")] = 15,
     dtype: Dtype = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Answer a question by a span of a text, with its probability."""
+    """Answer a question with a span of a text and its probability."""
     from archetype.api.functions import load
 
     lm = load(model, dtype, device)

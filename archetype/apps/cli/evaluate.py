@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from archetype.table import Table
 
 DATA_HELP = (
-    "Texts with labels (JSON lines or CSV), words with labels (JSON lines), images (.npz, or a folder with one for "
-    "each class), or pairs (JSON lines of source and target)."
+    "Labelled texts (JSON lines or CSV), labelled words (JSON lines), images (.npz, or a folder with one per "
+    "class), or translation pairs (JSON lines of source and target)."
 )
 RETRIEVAL_HELP = (
-    "Texts to find: pairs as --pairs of train (JSON lines, CSV or TSV of anchor, positive, and perhaps negative), or a "
-    "folder of corpus.jsonl, queries.jsonl and qrels."
+    "Retrieval data: pairs as for train --pairs (JSON lines, CSV or TSV), or a folder with corpus.jsonl, "
+    "queries.jsonl and qrels."
 )
 BEAM = settings_of(Beam, "num_beams", "length_penalty")
 NEEDS = {
@@ -55,31 +55,35 @@ def evaluate(
     model: Model,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="As --text of a model that continues texts, else as --data."),
+        typer.Argument(metavar="FILE...", help="Files as for --text if the model continues text, else as for --data."),
     ] = None,
     text: Annotated[list[Path] | None, typer.Option(help=f"{TEXT_HELP}; may be repeated.")] = None,
     column: Column = None,
     data: Annotated[Path | None, typer.Option("--data", "--labelled", "--images", help=DATA_HELP)] = None,
-    source: Annotated[Path | None, typer.Option(help="A file of source lines; with --target.")] = None,
-    target: Annotated[Path | None, typer.Option(help="A file with what each source line should become.")] = None,
+    source: Annotated[Path | None, typer.Option(help="File of source lines; needs --target.")] = None,
+    target: Annotated[Path | None, typer.Option(help="File of reference translations, one line per source.")] = None,
     retrieval: Annotated[Path | None, typer.Option(help=RETRIEVAL_HELP)] = None,
     correlation: Annotated[
-        Path | None, typer.Option(help="Pairs with scores, as --scored-pairs of train: JSON lines, CSV or TSV.")
+        Path | None, typer.Option(help="Scored text pairs, as for train --scored-pairs (JSON lines, CSV or TSV).")
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Tasks of lm-eval, YAML files of tasks, or folders of them.")
+        str | None, typer.Option(metavar="A,B", help="lm-eval tasks, task YAML files, or folders of them.")
     ] = None,
     stride: Annotated[
-        int | None, typer.Option(help="Tokens by which a window moves on.  [default: half a window]")
+        int | None, typer.Option(help="Number of tokens between windows.  [default: half a window]")
     ] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a window.  [default: the model's context]")] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Number of tokens per window.  [default: the model's context]")
+    ] = None,
     num_fewshot: Annotated[
-        int | None, typer.Option(min=0, help="Examples before each question.  [default: the task's]")
+        int | None, typer.Option(min=0, help="Number of few-shot examples.  [default: the task's]")
     ] = None,
     recall_at: Annotated[
-        list[int] | None, typer.Option(min=1, help="A k of recall@k; may be repeated.  [default: 1, 10 and 100]")
+        list[int] | None, typer.Option(min=1, help="k of recall@k; may be repeated.  [default: 1, 10 and 100]")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Questions of each task.  [default: all]")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of questions per task.  [default: all]")
+    ] = None,
     dtype: Dtype = None,
     weights: Weights = None,
     overrides: Overrides = None,
@@ -88,7 +92,7 @@ def evaluate(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Print how good a model is: loss, accuracy, classes, BLEU and chrF, retrieval and correlation, or known tasks."""
+    """Evaluate a model: loss, accuracy, BLEU and chrF, retrieval, correlation, or lm-eval tasks."""
     show_warnings()
     from archetype.api.functions import load
     from archetype.apps.cli.progress import preparation_bar

@@ -67,11 +67,11 @@ def explain(
         str | None,
         typer.Argument(
             metavar="[KIND]",
-            help="Such as rotary or pre_norm; a part, such as pattern, lists its kinds.  [default: lists all]",
+            help="Kind such as rotary, or role such as pattern (lists its kinds).  [default: list all]",
         ),
     ] = None,
 ) -> None:
-    """Print what a kind is, its fields, and what one consists of and costs.
+    """Explain a kind: its fields, modules and cost.
 
     A part of a block is shown in a preset: how it is written there, the shapes of its tensors, its parameters and the
     FLOPs of one more token by their formulas, and the state that it keeps of each row.

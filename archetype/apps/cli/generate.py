@@ -54,26 +54,36 @@ LINES_AT_ONCE = 512  # of standard input, read before the first is translated
 def generate(
     model: Model,
     prompts: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT...", help="One or several; - reads standard input.")
+        list[str] | None, typer.Argument(metavar="PROMPT...", help="One or more prompts; - reads standard input.")
     ] = None,
     json_schema: Annotated[
-        Path | None, typer.Option(help="Write JSON of the schema in this file; as --regex and --lark, by llguidance.")
+        Path | None, typer.Option(help="File with a JSON schema that the text must match; needs llguidance.")
     ] = None,
-    lark: Annotated[Path | None, typer.Option(help="Write what the Lark grammar in this file allows.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Take each prompt as a message, and print the answer.")] = False,
-    system: Annotated[str | None, typer.Option(help="The system message; with --chat.")] = None,
+    lark: Annotated[
+        Path | None, typer.Option(help="File with a Lark grammar that the text must match; needs llguidance.")
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Treat each prompt as a chat message and print the answer.")
+    ] = False,
+    system: Annotated[str | None, typer.Option(help="System message; needs --chat.")] = None,
     template: Template = None,
     draft: Annotated[
-        Path | None, typer.Option(help="A smaller model with the same tokens, or self: its guesses save time.")
+        Path | None,
+        typer.Option(
+            help="Draft model for speculative decoding, with the same tokenizer; self uses the model's own extra heads."
+        ),
     ] = None,
-    lookup: Annotated[bool, typer.Option("--lookup", help="Guess from the text itself, to save time.")] = False,
+    lookup: Annotated[
+        bool, typer.Option("--lookup", help="Speculative decoding with n-grams of the text itself (prompt lookup).")
+    ] = False,
     input: Annotated[
-        Path | None, typer.Option(help='A file of JSON lines: "prompt" or "messages", "id", and any of these settings.')
+        Path | None, typer.Option(help='JSON lines with "prompt" or "messages", "id", and optionally settings.')
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="With --input: the file to append a line to for each text; what it has is kept.")
+        Path | None,
+        typer.Option(help="With --input: output file; results are appended and finished prompts are skipped."),
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="With --input: prompts that are decoded together.")] = 32,
+    slots: Annotated[int, typer.Option(min=1, help="With --input: number of prompts decoded together.")] = 32,
     dtype: Dtype = None,
     weights: Weights = None,
     deterministic: Deterministic = False,
@@ -83,9 +93,9 @@ def generate(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Continue a text as it is generated; several prompts run as one batch.
+    """Generate text from one or more prompts, as one batch.
 
-    With an encoder-decoder a prompt is a source, whose target is written.
+    For an encoder-decoder, a prompt is the source and the output its target.
     """
     show_warnings()
     from archetype.io.text import read_text
@@ -139,14 +149,16 @@ def generate(
 def translate(
     model: Model,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT...", help="One or several; without one, standard input's lines.")
+        list[str] | None,
+        typer.Argument(metavar="TEXT...", help="One or more texts; without any, the lines of standard input."),
     ] = None,
     input: Annotated[
-        Path | None, typer.Option(help='A file with a source on each line, or .jsonl of "source" and, if wanted, "id".')
+        Path | None,
+        typer.Option(help='Text file with one source per line, or .jsonl with "source" and optionally "id".'),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="With --input: the file for the targets, as lines or .jsonl; what it has is kept."),
+        typer.Option(help="With --input: output file (lines or .jsonl); finished targets are kept."),
     ] = None,
     dtype: Dtype = None,
     weights: Weights = None,

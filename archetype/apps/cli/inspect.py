@@ -12,32 +12,39 @@ if TYPE_CHECKING:
     from archetype.inspection import View
 
 EXCLUDES = {"corrupt": ("view", "layer", "head")}
-OUTPUT_HELP = "A picture (.png, .svg), data (.json) or tensors (.safetensors) to write."
+OUTPUT_HELP = "Output file: a picture (.png, .svg), data (.json) or tensors (.safetensors)."
 
 
 def inspect(
     model: Model,
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="What it reads; for images a file of one, or .npz, whose first is.")
+        str,
+        typer.Argument(
+            metavar="TEXT", help="Input text; for an image model, an image file or an .npz file (its first image)."
+        ),
     ],
     view: Annotated[
         str,
-        typer.Option(help="summary, attention, lens, residual, experts, recurrent or attribution."),
+        typer.Option(help="View: summary, attention, lens, residual, experts, recurrent or attribution."),
     ] = "summary",
     layer: Annotated[
-        str | None, typer.Option(help="Its number, or its path such as encoder.blocks.3.  [default: all]")
+        str | None, typer.Option(help="Layer index, or path such as encoder.blocks.3.  [default: all]")
     ] = None,
     head: Annotated[
-        int | None, typer.Option(help="Of the layer's attention: its scores, masked scores, weights.")
+        int | None, typer.Option(help="Attention head; shows its scores, masked scores and weights.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Of an encoder-decoder.  [default: what it writes itself]")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Target text of an encoder-decoder.  [default: the generated target]")
+    ] = None,
     token: Annotated[
-        str | None, typer.Option(help="Whose logit is attributed to parts.  [default: the likeliest]")
+        str | None, typer.Option(help="Token whose logit is attributed.  [default: the most likely token]")
     ] = None,
-    position: Annotated[int, typer.Option(help="After which it is attributed, from the end where negative.")] = -1,
+    position: Annotated[
+        int, typer.Option(help="Position whose next-token logit is attributed; negative counts from the end.")
+    ] = -1,
     corrupt: Annotated[
         str | None,
-        typer.Option(help="A text of as many tokens: which activation restores the first text's answer in it."),
+        typer.Option(help="Corrupted text with the same number of tokens, for activation patching."),
     ] = None,
     output: Annotated[Path | None, typer.Option("--to", "-o", "--output", help=OUTPUT_HELP)] = None,
     dtype: Dtype = None,
@@ -46,8 +53,8 @@ def inspect(
 ) -> None:
     """Show what happens inside a model while it reads a text.
 
-    Attention by layer and head, what each layer would answer (logit lens), the residual stream and what each part adds
-    to it, routing of experts, states and gates of recurrent layers, and a logit as a sum over parts.
+    Views: attention by layer and head, logit lens, contributions to the residual stream, expert routing, states and
+    gates of recurrent layers, and attribution of a logit.
     """
     from archetype.api.functions import load
     from archetype.errors import SpecError, nearest

@@ -26,54 +26,66 @@ HELP = "The architecture workbench for language models: one specification, from 
 VERBS = {
     "demo": ("demo", "demo", "Train a small model on text from this machine, show its cost and loss, and generate."),
     "list": ("specs", "list_", "List the presets with their family, size and source."),
-    "show": ("specs", "show", "Print a specification as the file that would describe it."),
+    "show": ("specs", "show", "Print a specification as YAML."),
     "diff": ("specs", "diff", "Print every field in which two specifications differ."),
-    "set": ("specs", "set_", "Print a changed copy of a specification, checked again."),
-    "check": ("check", "check", "Check what must hold of a part, and print a table of what does."),
-    "explain": ("explain", "explain", "Print what a kind is, its fields, and what one consists of and costs."),
+    "set": ("specs", "set_", "Change a specification and print the validated result."),
+    "check": ("check", "check", "Check the invariants of a part and print the results."),
+    "explain": ("explain", "explain", "Explain a kind: its fields, modules and cost."),
     "schema": ("specs", "schema", "Print the JSON Schema of specification files, for editors, or write it to a file."),
-    "cost": ("cost", "cost", "Print what a specification costs, by module and with formulas."),
-    "draw": ("draw", "draw", "Draw an architecture as SVG, PNG or PDF, with shapes and costs; of two what differs."),
-    "tokenizer": ("tokenizer", "app", "Train, show and encode with a tokenizer."),
-    "train": ("train", "train", "Train a model on text, pairs of texts or images; writes a run directory."),
+    "cost": ("cost", "cost", "Print the cost of a specification, by module and with formulas."),
+    "draw": (
+        "draw",
+        "draw",
+        "Draw an architecture, or the difference of two, as SVG, PNG or PDF, with shapes and costs.",
+    ),
+    "tokenizer": ("tokenizer", "app", "Train, show and use tokenizers."),
+    "train": ("train", "train", "Train a model on text, text pairs or images and write a run directory."),
     "runs": (
         "runs",
         "runs",
         "List runs with their size and best validation loss, and a column for each setting that differs.",
     ),
-    "plot": ("runs", "plot", "Draw the validation or training losses of several runs over each other."),
+    "plot": ("runs", "plot", "Plot the validation or training losses of several runs."),
     "report": ("runs", "report", "Write report.html of a run: curves, cost, recipe, samples and environment."),
-    "generate": ("generate", "generate", "Continue a text as it is generated; several prompts run as one batch."),
-    "chat": ("chat", "chat", "Talk with a model in the terminal, by its own chat template; each line is a message."),
+    "generate": ("generate", "generate", "Generate text from one or more prompts, as one batch."),
+    "chat": ("chat", "chat", "Chat with a model in the terminal; each line is a message."),
     "evaluate": (
         "evaluate",
         "evaluate",
-        "Print how good a model is: loss, accuracy, classes, BLEU and chrF, retrieval and correlation, or known tasks.",
+        "Evaluate a model: loss, accuracy, BLEU and chrF, retrieval, correlation, or lm-eval tasks.",
     ),
     "translate": ("generate", "translate", "Translate source texts, one line each."),
     "fill": ("encoder", "fill", "Predict the masked tokens of a text."),
-    "embed": ("encoder", "embed", "Embed texts as vectors; without --json, print how similar each two are."),
-    "classify": ("encoder", "classify", "Name the class of each text, token or image, with its probability."),
-    "answer": ("encoder", "answer", "Answer a question by a span of a text, with its probability."),
+    "embed": ("encoder", "embed", "Embed texts; without --json, print their cosine similarities."),
+    "classify": ("encoder", "classify", "Classify texts, tokens or images, with probabilities."),
+    "answer": ("encoder", "answer", "Answer a question with a span of a text and its probability."),
     "inspect": ("inspect", "inspect", "Show what happens inside a model while it reads a text."),
     "serve": ("serve", "serve", "Serve models over OpenAI's HTTP API."),
-    "compare": ("compare", "app", "Compare architectures under control, with seeds, intervals and verdicts."),
-    "bench": ("bench", "bench", "Time a model on this machine: tokens a second, and the share of the machine's limit."),
+    "compare": (
+        "compare",
+        "app",
+        "Compare architectures in controlled experiments, with seeds, confidence intervals and verdicts.",
+    ),
+    "bench": (
+        "bench",
+        "bench",
+        "Benchmark a model on this machine: tokens per second, and the share of the hardware limit.",
+    ),
     "import": (
         "convert",
         "import_",
-        "Read a Hugging Face folder, a GGUF file or a model of huggingface.co into a run directory.",
+        "Import a Hugging Face folder, a GGUF file or a model on huggingface.co as a run directory.",
     ),
     "export": (
         "convert",
         "export",
-        "Write a model for transformers, llama.cpp, torch or ONNX, read back and compared.",
+        "Export a model for transformers, llama.cpp, torch or ONNX, and verify the result.",
     ),
-    "upload": ("upload", "upload", "Upload a model to huggingface.co with a card, or print what would be sent."),
+    "upload": ("upload", "upload", "Upload a model to huggingface.co with a model card."),
     "parity": (
         "convert",
         "parity",
-        "Compare Archetype with transformers on one folder, module by module, or with llama.cpp on a GGUF file.",
+        "Compare outputs with transformers, module by module, or with llama.cpp for a GGUF file.",
     ),
 }
 READERS = ("generate", "chat", "evaluate", "encoder", "inspect", "serve", "bench")  # modules of verbs that read texts
@@ -120,7 +132,7 @@ class Verbs(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The verbs with their one-line helps, without importing any."""
         with formatter.section("Verbs"):
-            convert = ("convert", "As export of a run or a specification, or with --format; else as import.")
+            convert = ("convert", "Export a run or a specification (or with --format); otherwise import.")
             formatter.write_dl([*((name, line) for name, (_, _, line) in VERBS.items()), convert])
 
 
@@ -160,8 +172,8 @@ def _load_extensions(files: list[Path] | None) -> None:
 
 
 EXTENSION = typer.Option("--extension", callback=_load_extensions, is_eager=True, expose_value=False, metavar="FILE.py",
-                         help="Run a Python file of yours that registers parts; may be repeated.")  # fmt: skip
-VERBOSE = typer.Option("--verbose", callback=_show_log, expose_value=False, help="Print what is done on stderr.")
+                         help="Load a Python file that registers parts; may be repeated.")  # fmt: skip
+VERBOSE = typer.Option("--verbose", callback=_show_log, expose_value=False, help="Log progress to stderr.")
 VERSION = typer.Option("--version", callback=_show_version, is_eager=True, expose_value=False,
                        help="Print the versions of archetype, torch and Python.")  # fmt: skip
 app = typer.Typer(

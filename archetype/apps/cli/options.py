@@ -14,7 +14,7 @@ def complete_presets(incomplete: str) -> list[str]:
 
 
 def _check_device(context: typer.Context, name: str) -> str:
-    """Refuse a device that this machine does not have, before a verb begins; auto and cpu need no look, nor torch."""
+    """Refuse a device that this machine does not have before a verb begins; auto and cpu need no check."""
     if name not in ("auto", "cpu") and not context.resilient_parsing:  # which is when the shell completes
         from archetype.machine.device import resolve_device
 
@@ -32,7 +32,7 @@ Model = Annotated[
     Path,
     typer.Argument(
         metavar="MODEL",
-        help="A run directory, a Hugging Face folder, a GGUF file, or owner/name[@revision] of huggingface.co.",
+        help="A run directory, a Hugging Face folder, a GGUF file, or owner/name[@revision] on huggingface.co.",
     ),
 ]
 Exported = Annotated[
@@ -43,42 +43,45 @@ Exported = Annotated[
         autocompletion=complete_presets,
     ),
 ]
-Dtype = Annotated[str | None, typer.Option(help="Type to compute in.  [default: as stored]")]
-StoredDtype = Annotated[str | None, typer.Option(help="Convert the weights to this type.")]
+Dtype = Annotated[str | None, typer.Option(help="Data type of the computation.  [default: as stored]")]
+StoredDtype = Annotated[str | None, typer.Option(help="Data type to convert the weights to.")]
 Weights = Annotated[
     str | None,
     typer.Option(
         "--weights",
         "--quantization",
-        help="int8, int4: matrices of 8 or 4 bits, in groups of 32; lossless: bfloat16 in 12.  [default: as stored]",
+        help="Weight format: int8 or int4 (groups of 32), or lossless (bfloat16 in 12 bits).  [default: as stored]",
     ),
 ]
-TEMPLATE_HELP = "A Jinja file, or chatml, gemma, llama-3, mistral, phi-3 or zephyr, in place of a model's own template."
+TEMPLATE_HELP = (
+    "Chat template instead of the model's own: a Jinja file, chatml, gemma, llama-3, mistral, phi-3 or zephyr."
+)
 Template = Annotated[Path | None, typer.Option("--chat-template", help=TEMPLATE_HELP)]
 Deterministic = Annotated[
     bool,
     typer.Option(
-        "--deterministic", help="Each text alone decides its logits, to the bit; prompts are read more slowly."
+        "--deterministic", help="Make the logits of a sequence independent of its batch, to the bit; prefill is slower."
     ),
 ]
 Device = Annotated[
-    str, typer.Option(help="auto (a GPU where there is one), cpu, cuda, cuda:N or mps.", callback=_check_device)
+    str, typer.Option(help="auto (a GPU if there is one), cpu, cuda, cuda:N or mps.", callback=_check_device)
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="What the folder's files leave out or say otherwise."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Set or override a value of the model's config; may be repeated."),
 ]
 AcceptUnproved = Annotated[
     bool,
     typer.Option(
-        "--accept-unproved", help="Read a family that is not registered though nothing proves what is assumed of it."
+        "--accept-unproved",
+        help="Load an unregistered model family, although its inferred architecture is not verified.",
     ),
 ]
-Output = Annotated[Path, typer.Option("--to", "-o", "--output", help="The folder to create; must not exist.")]
-OptionalOutput = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="The file or folder to create.")]
+Output = Annotated[Path, typer.Option("--to", "-o", "--output", help="Folder to create; must not exist.")]
+OptionalOutput = Annotated[Path | None, typer.Option("--to", "-o", "--output", help="File or folder to create.")]
 TEXT_HELP = "A text file, or a file of records (JSON, CSV, TSV, Parquet)"
 Column = Annotated[
     str | None,
-    typer.Option(help="Column of the text in a file of records.  [default: text, or the only one with texts]"),
+    typer.Option(help="Text column of a record file.  [default: text, or the only text column]"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

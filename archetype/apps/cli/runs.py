@@ -21,7 +21,7 @@ UNITS = {"steps": "step", "tokens": "tokens", "flops": "FLOPs", "seconds": "seco
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where the runs are.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of runs.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
     """List runs with their size and best validation loss, and a column for each setting that differs."""
@@ -134,11 +134,13 @@ def _warn_of_texts(texts: list[tuple[str, str]]) -> None:
 
 def plot(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
-    x: Annotated[Literal["steps", "tokens", "flops", "seconds"], typer.Option(help="The abscissa.")] = "steps",
-    loss: Annotated[Literal["validation", "training"], typer.Option(help="The loss that is drawn.")] = "validation",
+    x: Annotated[
+        Literal["steps", "tokens", "flops", "seconds"], typer.Option(help="Quantity on the x axis.")
+    ] = "steps",
+    loss: Annotated[Literal["validation", "training"], typer.Option(help="Loss to plot.")] = "validation",
     to: OptionalOutput = None,
 ) -> None:
-    """Draw the validation or training losses of several runs over each other."""
+    """Plot the validation or training losses of several runs."""
     from archetype.errors import SpecError
     from archetype.runs.directory import Run
     from archetype.training.plot import draw_curves, draw_in_terminal

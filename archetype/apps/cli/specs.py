@@ -33,13 +33,16 @@ def list_(as_json: Json = False) -> None:
 
 def show(
     source: Spec,
-    full: Annotated[bool, typer.Option("--full", help="Write out every default.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Include default values.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Print how a model folder was read: what is known, assumed, ignored.")
+        bool,
+        typer.Option(
+            "--explain", help="Print how a model folder was interpreted: recognized, assumed and ignored keys."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print a specification as the file that would describe it."""
+    """Print a specification as YAML."""
     from archetype.convert.source import open_spec
     from archetype.io.yaml import mapping_to_yaml, with_schema_line
 
@@ -73,7 +76,7 @@ def _explain(place: Path, as_json: bool) -> None:
 
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help="A specification.", autocompletion=complete_presets)],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another.", autocompletion=complete_presets)],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another specification.", autocompletion=complete_presets)],
     as_json: Json = False,
 ) -> None:
     """Print every field in which two specifications differ."""
@@ -105,30 +108,32 @@ def set_(
     source: Spec,
     assignments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH=VALUE]...", help="Such as num_layers=6 or layers[::4].mixer.pattern=full."),
+        typer.Argument(
+            metavar="PATH=VALUE...", help="Changes, such as num_layers=6 or layers[::4].mixer.pattern=full."
+        ),
     ] = None,
     scale: Annotated[
         str | None,
         typer.Option(
             metavar="MEASURE=RATIO,...",
-            help="Another size in the same proportions: width, depth, vocab or context, as 1/8, 2x or 512.",
+            help="Resize proportionally: width, depth, vocab or context, by 1/8, 2x or to 512.",
         ),
     ] = None,
     match: Annotated[
         tuple[str, str] | None,
         typer.Option(
             metavar="B MEASURE",
-            help="Solve one size for the parameters, active, flops or state of B: another specification, or an amount "
-            "such as 3M.",
+            help="Adjust one size to match the parameters, active, flops or state of another specification, or an "
+            "amount such as 3M.",
         ),
     ] = None,
     solve: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The size that --match changes.  [default: one that fits]")
+        str | None, typer.Option(metavar="PATH", help="Field that --match adjusts.  [default: a suitable size]")
     ] = None,
     to: OptionalOutput = None,
     as_json: Json = False,
 ) -> None:
-    """Print a changed copy of a specification, checked again."""
+    """Change a specification and print the validated result."""
     from archetype.convert.source import open_spec
     from archetype.errors import Notice, SpecError
     from archetype.io.yaml import with_schema_line
@@ -185,7 +190,7 @@ def _edited_file(source: str, before: "ModelSpec", after: "ModelSpec") -> str | 
 
 
 def schema(
-    recipe: Annotated[bool, typer.Option("--recipe", help="Of training recipes instead.")] = False,
+    recipe: Annotated[bool, typer.Option("--recipe", help="Print the schema of training recipes instead.")] = False,
     to: OptionalOutput = None,
 ) -> None:
     """Print the JSON Schema of specification files, for editors, or write it to a file."""

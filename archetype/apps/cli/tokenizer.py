@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from archetype.tokenizers import Tokenizer
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Train, show and encode with a tokenizer."
+    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Train, show and use tokenizers."
 )
 
 FOLDER = typer.Argument(help="A tokenizer's folder, a run directory or a model folder.")
@@ -30,9 +30,11 @@ def train(
     text: Annotated[list[Path], typer.Option(help=f"{TEXT_HELP}; may be repeated.")],
     to: Output,
     column: Column = None,
-    kind: Annotated[str, typer.Option(help="bytes, characters, words, bpe or byte_bpe.")] = "byte_bpe",
-    vocab_size: Annotated[int | None, typer.Option(help="The most ids; BPE needs it.")] = None,
-    growing: Annotated[bool, typer.Option("--growing", help="Words only: give each unknown word a new id.")] = False,
+    kind: Annotated[str, typer.Option(help="Kind: bytes, characters, words, bpe or byte_bpe.")] = "byte_bpe",
+    vocab_size: Annotated[int | None, typer.Option(help="Maximum vocabulary size; required for BPE.")] = None,
+    growing: Annotated[
+        bool, typer.Option("--growing", help="Kind words only: assign new ids to unknown words.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a tokenizer on texts."""
@@ -54,10 +56,8 @@ def train(
 @app.command(cls=Verb)
 def show(
     folder: Annotated[Path, FOLDER],
-    merges: Annotated[int | None, typer.Option(min=0, help="How many merges to print.  [default: 20]")] = None,
-    text: Annotated[
-        Path | None, typer.Option(help="Count the merges, and bytes per token, on this file of text or records.")
-    ] = None,
+    merges: Annotated[int | None, typer.Option(min=0, help="Number of merges to print.  [default: 20]")] = None,
+    text: Annotated[Path | None, typer.Option(help="File to count merges and bytes per token on.")] = None,
     column: Column = None,
     as_json: Json = False,
 ) -> None:
@@ -93,10 +93,10 @@ def show(
 @app.command(cls=Verb)
 def encode(
     folder: Annotated[Path, FOLDER],
-    text: Annotated[str, typer.Argument(help="The text, or - to read it from standard input, line ends included.")],
+    text: Annotated[str, typer.Argument(help="Text, or - for standard input.")],
     as_json: Json = False,
 ) -> None:
-    """Print the ids and tokens of a text."""
+    """Encode a text and print its token ids."""
     from archetype.io.text import decode_text
     from archetype.tokenizers import open_tokenizer
 
@@ -116,7 +116,7 @@ def decode(
     ids: Annotated[list[int], typer.Argument(metavar="ID...", help="Token ids.")],
     as_json: Json = False,
 ) -> None:
-    """Print the text of ids."""
+    """Decode token ids."""
     from archetype.errors import DataError
     from archetype.tokenizers import open_tokenizer
 

@@ -36,7 +36,7 @@ def train(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Train a model on text, pairs of texts or images; writes a run directory."""
+    """Train a model on text, text pairs or images and write a run directory."""
     from archetype.errors import SpecError
 
     if to is None and resume is None and plan is None and not find_rate:

@@ -75,38 +75,43 @@ EXCLUDES = {
 }  # fmt: skip
 
 
-Texts = Annotated[
-    list[str] | None, typer.Argument(metavar="TEXT...", help="UTF-8 files, folders or patterns, as --text.")
-]
-RecipeFile = Annotated[Path | None, typer.Option(help="A recipe file; flags replace what it says.")]
-Resume = Annotated[Path | None, typer.Option(help="Go on with this run; with --steps, to so many in all.")]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT...", help="Training text, as for --text.")]
+RecipeFile = Annotated[Path | None, typer.Option(help="Recipe file; options override it.")]
+Resume = Annotated[Path | None, typer.Option(help="Resume this run; --steps sets a new total number of steps.")]
 AllowChanges = Annotated[
-    bool, typer.Option("--allow-changes", help="Resume although recipe, data or extensions were changed.")
+    bool, typer.Option("--allow-changes", help="Resume even if the recipe, the data or extensions have changed.")
 ]
 From = Annotated[
-    Path | None, typer.Option("--from", metavar="MODEL", help="Go on from the weights and the tokenizer of a model.")
+    Path | None, typer.Option("--from", metavar="MODEL", help="Start from the weights and tokenizer of this model.")
 ]
 AddTokens = Annotated[
     str | None,
-    typer.Option("--add-tokens", metavar="A,B|FILE", help="Further tokens, by commas or a line each of a file."),
+    typer.Option(
+        "--add-tokens",
+        metavar="A,B|FILE",
+        help="Tokens to add to the tokenizer: comma-separated, or a file with one per line.",
+    ),
 ]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Any other field of the recipe; spec.PATH edits the model's."),
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Set another field of the recipe, or of the model as spec.PATH; may be repeated.",
+    ),
 ]
-Force = Annotated[
-    bool, typer.Option("--force", help="Train even if a step is expected to take more memory than is free.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Train even if the estimated memory exceeds the free memory.")]
 Plan = Annotated[
     str | None,
     typer.Option(
         metavar="[NODESxGPUS]",
-        help="Only print cost, memory and time here, or how this would train on such a cluster, as 16x8.",
+        help="Only estimate cost, memory and time, on this machine or on a cluster such as 16x8.",
     ),
 ]
-Gpu = Annotated[str | None, typer.Option(help=f"The devices of the cluster.  [default: {GPU}]")]
+Gpu = Annotated[str | None, typer.Option(help=f"Device type of the cluster.  [default: {GPU}]")]
 FindRate = Annotated[
-    bool, typer.Option("--find-rate", help="Only try rising learning rates and suggest one; --to FILE.png draws it.")
+    bool,
+    typer.Option("--find-rate", help="Only run a learning rate range test and suggest a rate; --to FILE.png plots it."),
 ]
 
 

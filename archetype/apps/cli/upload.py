@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 def upload(
     model: Model,
-    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository, made where there is none.")],
+    name: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository; created if it does not exist.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Write the folder, NAME or that of --to, and print what would be sent.")
+        bool, typer.Option("--dry-run", help="Write the folder (NAME, or --to) and print what would be uploaded.")
     ] = False,
     to: Annotated[
-        Path | None, typer.Option("--to", "-o", "--output", help="Keep what is sent, in this new folder.")
+        Path | None, typer.Option("--to", "-o", "--output", help="New folder for a copy of the uploaded files.")
     ] = None,
     private: Annotated[
-        bool | None, typer.Option("--private/--public", help="Who may read it.  [default: as the account says]")
+        bool | None, typer.Option("--private/--public", help="Visibility.  [default: the account's setting]")
     ] = None,
-    revision: Annotated[str | None, typer.Option("--revision", "--branch", help="The branch.  [default: main]")] = None,
-    message: Annotated[str | None, typer.Option("--message", "-m", help="Of the commit.")] = None,
+    revision: Annotated[str | None, typer.Option("--revision", "--branch", help="Branch.  [default: main]")] = None,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="Commit message.")] = None,
     format: Annotated[
         Literal["hf", "archetype-hf"] | None,
-        typer.Option(help="As of export.  [default: hf, or archetype-hf where no published family fits]"),
+        typer.Option(help="Format, as for export.  [default: hf, or archetype-hf if no published family fits]"),
     ] = None,
     with_code: Annotated[
-        bool, typer.Option("--with-code", help="Of archetype-hf: a file for trust_remote_code.")
+        bool, typer.Option("--with-code", help="With archetype-hf: add a code file for trust_remote_code.")
     ] = False,
     dtype: StoredDtype = None,
     as_json: Json = False,
 ) -> None:
-    """Upload a model to huggingface.co with a card, or print what would be sent.
+    """Upload a model to huggingface.co with a model card.
 
     The card has the drawing, held-out loss, costs, specification, and how to load the model. The token is that of
     huggingface_hub: HF_TOKEN, or `hf auth login`. A run's adapter is merged.
