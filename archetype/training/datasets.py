@@ -37,8 +37,6 @@ class Data(Part):
         validation_fraction: share that is held out.
     """
 
-    unwritten: ClassVar[dict[str, Any]] = {}  # of fields that runs of earlier versions did not write, what they meant
-    renamed: ClassVar[dict[str, str]] = {"validation": "validation_fraction"}
     path_fields: ClassVar[tuple[str, ...]] = ()
     preset: ClassVar[str] = "llama-tiny"  # a small model that learns from such data
     is_chat: ClassVar[bool] = False  # whether a chat template renders all of them
@@ -70,7 +68,6 @@ class FileData(Data):
         skip_bad: the most bad records (damaged, empty or without a field) to leave out; they are counted.
     """
 
-    unwritten: ClassVar[dict[str, Any]] = {"skip_bad": 0}
     skip_bad: Index = 0
 
 
@@ -115,7 +112,6 @@ class TextData(RunningText):
         split: which parts are held out: everywhere (stretches spread over the text), or its end.
     """
 
-    unwritten: ClassVar[dict[str, Any]] = FileData.unwritten | {"split": "end"}
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["corpus"] = "corpus"
     text: tuple[str, ...] = ()
@@ -274,7 +270,6 @@ class PairData(TokenizedData):
         columns: names that a file of records has for its fields, each as FIELD=COLUMN.
     """
 
-    unwritten: ClassVar[dict[str, Any]] = FileData.unwritten | {"split": "end", "columns": ()}
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
     preset: ClassVar[str] = "transformer-tiny"
     kind: Literal["pairs"] = "pairs"
@@ -307,6 +302,7 @@ class PairData(TokenizedData):
         """Sources and targets to learn from, and those that are held out."""
         sources, targets = read_lines(texts["source"], texts["target"], "data.source, data.target")
         held_out = held_out_lines(len(sources), self.validation_fraction, self.split)
+
         def side(is_held_out: bool) -> tuple[list[str], list[str]]:
             numbers = [number for number in range(len(sources)) if (number in held_out) == is_held_out]
             return [sources[number] for number in numbers], [targets[number] for number in numbers]

@@ -27,7 +27,6 @@ class RecordData(TokenizedData):
         columns: names that the files have for fields, each as FIELD=COLUMN, or COLUMN for the first field.
     """
 
-    unwritten: ClassVar[dict[str, Any]] = TokenizedData.unwritten | {"columns": ()}
     path_fields: ClassVar[tuple[str, ...]] = ("examples",)
     record_fields: ClassVar[dict[str, Form]] = {}
     optional_fields: ClassVar[tuple[str, ...]] = ()

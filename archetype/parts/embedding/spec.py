@@ -53,7 +53,6 @@ class Embedding(TokenEmbedding):
         project_first: whether token vectors are projected first, without a bias, and all else has d_model features.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
     embeds_patches: ClassVar[bool] = True
     kind: Literal["table"] = "table"
     position: AnyEmbeddingPosition = NoPosition()

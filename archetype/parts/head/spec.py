@@ -162,7 +162,6 @@ class ClassificationHead(ClassHead):
     A decoder's pooled vector is that of a text's last token, which alone has seen all of it.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"classes": "num_classes"}
     classifies: ClassVar[bool] = True
     kind: Literal["classification"] = "classification"
 
