@@ -161,7 +161,7 @@ def export_adapter(folder: Path, to: str | Path, family: str | None = None) -> F
     model, adapter = read_run_model(run, merged=False), file.adapter
     chosen = published()[family] if family else read_origin(folder).open_family() or family_for(model.spec)
     chosen.format.config_for(model.spec)  # refuses before anything is written
-    trained = names_matching(model, read_recipe(run.recipe_file, of_run=True).trainable or (), "trainable")
+    trained = names_matching(model, read_recipe(run.recipe_file).trainable or (), "trainable")
     with atomic.new_folder(Path(to)) as temporary:
         write_peft(model, adapter, chosen, temporary, file.base, trained)
     return chosen

@@ -29,7 +29,6 @@ class Router(Part):
     """
 
     needs: ClassVar[str] = "module"
-    renamed: ClassVar[dict[str, str]] = {"correction": "expert_bias"}
     routes_tokens: ClassVar[bool] = False  # whether token ids determine the experts
     renormalize: Flag = False
     scale: Positive = 1.0

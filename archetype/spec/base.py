@@ -46,7 +46,6 @@ Flag = Annotated[bool, Field(strict=True)]
 # Flags in the context of a serialization.
 FULL = "full"  # write all defaults
 TERSE = "terse"  # write no defaults
-EARLIER = "earlier"  # use earlier names of keys
 EACH_LAYER = "each layer"  # write layers one by one, without groups that repeat
 TAGS_LIKE_FIELDS = {  # kinds whose name is also a field of a recipe or experiment, after the field that holds them
     ("wiring", "parallel"), ("pattern", "full"), ("state_bridge", "state"),
@@ -62,7 +61,6 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     always_dumped: ClassVar[tuple[str, ...]] = ("version", "kind")
-    renamed: ClassVar[dict[str, str]] = {}  # {earlier key: present key}
     field_names: ClassVar[set[str]] = set()  # of all specifications
     letters: ClassVar[Mapping[str, str]] = {}  # meanings of letters that differ from the legend or are missing there
 
@@ -85,9 +83,8 @@ class Spec(BaseModel):
         values = handler(self)
         words = info.context or ()
         full, said = FULL in words, () if TERSE in words else self.always_said()
-        earlier = {new: old for old, new in self.renamed.items()} if EARLIER in words else {}
         return {name: values.pop(name) for name in self.always_dumped if name in values} | {
-            earlier.get(name, name): value
+            name: value
             for name, value in values.items()
             if full or name in said or fields[name].is_required() or getattr(self, name) != fields[name].default
         }
@@ -209,15 +206,11 @@ def with_known_keys(error: ValidationError, cls: type[Spec]) -> ValidationError:
         if kind in ("extra_forbidden", "invalid_key"):
             *above, key = loc
             owner, loc = _class_at(cls, above), tuple(above)
-            meant = owner.renamed.get(str(key))
-            cause, remedy = f"is now called {meant}", f"write {meant}"
-            if meant is None and len(misspelt) > 2 * MAX_MISTAKES:  # too many to be shown
-                cause, remedy = "is not a known key", ""
-            elif meant is None:
+            cause, remedy, meant = "is not a known key", "", None
+            if len(misspelt) <= 2 * MAX_MISTAKES:  # more are not shown
                 missing = [name for *place, name in lacking if place == above]
                 close = difflib.get_close_matches(str(key), owner.model_fields, n=1, cutoff=0.7)
                 one = missing[0] if len(missing) == 1 and not close else None
-                cause = "is not a known key"
                 names = sorted(owner.model_fields, key=lambda name: name not in owner.always_dumped)
                 remedy = f"did you mean {one}?" if one else nearest(str(key), names)
                 meant = remedy.removeprefix("did you mean ").removesuffix("?")
@@ -293,9 +286,9 @@ def path(keys: Iterable[str | int]) -> str:
     return text
 
 
-def fingerprint(spec: Spec, earlier: bool = False) -> str:
-    """Return a hash of all fields that change a number, thus not the name; `earlier` uses earlier names of keys."""
-    data = spec.model_dump(mode="json", context=(TERSE, EARLIER) if earlier else (TERSE,))
+def fingerprint(spec: Spec) -> str:
+    """Return a hash of all fields that change a number, thus not the name."""
+    data = spec.model_dump(mode="json", context=(TERSE,))
     data.pop("name", None)
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -31,7 +31,7 @@ from archetype.training.evaluate import evaluate
 from archetype.training.metrics import Event, Interrupted, Step
 from archetype.training.plot import curves
 from archetype.training.provenance import read_provenance
-from archetype.training.recipe import recipe_of_run
+from archetype.training.recipe import Recipe
 from archetype.training.state import TrainState
 from archetype.training.verdict import final_loss, has_diverged
 
@@ -105,7 +105,7 @@ def _train(
     beats: Heartbeat, look: Callable[[], None], started: Spent,
 ) -> dict[str, Any]:  # fmt: skip
     """Train to the end, resuming if possible, and return the record of the run."""
-    recipe = recipe_of_run(request["recipe"])
+    recipe = Recipe.parse(request["recipe"])
     recipe = recipe.replace(data=absolute_data(recipe.data, store.folder))
     atomic.remove_unfinished(folder)
     _count_attempt(folder, run)

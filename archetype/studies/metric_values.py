@@ -67,7 +67,7 @@ def measure(run: Run, metric: Metric, test: Path | None, device: torch.device) -
 
 
 def _value(run: Run, model: Model, metric: Metric, test: Path | None) -> Measured:
-    data = read_recipe(run.recipe_file, of_run=True).data
+    data = read_recipe(run.recipe_file).data
     if test is None:
         assert isinstance(data, SyntheticData)
         return _of_drawn_examples(model, data, metric)

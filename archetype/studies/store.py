@@ -39,6 +39,7 @@ from archetype.training.recipe import Recipe
 SECONDS_BETWEEN_BEATS = 5.0
 STATES = ("done", "failed", "running", "pending")
 CODE = f"numerics {NUMERICS}"  # version of the code on which a run's numbers depend
+NEUTRAL = {"skip_bad": 0, "split": "end", "columns": []}  # settings of the data that the key omits at these values
 SETTING = "ARCHETYPE_STUDIES"  # environment variable for the store's folder, unless --store is given
 
 
@@ -66,12 +67,11 @@ class RunRequest:
         recipe = self.recipe.dump(full=True)
         model = parse(recipe.pop("spec"))
         spec = fingerprint(model)
-        # fields that earlier versions lacked; at these values they leave the key unchanged
-        unwritten = self.recipe.data.unwritten
         data = {
-            name: value for name, value in recipe.pop("data").items()
-            if name != "text" and not (name in unwritten and unwritten[name] == getattr(self.recipe.data, name))
-        }  # fmt: skip
+            name: value
+            for name, value in recipe.pop("data").items()
+            if name != "text" and NEUTRAL.get(name, ...) != value
+        }
         identity = [spec, recipe, data, self.data_sha256, self.device, CODE, torch.__version__]
         identity += [extension.sha256 for extension in extensions_of([model, self.recipe])]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]

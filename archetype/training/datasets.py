@@ -47,8 +47,6 @@ class Data(Part):
         validation_fraction: share that is held out.
     """
 
-    unwritten: ClassVar[dict[str, Any]] = {}  # of fields that runs of earlier versions did not write, what they meant
-    renamed: ClassVar[dict[str, str]] = {"validation": "validation_fraction"}
     path_fields: ClassVar[tuple[str, ...]] = ()
     preset: ClassVar[str] = "llama-tiny"  # a small model that learns from such data
     is_chat: ClassVar[bool] = False  # whether a chat template renders all of them
@@ -76,7 +74,6 @@ class Data(Part):
 class FileData(Data):
     """Base of data that are read from files."""
 
-    unwritten: ClassVar[dict[str, Any]] = {"skip_bad": 0}
     skip_bad: SkipBad = 0
 
 
@@ -118,7 +115,6 @@ class TextData(RunningText):
         split: which parts are held out: everywhere (stretches spread over the text), or its end.
     """
 
-    unwritten: ClassVar[dict[str, Any]] = FileData.unwritten | {"split": "end"}
     path_fields: ClassVar[tuple[str, ...]] = ("text",)
     kind: Literal["corpus"] = "corpus"
     text: TextFiles = ()
@@ -273,7 +269,6 @@ class PairData(TokenizedData):
         split: which lines are held out: everywhere (spread evenly), or the last ones (end).
     """
 
-    unwritten: ClassVar[dict[str, Any]] = FileData.unwritten | {"split": "end", "columns": ()}
     path_fields: ClassVar[tuple[str, ...]] = ("source", "target")
     preset: ClassVar[str] = "transformer-tiny"
     kind: Literal["pairs"] = "pairs"

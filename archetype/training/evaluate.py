@@ -66,10 +66,11 @@ def evaluate(
                 with torch.autocast(model.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
                     output = processes.compute_loss(objective, model, part)
                 if share:
-                    nats += float(output.loss) * output.num_targets
-                    count += output.num_targets
+                    num_targets = int(output.num_targets)
+                    nats += float(output.loss) * num_targets
+                    count += num_targets
                     correct += output.num_correct or 0
-                    margins += (output.reward_margin or 0.0) * output.num_targets
+                    margins += (output.reward_margin or 0.0) * num_targets
                 is_counted &= output.num_correct is not None
                 has_margin |= output.reward_margin is not None
     finally:

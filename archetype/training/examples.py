@@ -32,7 +32,6 @@ class RecordData(TokenizedData):
     Hashes choose the validation records.
     """
 
-    unwritten: ClassVar[dict[str, Any]] = TokenizedData.unwritten | {"columns": ()}
     path_fields: ClassVar[tuple[str, ...]] = ("examples",)
     record_fields: ClassVar[dict[str, Form]] = {}
     optional_fields: ClassVar[tuple[str, ...]] = ()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
 from archetype.errors import CheckpointError, DataError, one_line
 from archetype.io import atomic
@@ -62,8 +63,8 @@ def run(
             for measured in (event, *_sampled(event, state, sample)):
                 if processes.is_main:
                     metrics.append(run.metrics_file, measured)
-                for said in (measured, *diagnosis.after(measured), *trackers.after(measured)):
-                    on_event(said)
+                for reported in (measured, *diagnosis.after(measured), *trackers.after(measured)):
+                    on_event(reported)
             interrupted = event if isinstance(event, Interrupted) else None
         weights = {} if interrupted else processes.whole(state.final_weights())
         if not processes.is_main:
@@ -148,17 +149,24 @@ def take_step(state: TrainState) -> Step:
     batch, waited = state.prefetcher.batch(state.step)
     parts = processes.parts(state.objective, batch, recipe.micro_batch_size)
     statistics = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    loss, num_targets = 0.0, 0.0
-    for number, (part, share) in enumerate(parts, 1):
+    losses: list[Tensor] = []
+    counts: list[Tensor | int] = []
+    for index, (part, share) in enumerate(parts, 1):
         part = tuple(tensor.to(model.device, non_blocking=True) for tensor in part)
-        with processes.accumulating(number == len(parts)):
+        with processes.accumulating(index == len(parts)):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.dtype == "bfloat16"):
                 output = processes.compute_loss(state.objective, model, part)
             (output.loss * share).backward()
-        loss, num_targets = loss + output.loss.detach().item() * share, num_targets + output.num_targets * (share > 0)
-    loss, num_targets = processes.sum(loss, num_targets)
+        losses.append(output.loss.detach().float())
+        counts.append(output.num_targets if share > 0 else 0)
     weights = float32_weights(model, optimizer)
-    norm = processes.clip_gradients([*weights.values()], recipe.max_grad_norm)
+    clipped = processes.clip_gradients([*weights.values()], recipe.max_grad_norm)
+    # the only reads of a step: earlier ones would wait for the device after each micro-batch; the optimizer needs them
+    *means, norm = torch.stack([*losses, clipped.to(losses[0])]).tolist()
+    loss, num_targets = 0.0, float(sum(counts))
+    for mean, (_, share) in zip(means, parts, strict=True):  # not by sum(), which rounds otherwise from Python 3.12 on
+        loss += mean * share
+    loss, num_targets = processes.sum(loss, num_targets)
     is_finite = math.isfinite(norm) and math.isfinite(loss)
     if is_finite:
         optimizer.step()

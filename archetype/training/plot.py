@@ -53,8 +53,7 @@ def curves(lines: list[dict[str, Any]], axis: Axis = "steps", flops_per_target: 
     groups = [steps[i : i + width] for i in range(0, len(steps), width)]
     training = [group[-1][0] for group in groups], [sum(loss for _, loss in group) / len(group) for group in groups]
     evaluated = [line for line in lines if "validation_loss" in line]
-    count = evaluated[0].get("validation_count") if evaluated else None  # which lines of earlier versions lack
-    some = [line for line in evaluated if count is None or line.get("validation_count", count) == count]
+    some = [line for line in evaluated if line.get("validation_count") == evaluated[0].get("validation_count")]
     held_out, final = (
         ([positions.get(line["step"], position) for line in part], [line["validation_loss"] for line in part])
         for part in (some, [line for line in evaluated if line not in some])

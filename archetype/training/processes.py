@@ -98,9 +98,9 @@ class Processes:
         """One forward pass of a part, and its loss."""
         return objective.compute_loss(model, part)
 
-    def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> float:
-        """Clip the gradients of all parameters to a norm; the norm before."""
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()
+    def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
+        """Clip the gradients of all parameters to a norm. Return the norm before, a scalar on their device."""
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
         """The sums of numbers that each process measured on its own rows."""

@@ -17,7 +17,7 @@ from archetype.runs.directory import Run
 from archetype.spec.base import fingerprint
 from archetype.spec.edit import differences
 from archetype.training.objectives.base import Objective
-from archetype.training.recipe import Recipe, recipe_of_run
+from archetype.training.recipe import Recipe
 
 MAX_SHOWN = 60  # characters of a value in a message
 ALLOW = "or give --allow-changes"
@@ -70,14 +70,14 @@ def write_recipe(
 
 
 def read_provenance(run: Run) -> Provenance | None:
-    """The provenance of a run; None for one of an earlier version, which did not write it."""
+    """Return the provenance of a run; None if its file was removed."""
     check_regular(run.provenance_file, CheckpointError)
     if not run.provenance_file.exists():
         return None
     data = read_bytes(run.provenance_file, MAX_FILE_BYTES, CheckpointError)
     try:
         provenance = Provenance.model_validate_json(data)
-        recipe_of_run(provenance.recipe)
+        Recipe.parse(provenance.recipe)
         return provenance
     except (SpecError, ValidationError):
         remedy = "restore it, or remove it to trust the recipe as it stands"
@@ -95,7 +95,7 @@ def check_recipe(run: Run, recipe: Recipe, began: Provenance | None) -> None:
     if began is None:
         return
     paths = ("parallel", *(f"data.{field}" for field in recipe.data.path_fields))
-    changes = [change for change in differences(recipe_of_run(began.recipe), recipe) if not change[0].startswith(paths)]
+    changes = [change for change in differences(Recipe.parse(began.recipe), recipe) if not change[0].startswith(paths)]
     if changes:
         field, before, now = changes[0]
         others = f" (and {', '.join(change[0] for change in changes[1:4])})" if len(changes) > 1 else ""
@@ -110,7 +110,7 @@ def check_spec(run: Run, spec: ModelSpec, origin: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: it differs.
     """
-    if origin.get("spec") not in (fingerprint(spec), fingerprint(spec, earlier=True)):
+    if origin.get("spec") != fingerprint(spec):
         cause = "the architecture is not the one that this run began with"
         raise CheckpointError(str(run.spec_file), cause, "restore it, or start a new run")
 

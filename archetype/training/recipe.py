@@ -1,8 +1,7 @@
 """How a model is trained, written down: the file that `archetype train --recipe` reads and every run keeps."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from archetype.errors import SpecError
 from archetype.io.yaml import read_mapping
@@ -31,7 +30,6 @@ class Recipe(RunSettings):
         parallel: how processes share the work.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"length": "sequence_length", "clip": "max_grad_norm"}
     data: Annotated[Data, ByKind(Data, default="corpus")] = TextData()
     objective: Annotated[ObjectiveConfig, ByKind(ObjectiveConfig)] | None = None
     optimizer: Annotated[Optimizer, ByKind(Optimizer, default="adamw")] = AdamW()
@@ -45,25 +43,14 @@ def json_schema() -> dict[str, Any]:
     return document_schema("recipe", Recipe.model_json_schema())
 
 
-def read_recipe(file: Path, of_run: bool = False) -> Recipe:
-    """The recipe in a YAML or JSON file.
-
-    Args:
-        file: the recipe.
-        of_run: whether a run wrote it: what earlier versions did not write is as they took it.
+def read_recipe(file: Path) -> Recipe:
+    """Return the recipe in a YAML or JSON file.
 
     Raises:
         SpecError: names the file, the first field that is wrong, why, and what would be right.
     """
     data = read_mapping(file)
     try:
-        return recipe_of_run(data) if of_run else Recipe.parse(data)
+        return Recipe.parse(data)
     except SpecError as error:
         raise error.at(str(file)) from None
-
-
-def recipe_of_run(values: Mapping[str, Any]) -> Recipe:
-    """The recipe that a run wrote, perhaps one of an earlier version, which did not write every field."""
-    recipe = Recipe.parse(dict(values))
-    unwritten = {name: value for name, value in recipe.data.unwritten.items() if name not in (values.get("data") or {})}
-    return recipe.replace(data=recipe.data.replace(**unwritten)) if unwritten else recipe

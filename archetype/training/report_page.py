@@ -62,7 +62,7 @@ def write_report(run: Run) -> Path:
 
 
 def _page(run: Run) -> str:
-    recipe, spec, lines = read_recipe(run.recipe_file, of_run=True), read_run_spec(run), metrics.read(run.metrics_file)
+    recipe, spec, lines = read_recipe(run.recipe_file), read_run_spec(run), metrics.read(run.metrics_file)
     steps = [line for line in lines if "loss" in line]
     name, provenance = html.escape(one_line(run.folder.resolve().name)), read_provenance(run)
     length = recipe.sequence_length if hasattr(spec, "vocab_size") else None

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -55,7 +55,6 @@ class Cosine(WarmUp):
         min_lr_ratio: the last learning rate, as a share of the peak.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"warmup": "warmup_steps", "final": "min_lr_ratio"}
     kind: Literal["cosine"] = "cosine"
     min_lr_ratio: Ratio = 0.1
 

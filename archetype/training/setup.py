@@ -140,7 +140,7 @@ def resume(
     with noting(changes):
         refuse_changes(folder)
     spec = read_run_spec(run)  # says first which extension is missing
-    recipe = read_recipe(run.recipe_file, of_run=True)
+    recipe = read_recipe(run.recipe_file)
     began = read_provenance(run)
     with noting(changes):
         check_recipe(run, recipe, began)

@@ -93,7 +93,7 @@ def _row(run: "Run") -> dict[str, Any]:
     from archetype.training.provenance import read_provenance
     from archetype.training.recipe import read_recipe
 
-    recipe, lines = read_recipe(run.recipe_file, of_run=True), metrics.read(run.metrics_file)
+    recipe, lines = read_recipe(run.recipe_file), metrics.read(run.metrics_file)
     spec = read_run_spec(run)
     _, (_, losses), _ = curves(lines)  # on the same part of the validation examples, not on all of them at the end
     return {
@@ -174,10 +174,8 @@ def _curves(run: "Run", axis: "Axis") -> "Curves":
         remedy = "give run directories, as `archetype runs FOLDER` lists them"
         raise DataError(str(run.folder), "is not a run directory", remedy)
     lines, flops = metrics.read(run.metrics_file), 0.0
-    if axis != "steps" and any("loss" in line and "num_targets" not in line for line in lines):
-        raise DataError(str(run.metrics_file), "is of an earlier version, which counted no tokens", "use --x steps")
     if axis == "flops":
-        spec, recipe = read_run_spec(run), read_recipe(run.recipe_file, of_run=True)
+        spec, recipe = read_run_spec(run), read_recipe(run.recipe_file)
         length = None if spec.reads_images else recipe.sequence_length  # an image is one target
         flops = step_flops(recipe, spec, 1, length) / (length or 1)
     return curves(lines, axis, flops)

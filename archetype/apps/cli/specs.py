@@ -100,7 +100,7 @@ def _recipe_differences(first: Path, second: Path) -> list[tuple[str, Any, Any]]
     from archetype.spec.edit import differences
     from archetype.training.recipe import read_recipe
 
-    a, b = (read_recipe(folder / "recipe.yaml", of_run=True).replace(spec="") for folder in (first, second))
+    a, b = (read_recipe(folder / "recipe.yaml").replace(spec="") for folder in (first, second))
     return [(f"recipe.{path}", *values) for path, *values in differences(a, b)]
 
 

@@ -163,7 +163,6 @@ class Block(Spec):
         reinject: whether the input of that layer is added to the input of this one.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"cross": "cross_attention"}
     wiring: AnyWiring
     mixer: AnyMixer
     cross_attention: Attention | None = None

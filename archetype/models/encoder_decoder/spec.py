@@ -46,7 +46,6 @@ class EncoderDecoder(ModelSpec):
         initialization: initialization of the weights.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"bridge": "state_bridge"}
     reads_source: ClassVar[bool] = True
     kind: Literal["encoder_decoder"] = "encoder_decoder"
     vocab_size: Vocabulary

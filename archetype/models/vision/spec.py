@@ -47,7 +47,6 @@ class VisionEncoder(EndsWithNorm, ModelSpec):
         initialization: initialization of the weights.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"channels": "num_channels"}
     letters: ClassVar[Mapping[str, str]] = {"T": "positions of an image", "J": "pixels of a patch's side"}
     reads_images: ClassVar[bool] = True
     can_classify: ClassVar[bool] = True

@@ -147,7 +147,6 @@ class Attention(Mixer):
         dropout: dropout probability of the attention weights in training.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"clip": "clip_qkv"}
     sees_later: ClassVar[bool] = True
     kind: Literal["attention"] = "attention"
     num_heads: Heads

@@ -54,7 +54,6 @@ class Embedding(TokenEmbedding):
             d_model.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"token_types": "num_token_types"}
     embeds_patches: ClassVar[bool] = True
     kind: Literal["table"] = "table"
     position: AnyEmbeddingPosition = NoPosition()

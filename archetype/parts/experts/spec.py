@@ -28,7 +28,6 @@ class ExpertGroups(Spec):
         top_k_in_group: number of best experts whose scores are summed for a group's score.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"best": "top_k_in_group"}
     num_groups: Size
     groups_per_token: Size
     top_k_in_group: Size = 1

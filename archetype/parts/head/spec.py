@@ -159,7 +159,6 @@ class ClassificationHead(ClassHead):
     A decoder pools by the last token, the only one that sees the whole sequence.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"classes": "num_classes"}
     classifies: ClassVar[bool] = True
     kind: Literal["classification"] = "classification"
 

@@ -67,7 +67,6 @@ class Fixed(Pattern):
         num_summary: positions at the end of each block that all queries see.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"summary": "num_summary"}
     letters: ClassVar[Mapping[str, str]] = {"g": "summary positions of each stride"}
     kind: Literal["fixed"] = "fixed"
     stride: Size
@@ -94,7 +93,6 @@ class GlobalWindow(Pattern):
         global_projections: whether global tokens have their own query, key and value projections.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"global_tokens": "num_global_tokens"}
     kind: Literal["global_window"] = "global_window"
     size: Size
     num_global_tokens: Size = 1
@@ -118,7 +116,6 @@ class BigBird(Pattern):
         seed: seed of the random blocks.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"full_up_to": "dense_up_to_blocks"}
     letters: ClassVar[Mapping[str, str]] = {"W": "keys of a query: its window, random and global blocks"}
     kind: Literal["bigbird"] = "bigbird"
     block: Size = 64

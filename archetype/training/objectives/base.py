@@ -30,13 +30,13 @@ class LossOutput:
 
     Attributes:
         loss: mean over all targets in nats, plus auxiliary losses of the model.
-        num_targets: number of predictions that the mean is over.
+        num_targets: number of predictions that the mean is over; a scalar on the device if it was counted there.
         num_correct: number of correct predictions; None if not counted (during training, and for regression).
         reward_margin: mean reward of chosen minus rejected completions, for preference objectives.
     """
 
     loss: Tensor
-    num_targets: int
+    num_targets: int | Tensor
     num_correct: int | None
     reward_margin: float | None = None
 
@@ -58,7 +58,7 @@ def cross_entropy_loss(
         loss = loss + aux_loss
     is_target = targets != IGNORED
     num_correct = None if logits.requires_grad else int(((logits.argmax(-1) == targets) & is_target).sum())
-    return LossOutput(loss, int(is_target.sum()), num_correct)
+    return LossOutput(loss, is_target.sum(), num_correct)
 
 
 class Objective(ABC):
@@ -153,12 +153,12 @@ class Objective(ABC):
         if not output.further:
             return loss
 
-        def loss_of(vectors: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        def loss_of(vectors: Tensor, targets: Tensor) -> tuple[Tensor, int | Tensor]:
             if head is None:
-                one = cross_entropy_loss(plain.lm_head(vectors, plain.token_table), targets, smoothing)
+                output = cross_entropy_loss(plain.lm_head(vectors, plain.token_table), targets, smoothing)
             else:
-                one = _chunked_loss(vectors, plain, targets, smoothing)
-            return one.loss, one.num_targets
+                output = _chunked_loss(vectors, plain, targets, smoothing)
+            return output.loss, output.num_targets
 
         further = further_loss(output.further, targets, inputs.get("document_ids"), loss_of)
         return replace(loss, loss=loss.loss + plain.spec.further_tokens.loss_weight * further)

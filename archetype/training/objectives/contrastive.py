@@ -89,7 +89,7 @@ class ContrastiveObjective(TextVectorObjective):
         loss = cross_entropy(logits, right)
         if self.config.symmetric:
             loss = (loss + cross_entropy(self._similarities(positives, anchors), right)) / 2
-        return loss, int((logits.argmax(1) == right).sum())
+        return loss, None if loss.requires_grad else int((logits.argmax(1) == right).sum())
 
     def _similarities(self, a: Float[Tensor, "B D_s"], b: Float[Tensor, "b D_s"]) -> Float[Tensor, "B b"]:
         return self.config.scale * (cosines(a, b) if self.config.similarity == "cosine" else a @ b.T)

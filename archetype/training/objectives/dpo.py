@@ -134,7 +134,7 @@ class DPOObjective(Objective):
         margins = rewards[:, 0] - rewards[:, 1]
         loss = -nn.functional.logsigmoid(margins).mean()
         num_correct = None if loss.requires_grad else int((margins > 0).sum())
-        margin = margins.detach().mean().item()
+        margin = None if loss.requires_grad else margins.mean().item()
         return LossOutput(loss if aux_loss is None else loss + aux_loss, len(margins), num_correct, margin)
 
     def _log_probabilities(

@@ -12,7 +12,7 @@ def further_loss(
     further: Sequence[Tensor],
     targets: Tensor,
     document_ids: Tensor | None,
-    loss_of: Callable[[Tensor, Tensor], tuple[Tensor, int]],
+    loss_of: Callable[[Tensor, Tensor], tuple[Tensor, int | Tensor]],
 ) -> Tensor:
     """The mean, over the further tokens, of the sum of each one's losses over the number of next tokens.
 
@@ -44,8 +44,10 @@ def further_targets(targets: Tensor, count: int, document_ids: Tensor | None = N
     return later
 
 
-def _sum_of_losses(vectors: Tensor, targets: Tensor, loss_of: Callable[[Tensor, Tensor], tuple[Tensor, int]]) -> Tensor:
+def _sum_of_losses(
+    vectors: Tensor, targets: Tensor, loss_of: Callable[[Tensor, Tensor], tuple[Tensor, int | Tensor]]
+) -> Tensor:
     if not (targets != IGNORED).any():  # the mean of no losses is no number; processes wait for gradients of all
         return 0 * vectors.sum()
-    mean, number = loss_of(vectors, targets)
-    return mean * number
+    mean, count = loss_of(vectors, targets)
+    return mean * count

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ class ImageClass(ObjectiveConfig):
         label_smoothing: share of the target that all classes get.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"smoothing": "label_smoothing"}
     kind: Literal["image_class"] = "image_class"
     labels: tuple[str, ...] = ()
     label_smoothing: Probability = 0.0

@@ -1,6 +1,6 @@
 """Masked language modeling, the objective of BERT."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ class MaskedToken(ObjectiveConfig):
         mask_probability: share of the tokens that are to be guessed.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"share": "mask_probability"}
     kind: Literal["masked_token"] = "masked_token"
     mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
 

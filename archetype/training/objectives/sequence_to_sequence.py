@@ -1,6 +1,6 @@
 """Sequence to sequence: a target text, given its source."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ class SequenceToSequence(ObjectiveConfig):
         label_smoothing: share of the target that all tokens get.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"smoothing": "label_smoothing"}
     kind: Literal["sequence_to_sequence"] = "sequence_to_sequence"
     label_smoothing: Probability = 0.1
 

@@ -1,6 +1,6 @@
 """Span corruption, the objective of T5."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,6 @@ class SpanCorruption(ObjectiveConfig):
         mean_span_length: tokens of a span, on average.
     """
 
-    renamed: ClassVar[dict[str, str]] = {"share": "noise_density", "mean_span": "mean_span_length"}
     kind: Literal["span_corruption"] = "span_corruption"
     noise_density: Annotated[float, Field(gt=0, lt=1)] = 0.15
     mean_span_length: Annotated[float, Field(ge=1, le=1000)] = 3.0

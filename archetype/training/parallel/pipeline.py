@@ -51,14 +51,15 @@ class Pipeline:
 
         def judge(logits: Tensor, targets: Tensor) -> Tensor:
             output = cross_entropy_loss(logits, targets, objective.label_smoothing)
-            return output.loss * (output.num_targets / total * weight)
+            # the factor as a product of Python's floats, which are float64, rounded to float32: nothing is read
+            return output.loss * (torch.as_tensor(output.num_targets).double() / total * weight).float()
 
         self.judge, schedule = judge, self._schedule(tokens.shape, len(tokens) // rows)
         losses: list[Tensor] = []
         inputs = (tokens,) if self.layers.is_first else ()
         if not self.layers.is_last:
             schedule.step(*inputs, return_outputs=False)
-            return LossOutput(torch.zeros((), requires_grad=True), 0, None)
+            return LossOutput(torch.zeros((), device=self.device, requires_grad=True), 0, None)
         schedule.step(*inputs, target=targets, losses=losses, return_outputs=False)
         mean = torch.stack([loss.detach() for loss in losses]).sum() / weight
         return LossOutput(mean.requires_grad_(), total, None)  # its gradients are there already

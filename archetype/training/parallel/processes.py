@@ -232,8 +232,8 @@ class ManyProcesses(Processes):
         compute_loss = partial(self.context.compute_loss, objective) if self.context else objective.compute_loss
         return compute_loss(model, part)
 
-    def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> float:
-        """Clip the gradients to a norm over all their shards."""
+    def clip_gradients(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
+        """Clip the gradients to a norm over all their shards. Return the norm before, a scalar on this device."""
         parameters = [parameter for parameter in parameters if parameter.grad is not None]
         if self.pipeline is not None and self.size > 1:
             for gradient in (local(parameter.grad) for parameter in parameters if parameter.grad is not None):
@@ -243,14 +243,14 @@ class ManyProcesses(Processes):
                 parameter.grad = grad.redistribute(placements=parameter.placements)
         groups = by_mesh(parameters)
         norms = [torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None]) for group in groups]
-        norm = torch.stack([whole(norm).float() for norm in norms]).norm()
+        norm: Tensor = torch.stack([whole(norm).float() for norm in norms]).norm()
         if self.pipeline is not None:
             square = norm.square()
             dist.all_reduce(square, group=self.stages.get_group())
             norm = square.sqrt()
         for group in groups:
             torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm)
-        return float(norm)
+        return norm
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
         """The sums over the processes that compute different rows."""

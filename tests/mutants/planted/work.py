@@ -59,7 +59,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("num_steps - 1 - first", "num_steps - first"),
     ],
     "training/evaluate.py": [
-        ("nats += float(output.loss) * output.num_targets", "nats += float(output.loss)"),
+        ("nats += float(output.loss) * num_targets", "nats += float(output.loss)"),
         ("model.eval()", "pass"),
     ],
     "training/objectives/base.py": [

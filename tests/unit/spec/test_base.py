@@ -77,22 +77,3 @@ def test_no_kind_is_named_like_a_field() -> None:
     assert "layers[0].wiring.window" in str(error.value)
     assert not {kind.__name__ for kind in classes} & fields
     assert fields <= Spec.field_names  # which has those of other tests' parts, too
-
-
-RENAMED = {
-    "bridge": "state_bridge", "best": "top_k_in_group", "channels": "num_channels", "classes": "num_classes",
-    "clip": "clip_qkv", "correction": "expert_bias", "cross": "cross_attention", "full_up_to": "dense_up_to_blocks",
-    "global_tokens": "num_global_tokens", "summary": "num_summary", "token_types": "num_token_types",
-}  # fmt: skip
-
-
-def test_a_key_of_earlier_files_is_refused_with_its_new_name() -> None:
-    assert RENAMED.items() <= {pair for kind in all_specifications() for pair in kind.renamed.items()}
-    for kind in all_specifications():
-        for old, new in kind.renamed.items():
-            assert new in kind.model_fields and old not in kind.model_fields
-            with pytest.raises(SpecError) as caught:
-                kind.parse({old: 1})
-            assert f"{old}: is now called {new}; write {new}" in str(caught.value).split("\n")
-    with pytest.raises(SpecError, match=r"^mixer.clip: is now called clip_qkv; write clip_qkv$"):
-        spec.Block.parse({"wiring": {"kind": "plain"}, "mixer": {"kind": "attention", "num_heads": 1, "clip": 8.0}})

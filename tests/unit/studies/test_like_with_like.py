@@ -71,7 +71,7 @@ def apart(store: Path, key: str, test: str) -> tuple[float, float, float]:
     """Bits a byte and loss of a run's weights on the test text, and the loss on all of its validation text."""
     run = Run(store / "runs" / key / "run")
     scored = archetype.load(run.folder).score(test)
-    recipe = read_recipe(run.recipe_file, of_run=True)
+    recipe = read_recipe(run.recipe_file)
     model = read_run_model(run, device=torch.device("cpu"))
     evaluation = evaluate(model, _read_objective(run, recipe, model.spec)[1], "float32")
     assert evaluation is not None
@@ -164,8 +164,8 @@ def test_the_parts_of_a_study_s_text_are_apart_and_of_all_kinds(tmp_path: Path) 
         assert guess[name] == pytest.approx(expected, rel=1e-6)
 
 
-def test_runs_of_earlier_versions_are_found_where_the_end_is_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key stood in a store from before texts were held out everywhere, and a hash in the reports of then."""
+def test_the_key_of_a_run_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store finds its runs by this key, which omits some settings at their neutral values."""
     monkeypatch.setattr(stores, "CODE", "0")
     monkeypatch.setattr(torch, "__version__", "0")
     recipe = Recipe.parse({"spec": BASE, "data": {"text": ["a"], "tokenizer": "bytes", "split": "end"}})

@@ -268,3 +268,18 @@ def test_of_two_evaluations_at_a_step_the_first_is_compared(tmp_path: Path, reci
     assert (state.best_loss, state.num_worse, state.num_evaluated) == (2.0 / 12, 0, 2)
     state.remember([{"step": step, "validation_loss": loss} for step, loss in ((4, 2.0), (4, 1.0), (8, 1.5))])
     assert (state.best_loss, state.num_worse, state.num_evaluated) == (1.5, 0, 0)
+
+
+def test_the_hashes_by_which_a_run_is_known_stay(recipe: Recipe, tmp_path: Path) -> None:
+    """Checkpoints of run directories hold these two hashes, of this recipe and this text."""
+    recipe = recipe.replace(data=recipe.data.replace(split="end"))
+    provenance = start(tmp_path / "run", recipe, CPU).provenance()
+    assert provenance["spec"] == "edc7fe399f4dac33"
+    assert provenance["data"] == "0d339f8587367a3f3e915c33989aeab437bc8cb17cc6b44d27d53cffaa110f29"
+
+
+def test_a_checkpoint_without_a_hash_of_the_specification_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    state = start(tmp_path / "run", recipe, CPU)
+    checkpoints.write(state.run.checkpoints, 1, state.model.state_dict(), {}, {"versions": {}})
+    with pytest.raises(CheckpointError, match="the architecture is not the one that this run began with"):
+        resume(tmp_path / "run", CPU)
