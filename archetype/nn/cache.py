@@ -9,7 +9,7 @@ returns, so a mixer works alike on a full buffer and on a ring buffer. docs/deci
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -120,6 +120,7 @@ class KVCache(LayerState):
     Latent attention (MLA) stores its latent as `keys` and the shared rotary key as `values`, one head each.
     """
 
+    is_ring: ClassVar[bool] = False  # whether a slot is reused by later positions
     keys: Float[Tensor, "B K S P"]
     values: Float[Tensor, "B K S Q"]
 
@@ -173,6 +174,8 @@ def write_places(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"]
 @dataclass
 class RingKVCache(KVCache):
     """Key-value cache of sliding-window attention: slot s holds the newest position p with p mod W = s."""
+
+    is_ring: ClassVar[bool] = True
 
     @property
     def can_shorten(self) -> bool:

@@ -143,13 +143,10 @@ class LatentAttention(nn.Module):
         cache, own = without_index(state)
         choice = EVERY_KEY
         if self.index is not None:
-            places = torch.arange(cache.keys.shape[2], device=x.device)[None]
-            choice = self.index(x, inputs, self._allowed(context, places), context, own)
-        if choice.keys is None:
-            y = recorded(attend_to_latents, self, queries, latents, context, cache)
-            if y is not None:
-                return y
+            choice = self.index(x, inputs, self._allowed(context, cache.positions(context.ends)), context, own)
         latent, key, positions = cache.append(*latents, context)
+        if choice.keys is None and (y := recorded(attend_to_latents, self, queries, context, cache)) is not None:
+            return y
         allowed = self._allowed(context, positions) if choice.keys is None else choice.keys
         if choice.can_be_gathered(queries[0].shape[2]):
             allowed, _, (latent, key) = gather_chosen(choice, latent, key)
@@ -233,14 +230,11 @@ class LatentAttention(nn.Module):
 
 
 def attend_to_latents(
-    recorder: Recorder, attention: LatentAttention, queries: Queries, latents: Latents, context: ForwardContext,
-    cache: KVCache,
-) -> Float[Tensor, "B H T Q"] | None:  # fmt: skip
-    """Record the absorbed form, over the filled places."""
-    if not attention.causal or latents[0].shape[2] > 1:
+    recorder: Recorder, attention: LatentAttention, queries: Queries, context: ForwardContext, cache: KVCache
+) -> Float[Tensor, "B H T Q"] | None:
+    """Record the absorbed form, over the filled slots of a cache that holds the new latents."""
+    if not attention.causal or queries[0].shape[2] > 1:
         return None
-    for new, buffer in zip(latents, (cache.keys, cache.values), strict=True):
-        native.append(recorder, new, buffer, context.positions)
     (plain, turned), (key_up, value_up) = queries, attention.expansions
     q = torch.einsum("bhtp,hpc->bhtc", plain, key_up)
     rotated = turned, cache.values
