@@ -7,7 +7,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import torch
-from torch.autograd import forward_ad
+
+from archetype.native.torch_hooks import is_watched
 
 if TYPE_CHECKING:
     from archetype.native.recorder import Recorder
@@ -33,14 +34,7 @@ def plain_operations() -> Iterator[None]:
 
 def is_eager() -> bool:
     """Whether a module's lines are simply computed: nothing compiles, traces, transforms or counts them."""
-    return not (
-        torch.compiler.is_compiling()
-        or _are_plain.get()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-    )
+    return not (is_watched() or _are_plain.get())  # in this order: a compiler does not trace a ContextVar
 
 
 def recording() -> "Recorder | None":

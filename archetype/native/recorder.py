@@ -23,6 +23,7 @@ from archetype.native import products, rows  # noqa: F401  # whose translations 
 from archetype.native.arguments import Arguments, Entry
 from archetype.native.dispatch import set_recording
 from archetype.native.library import Library
+from archetype.native.torch_hooks import COMPOSITE
 from archetype.native.translations import aten, translation_of
 
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
@@ -35,7 +36,6 @@ MOVING = {
     aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_zeros.default,
     aten.gather.default, aten.scatter.value,
 }  # fmt: skip
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class NotRecordable(Exception):
