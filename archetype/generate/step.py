@@ -16,7 +16,6 @@ from archetype.native.library import Library, library
 from archetype.native.products import max_rows
 from archetype.native.recorder import NotRecordable, Recorder, Replay
 from archetype.nn.cache import State
-from archetype.nn.probe import observer
 
 log = logging.getLogger(__name__)
 PREFILL_CHUNK = 1024
@@ -45,7 +44,7 @@ class DecodeStep:
         self.model, self.state, self.inputs, self.with_logits = model, state, inputs, with_logits
         self._buffers = [place for layer in state.layers for place in layer.tensors()]
         is_small = len(state.lengths) <= max_rows(model.dtype) or model.is_deterministic
-        self._library = library() if is_native(model) and is_small and not observer() else None
+        self._library = library() if is_native(model) and is_small and model.observer is None else None
         self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)
         self.replay: Replay | None = None
         self._result: Tensor | None = None

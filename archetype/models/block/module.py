@@ -89,7 +89,7 @@ class Block(nn.Module):
             assert self.cross is not None and context.encoder_output is not None, (
                 "cross-attention needs an encoder's output"
             )
-            own = self.cross.project(context.encoder_output)
+            own = self.cross.project(context.encoder_output, context)
         y: Vectors = getattr(self, content)(x, context, own)
         return y
 

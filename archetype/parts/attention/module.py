@@ -10,7 +10,6 @@ from archetype.native.dispatch import recorded
 from archetype.nn.cache import KVCache, LayerState, RingKVCache
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.nn.selection import Choice, build_selection, indexed, learn, without_index
 from archetype.parts.attention import spec
@@ -68,7 +67,9 @@ class Attention(MultiHeadProjection):
         q = self.scale_queries(q, context.positions)
         keys = self.keys(x, context, cache)  # k and v (B, K, S, P): of these T positions, or of all slots of a cache
         score, bias = self.score_function, self.bias(context)
-        q = probe(self, "q", q) if keys.positions is None else q  # of whole sequences: cached keys are past probing
+        q = (
+            context.probe(self, "q", q) if keys.positions is None else q
+        )  # of whole sequences: cached keys are past probing
         if self.index is not None:
             keys = keys._replace(choice=self.choose(q, keys, x, context, cache))
         y = None  # softmax(score(q, k) + bias) v, (B, H, T, P)
@@ -79,13 +80,17 @@ class Attention(MultiHeadProjection):
         if y is None:
             y = self.pairs.attend(q, keys, score, bias, context)
         y = y if self.q_global is None else self.attend_globally(y, x, context)
-        return self.merge_heads(self.apply_gate(y, x))  # (B, T, D)
+        return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))  # (B, T, D)
 
     def keys(self, x: Vectors, context: ForwardContext, cache: LayerState | None) -> Keys:
         """Return the keys and values to attend to, and leave them for later layers: rotated, and cached if possible."""
         if (source := self.spec.source(context.layer)) is not None:
             left: Keys = context.left_by(source)
-            return left if left.positions is not None else Keys(probe(self, "k", left.k), probe(self, "v", left.v))
+            return (
+                left
+                if left.positions is not None
+                else Keys(context.probe(self, "k", left.k), context.probe(self, "v", left.v))
+            )
         k, v = self.keys_and_values(x)  # (B, K, T, P) each
         v = self.add_token_values(v, x, context)
         k = self.rotate(k, context, self.k_norm)
@@ -93,7 +98,7 @@ class Attention(MultiHeadProjection):
             own, _ = without_index(cache)
             keys = Keys(*own.append(k, v, context), is_ring=own.is_ring)
         else:
-            k, v = probe(self, "k", k), probe(self, "v", v)
+            k, v = context.probe(self, "k", k), context.probe(self, "v", v)
             if context.rows is not None:  # context parallelism: T positions here, S in all
                 k, v = map(context.rows.shares.gather, (k, v))
             keys = Keys(k, v)
@@ -134,8 +139,8 @@ class Attention(MultiHeadProjection):
             self.rotate(self.split_heads_and_norm(projected, norm), context, norm)
             for projected, norm in ((self.q_global(x), self.q_norm), (self.k_global(x), self.k_norm))
         )
-        q, k = probe(self, "q_global", q), probe(self, "k_global", k)
-        v = probe(self, "v_global", self.split_heads_and_norm(self.v_global(x)))
+        q, k = context.probe(self, "q_global", q), context.probe(self, "k_global", k)
+        v = context.probe(self, "v_global", self.split_heads_and_norm(self.v_global(x)))
         mask = None if context.num_tokens is None else present_keys(context.num_tokens, context.positions[0])
         if (bias := self.bias(context)) is not None:
             scores = bias(context.shared_positions[:, :g], context.shared_positions)

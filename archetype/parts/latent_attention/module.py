@@ -14,7 +14,6 @@ from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import EVERY_KEY, build_selection, gather_chosen, indexed, learn, without_index
 from archetype.nn.shared_rows import SharedRows
@@ -87,7 +86,7 @@ class LatentAttention(nn.Module):
             y = self.attend_to_cache(queries, latents, x, inputs, context, cache)
         else:
             y = self.attend_within(queries, latents, x, inputs, context)
-        z: Tensor = self.o(probe(self, "heads", y).transpose(1, 2).flatten(2))
+        z: Tensor = self.o(context.probe(self, "heads", y).transpose(1, 2).flatten(2))
         return z
 
     def attend(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
@@ -162,13 +161,13 @@ class LatentAttention(nn.Module):
         heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
         plain, turned = heads.split((self.spec.qk_nope_head_dim, self.spec.qk_rope_head_dim), dim=-1)
         turned = self.rotary(turned, context.positions, context)
-        return probe(self, "q_nope", plain), probe(self, "q_rope", turned)
+        return context.probe(self, "q_nope", plain), context.probe(self, "q_rope", turned)
 
     def _latents(self, x: Vectors, context: ForwardContext) -> Latents:
         """Latents after their norm and keys after their rotation, as one head."""
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
         key = self.rotary(key, context.positions, context)
-        return probe(self, "latent", self.kv_norm(latent)), probe(self, "k_rope", key)
+        return context.probe(self, "latent", self.kv_norm(latent)), context.probe(self, "k_rope", key)
 
     def _allowed(self, context: ForwardContext, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
         if self.causal:
