@@ -214,9 +214,8 @@ class Tracer:
         def end(*_: Any) -> None:
             self._end = None
 
-        loaded = self._loaded
+        loaded: Any = copy(self._loaded)
         if self._changes:
-            loaded = copy(loaded)
             loaded.model = self._observed(reach, frozenset(), None)
             loaded.model.register_forward_pre_hook(begin, with_kwargs=True)
             loaded.model.register_forward_hook(end)

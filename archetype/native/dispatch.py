@@ -38,8 +38,8 @@ def is_eager() -> bool:
 
 
 def recording() -> "Recorder | None":
-    """The recorder that is active in this thread."""
-    return getattr(_threads, "recorder", None)
+    """The recorder that is active in this thread; None for code that is being compiled."""
+    return None if torch.compiler.is_compiling() else getattr(_threads, "recorder", None)
 
 
 def set_recording(recorder: "Recorder | None") -> None:
@@ -52,6 +52,5 @@ def recorded(native: Callable[Concatenate["Recorder", P], R | None], *args: P.ar
 
     After None a function goes on with its plain body, whose own operations are then recorded.
     """
-    if torch.compiler.is_compiling() or (recorder := recording()) is None:
-        return None
-    return native(recorder, *args, **kwargs)
+    recorder = recording()
+    return None if recorder is None else native(recorder, *args, **kwargs)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archetype.native.dispatch import recorded
+from archetype.native.dispatch import recording
 from archetype.nn.cache import KVCache, LayerState, RingKVCache
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
@@ -72,12 +72,12 @@ class Attention(MultiHeadProjection):
         )  # of whole sequences: cached keys are past probing
         if self.index is not None:
             keys = keys._replace(choice=self.choose(q, keys, x, context, cache))
-        y = None  # softmax(score(q, k) + bias) v, (B, H, T, P)
-        if self.step is not None and keys.positions is not None:
-            y = recorded(self.step.attend, q, keys, score, bias, context)
+        y: Heads | None = None  # softmax(score(q, k) + bias) v, (B, H, T, P)
         if context.rows is not None:
             y = attend_across_processes(self.pairs, q, keys, score, bias, context)
-        if y is None:
+        elif self.step is not None and keys.positions is not None and (recorder := recording()) is not None:
+            y = self.step.attend(recorder, q, keys, score, bias, context)
+        if y is None:  # also a recorded step whose tensors the native kernel does not know
             y = self.pairs.attend(q, keys, score, bias, context)
         y = y if self.q_global is None else self.attend_globally(y, x, context)
         return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))  # (B, T, D)

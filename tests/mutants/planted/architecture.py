@@ -24,13 +24,12 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("if (self.spec.normalize if normalized is None else normalized) else x", "if self.spec.normalize else x"),
     ],
     "models/block/module.py": [
-        ('return self.write("feedforward", x, self.output("feedforward", g, context, state), context)',
-         'return x + self.output("feedforward", g, context, state)'),
+        ('return self.write("feedforward", x, y, context)', "return x + y"),
         ("z if self.residual_scale == 1.0 else z * self.residual_scale", "z"),
         ('h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)', "h"),
-        ('getattr(self, f"{content}_post_norm")(self.output(content, h, context, state), context)',
-         "self.output(content, h, context, state)"),
-        ("normalize_stream(self.norm(content), x + y, context)", "x + self.norm(content)(y, context)"),
+        ('y = getattr(self, f"{content}_post_norm")(y, context)', "pass"),
+        ("normalize_stream(self.norm(content), x + self.branch(y), context)",
+         "x + self.norm(content)(self.branch(y), context)"),
     ],
     "nn/cache.py": [
         ("- 1 - (ends[:, None] - 1 - places) % size", "- (ends[:, None] - places) % size"),
