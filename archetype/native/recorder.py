@@ -278,14 +278,16 @@ def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
     # memory used since the last barrier, by parallel entries (False) and by serial ones (True)
     read: dict[bool, set[int]] = {False: set(), True: set()}
     written: dict[bool, set[int]] = {False: set(), True: set()}
-    for place, call in enumerate(calls):
+    for index, call in enumerate(calls):
         serial = bool(call.entry.serial)
         reads, writes = ({_memory(tensor) for tensor in tensors} for tensors in (call.reads, call.writes))
+        # Write after read and write after write conflict as much as read after write: memory of finished intermediate
+        # results is used again. A serial entry runs after all serial ones before it, in the same thread.
         others = (False,) if serial else (False, True)
         call.entry.barrier = any(written[kind] & (reads | writes) or read[kind] & writes for kind in others)
         if call.entry.barrier:
             read, written = {False: set(), True: set()}, {False: set(), True: set()}
         read[serial] |= reads
         written[serial] |= writes
-        entries[place] = call.entry
+        entries[index] = call.entry
     return entries

@@ -110,19 +110,19 @@ class ForwardContext:
         first = self.positions[:, 0]
         return first + (self.positions.shape[1] if self.num_tokens is None else self.num_tokens)
 
-    def is_last_of(self, num_places: int) -> bool:
-        """Whether the new tokens of every sequence, without padding, fill the last of `num_places` cache slots.
+    def is_last_of(self, num_slots: int) -> bool:
+        """Whether the new tokens of every sequence, without padding, fill the last of `num_slots` cache slots.
 
         With fewer tokens than slots the answer depends on the positions. It is then False on a GPU, where reading them
         would synchronize, and for a single token, whose recorded decode step is replayed at other positions.
         """
         length = self.positions.shape[1]
-        if self.num_tokens is not None or length == num_places:
+        if self.num_tokens is not None or length == num_slots:
             return self.num_tokens is None
         if length == 1 or self.positions.device.type != "cpu" or torch.compiler.is_compiling():
             return False
         ends = self.cached("ends of rows", lambda: self.positions[:, -1].tolist())
-        return all(end == num_places - 1 for end in ends)
+        return all(end == num_slots - 1 for end in ends)
 
     @property
     def valid(self) -> Bool[Tensor, "B T"] | None:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, write_places
+from archetype.nn.cache import LayerState, write_slots
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_for
@@ -58,7 +58,7 @@ class LightningIndex(KeySelector):
         keys = self._keys(x, context)
         if state is not None:
             assert isinstance(state, IndexKeys)
-            write_places(state.keys, keys, context)
+            write_slots(state.keys, keys, context)
             keys = state.keys.to(x.dtype)
         learns = self.training and self.spec.adds_to_loss
         leaves_out = keys.shape[2] > self.spec.top_k

@@ -32,9 +32,9 @@ BUGS: dict[str, list[tuple[str, str]]] = {
          "x + self.norm(content)(self.branch(y), context)"),
     ],
     "nn/cache.py": [
-        ("- 1 - (ends[:, None] - 1 - places) % size", "- (ends[:, None] - places) % size"),
+        ("- 1 - (ends[:, None] - 1 - slots) % size", "- (ends[:, None] - slots) % size"),
         ("torch.where(newest < 0, EMPTY_SLOT, newest)", "torch.where(newest < 0, 0, newest)"),
-        ("written = torch.where(inside, written, buffer[rows, :, places])", "pass"),
+        ("written = torch.where(inside, written, buffer[rows, :, index])", "pass"),
         ("return State(self.lengths[rows], [", "return State(self.lengths, ["),
     ],
     "parts/norm/module.py": [

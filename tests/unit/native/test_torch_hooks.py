@@ -50,7 +50,7 @@ def test_transformations_are_seen_and_end(transform: Callable[..., Callable[...,
     assert transformed(transform) and not is_watched()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
 def test_the_tracer_is_seen() -> None:
     assert transformed(lambda function: lambda x: torch.jit.trace(function, x, check_trace=False))
 
