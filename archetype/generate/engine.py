@@ -212,9 +212,30 @@ class Engine:
         if (request := self._unfinished.get(id)) is not None:
             request.cancel()
 
-    def step(self) -> list[Event]:
-        """Run one decode step and prefill a chunk of the waiting prompts. Return all events."""
-        return self._take_step()
+    @torch.inference_mode()
+    def step(self, reader: Request | None = None) -> list[Event]:
+        """Run one decode step and prefill a chunk of the waiting prompts. Return all events.
+
+        Args:
+            reader: return nothing once this request has news, which another thread's step may bring.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._stepping or (reader is not None and reader.has_news))
+            if reader is not None and reader.has_news:
+                return []
+            self._stepping = True
+        started, events = time.perf_counter(), list[Event]()
+        try:
+            self._remove_cancelled(events)
+            self._scheduler.decode(events)
+            self._scheduler.read(self.prefill_tokens, events)
+        except BaseException as error:
+            events += self._fail_all(error, {event.request for event in events if event.finish_reason})
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._deliver(events, time.perf_counter() - started)
+        return events
 
     def events(self) -> Iterator[Event]:
         """Run steps until no request is left, yielding all events.
@@ -238,7 +259,7 @@ class Engine:
             if request.unread:
                 yield request.unread.popleft()
             else:
-                self._take_step(request)
+                self.step(request)
         request.raise_error()
 
     @torch.inference_mode()
@@ -320,27 +341,6 @@ class Engine:
                 self._stepping = False
                 self._changed.notify_all()
 
-    @torch.inference_mode()
-    def _take_step(self, reader: Request | None = None) -> list[Event]:
-        """Run one step, or wait while another thread runs one that may bring events to `reader`."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._stepping or (reader is not None and reader.has_news))
-            if reader is not None and reader.has_news:
-                return []
-            self._stepping = True
-        started, events = time.perf_counter(), list[Event]()
-        try:
-            self._remove_cancelled(events)
-            self._scheduler.decode(events)
-            self._scheduler.read(self.prefill_tokens, events)
-        except BaseException as error:
-            events += self._fail_all(error, {event.request for event in events if event.finish_reason})
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            self._deliver(events, time.perf_counter() - started)
-        return events
-
     def _deliver(self, events: list[Event], seconds: float) -> None:
         with self._changed:
             self._stepping = False
@@ -383,4 +383,4 @@ class Engine:
                 if not self._unfinished:
                     self._worker = None
                     return
-            self._take_step()
+            self.step()

@@ -16,7 +16,6 @@ from archetype.native.library import Library, library
 from archetype.native.products import max_rows
 from archetype.native.recorder import NotRecordable, Recorder, Replay
 from archetype.nn.cache import State
-from archetype.nn.probe import observer
 
 log = logging.getLogger(__name__)
 PREFILL_CHUNK = 1024
@@ -43,9 +42,9 @@ class DecodeStep:
         self, model: GenerativeModel, state: State, inputs: Sequence[Tensor] = (), with_logits: bool = True
     ) -> None:
         self.model, self.state, self.inputs, self.with_logits = model, state, inputs, with_logits
-        self._buffers = [place for layer in state.layers for place in layer.tensors()]
+        self._buffers = [tensor for layer in state.layers for tensor in layer.tensors()]
         is_small = len(state.lengths) <= max_rows(model.dtype) or model.is_deterministic
-        self._library = library() if is_native(model) and is_small and not observer() else None
+        self._library = library() if is_native(model) and is_small and model.observer is None else None
         self._tokens = torch.empty(len(state.lengths), 1, dtype=torch.long)
         self.replay: Replay | None = None
         self._result: Tensor | None = None
@@ -121,6 +120,9 @@ def verify(model: CausalModel, tokens: list[list[int]], state: State) -> Float[T
     """
     rows, lengths = (tensor.to(state.lengths.device) for tensor in padded(tokens))
     longest = rows.shape[1]
+    # One pass reads the newest token and all draft tokens of a row: logits[:, t] follow token t, and tell whether draft
+    # token t + 1 is accepted. Keys of rejected ones stay in the cache, beyond the length to which the caller cuts it
+    # back: the mask hides slots from there on, and the next tokens overwrite them.
     view = state.narrow(int(state.lengths.max()) + longest)
     logits: Tensor = model(rows, view, None if bool((lengths == longest).all()) else lengths).logits
     state.lengths += lengths

@@ -10,7 +10,7 @@ never recorded as native steps.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, contextmanager
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -27,7 +27,6 @@ from archetype.models.megabyte.module import MegaByte
 from archetype.nn.cache import CrossKVCache, LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.inspect import PartTrace
-from archetype.nn.probe import Observer, observed, observer
 
 Change = Callable[[Tensor], Tensor]
 Places = int | Sequence[int] | slice | None
@@ -163,15 +162,14 @@ class Tracer:
             recorded = name in self._recorded
             name = name if calls[name] == 1 else f"{name}:{calls[name]}"
             if name in self._changes:
-                with observed(None):  # a change may itself call a model
-                    for change in self._changes[name]:
-                        x = change(x)
+                for change in self._changes[name]:
+                    x = change(x)
             if recorded:
                 trace.activations[name] = x
             return x
 
-        with self._reaching(reach, self._recorded, trace):
-            trace.logits = self.model(**self.inputs.arguments).logits
+        model = self._observed(reach, self._recorded, trace)
+        trace.logits = model(**self.inputs.arguments).logits
         for name in self._changes:
             base, _, number = name.partition(":")
             if calls[base] < int(number or 1):
@@ -202,9 +200,8 @@ class Tracer:
         def reach(name: str, x: Tensor) -> Tensor:
             name = called(name)
             calls[name] += 1
-            with observed(None):
-                for change in self._changes.get(name, ()):
-                    x = change(x)
+            for change in self._changes.get(name, ()):
+                x = change(x)
             return x
 
         def begin(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -214,12 +211,12 @@ class Tracer:
         def end(*_: Any) -> None:
             self._end = None
 
-        with ExitStack() as stack:
-            if self._changes:
-                stack.callback(self.model.register_forward_pre_hook(begin, with_kwargs=True).remove)
-                stack.callback(self.model.register_forward_hook(end).remove)
-                stack.enter_context(self._reaching(reach, frozenset(), None))
-            text = Engine(self._loaded, 1, 0).submit(prompt, target=target, **sampling).result()
+        loaded: Any = copy(self._loaded)
+        if self._changes:
+            loaded.model = self._observed(reach, frozenset(), None)
+            loaded.model.register_forward_pre_hook(begin, with_kwargs=True)
+            loaded.model.register_forward_hook(end)
+        text = Engine(loaded, 1, 0).submit(prompt, target=target, **sampling).result()
         for name in self._changes:
             if not calls[name]:
                 raise SpecError(name, "is not computed while text is generated", nearest(name, +calls))
@@ -236,38 +233,46 @@ class Tracer:
 
         return called
 
-    @contextmanager
-    def _reaching(
+    def _observed(
         self, reach: Callable[[str, Tensor], Tensor], recorded: AbstractSet[str], trace: Trace | None
-    ) -> Iterator[None]:
-        """Within the block, call `reach` for each recorded or changed activation, which it may replace."""
-        paths = {module: path for path, module in self.model.named_modules()}
+    ) -> Model:
+        """Return a copy of the model, with the same tensors, of which `reach` sees and may replace activations.
+
+        Those are the ones that are recorded or changed. Hooks and observer belong to the copy, so that other threads,
+        and a change that itself calls the model, compute as ever.
+        """
+        tensors = (
+            value
+            for module in self.model.modules()
+            for values in (module._parameters, module._buffers, vars(module))
+            for value in values.values()
+            if isinstance(value, Tensor)
+        )
+        model = deepcopy(self.model, {id(tensor): tensor for tensor in tensors})
+        paths = {module: path for path, module in model.named_modules()}
         needed = recorded | {name.partition(":")[0] for name in self._changes}
+        for module, path in paths.items():
+            self._hook(module, path, reach, needed, trace)
 
         def observe(module: nn.Module, name: str, x: Tensor) -> Tensor:
             return reach(join(paths[module], name), x)
 
-        with ExitStack() as stack:
-            for module, path in paths.items():
-                for handle in self._hooks(module, path, reach, observe, needed, trace):
-                    stack.callback(handle.remove)
-            stack.enter_context(observed(observe))
-            yield
+        model.observer = observe
+        return model
 
-    def _hooks(
+    def _hook(
         self,
         module: nn.Module,
         path: str,
         reach: Callable[[str, Tensor], Tensor],
-        observe: Observer,
         needed: AbstractSet[str],
         trace: Trace | None,
-    ) -> Iterator[Any]:
-        """Yield hooks of a module whose input or output is needed; other threads are not observed."""
+    ) -> None:
+        """Add hooks to a module whose input or output is needed."""
         before, after, called = join(path, "in"), join(path, "out"), self._naming()
 
         def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if observer() is not observe or not args or not isinstance(args[0], Tensor):
+            if not args or not isinstance(args[0], Tensor):
                 return None
             context = next((value for value in args if isinstance(value, ForwardContext)), None)
             if context is not None and trace is not None:
@@ -276,12 +281,12 @@ class Tracer:
             return (reach(before, args[0]), *args[1:])
 
         def leave(_: nn.Module, args: tuple[Any, ...], y: Any) -> Tensor | None:
-            return reach(after, y) if observer() is observe and isinstance(y, Tensor) else None
+            return reach(after, y) if isinstance(y, Tensor) else None
 
         if not needed.isdisjoint(self._shared.names(before)):
-            yield module.register_forward_pre_hook(enter)
+            module.register_forward_pre_hook(enter)
         if not needed.isdisjoint(self._shared.names(after)):
-            yield module.register_forward_hook(leave)
+            module.register_forward_hook(leave)
 
     def _known(self, name: str) -> str:
         base, _, number = name.partition(":")

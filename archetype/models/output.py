@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.nn.cache import State
-from archetype.nn.context import Vectors
+from archetype.nn.context import Observer, Vectors
 from archetype.nn.registry import build_head
 from archetype.roles.head import Head
 from archetype.weights.packed import PackedMatrix, Weight
@@ -44,9 +44,10 @@ class BaseModel(nn.Module):
     """Base class of models.
 
     `lm_head` computes logits of tokens, `classifier` logits of classes, `sentence_head` vectors of texts; at most one
-    is set.
+    is set. A traced copy has an `observer`, which each pass hands to its contexts.
     """
 
+    observer: Observer | None = None
     lm_head: Any  # a module or None
     classifier: Any
     sentence_head: Any

@@ -7,7 +7,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import torch
-from torch.autograd import forward_ad
+
+from archetype.native.torch_hooks import is_watched
 
 if TYPE_CHECKING:
     from archetype.native.recorder import Recorder
@@ -33,19 +34,12 @@ def plain_operations() -> Iterator[None]:
 
 def is_eager() -> bool:
     """Whether a module's lines are simply computed: nothing compiles, traces, transforms or counts them."""
-    return not (
-        torch.compiler.is_compiling()
-        or _are_plain.get()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-    )
+    return not (is_watched() or _are_plain.get())  # in this order: a compiler does not trace a ContextVar
 
 
 def recording() -> "Recorder | None":
-    """The recorder that is active in this thread."""
-    return getattr(_threads, "recorder", None)
+    """The recorder that is active in this thread; None for code that is being compiled."""
+    return None if torch.compiler.is_compiling() else getattr(_threads, "recorder", None)
 
 
 def set_recording(recorder: "Recorder | None") -> None:
@@ -58,6 +52,5 @@ def recorded(native: Callable[Concatenate["Recorder", P], R | None], *args: P.ar
 
     After None a function goes on with its plain body, whose own operations are then recorded.
     """
-    if torch.compiler.is_compiling() or (recorder := recording()) is None:
-        return None
-    return native(recorder, *args, **kwargs)
+    recorder = recording()
+    return None if recorder is None else native(recorder, *args, **kwargs)

@@ -23,6 +23,7 @@ from archetype.native import products, rows  # noqa: F401  # whose translations 
 from archetype.native.arguments import Arguments, Entry
 from archetype.native.dispatch import set_recording
 from archetype.native.library import Library
+from archetype.native.torch_hooks import COMPOSITE
 from archetype.native.translations import aten, translation_of
 
 HOST_READS = (torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__)
@@ -35,7 +36,6 @@ MOVING = {
     aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_zeros.default,
     aten.gather.default, aten.scatter.value,
 }  # fmt: skip
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class NotRecordable(Exception):
@@ -278,14 +278,16 @@ def _scheduled(calls: list[NativeCall]) -> "ctypes.Array[Entry]":
     # memory used since the last barrier, by parallel entries (False) and by serial ones (True)
     read: dict[bool, set[int]] = {False: set(), True: set()}
     written: dict[bool, set[int]] = {False: set(), True: set()}
-    for place, call in enumerate(calls):
+    for index, call in enumerate(calls):
         serial = bool(call.entry.serial)
         reads, writes = ({_memory(tensor) for tensor in tensors} for tensors in (call.reads, call.writes))
+        # Write after read and write after write conflict as much as read after write: memory of finished intermediate
+        # results is used again. A serial entry runs after all serial ones before it, in the same thread.
         others = (False,) if serial else (False, True)
         call.entry.barrier = any(written[kind] & (reads | writes) or read[kind] & writes for kind in others)
         if call.entry.barrier:
             read, written = {False: set(), True: set()}, {False: set(), True: set()}
         read[serial] |= reads
         written[serial] |= writes
-        entries[place] = call.entry
+        entries[index] = call.entry
     return entries

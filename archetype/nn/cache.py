@@ -9,7 +9,7 @@ returns, so a mixer works alike on a full buffer and on a ring buffer. docs/deci
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -120,6 +120,7 @@ class KVCache(LayerState):
     Latent attention (MLA) stores its latent as `keys` and the shared rotary key as `values`, one head each.
     """
 
+    is_ring: ClassVar[bool] = False  # whether a slot is reused by later positions
     keys: Float[Tensor, "B K S P"]
     values: Float[Tensor, "B K S Q"]
 
@@ -141,7 +142,7 @@ class KVCache(LayerState):
     ) -> tuple[Float[Tensor, "B K S P"], Float[Tensor, "B K S Q"], Int[Tensor, "b S"]]:
         """Write the new positions. Return all keys, all values, and the position stored in each slot."""
         for buffer, new in ((self.keys, keys), (self.values, values)):
-            write_places(buffer, new, context)
+            write_slots(buffer, new, context)
         return self.keys, self.values, self.positions(context.ends)
 
     def positions(self, ends: Lengths) -> Int[Tensor, "b S"]:
@@ -157,22 +158,24 @@ class KVCache(LayerState):
             super().copy_rows(sources, starts, ends)
 
 
-def write_places(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"], context: ForwardContext) -> None:
+def write_slots(buffer: Float[Tensor, "B K S P"], new: Float[Tensor, "B K T P"], context: ForwardContext) -> None:
     """Write each new token to the buffer slot with the index of its position."""
     if context.num_tokens is None and fused.append(new, buffer, context.positions) is not None:
         return
     rows, slots = torch.arange(new.shape[0], device=new.device)[:, None], buffer.shape[2]
-    written, places = new.transpose(1, 2).to(buffer.dtype), context.positions
+    written, index = new.transpose(1, 2).to(buffer.dtype), context.positions  # (B, T, K, P), (B, T)
     if context.num_tokens is not None:  # padding may lie beyond the buffer: it wraps around and rewrites what is there
-        inside = (places < slots)[:, :, None, None]
-        places = places % slots
-        written = torch.where(inside, written, buffer[rows, :, places])
-    buffer[rows, :, places] = written
+        inside = (index < slots)[:, :, None, None]
+        index = index % slots
+        written = torch.where(inside, written, buffer[rows, :, index])
+    buffer[rows, :, index] = written
 
 
 @dataclass
 class RingKVCache(KVCache):
     """Key-value cache of sliding-window attention: slot s holds the newest position p with p mod W = s."""
+
+    is_ring: ClassVar[bool] = True
 
     @property
     def can_shorten(self) -> bool:
@@ -190,7 +193,9 @@ class RingKVCache(KVCache):
             else:
                 self._write(keys, values, starts, ends)
             return self.keys, self.values, self.positions(ends)
-        # join the window and all new tokens: late ones overwrite keys that early ones still attend to
+        # Several new tokens: writing the late ones first would overwrite keys that the early ones still attend to. So
+        # attention reads the window as it was, (B, K, W, P), joined with the new keys, (B, K, T, P). A position that
+        # has left a query's window is among them, and the mask, which goes by `positions`, hides it.
         visible = (
             torch.cat((self.keys, keys.to(self.keys.dtype)), dim=2),
             torch.cat((self.values, values.to(self.values.dtype)), dim=2),
@@ -214,8 +219,9 @@ class RingKVCache(KVCache):
     def _newest(self, ends: Lengths) -> Int[Tensor, "B W"]:
         """Newest position below `ends` stored in each slot; negative if the slot is empty."""
         size = self.keys.shape[2]
-        places = torch.arange(size, device=ends.device)
-        return ends[:, None] - 1 - (ends[:, None] - 1 - places) % size  # largest p < ends with p mod W = s
+        slots = torch.arange(size, device=ends.device)  # (W,)
+        # largest p < ends with p mod W = s: step back from ends - 1 by the distance of its slot to s, modulo W
+        return ends[:, None] - 1 - (ends[:, None] - 1 - slots) % size
 
     def positions(self, ends: Lengths) -> Int[Tensor, "B W"]:
         """Return the position stored in each slot; `EMPTY_SLOT` if the slot is empty."""
@@ -223,7 +229,9 @@ class RingKVCache(KVCache):
         return torch.where(newest < 0, EMPTY_SLOT, newest)
 
     def _write(self, keys: Tensor, values: Tensor, starts: Lengths, ends: Lengths) -> None:
-        # (B, W) index of the new token for each slot; < 0 keeps the old one
+        # (B, W) index of the new token for each slot; < 0 keeps the old one. With T > W only the newest W are stored,
+        # and padding, whose positions are from `ends` on, never is. Every slot is written by one gather, as the number
+        # of tokens to store differs from row to row, and a recorded step needs shapes that do not.
         step = self._newest(ends) - starts[:, None]
         for buffer, new in ((self.keys, keys), (self.values, values)):
             index = step.clamp(min=0)[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])

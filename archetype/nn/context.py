@@ -16,6 +16,7 @@ Vectors = Float[Tensor, "B T D"]  # one vector per position
 Tokens = Int[Tensor, "B T"]
 LayerVectors = Float[Tensor, "B T D_p"]  # one vector per position, for a single layer
 Lengths = Int[Tensor, "B"]  # or any other integer per sequence
+Observer = Callable[[nn.Module, str, Tensor], Tensor]  # of a module, the name of a value within it, and the value
 
 
 @dataclass
@@ -50,6 +51,7 @@ class ForwardContext:
         sources: indices of layers whose values (`leave`) later layers read (None: possibly all).
         left: the values that these layers left, by layer index.
         layer_inputs: vectors that the token embedding computes for single layers, by layer index.
+        observer: reads, and may replace, the values that parts offer by `probe` (None: nobody looks).
     """
 
     positions: Int[Tensor, "B T"]
@@ -66,6 +68,7 @@ class ForwardContext:
     sources: frozenset[int] | None = None
     left: dict[int, Any] = field(default_factory=dict)
     layer_inputs: Mapping[int, LayerVectors] = field(default_factory=dict)
+    observer: Observer | None = None
 
     @classmethod
     def of(
@@ -74,6 +77,7 @@ class ForwardContext:
         lengths: Lengths | None = None,
         num_tokens: Lengths | None = None,
         document_ids: Tokens | None = None,
+        observer: Observer | None = None,
     ) -> "ForwardContext":
         """Return the context of `tokens`, (B, T) or (B, T, D), after `lengths` cached ones (None: there are none)."""
         steps = torch.arange(tokens.shape[1], device=tokens.device)
@@ -81,10 +85,10 @@ class ForwardContext:
         if document_ids is not None:
             is_first = nn.functional.pad(document_ids[:, 1:] != document_ids[:, :-1], (1, 0))
             first = (steps * is_first).cummax(1).values  # index of the first token of each token's document
-            return cls(steps - first, num_tokens, starts_at_zero=True, tokens=ids, document_ids=document_ids)
+            return cls(steps - first, num_tokens, True, ids, document_ids=document_ids, observer=observer)
         if lengths is None:
-            return cls(steps.expand(tokens.shape[:2]), num_tokens, starts_at_zero=True, tokens=ids)
-        return cls(lengths[:, None] + steps, num_tokens, starts_at_zero=False, tokens=ids)
+            return cls(steps.expand(tokens.shape[:2]), num_tokens, True, ids, observer=observer)
+        return cls(lengths[:, None] + steps, num_tokens, False, ids, observer=observer)
 
     def shared_by(self, shares: PositionShares | None) -> "ForwardContext":
         """Return the context of this process's positions; the same context without context parallelism."""
@@ -106,19 +110,19 @@ class ForwardContext:
         first = self.positions[:, 0]
         return first + (self.positions.shape[1] if self.num_tokens is None else self.num_tokens)
 
-    def is_last_of(self, num_places: int) -> bool:
-        """Whether the new tokens of every sequence, without padding, fill the last of `num_places` cache slots.
+    def is_last_of(self, num_slots: int) -> bool:
+        """Whether the new tokens of every sequence, without padding, fill the last of `num_slots` cache slots.
 
         With fewer tokens than slots the answer depends on the positions. It is then False on a GPU, where reading them
         would synchronize, and for a single token, whose recorded decode step is replayed at other positions.
         """
         length = self.positions.shape[1]
-        if self.num_tokens is not None or length == num_places:
+        if self.num_tokens is not None or length == num_slots:
             return self.num_tokens is None
         if length == 1 or self.positions.device.type != "cpu" or torch.compiler.is_compiling():
             return False
         ends = self.cached("ends of rows", lambda: self.positions[:, -1].tolist())
-        return all(end == num_places - 1 for end in ends)
+        return all(end == num_slots - 1 for end in ends)
 
     @property
     def valid(self) -> Bool[Tensor, "B T"] | None:
@@ -150,12 +154,21 @@ class ForwardContext:
         result: T = self.shared[key]
         return result
 
+    def probe(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
+        """Return a value within a part unchanged, or what the observer returns for it.
+
+        Args:
+            module: the part; its class attribute `probes` gives the shape of each name.
+            name: of the value within the part.
+            x: the value.
+        """
+        return x if self.observer is None or torch.compiler.is_compiling() else self.observer(module, name, x)
+
     def leave(self, value: Any) -> None:
         """Publish a value of this pass, such as keys and values, for later layers of the stack.
 
         A layer publishes one value. It is kept only if the `source` of a later mixer names this layer. Gradients
         flow back through it, and it is discarded after the pass; what later tokens need belongs in the layer's state.
-        tokens need belongs in a state.
         """
         if self.sources is None or self.layer in self.sources:
             self.left[self.layer] = value

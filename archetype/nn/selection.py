@@ -108,12 +108,12 @@ class Gathered(NamedTuple):
 
     Attributes:
         keys: True where the query sees a key; sequences with fewer keys than S are padded with keys it does not see.
-        places: indices of the gathered keys among all keys.
+        slots: indices of the gathered keys among all keys.
         buffers: keys, values and the like, gathered.
     """
 
     keys: Bool[Tensor, "B 1 1 S"]
-    places: Int[Tensor, "B S"]
+    slots: Int[Tensor, "B S"]
     buffers: tuple[Tensor, ...]
 
 
@@ -126,10 +126,10 @@ def gather_chosen(choice: Choice, *buffers: Tensor) -> Gathered:
     """
     assert choice.keys is not None
     keys = choice.keys[:, 0, 0].expand(len(buffers[0]), -1)
-    places = keys.int().topk(choice.most, sorted=False).indices
-    own = places[:, None, :, None]
-    gathered = tuple(buffer.gather(2, own.expand(-1, buffer.shape[1], -1, buffer.shape[3])) for buffer in buffers)
-    return Gathered(keys.gather(1, places)[:, None, None], places, gathered)
+    slots = keys.int().topk(choice.most, sorted=False).indices
+    index = slots[:, None, :, None]
+    gathered = tuple(buffer.gather(2, index.expand(-1, buffer.shape[1], -1, buffer.shape[3])) for buffer in buffers)
+    return Gathered(keys.gather(1, slots)[:, None, None], slots, gathered)
 
 
 @dataclass

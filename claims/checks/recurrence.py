@@ -1,8 +1,7 @@
 """Recurrent mixers and attention: how long the chain of steps is, and what gradient comes back from far."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from archetype.models.initialization import initialize
 from archetype.models.initialization_spec import XavierInitialization
+from archetype.native.torch_hooks import without_onednn
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import build_mixer
@@ -62,21 +62,10 @@ def chain(mixer: Mixer, length: int) -> int:
     module = build_mixer(mixer, Place(WIDTH))
     initialize(module, XavierInitialization(), 1, 0)
     x = normal(1, length, WIDTH, dtype=torch.float32)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), cells_in_the_open(), LongestChain() as counter:
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), without_onednn(), LongestChain() as counter:
         y: Tensor = module(x, ForwardContext.of(x), None)
     depth: int = counter.depth(y)
     return depth
-
-
-@contextmanager
-def cells_in_the_open() -> Iterator[None]:
-    """Within this block recurrent cells are computed step by step, not by one kernel of oneDNN."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 @check("recurrence.chain", claim=17, part="a", kind="analytic")

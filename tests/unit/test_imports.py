@@ -87,7 +87,7 @@ def layers_imported(module: str) -> set[str]:
 
 def test_the_walk_sees_every_way_to_import() -> None:
     names = set(imported("archetype.parts.attention.projections"))
-    assert {"archetype.parts.pattern.scores.ScoreFunction", "archetype.nn.probe.probe", "torch"} < names
+    assert {"archetype.parts.pattern.scores.ScoreFunction", "archetype.nn.context.ForwardContext", "torch"} < names
     assert {"errors", "models", "native", "nn"} == layers_imported("archetype.models.build")
     assert "archetype.api.functions.load" in set(imported("archetype"))
     assert uses("archetype.parts.norm.module", "torch")

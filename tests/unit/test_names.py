@@ -24,7 +24,7 @@ RENAMED = {
     "Crossed": "BlockState", "Hidden": "RNNState", "HiddenCell": "LSTMState", "SelectiveState": "MambaState",
     "OfPatches": "PatchState", "Unfinished": "PartialPatch", "Started": "WithStartToken", "Newest": "NGramState",
     "kept_as": "to", "advanced": "advance", "NOWHERE": "EMPTY_SLOT", "_turned": "apply_rope",
-    "_remember": "update_cache", "_whole": "full_sequence", "Scoring": "ScoreFunction",
+    "_remember": "keys", "_whole": "attend", "Scoring": "ScoreFunction",
     "within_best_groups": "group_limited_mask", "reset_buffers": "reset_parameters", "skeleton": "build_on_meta",
     "teach": "forward", "alike": "group_equal_layers", "read_twice": "shared_input", "looked_at": "dense_attention",
     "NOTHING": "ZERO", "Clues": "CheckpointInfo", "Habit": "FamilyQuirks", "Reading": "InferenceReport",

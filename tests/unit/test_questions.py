@@ -19,10 +19,12 @@ FACADE = "archetype.spec"
 KINDS_TOO = {"mamba", "mamba2", "ngram", "megabyte", "transformer"}  # names of families that kinds have as well
 ALLOWED = {
     # a part about the members of its own fields
+    "parts/attention/build.py": 1,
     "parts/attention/cost.py": 1,
-    "parts/attention/module.py": 7,
+    "parts/attention/module.py": 1,
     "parts/attention/diagram.py": 3,
     "parts/attention/parallel.py": 1,
+    "parts/attention/recorded.py": 2,
     "parts/attention/spec.py": 12,
     "parts/experts/module.py": 1,
     "parts/latent_attention/infer.py": 1,
@@ -125,13 +127,15 @@ def place(module: str) -> str:
 
 def test_the_walk_sees_every_way_to_name_a_class() -> None:
     """Imported under another name, of a module, in tuples and unions, by an alias, and from where users find it."""
-    text = "isinstance(x, (NoPosition, RelativeBiasSpec | spec.Attention, archetype.parts.norm.spec.NoNorm))"
-    names = {one.rpartition(".")[2] for one in classes("archetype.parts.attention.module", ast.parse(text))}
-    assert names == {"NoPosition", "RelativeBias", "Attention", "NoNorm"}
+    text = "isinstance(x, (EmbeddingSpec, NGramSpec | int, archetype.parts.norm.spec.NoNorm))"
+    names = {one.rpartition(".")[2] for one in classes("archetype.models.ngram.module", ast.parse(text))}
+    assert names == {"Embedding", "NGram", "NoNorm"}
+    of_folder = classes("archetype.parts.attention.module", ast.parse("isinstance(x, spec.Attention)"))
+    assert of_folder == {"archetype.parts.attention.spec.Attention"}
     query = of_name("archetype.parts.latent_attention.spec", "Query", frozenset())
     assert {one.rpartition(".")[2] for one in query} == {"DirectQuery", "LowRankQuery"}
     assert of_name("archetype.spec", "Decoder", frozenset()) == {"archetype.models.decoder.spec.Decoder"}
-    asked = dict(questions("archetype.parts.attention.module"))
+    asked = dict(questions("archetype.parts.attention.recorded"))
     assert {"archetype.parts.pattern.spec.Full", "archetype.parts.pattern.spec.Window"} in asked.values()
 
 

@@ -80,18 +80,23 @@ class Block(nn.Module):
         norm: nn.Module = getattr(self, f"{content}_norm")
         return norm
 
-    def output(self, content: str, x: Vectors, context: ForwardContext, state: LayerState | None) -> Vectors:
-        """Compute a content from its input x, (B, T, D), and its part of the block's state."""
-        own = state if content == "mixer" else None
+    def content(self, name: str) -> nn.Module:
+        """Return a content, which is called with its input (B, T, D), the context and `own_state`."""
+        content: nn.Module = getattr(self, name)
+        return content
+
+    def own_state(self, content: str, context: ForwardContext, state: LayerState | None) -> LayerState | None:
+        """Return the part of the block's state that a content reads; without one, the source that an encoder gives."""
         if isinstance(state, BlockState):
-            own = getattr(state, content)
+            own: LayerState | None = getattr(state, content)
+        else:
+            own = state if content == "mixer" else None
         if content == "cross" and own is None:
             assert self.cross is not None and context.encoder_output is not None, (
                 "cross-attention needs an encoder's output"
             )
-            own = self.cross.project(context.encoder_output)
-        y: Vectors = getattr(self, content)(x, context, own)
-        return y
+            own = self.cross.project(context.encoder_output, context)
+        return own
 
     def branch(self, y: Vectors) -> Vectors:
         """Apply dropout and the residual scale to a content's output before it is added to the stream."""
@@ -121,7 +126,8 @@ class PreNormBlock(Block):
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
             h = self.norm(content)(self.read(content, x, context), context)
-            x = self.write(content, x, self.output(content, h, context, state), context)
+            y = self.content(content)(h, context, self.own_state(content, context, state))
+            x = self.write(content, x, y, context)
         return x
 
 
@@ -131,8 +137,8 @@ class PostNormBlock(Block):
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         for content in self.contents:
-            y = self.branch(self.output(content, cast_for_products(x), context, state))
-            x = normalize_stream(self.norm(content), x + y, context)
+            y = self.content(content)(cast_for_products(x), context, self.own_state(content, context, state))
+            x = normalize_stream(self.norm(content), x + self.branch(y), context)
         return x
 
 
@@ -146,7 +152,8 @@ class SandwichBlock(Block):
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
             h = self.norm(content)(self.read(content, x, context), context)
-            y = getattr(self, f"{content}_post_norm")(self.output(content, h, context, state), context)
+            y = self.content(content)(h, context, self.own_state(content, context, state))
+            y = getattr(self, f"{content}_post_norm")(y, context)
             x = self.write(content, x, y, context)
         return x
 
@@ -160,7 +167,8 @@ class OutputNormBlock(Block):
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         for content in self.contents:
             h = self.read(content, x, context)
-            y = self.norm(content)(self.output(content, h, context, state), context)
+            y = self.content(content)(h, context, self.own_state(content, context, state))
+            y = self.norm(content)(y, context)
             x = self.write(content, x, y, context)
         return x
 
@@ -180,8 +188,10 @@ class ParallelBlock(Block):
     def forward(self, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
         h = self.norm("mixer")(self.read("mixer", x, context), context)
         g = h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)
-        x = self.write("mixer", x, self.output("mixer", h, context, state), context)
-        return self.write("feedforward", x, self.output("feedforward", g, context, state), context)
+        y = self.content("mixer")(h, context, self.own_state("mixer", context, state))
+        x = self.write("mixer", x, y, context)
+        y = self.content("feedforward")(g, context, self.own_state("feedforward", context, state))
+        return self.write("feedforward", x, y, context)
 
 
 @module_for(spec.Plain)
@@ -192,7 +202,7 @@ class PlainBlock(Block):
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         for content in self.contents:
-            y = self.branch(self.output(content, x, context, state))
+            y = self.branch(self.content(content)(x, context, self.own_state(content, context, state)))
             x = x + y if content == "cross" else y
         return x
 

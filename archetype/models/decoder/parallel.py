@@ -30,7 +30,7 @@ class Stage(nn.Module):
         context = ForwardContext.of(x)
         if self.is_first:
             x = self.model.embedding(x, context)
-        x = self.model.run_blocks(self.own, x, context)
+        x = self.model.run(x, context, layers=self.own)
         if self.is_last and self.model.lm_head is not None:
             x = self.model.lm_head(self.model.final_norm(x, context), self.model.lm_head.weight)
         return x

@@ -79,7 +79,7 @@ class EncoderDecoder(TokenModel):
             dtype: data type of the cache (absent: the model's).
             num_beams: targets of each source, in consecutive rows that share its keys and values.
         """
-        vectors, bridge = self.encode(source, ForwardContext.of(source, num_tokens=num_tokens))
+        vectors, bridge = self.encode(source, ForwardContext.of(source, num_tokens=num_tokens, observer=self.observer))
         return self.state_of(EncoderOutput(vectors, num_tokens), bridge, capacity, dtype, num_beams)
 
     def state_of(
@@ -98,10 +98,11 @@ class EncoderDecoder(TokenModel):
         else:
             sources = torch.arange(rows, device=self.device) // num_beams
             layers = [layer.to(dtype).select(sources) for layer in bridge.layers]
+        context = ForwardContext.of(source.vectors, num_tokens=source.num_tokens, observer=self.observer)
         for index, block in enumerate(self.decoder.blocks):
             assert isinstance(block, Block)
             if block.cross is not None:
-                keys = block.cross.project(source).to(dtype)
+                keys = block.cross.project(source, context).to(dtype)
                 layers[index] = with_source(layers[index], keys, num_beams)
         return State(torch.zeros(rows, dtype=torch.long, device=self.device), layers, capacity)
 
@@ -147,11 +148,11 @@ class EncoderDecoder(TokenModel):
             source: source tokens (B, S), padded at the end.
             source_num_tokens: number of source tokens in each row, padding excluded (absent: no padding).
         """
-        context = ForwardContext.of(target, state.lengths if state else None, num_tokens)
+        context = ForwardContext.of(target, state.lengths if state else None, num_tokens, observer=self.observer)
         layers = state
         if state is None:
             assert source is not None, "a target needs its source, or a state that has read it"
-            source_context = ForwardContext.of(source, num_tokens=source_num_tokens)
+            source_context = ForwardContext.of(source, num_tokens=source_num_tokens, observer=self.observer)
             vectors, layers = self.encode(source, source_context)
             context.encoder_output = EncoderOutput(vectors, source_num_tokens)
             context.aux_losses = source_context.aux_losses

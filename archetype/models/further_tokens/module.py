@@ -10,7 +10,7 @@ from archetype.models.block.module import build_block
 from archetype.models.further_tokens.spec import FurtherTokens as FurtherTokensSpec
 from archetype.models.stack.module import place_of
 from archetype.models.stack.spec import StackView
-from archetype.nn.cache import LayerState, write_places
+from archetype.nn.cache import LayerState, write_slots
 from archetype.nn.context import ForwardContext, Lengths, Vectors
 from archetype.nn.registry import build_norm
 from archetype.weights.linear import Linear
@@ -29,7 +29,7 @@ class HiddenCache(LayerState):
 
     def append(self, x: Vectors, context: ForwardContext) -> None:
         """Write the vectors of the new positions."""
-        write_places(self.vectors, x[:, None], context)
+        write_slots(self.vectors, x[:, None], context)
 
     def narrow(self, slots: int) -> "HiddenCache":
         return HiddenCache(self.vectors[:, :, :slots])

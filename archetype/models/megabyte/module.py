@@ -20,7 +20,6 @@ from archetype.models.output import Output
 from archetype.models.stack.module import Stack
 from archetype.nn.cache import LayerState, State
 from archetype.nn.context import ForwardContext, Lengths, Tokens
-from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.embedding.module import check_positions_fit, table
 from archetype.parts.position.module import Learned
@@ -128,7 +127,7 @@ class MegaByte(CausalModel):
         layers = self.global_model.new_layers(batch, capacity // size + 1, dtype, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
         start = self.global_embedding.start.expand(batch, 1, -1)
-        contexts = self._globally(start, ForwardContext.of(start, lengths), layers)
+        contexts = self._globally(start, ForwardContext.of(start, lengths, observer=self.observer), layers)
         partial = PartialPatch(lengths[:, None].repeat(1, size), contexts[:, 0].to(dtype))
         return [*(PatchState(layer, size) for layer in layers), partial]
 
@@ -142,9 +141,9 @@ class MegaByte(CausalModel):
     ) -> Output:
         """Return logits of the byte after each position, (B, T, V), and the state; see `CausalModel`."""
         check_positions_fit(tokens.shape[1], self.spec.context_length)
-        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens)
+        context = ForwardContext.of(tokens, state.lengths if state else None, num_tokens, observer=self.observer)
         text = self._patches(tokens, context, state)  # (B, M, J)
-        contexts = probe(self, "contexts", self._contexts(text, context, state))  # (B, M, D_g)
+        contexts = context.probe(self, "contexts", self._contexts(text, context, state))  # (B, M, D_g)
         first = context.shared_positions[:, :1] // self.spec.patch_size  # index of the first patch of `text`
         newest = context.ends[:, None] // self.spec.patch_size
         rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
@@ -228,4 +227,4 @@ def _beside(
     context: ForwardContext, x: Tensor, lengths: Tensor | None = None, num_tokens: Tensor | None = None
 ) -> ForwardContext:
     """Return the context of another stack in the same pass, with the same list of losses."""
-    return replace(ForwardContext.of(x, lengths, num_tokens), aux_losses=context.aux_losses)
+    return replace(ForwardContext.of(x, lengths, num_tokens, observer=context.observer), aux_losses=context.aux_losses)

@@ -10,7 +10,7 @@ from archetype.models.block.module import build_block
 from archetype.models.stack.recompute import recomputed
 from archetype.models.stack.spec import StackView
 from archetype.nn.cache import LayerState, State
-from archetype.nn.context import ForwardContext, Vectors
+from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
 from archetype.nn.registry import build_norm, module_class
 from archetype.nn.residual import enter, leave
@@ -67,36 +67,31 @@ class Stack(nn.Module):
         """Return an empty state for each layer."""
         return [block.new_state(batch, capacity, dtype, device) for block in self.blocks]  # type: ignore[operator]
 
-    def run(self, x: Vectors, context: ForwardContext, state: State | None = None) -> Vectors:
-        """Return the vectors after all layers, before the final norm; states are updated in place."""
-        context.position_bias, context.left = self.position_bias, {}
-        stream = enter(self.residual, x)
-        stream = self.run_blocks(
-            range(len(self.blocks)), stream, context, state.layers[: len(self.blocks)] if state else None
-        )
-        return leave(self.residual, stream)
-
-    def run_blocks(
-        self, layers: range, stream: Tensor, context: ForwardContext, states: Sequence[LayerState] | None = None
+    def run(
+        self, x: Tensor, context: ForwardContext, state: State | None = None, layers: range | None = None
     ) -> Tensor:
-        """Return the residual stream after some layers; their states are updated in place."""
-        context.sources = self.sources
+        """Return the vectors after all layers, (B, T, D), before the final norm; states are updated in place.
+
+        Args:
+            x: input vectors (B, T, D).
+            context: forward context.
+            state: state of all layers (absent: whole sequences).
+            layers: compute only these, from one residual stream to the next (pipeline parallelism).
+        """
+        context.position_bias, context.left, context.sources = self.position_bias, {}, self.sources
+        stream = enter(self.residual, x) if layers is None else x
         read: dict[int | None, Tensor] = {}  # inputs of layers with `reinject`
-        for index in layers:
+        for index in range(len(self.blocks)) if layers is None else layers:
             if index in self.reinjected:
                 stream = stream + read[self.reinjected[index]]
             elif index in self.reinjected.values():
                 read[index] = stream
-            stream = self.run_block(index, stream, context, None if states is None else states[index])
-        return stream
-
-    def run_block(self, index: int, x: Tensor, context: ForwardContext, state: LayerState | None = None) -> Tensor:
-        """Return the residual stream after one layer."""
-        block, context.layer = self.blocks[index], index
-        if index < self.num_recomputed and state is None and block.training and torch.is_grad_enabled():
-            return recomputed(block, x, context)
-        y: Tensor = block(x, context, state)
-        return y
+            block, context.layer = self.blocks[index], index
+            if state is None and index < self.num_recomputed and block.training and torch.is_grad_enabled():
+                stream = recomputed(block, stream, context)
+            else:
+                stream = block(stream, context, None if state is None else state.layers[index])
+        return leave(self.residual, stream) if layers is None else stream
 
 
 def place_of(stack: StackView, layer: int) -> Place:

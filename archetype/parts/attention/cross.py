@@ -7,7 +7,6 @@ from archetype.native.dispatch import recorded
 from archetype.native.recorder import Recorder
 from archetype.nn.cache import CrossKVCache
 from archetype.nn.context import EncoderOutput, ForwardContext, Vectors
-from archetype.nn.probe import probe
 from archetype.parts.attention.core import attend
 from archetype.parts.attention.projections import Heads, MultiHeadProjection
 from archetype.parts.pattern.scores import ScoreFunction, present_keys
@@ -16,14 +15,14 @@ from archetype.parts.pattern.scores import ScoreFunction, present_keys
 class CrossAttention(MultiHeadProjection):
     """Cross-attention: queries from the target, keys and values from the encoder (Bahdanau 2014; Vaswani 2017)."""
 
-    def project(self, encoder_output: EncoderOutput) -> CrossKVCache:
+    def project(self, encoder_output: EncoderOutput, context: ForwardContext) -> CrossKVCache:
         """Project the encoder's output to keys and values, which are reused for every target token."""
         rows, length = encoder_output.vectors.shape[:2]
         num_tokens = encoder_output.num_tokens
         if num_tokens is None:
             num_tokens = torch.full((rows,), length, device=encoder_output.vectors.device)
         k, v = self.keys_and_values(encoder_output.vectors)
-        return CrossKVCache(probe(self, "k", k), probe(self, "v", v), num_tokens)
+        return CrossKVCache(context.probe(self, "k", k), context.probe(self, "v", v), num_tokens)
 
     def empty_source(self, batch: int, length: int, dtype: torch.dtype, device: torch.device) -> CrossKVCache:
         """Allocate keys and values for sources that have not been read yet."""
@@ -33,7 +32,7 @@ class CrossAttention(MultiHeadProjection):
         """Attend from target positions (B beams, T, D) to sources; `beams` consecutive rows of x share each source."""
         beams = x.shape[0] // source.keys.shape[0]
         q = (
-            probe(self, "q", self.queries(x)).unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
+            context.probe(self, "q", self.queries(x)).unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)
         )  # (B, H, beams T, P)
         y = recorded(attend_to_source, q, source, self.score_function, context)
         if y is None:
@@ -41,7 +40,7 @@ class CrossAttention(MultiHeadProjection):
             present = context.cached("source", lambda: present_keys(source.num_tokens, keys))
             y = attend(q, source.keys, source.values, self.score_function, present)
         y = y.unflatten(2, (beams, -1)).transpose(1, 2).flatten(0, 1)  # (B beams, H, T, P)
-        return self.merge_heads(self.apply_gate(y, x))
+        return self.merge_heads(context.probe(self, "heads", self.apply_gate(y, x)))
 
 
 def attend_to_source(

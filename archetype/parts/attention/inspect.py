@@ -6,11 +6,11 @@ from torch import Tensor
 
 from archetype.nn.cache import CrossKVCache
 from archetype.nn.inspect import AttentionSteps, PartTrace, Shown
-from archetype.parts.attention.biases import mask_of_queries
+from archetype.nn.selection import Choice
 from archetype.parts.attention.cross import CrossAttention
+from archetype.parts.attention.keys import Keys
 from archetype.parts.attention.spec import Attention
 from archetype.parts.pattern.scores import MASKED, ScoreFunction, present_keys
-from archetype.parts.position.module import QueryBias
 from archetype.spec.registry import provides
 
 
@@ -22,10 +22,8 @@ def attention(part: PartTrace) -> AttentionSteps:
         assert isinstance(part.state, CrossKVCache)
         return attention_steps(module.score_function, q, k, v, padding_mask(part.state.num_tokens, k))
     assert part.context is not None
-    if isinstance(module.score_bias, QueryBias):
-        mask = mask_of_queries(module, q, part.context, part.context.shared_positions)
-        return attention_steps(module.score_function, module.score_bias.shifted(q), k, v, mask)
-    mask = module.mask(part.context, part.context.shared_positions, part.activations.get("index.chosen"))
+    keys = Keys(k, v, choice=Choice(part.activations.get("index.chosen")))
+    q, mask = module.pairs.masked(q, keys, module.score_function, module.bias(part.context), part.context)
     steps = attention_steps(module.score_function, q, k, v, mask)
     if "q_global" in part.activations:
         _replace_global(steps, part)

@@ -1,11 +1,11 @@
-"""Keys and values that a layer publishes for later layers."""
+"""Keys and values that attention reads, and that a layer publishes for later layers."""
 
 from typing import NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from archetype.nn.cache import KVCache
+from archetype.nn.selection import EVERY_KEY, Choice
 
 
 class Keys(NamedTuple):
@@ -14,11 +14,13 @@ class Keys(NamedTuple):
     Attributes:
         k: keys of whole sequences, or of all cache slots.
         v: values of the same positions.
-        positions: position of each cache slot (None: whole sequences, or see `cache`).
-        cache: the cache that holds them, in a recorded step.
+        positions: position of each cache slot (None: whole sequences, which are those of the queries).
+        is_ring: whether they are the buffers of a ring cache, whose slots all hold positions within the window.
+        choice: the pairs that an index has chosen among the allowed ones.
     """
 
     k: Float[Tensor, "B K S P"]
     v: Float[Tensor, "B K S P"]
     positions: Int[Tensor, "b S"] | None = None
-    cache: KVCache | None = None
+    is_ring: bool = False
+    choice: Choice = EVERY_KEY

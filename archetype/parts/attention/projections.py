@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from archetype.nn.context import ForwardContext, Vectors
-from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm
 from archetype.parts.attention import spec
 from archetype.parts.embedding.module import table
@@ -129,5 +128,5 @@ class MultiHeadProjection(nn.Module):
 
     def merge_heads(self, y: Heads) -> Vectors:
         """Concatenate the heads and project them to the model's width."""
-        z: Tensor = self.o(probe(self, "heads", y).transpose(1, 2).flatten(2))
+        z: Tensor = self.o(y.transpose(1, 2).flatten(2))
         return z

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.attention.core import attend
 from archetype.parts.attention.projections import Heads
@@ -63,9 +62,9 @@ class DisentangledAttention(nn.Module):
 
     def forward(self, x: Vectors, context: ForwardContext, state: LayerState | None = None) -> Vectors:
         """Attend from each position to all positions that are not padding."""
-        q, k, v = (probe(self, name, self.heads(getattr(self, name)(x))) for name in ("q", "k", "v"))
+        q, k, v = (context.probe(self, name, self.heads(getattr(self, name)(x))) for name in ("q", "k", "v"))
         score = ScoreFunction(self.scale, dropout=self.spec.dropout if self.training else 0.0)
-        y = probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context)))
+        y = context.probe(self, "heads", attend(q, k, v, score, self.mask(q, k, context)))
         z: Tensor = self.o(y.transpose(1, 2).flatten(2))
         return z
 

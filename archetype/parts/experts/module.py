@@ -15,7 +15,6 @@ from archetype.native.recorder import Recorder
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import build_feedforward, module_class, module_for
 from archetype.nn.symbolic import is_symbolic
 from archetype.parts.activation.module import activation
@@ -63,11 +62,11 @@ class MixtureOfExperts(nn.Module):
     ) -> Float[Tensor, "... D"]:
         """Mix the outputs of each token's experts; during training the balance loss goes to `context.aux_losses`."""
         tokens = x.flatten(0, -2)
-        logits = probe(self, "router_logits", self.router(tokens, context))
+        logits = context.probe(self, "router_logits", self.router(tokens, context))
         affinities = self.router.affinities(logits)
         of_tokens = self.router.experts_of(context) if self.spec.router.routes_tokens else None
         weights, chosen = self._choose(affinities, logits, of_tokens)
-        weights, chosen = probe(self, "weights", weights), probe(self, "chosen", chosen)
+        weights, chosen = context.probe(self, "weights", weights), context.probe(self, "chosen", chosen)
         if self.training and self.spec.balance_loss > 0:
             valid = None if context.valid is None else context.valid.flatten()
             context.aux_losses.append(self.spec.balance_loss * load_balancing_loss(affinities, chosen, valid))

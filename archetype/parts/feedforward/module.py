@@ -12,7 +12,6 @@ from archetype.native import fused
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.activation.module import activation, gelu_tanh
 from archetype.parts.feedforward import spec
@@ -35,7 +34,7 @@ class MLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        y: Tensor = self.down(probe(self, "hidden", self.activation(self.up(x))))
+        y: Tensor = self.down(context.probe(self, "hidden", self.activation(self.up(x))))
         return y
 
 
@@ -56,7 +55,7 @@ class GatedMLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "... D"], context: ForwardContext, state: LayerState | None = None
     ) -> Float[Tensor, "... D"]:
-        y: Tensor = self.down(probe(self, "hidden", self.product(self.gate(x), self.up(x))))
+        y: Tensor = self.down(context.probe(self, "hidden", self.product(self.gate(x), self.up(x))))
         return y
 
 

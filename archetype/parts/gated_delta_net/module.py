@@ -11,7 +11,6 @@ from archetype.nn.chunks import delta_rule_chunk, read_chunks
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.gated_delta_net import spec
 from archetype.parts.mamba.module import draw_steps
@@ -85,8 +84,8 @@ class GatedDeltaNet(nn.Module):
         b = self.b(x).to(exact).sigmoid() * (2.0 if mixer.negative_eigenvalues else 1.0)
         if context.valid is not None:
             a, b = (part.masked_fill(~context.valid[..., None], 0.0) for part in (a, b))
-        q, k, v = probe(self, "q", q), probe(self, "k", k), probe(self, "v", v)
-        a, b = probe(self, "log_decay", a), probe(self, "rate", b)
+        q, k, v = context.probe(self, "q", q), context.probe(self, "k", k), context.probe(self, "v", v)
+        a, b = context.probe(self, "log_decay", a), context.probe(self, "rate", b)
         inputs = q * mixer.head_dim**-0.5, k, v, a, b
         y, memory = read_chunks(delta_rule_chunk, mixer.chunk_size, memory.to(exact), *inputs)
         state.conv, state.memory = conv.to(state.conv.dtype), memory.to(state.memory.dtype)

@@ -14,7 +14,6 @@ from archetype.nn.cache import KVCache, LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.dropout import dropout
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import EVERY_KEY, build_selection, gather_chosen, indexed, learn, without_index
 from archetype.nn.shared_rows import SharedRows
@@ -85,7 +84,7 @@ class LatentAttention(nn.Module):
             y = self.attend_to_cache(queries, latents, x, inputs, context, cache)
         else:
             y = self.attend_within(queries, latents, x, inputs, context)
-        z: Tensor = self.o(probe(self, "heads", y).transpose(1, 2).flatten(2))
+        z: Tensor = self.o(context.probe(self, "heads", y).transpose(1, 2).flatten(2))
         return z
 
     def attend(self, queries: Queries, latents: Latents, allowed: Tensor | None) -> Float[Tensor, "B H T Q"]:
@@ -137,13 +136,10 @@ class LatentAttention(nn.Module):
         cache, own = without_index(state)
         choice = EVERY_KEY
         if self.index is not None:
-            places = torch.arange(cache.keys.shape[2], device=x.device)[None]
-            choice = self.index(x, inputs, self._allowed(context, places), context, own)
-        if choice.keys is None:
-            y = recorded(attend_to_latents, self, queries, latents, context, cache)
-            if y is not None:
-                return y
+            choice = self.index(x, inputs, self._allowed(context, cache.positions(context.ends)), context, own)
         latent, key, positions = cache.append(*latents, context)
+        if choice.keys is None and (y := recorded(attend_to_latents, self, queries, context, cache)) is not None:
+            return y
         allowed = self._allowed(context, positions) if choice.keys is None else choice.keys
         if choice.can_be_gathered(queries[0].shape[2]):
             allowed, _, (latent, key) = gather_chosen(choice, latent, key)
@@ -159,13 +155,13 @@ class LatentAttention(nn.Module):
         heads = q.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
         plain, turned = heads.split((self.spec.qk_nope_head_dim, self.spec.qk_rope_head_dim), dim=-1)
         turned = self.rotary(turned, context.positions, context)
-        return probe(self, "q_nope", plain), probe(self, "q_rope", turned)
+        return context.probe(self, "q_nope", plain), context.probe(self, "q_rope", turned)
 
     def _latents(self, x: Vectors, context: ForwardContext) -> Latents:
         """Return normalized latents and rotated keys, as a single head."""
         latent, key = self.kv_down(x)[:, None].split((self.spec.kv_lora_rank, self.spec.qk_rope_head_dim), dim=-1)
         key = self.rotary(key, context.positions, context)
-        return probe(self, "latent", self.kv_norm(latent)), probe(self, "k_rope", key)
+        return context.probe(self, "latent", self.kv_norm(latent)), context.probe(self, "k_rope", key)
 
     def _allowed(self, context: ForwardContext, keys: Tensor) -> Bool[Tensor, "b 1 t S"]:
         if self.causal:
@@ -227,14 +223,11 @@ class LatentAttention(nn.Module):
 
 
 def attend_to_latents(
-    recorder: Recorder, attention: LatentAttention, queries: Queries, latents: Latents, context: ForwardContext,
-    cache: KVCache,
-) -> Float[Tensor, "B H T Q"] | None:  # fmt: skip
-    """Record the absorbed form over the filled slots."""
-    if not attention.causal or latents[0].shape[2] > 1:
+    recorder: Recorder, attention: LatentAttention, queries: Queries, context: ForwardContext, cache: KVCache
+) -> Float[Tensor, "B H T Q"] | None:
+    """Record the absorbed form, over the filled slots of a cache that holds the new latents."""
+    if not attention.causal or queries[0].shape[2] > 1:
         return None
-    for new, buffer in zip(latents, (cache.keys, cache.values), strict=True):
-        native.append(recorder, new, buffer, context.positions)
     (plain, turned), (key_up, value_up) = queries, attention.expansions
     q = torch.einsum("bhtp,hpc->bhtc", plain, key_up)
     rotated = turned, cache.values

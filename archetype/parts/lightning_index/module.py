@@ -7,10 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from archetype.nn.cache import LayerState, write_places
+from archetype.nn.cache import LayerState, write_slots
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.nn.selection import EVERY_KEY, Choice, KeySelector
 from archetype.parts.lightning_index import spec
@@ -57,7 +56,7 @@ class LightningIndex(KeySelector):
         keys = self._keys(x, context)
         if state is not None:
             assert isinstance(state, IndexKeys)
-            write_places(state.keys, keys, context)
+            write_slots(state.keys, keys, context)
             keys = state.keys.to(x.dtype)
         learns = self.training and self.spec.adds_to_loss
         leaves_out = keys.shape[2] > self.spec.top_k
@@ -66,7 +65,7 @@ class LightningIndex(KeySelector):
         scores = self._scores(x, queries, keys, context).masked_fill(~allowed[:, 0], MASKED)
         chosen = None
         if leaves_out:
-            chosen = probe(self, "chosen", allowed & best_keys(scores.detach(), self.spec.top_k)[:, None])
+            chosen = context.probe(self, "chosen", allowed & best_keys(scores.detach(), self.spec.top_k)[:, None])
             scores = scores.masked_fill(~chosen[:, 0], MASKED)
         return Choice(chosen, self.spec.top_k, scores if learns else None)
 

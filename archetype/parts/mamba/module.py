@@ -12,7 +12,6 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import build_norm, module_for
 from archetype.parts.mamba import spec
 from archetype.parts.mamba.scan import scan
@@ -113,7 +112,7 @@ class Mamba(nn.Module):
         delta = nn.functional.softplus(self.dt_proj(self.dt_norm(low_rank)).to(exact))
         if context.valid is not None:
             delta = delta.masked_fill(~context.valid[..., None], 0.0)
-        rates, u = -torch.exp(self.A_log.to(exact)), probe(self, "u", u.to(exact))
-        delta, b, c = probe(self, "delta", delta), probe(self, "b", b), probe(self, "c", c)
+        rates, u = -torch.exp(self.A_log.to(exact)), context.probe(self, "u", u.to(exact))
+        delta, b, c = context.probe(self, "delta", delta), context.probe(self, "b", b), context.probe(self, "c", c)
         y, hidden = scan(delta, delta * u, b, c, rates, hidden.to(exact))
         return y + self.D.to(exact) * u, hidden

@@ -11,7 +11,6 @@ from archetype.nn.chunks import read_chunks, state_space_chunk
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, MatrixState
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.mamba.module import draw_steps
 from archetype.parts.mamba2 import spec
@@ -103,7 +102,12 @@ class Mamba2(nn.Module):
         v, b, c = (part.unflatten(-1, sizes) for part, sizes in (
             (v, (mixer.num_heads, -1)), (b, (mixer.num_groups, -1)), (c, (mixer.num_groups, -1))
         ))  # fmt: skip
-        v, delta, b, c = probe(self, "u", v), probe(self, "delta", delta), probe(self, "b", b), probe(self, "c", c)
+        v, delta, b, c = (
+            context.probe(self, "u", v),
+            context.probe(self, "delta", delta),
+            context.probe(self, "b", b),
+            context.probe(self, "c", c),
+        )
         inputs = c, b, delta[..., None] * v, -delta * self.A_log.to(exact).exp()
         y, memory = read_chunks(state_space_chunk, mixer.chunk_size, memory.to(exact), *inputs)
         return (y + self.D.to(exact)[:, None] * v).flatten(-2), memory

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.feedforward.module import gated_product
 from archetype.parts.feedforward.spec import GatedMLP
@@ -33,5 +32,5 @@ class PerLayerInput(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         gate: Tensor = self.gate(x)
         own = context.layer_inputs[context.layer].to(gate.dtype)
-        y: Tensor = self.down(probe(self, "hidden", self.product(gate, own)))
+        y: Tensor = self.down(context.probe(self, "hidden", self.product(gate, own)))
         return y

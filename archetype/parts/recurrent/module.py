@@ -1,7 +1,7 @@
 """Recurrent mixers with a state of constant size, computed by torch's kernels."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from archetype.native.torch_hooks import without_onednn
 from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.place import Place
@@ -156,19 +157,11 @@ class Recurrent(nn.Module):
         return torch.cat(outputs, dim=-1), tuple(torch.stack(vectors) for vectors in zip(*lasts, strict=True))
 
 
-@contextmanager
-def _kernels(x: Tensor) -> Iterator[None]:
+def _kernels(x: Tensor) -> AbstractContextManager[None]:
     """Disable oneDNN for bfloat16 on processors without such instructions, since it has no such cells there."""
     in_bfloat16 = x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
-    if x.device.type != "cpu" or not in_bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        yield
-        return
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
+    is_known = x.device.type != "cpu" or not in_bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return nullcontext() if is_known else without_onednn()
 
 
 def _cell(mixer: spec.RNN | spec.LSTM | spec.GRU, inputs: int, hidden: int) -> nn.RNNBase:

@@ -9,7 +9,6 @@ from archetype.nn.cache import LayerState
 from archetype.nn.context import ForwardContext, Vectors
 from archetype.nn.convolution import CausalConvolution, ConvolutionState
 from archetype.nn.place import Place
-from archetype.nn.probe import probe
 from archetype.nn.registry import module_for
 from archetype.parts.short_convolution import spec
 from archetype.weights.linear import Linear
@@ -38,7 +37,7 @@ class ShortConvolution(nn.Module):
         state = self.new_state(x.shape[0], 0, x.dtype, x.device) if cache is None else cache
         assert isinstance(state, ConvolutionState)
         b, c, u = self.in_proj(x).chunk(3, dim=-1)  # (B, T, D) each
-        b, c, u = probe(self, "b", b), probe(self, "c", c), probe(self, "u", u)
+        b, c, u = context.probe(self, "b", b), context.probe(self, "c", c), context.probe(self, "u", u)
         conv = context.before(state).conv
         y, conv = self.conv.convolve(b * u, context, conv)
         state.conv = conv.to(state.conv.dtype)

@@ -7,7 +7,9 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("y.clamp(-bound, bound)", "y.clamp(max=bound)"),
     ],
     "parts/attention/module.py": [
-        ("cache.append(self.apply_rope(k, context.positions, context, self.k_norm), v,", "cache.append(k, v,"),
+        ("k = self.rotate(k, context, self.k_norm)", "pass"),
+    ],
+    "parts/attention/pairs.py": [
         ("allowed & present_keys(context.num_tokens, keys[0])", "allowed"),
     ],
     "parts/attention/core.py": [
@@ -22,18 +24,17 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ("if (self.spec.normalize if normalized is None else normalized) else x", "if self.spec.normalize else x"),
     ],
     "models/block/module.py": [
-        ('return self.write("feedforward", x, self.output("feedforward", g, context, state), context)',
-         'return x + self.output("feedforward", g, context, state)'),
+        ('return self.write("feedforward", x, y, context)', "return x + y"),
         ("z if self.residual_scale == 1.0 else z * self.residual_scale", "z"),
         ('h if self.shared_norm else self.norm("feedforward")(self.read("feedforward", x, context), context)', "h"),
-        ('getattr(self, f"{content}_post_norm")(self.output(content, h, context, state), context)',
-         "self.output(content, h, context, state)"),
-        ("normalize_stream(self.norm(content), x + y, context)", "x + self.norm(content)(y, context)"),
+        ('y = getattr(self, f"{content}_post_norm")(y, context)', "pass"),
+        ("normalize_stream(self.norm(content), x + self.branch(y), context)",
+         "x + self.norm(content)(self.branch(y), context)"),
     ],
     "nn/cache.py": [
-        ("- 1 - (ends[:, None] - 1 - places) % size", "- (ends[:, None] - places) % size"),
+        ("- 1 - (ends[:, None] - 1 - slots) % size", "- (ends[:, None] - slots) % size"),
         ("torch.where(newest < 0, EMPTY_SLOT, newest)", "torch.where(newest < 0, 0, newest)"),
-        ("written = torch.where(inside, written, buffer[rows, :, places])", "pass"),
+        ("written = torch.where(inside, written, buffer[rows, :, index])", "pass"),
         ("return State(self.lengths[rows], [", "return State(self.lengths, ["),
     ],
     "parts/norm/module.py": [

@@ -17,7 +17,7 @@ from archetype.inspection.trace import Change
 from archetype.models.build import build
 from archetype.models.decoder.module import Decoder
 from archetype.models.encoder_decoder.module import EncoderDecoder
-from archetype.nn.probe import observed, observer, probe
+from archetype.nn.context import ForwardContext
 from archetype.spec import assign
 from archetype.tokenizers import train_tokenizer
 from tests.helpers.cases import case
@@ -47,12 +47,9 @@ def plain_logits(model: Decoder) -> Tensor:
 
 def test_a_probe_without_an_observer_is_the_value_itself() -> None:
     x, module = torch.ones(2), nn.Identity()
-    assert probe(module, "x", x) is x and observer() is None
-    with observed(lambda module, name, x: x + 1):
-        assert probe(module, "x", x).tolist() == [2, 2]
-        with observed(None):
-            assert probe(module, "x", x) is x
-    assert probe(module, "x", x) is x
+    assert ForwardContext.of(x[None]).probe(module, "x", x) is x
+    context = ForwardContext.of(x[None], observer=lambda module, name, x: x + 1)
+    assert context.probe(module, "x", x).tolist() == [2, 2]
 
 
 def test_what_is_set_is_what_the_model_would_compute_with_other_weights() -> None:
@@ -157,7 +154,7 @@ def test_nothing_stays_after_a_pass() -> None:
     with pytest.raises(SpecError):
         tracer(model).set("blocks.0.out", torch.ones(3)).run()
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    assert torch.equal(plain_logits(model), plain) and observer() is None
+    assert torch.equal(plain_logits(model), plain) and model.observer is None
 
 
 def test_a_trace_and_recorded_steps_do_not_meet() -> None:
@@ -200,7 +197,7 @@ def test_generation_under_changes_is_the_plain_one_where_nothing_changes(monkeyp
                 texts.append(trace.generate(**settings))
                 keep.remove()
             plain = lm.engine().submit(HELLO, **source, **settings).result()
-            assert texts == [plain, plain] and len(logits[0]) == len(logits[1]) >= 12 and observer() is None
+            assert texts == [plain, plain] and len(logits[0]) == len(logits[1]) >= 12 and lm.model.observer is None
             assert all(torch.equal(a, b) for a, b in zip(*logits, strict=True))
             assert not any(module._forward_hooks or module._forward_pre_hooks for module in lm.model.modules())
 

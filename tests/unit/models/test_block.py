@@ -49,7 +49,7 @@ def mixed(block: nn.Module, x: Tensor) -> Tensor:
 
 
 def crossed(block: nn.Module, x: Tensor) -> Tensor:
-    return block.cross(x, context(), block.cross.project(SOURCE))
+    return block.cross(x, context(), block.cross.project(SOURCE, context()))
 
 
 def fed(block: nn.Module, x: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def test_a_state_remembers_the_source_beside_the_mixers_own(wiring: spec.Wiring)
     block = build(wiring, crosses=True)
     whole = run(block)
     own = block.mixer.new_state(2, 5, torch.float32, CPU)
-    state = BlockState(own, block.cross.project(SOURCE))
+    state = BlockState(own, block.cross.project(SOURCE, context()))
     outputs = []
     for place in range(5):
         x = X[:, place : place + 1]

@@ -39,7 +39,7 @@ X = random(B, T, D)
 def run(part: Attention, x: Tensor = X, num_tokens: Tensor | None = None) -> Tensor:
     context = ForwardContext.of(x, num_tokens=num_tokens)
     if isinstance(part.spec.position, spec.RelativeBias):
-        context.position_bias = randomize(RelativeBias(part.spec.position, 4, 1, part.causal))
+        context.position_bias = randomize(RelativeBias(part.spec.position, 4, 1, part.pairs.causal))
     return part(x, context)
 
 
@@ -48,7 +48,7 @@ def reference(part: Attention, x: Tensor, scale: float | None = None, num_tokens
     """Head by head, query by query, from the definition; every part of it that the specification names."""
     heads, kv_heads, size, *_ = part.sizes
     chosen, length = part.spec, x.shape[1]
-    scale, setting = scale or 1 / math.sqrt(size), MaskContext(part.causal, length, part.layer)
+    scale, setting = scale or 1 / math.sqrt(size), MaskContext(part.pairs.causal, length, part.pairs.layer)
     x = x.double()
 
     def project(projection: torch.nn.Linear, y: Tensor) -> Tensor:
@@ -406,7 +406,7 @@ def test_a_chunk_that_fills_the_cache_needs_no_mask(num_kv_heads: int, monkeypat
     part, x = build(num_kv_heads=num_kv_heads, position=spec.Rotary()), random(2, LONG, D)
     context = ForwardContext.of(x, torch.zeros(2, dtype=torch.long))
     masked = part(x, replace(context, num_tokens=torch.full((2,), LONG)), empty(part, 2))
-    monkeypatch.setattr(part, "mask", lambda *arguments: pytest.fail("a mask is made"))
+    monkeypatch.setattr(part.pairs, "allowed", lambda *arguments: pytest.fail("a mask is made"))
     assert torch.equal(part(x, context, empty(part, 2)), masked)
 
 

@@ -32,7 +32,7 @@ def build(**fields: Any) -> CrossAttention:
 
 def run(part: CrossAttention, x: Tensor = X, vectors: Tensor = VECTORS, num_tokens: list[int] | None = None) -> Tensor:
     source = EncoderOutput(vectors, None if num_tokens is None else torch.tensor(num_tokens))
-    return part(x, ForwardContext.of(x), part.project(source))
+    return part(x, ForwardContext.of(x), part.project(source, ForwardContext.of(vectors)))
 
 
 def linear(projection: torch.nn.Linear, x: Tensor) -> Tensor:
@@ -119,7 +119,8 @@ def test_a_source_that_was_projected_once_serves_every_token(choice: str, num_to
     """Each alone, and rows chosen from it; the positions of the target make no difference."""
     part = build(num_kv_heads=2, **CHOICES[choice])
     whole = run(part, num_tokens=num_tokens)
-    state = part.project(EncoderOutput(VECTORS, None if num_tokens is None else torch.tensor(num_tokens)))
+    source = EncoderOutput(VECTORS, None if num_tokens is None else torch.tensor(num_tokens))
+    state = part.project(source, ForwardContext.of(VECTORS))
     assert state.keys.shape == state.values.shape == (3, 2, S, part.sizes.head_dim)
     assert state.num_tokens.tolist() == (num_tokens or [S] * 3)
     for place in range(T):
@@ -133,7 +134,7 @@ def test_a_source_that_was_projected_once_serves_every_token(choice: str, num_to
 def test_every_layer_of_a_pass_has_its_own_keys_and_the_same_padding() -> None:
     first, second, context = build(), build(num_kv_heads=1), ForwardContext.of(X)
     source = EncoderOutput(VECTORS, torch.tensor(COUNTS))
-    ours = [part(X, context, part.project(source)) for part in (first, second)]
+    ours = [part(X, context, part.project(source, context)) for part in (first, second)]
     assert torch.equal(ours[0], run(first, num_tokens=COUNTS))
     assert torch.equal(ours[1], run(second, num_tokens=COUNTS))
 

@@ -1,0 +1,41 @@
+"""The private names of torch that this package asks, in one place: a release of torch that moves one breaks here.
+
+tests/unit/native/test_torch_hooks.py runs each, with the oldest and the newest release that pyproject.toml admits.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.autograd import forward_ad
+
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # key of an operation's body of other operations
+
+
+def is_watched() -> bool:
+    """Whether anything but plain autograd sees torch's operations here, which a native kernel would hide from it.
+
+    That is a compiler, a dispatch mode (which counts or records), a transformation of `torch.func`, the tracer of
+    `torch.jit`, or forward-mode differentiation.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """Within the block torch computes by its own kernels where it would ask oneDNN.
+
+    `torch.backends.mkldnn.flags` would set further flags, such as the precision of products, to its defaults.
+    """
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)

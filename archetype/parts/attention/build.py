@@ -1,0 +1,61 @@
+"""The table of attention: which strategy computes a pattern with a position, decided when the module is built."""
+
+from archetype.errors import SpecError
+from archetype.nn.place import Place
+from archetype.nn.registry import module_class
+from archetype.parts.attention import spec
+from archetype.parts.attention.chosen import ChosenPairs
+from archetype.parts.attention.full import FullPairs
+from archetype.parts.attention.pairs import MaskedPairs
+from archetype.parts.attention.query_bias import QueryBiasedPairs
+from archetype.parts.attention.tiled import PairsByLength, TiledPairs
+from archetype.parts.pattern.spec import Full
+from archetype.parts.position.module import QueryBias, Rotation, ScoreBias
+from archetype.roles.pattern import pattern_rule
+from archetype.roles.position import AttentionSizes
+
+
+def build_position(attention: spec.Attention, sizes: AttentionSizes) -> Rotation | ScoreBias | QueryBias | None:
+    """Build the module of a layer's own positions; None for no positions and for those of the stack.
+
+    Raises:
+        SpecError: the module of an extension is of no class that attention knows.
+    """
+    position = attention.position
+    if position.is_absent or attention.stack_bias is not None:
+        return None
+    module = module_class(position)(position, sizes)
+    if isinstance(module, Rotation | ScoreBias | QueryBias):
+        return module
+    cause = f"{type(module).__name__} is neither a Rotation nor a ScoreBias"
+    raise SpecError("position", cause, "derive the module from one of them (archetype.parts.position.module)")
+
+
+def build_pairs(attention: spec.Attention, place: Place, bias: ScoreBias | QueryBias | None) -> MaskedPairs:
+    """Return the strategy for a layer.
+
+    | pattern              | position                     | strategy           |
+    |----------------------|------------------------------|--------------------|
+    | full                 | none, or a rotation          | `FullPairs`        |
+    | full                 | a bias of each pair          | `MaskedPairs`      |
+    | any                  | a bias that reads queries    | `QueryBiasedPairs` |
+    | depends on length    | any other                    | `PairsByLength`    |
+    | any other            | any other                    | `TiledPairs`       |
+
+    An index wraps the strategy in `ChosenPairs`.
+
+    Args:
+        attention: specification of the layer.
+        place: its place in the model.
+        bias: its own position bias (None: it has none, or the stack's).
+    """
+    kind: type[MaskedPairs] = TiledPairs
+    if isinstance(bias, QueryBias):
+        kind = QueryBiasedPairs
+    elif isinstance(attention.pattern, Full):
+        kind = FullPairs if bias is None and attention.stack_bias is None else MaskedPairs
+    elif pattern_rule(attention.pattern).depends_on_length:
+        kind = PairsByLength
+    learns_bias = bias is not None and any(True for _ in bias.parameters())
+    pairs = kind(attention, place, learns_bias)
+    return pairs if attention.index is None else ChosenPairs(attention, place, learns_bias, every=pairs)

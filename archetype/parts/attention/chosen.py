@@ -1,0 +1,46 @@
+"""Attention to the keys that an index has chosen among the allowed ones."""
+
+from torch import Tensor, nn
+
+from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.nn.selection import Choice, gather_chosen
+from archetype.parts.attention import spec
+from archetype.parts.attention.keys import Keys
+from archetype.parts.attention.pairs import MaskedPairs, biased
+from archetype.parts.attention.projections import Heads
+from archetype.parts.pattern.scores import ScoreFunction
+
+
+class ChosenPairs(MaskedPairs):
+    """The chosen pairs under a mask, or gathered for a single query; all allowed pairs where nothing was chosen.
+
+    Args:
+        attention: specification of the layer.
+        place: its place in the model.
+        learns_bias: whether its position bias has parameters.
+        every: the strategy for all allowed pairs.
+    """
+
+    def __init__(self, attention: spec.Attention, place: Place, learns_bias: bool, every: MaskedPairs) -> None:
+        super().__init__(attention, place, learns_bias)
+        self.every = every
+
+    def attend(
+        self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
+    ) -> Heads:
+        if keys.choice.keys is None:
+            return self.every.attend(q, keys, score, bias, context)
+        if keys.positions is not None and keys.choice.can_be_gathered(q.shape[2]):
+            chosen, positions, (k, v) = gather_chosen(keys.choice, keys.k, keys.v)
+            keys = Keys(k, v, positions, choice=Choice(chosen))
+        return super().attend(q, keys, score, bias, context)
+
+    def masked(
+        self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
+    ) -> tuple[Heads, Tensor]:
+        chosen = keys.choice.keys
+        if chosen is None:
+            return self.every.masked(q, keys, score, bias, context)
+        positions = context.shared_positions if keys.positions is None else keys.positions
+        return q, chosen if bias is None else biased(bias, context.shared_positions, positions, chosen)

@@ -1,0 +1,27 @@
+"""Attention of the full pattern without a position bias, for which no mask is computed if none is needed."""
+
+from torch import nn
+
+from archetype.nn.context import ForwardContext
+from archetype.parts.attention.core import attend
+from archetype.parts.attention.keys import Keys
+from archetype.parts.attention.pairs import MaskedPairs
+from archetype.parts.attention.projections import Heads
+from archetype.parts.pattern.scores import ScoreFunction
+
+
+class FullPairs(MaskedPairs):
+    """Every pair, or every key up to the query: the direction alone says which."""
+
+    def attend(
+        self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
+    ) -> Heads:
+        if keys.positions is not None:
+            # With the last T of S slots the causal kernel needs no mask; the plain body does, unless T = S.
+            causal = self.causal and context.is_last_of(keys.k.shape[2])
+            mask = None if causal and keys.k.shape[2] == q.shape[2] else self.allowed(context, keys.positions)
+            return attend(q, keys.k, keys.v, score, mask, causal)
+        # Padding comes after all tokens: under a causal mask no token sees it.
+        if context.document_ids is None and (self.causal or context.num_tokens is None):
+            return attend(q, keys.k, keys.v, score, causal=self.causal)
+        return super().attend(q, keys, score, bias, context)

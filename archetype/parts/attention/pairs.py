@@ -1,0 +1,92 @@
+"""Attention over the allowed pairs of queries and keys, under a mask: what every pattern and position can do.
+
+A strategy is chosen when the module is built (`build.py`) and has no parameters: those of a position bias belong to the
+module, or to the stack, and are given at each call.
+"""
+
+import math
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.parts.attention import spec
+from archetype.parts.attention.core import attend
+from archetype.parts.attention.keys import Keys
+from archetype.parts.attention.projections import Heads
+from archetype.parts.pattern.scores import ScoreFunction, allowed_pairs, present_keys
+from archetype.roles.pattern import MaskContext, pattern_rule
+from archetype.spec.base import fingerprint
+
+
+class MaskedPairs:
+    """Attention to all keys, with a mask of the pairs that the pattern allows, and perhaps a position bias.
+
+    Args:
+        attention: specification of the layer.
+        place: where the layer stands in its model.
+        learns_bias: whether its position bias has parameters, so that no other layer has the same biases.
+    """
+
+    def __init__(self, attention: spec.Attention, place: Place, learns_bias: bool = False) -> None:
+        self.pattern, self.rule = attention.pattern, pattern_rule(attention.pattern)
+        self.causal, self.layer = place.causal, place.layer
+        # strings, as torch.compile cannot look up our objects in a dictionary
+        pattern, position = fingerprint(attention.pattern), fingerprint(attention.position)
+        self.pairs_key = (pattern, place.layer if self.rule.depends_on_layer else 0)
+        self.bias_key = (self.pairs_key, position, attention.num_heads, place.layer if learns_bias else None)
+
+    def attend(
+        self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
+    ) -> Heads:
+        """Return softmax(scores + bias) v over the allowed pairs.
+
+        Args:
+            q: queries (B, H, T, P), rotated.
+            keys: keys and values (B, K, S, P).
+            score: the score function.
+            bias: position bias of the scores (None: there is none).
+            context: forward context.
+        """
+        q, mask = self.masked(q, keys, score, bias, context)
+        return attend(q, keys.k, keys.v, score, mask)
+
+    def masked(
+        self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
+    ) -> tuple[Heads, Tensor]:
+        """Return the queries that meet the keys, and the mask of `attend`; arguments as for it.
+
+        The mask, (b, h, T, S), is False for pairs that are not allowed; with a position bias it has the values of the
+        bias, and minus infinity for those pairs.
+        """
+        allowed = self.allowed(context, context.shared_positions if keys.positions is None else keys.positions)
+        if bias is None:
+            return q, allowed
+        positions = context.shared_positions if keys.positions is None else keys.positions
+        return q, context.cached(self.bias_key, lambda: biased(bias, context.shared_positions, positions, allowed))
+
+    def allowed(self, context: ForwardContext, keys: Int[Tensor, "b S"]) -> Bool[Tensor, "b2 1 T S"]:
+        """Return the pairs of new positions and keys allowed by the pattern, within one document and without padding.
+
+        Args:
+            context: forward context.
+            keys: position of each key.
+        """
+
+        def pairs() -> Tensor:
+            where = MaskContext(self.causal, keys.shape[1], self.layer)
+            allowed = allowed_pairs(self.rule, where, context.shared_positions, keys)
+            if not self.causal and context.num_tokens is not None:
+                allowed = allowed & present_keys(context.num_tokens, keys[0])
+            return context.within_documents(allowed)
+
+        return context.cached(self.pairs_key, pairs)
+
+
+def biased(
+    bias: nn.Module, queries: Int[Tensor, "b T"], keys: Int[Tensor, "b2 S"], allowed: Tensor | None
+) -> Float[Tensor, "b3 H T S"]:
+    """Return the position bias of the scores, with minus infinity for pairs that are not allowed."""
+    scores: Tensor = bias(queries, keys)
+    return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)

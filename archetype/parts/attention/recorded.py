@@ -1,0 +1,72 @@
+"""Attention of a decode step as one native operation, while the step is being recorded."""
+
+import torch
+from torch import nn
+
+from archetype.native import attention as native
+from archetype.native.recorder import Recorder
+from archetype.nn.context import ForwardContext
+from archetype.nn.place import Place
+from archetype.parts.attention import spec
+from archetype.parts.attention.keys import Keys
+from archetype.parts.attention.projections import Heads
+from archetype.parts.pattern.scores import ScoreFunction
+from archetype.parts.pattern.spec import Full, Window
+from archetype.parts.position.module import Alibi, QueryBias, ScoreBias
+
+
+class NativeStep:
+    """softmax(scores) v over the filled slots of a cache, or over those of its window.
+
+    Args:
+        window: how many positions a query sees; 0: all.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+
+    def attend(
+        self, recorder: Recorder, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None,
+        context: ForwardContext,
+    ) -> Heads | None:  # fmt: skip
+        """Record attention to a cache that holds the new positions; None for tensors that the kernel does not know.
+
+        Args:
+            recorder: the recorder of the step.
+            q: queries (B, H, T, P).
+            keys: the buffers of the cache (B, K, S, P).
+            score: the score function.
+            bias: `Alibi`, or the stack's `RelativeBias` (None: there is none).
+            context: forward context.
+        """
+        if keys.is_ring and (bias is not None or q.shape[2] > 1):  # the kernel knows no distances within a ring
+            return None
+        slots, slopes, distances = keys.k.shape[2], None, None
+        if isinstance(bias, Alibi):
+            slopes = torch.tensor(bias.slopes)
+        elif bias is not None:
+            positions = torch.arange(slots)[None]
+            distances = context.cached(("distances", slots), lambda: bias(positions[:, -1:], positions))
+        return native.attend(
+            recorder, q, keys.k, keys.v, score.scale, context.positions, is_ring=keys.is_ring, softcap=score.softcap,
+            window=self.window, sinks=score.sinks, slopes=slopes, distances=distances,
+        )  # fmt: skip
+
+
+def native_step(attention: spec.Attention, place: Place, bias: ScoreBias | QueryBias | None) -> NativeStep | None:
+    """Return the native decode step of a layer; None if the kernel does not compute it.
+
+    The kernel reads every filled slot up to a query's position, or those within a window, and adds slopes or numbers by
+    distance. It knows neither chosen keys nor rotations that change as the sequence grows.
+
+    Args:
+        attention: specification of the layer.
+        place: its place in the model.
+        bias: its own position bias (None: it has none, or the stack's).
+    """
+    pattern = attention.pattern
+    is_known = isinstance(pattern, Full | Window) and (bias is None or (isinstance(bias, Alibi) and not bias.rounded))
+    is_plain = attention.score != "additive" and attention.index is None and not attention.keys_follow_length
+    if not (place.causal and is_known and is_plain):
+        return None
+    return NativeStep(pattern.size if isinstance(pattern, Window) else 0)

@@ -1,0 +1,41 @@
+"""Attention under context parallelism: this process's queries, and the keys of whole sequences."""
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from archetype.nn.context import ForwardContext
+from archetype.parts.attention.core import attend
+from archetype.parts.attention.keys import Keys
+from archetype.parts.attention.pairs import MaskedPairs, biased
+from archetype.parts.attention.projections import Heads
+from archetype.parts.pattern.scores import ScoreFunction
+from archetype.parts.pattern.shared_rows import allowed_in_piece, own_queries
+from archetype.roles.pattern import MaskContext
+
+
+def attend_across_processes(
+    pairs: MaskedPairs, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
+) -> Heads:
+    """Return softmax(scores + bias) v for the two pieces of each sequence that this process computes.
+
+    Args:
+        pairs: the allowed pairs; those of chosen keys or of a bias by queries need whole sequences.
+        q: queries of this process (B, H, T, P).
+        keys: keys and values of all processes (B, K, S, P), in order.
+        score: the score function.
+        bias: position bias of the scores (None: there is none).
+        context: forward context of this process's positions.
+    """
+    rows, outputs = context.rows, []
+    assert rows is not None
+    where = MaskContext(pairs.causal, keys.k.shape[2], pairs.layer)
+    for piece in own_queries(rows, pairs.rule, pairs.causal):
+        mask = allowed_in_piece(rows, pairs.rule, where, piece, context, pairs.pairs_key)
+        if bias is not None:
+            ends = rows.positions[:, piece.queries], rows.positions[:, piece.keys]
+            mask = context.cached((pairs.bias_key, piece.number), partial(biased, bias, *ends, mask))
+        k, v = keys.k[:, :, piece.keys], keys.v[:, :, piece.keys]
+        outputs.append(attend(q.chunk(2, dim=2)[piece.number], k, v, score, mask))
+    return torch.cat(outputs, dim=2)

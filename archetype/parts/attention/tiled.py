@@ -1,0 +1,45 @@
+"""Attention of sparse patterns within whole sequences, computed in tiles of pairs."""
+
+import torch
+from torch import nn
+
+from archetype.nn.context import ForwardContext
+from archetype.parts.attention.core import attend_tiles
+from archetype.parts.attention.keys import Keys
+from archetype.parts.attention.pairs import MaskedPairs
+from archetype.parts.attention.projections import Heads
+from archetype.parts.pattern.scores import ScoreFunction
+from archetype.parts.pattern.tiles import saves_pairs, tiles
+from archetype.roles.pattern import MaskContext
+
+
+class TiledPairs(MaskedPairs):
+    """Whole sequences in tiles if these have fewer pairs than the full matrix; cached keys under a mask."""
+
+    def attend(
+        self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
+    ) -> Heads:
+        if keys.positions is not None or context.document_ids is not None:
+            return super().attend(q, keys, score, bias, context)
+        where = MaskContext(self.causal, q.shape[2], self.layer)
+        if not saves_pairs(self.rule, where):
+            return super().attend(q, keys, score, bias, context)
+        valid = None if self.causal else context.valid
+        return attend_tiles(q, keys.k, keys.v, score, tiles(self.pattern, where, q.device), bias, valid)
+
+
+class PairsByLength(TiledPairs):
+    """A pattern whose pairs depend on the length of the sequence: padded sequences are attended to length by length."""
+
+    def attend(
+        self, q: Heads, keys: Keys, score: ScoreFunction, bias: nn.Module | None, context: ForwardContext
+    ) -> Heads:
+        if keys.positions is not None or context.document_ids is not None or context.num_tokens is None:
+            return super().attend(q, keys, score, bias, context)
+        y, lengths = torch.zeros_like(q), context.num_tokens.clamp(min=1)
+        for length in lengths.unique().tolist():
+            batch = (lengths == length).nonzero().flatten()  # sequences of this length, without their padding
+            queries, k, v = (x.index_select(0, batch)[:, :, :length] for x in (q, keys.k, keys.v))
+            unpadded = ForwardContext.of(queries[:, 0])
+            y[batch, :, :length] = super().attend(queries, Keys(k, v), score, bias, unpadded)
+        return y
