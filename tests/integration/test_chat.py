@@ -63,7 +63,7 @@ def test_messages_come_from_a_pipe_and_are_remembered(archetype: Any, folder: Pa
 
 def test_wrong_lines_and_models_are_refused_in_one_line(archetype: Any, folder: Path, tmp_path: Path) -> None:
     for line, message in (
-        ("/rest", "/rest: is no command; did you mean /reset?"), ("/save", "/save: needs a file; name a new file"),
+        ("/rest", "/rest: is not a command; did you mean /reset?"), ("/save", "/save: needs a file; name a new file"),
         (f"/save {folder}", f"{folder}: exists already; name a new file"),
         ("bad", "chat template: no such talk; fix the template or the messages"), (b"\xff", "standard input: "),
         ("a" * 9000, "prompt: "),
@@ -75,7 +75,7 @@ def test_wrong_lines_and_models_are_refused_in_one_line(archetype: Any, folder: 
     bare.save(tmp_path / "bare")
     done = archetype("chat", tmp_path / "bare", input="Hi")
     assert done.returncode == 2 and done.stderr == (
-        f"archetype: {tmp_path / 'bare'}: has no chat template: it continues texts and was not made to answer; name "
+        f"archetype: {tmp_path / 'bare'}: has no chat template, so it is not a chat model; name "
         "one with --chat-template, or teach it answers with `archetype train --chat`\n"
     )
 
@@ -131,5 +131,5 @@ def test_in_a_terminal_a_mistake_ends_nothing(folder: Path, monkeypatch: pytest.
     os.close(typed)
     out, error = capfd.readouterr()
     assert end.value.code == 0 and "Four, I say.\n" in out
-    assert "archetype: /rest: is no command; did you mean /reset?" in error and "Ctrl-D exits" in error
+    assert "archetype: /rest: is not a command; did you mean /reset?" in error and "Ctrl-D exits" in error
     assert "/save FILE     write the conversation" in error

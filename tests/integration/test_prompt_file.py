@@ -83,7 +83,7 @@ def test_kills_lose_and_double_nothing(archetype: Command, run_directory: Path, 
         ('{"prompt": 7}', "prompt: 7 is not a text; write it as a JSON string"),
         ('{"prompt": "a", "id": 1.5}', "id: 1.5 is neither a number nor a string; choose another"),
         ('{"prompt": "a", "id": 1}', "id: 1 is also the id of line 1; give each line its own"),
-        ('{"messages": [{"role": "user"}]}', "messages: are not objects with a role and a content, both texts; write"),
+        ('{"messages": [{"role": "user"}]}', "messages: are not objects with a role and a content; write"),
         ('{"prompt": "a", "top_k": 0}', "top_k: 0 is too small; use at least 1"),
         ('{"prompt": "a", "topk": 1}', "topk: is not a known key; did you mean top_k?"),
         ('{"prompt": ""}', "prompt: is empty, and the tokenizer has no token that starts a text; give some text"),
@@ -112,7 +112,7 @@ def test_an_output_of_another_input_is_left_alone(
         done = archetype("generate", run_directory, "--input", prompts, "--output", output)
         number = text.count("\n")
         assert (done.returncode, done.stderr) == (
-            2, f"archetype: {output}: line {number}: is no text of this input; choose another --output\n"
+            2, f"archetype: {output}: line {number}: does not match any line of --input; choose another --output\n"
         )  # fmt: skip
         assert output.read_text() == text
     for options, message in (

@@ -89,7 +89,7 @@ def test_a_wrong_line_is_named_before_anything_runs(archetype: Command, model: P
     for arguments, message in (
         (["--input", file], "--input: has no effect without --output; add it, or leave this out"),
         (["a text", "--input", file, "--output", output], "TEXT: cannot be combined with --input; give one of them"),
-        (["--input", file, "--output", output], f"{output}: holds no translation of this input; choose another"),
+        (["--input", file, "--output", output], f"{output}: has no translations of this input; choose another"),
     ):
         done = archetype("translate", model, *arguments)
         assert done.returncode == 2 and done.stderr.startswith(f"archetype: {message}"), done.stderr

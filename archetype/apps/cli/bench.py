@@ -67,9 +67,9 @@ def bench(
 
     show_warnings()
     if peer and resolve_device(device).type != "cpu":
-        raise SpecError("--peer", "peers are timed on the processor", "add --device cpu")
+        raise SpecError("--peer", "the comparison runs on the CPU only", "add --device cpu")
     if deterministic and job in ("train", "embed"):
-        raise SpecError("--deterministic", f"is of texts that are continued, and {job} continues none", "leave it out")
+        raise SpecError("--deterministic", f"has no effect on {job}, which generates no text", "leave it out")
     if threads is not None:
         torch.set_num_threads(threads)
     if job == "train":

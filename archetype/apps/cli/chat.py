@@ -66,7 +66,7 @@ def chat(
         lm.use_template(template)
     if lm.template is None:
         remedy = "name one with --chat-template, or teach it answers with `archetype train --chat`"
-        raise DataError(str(model), "has no chat template: it continues texts and was not made to answer", remedy)
+        raise DataError(str(model), "has no chat template, so it is not a chat model", remedy)
     talk = Conversation(lm, Engine(lm, slots=1), settings, system)
     print_device(lm.model.device)
     is_terminal = sys.stdin.isatty()
@@ -119,7 +119,7 @@ class Conversation:
                 self._save(rest.strip())
             case _ if command.startswith("/"):
                 known = [name.partition(" ")[0] for name in COMMANDS]
-                raise DataError(command, "is no command", nearest(command, known))
+                raise DataError(command, "is not a command", nearest(command, known))
             case _:
                 self._answer(line)
 

@@ -75,7 +75,7 @@ def cost(
 
     dtypes = list(dict.fromkeys(dtype.split(",")))
     if len(sources) > 1 and not compare:
-        raise SpecError("cost", f"{len(sources)} specifications are given", "set them side by side with --compare")
+        raise SpecError("cost", f"{len(sources)} specifications are given", "compare them with --compare")
     memory = None if fit is None else devices * parse_size(fit)
     place = fit if devices == 1 else f"{devices} x {fit}"
     pairs = cast("AttentionPairs", attention)  # others are refused by `cost_report`

@@ -64,12 +64,12 @@ def inspect(
     if view not in VIEWS:
         raise SpecError("--view", f"there is no {view}", nearest(view, VIEWS))
     if output is not None and output.suffix not in SUFFIXES:
-        raise SpecError(str(output), "its name says no format", f"end it in {', '.join(SUFFIXES)}")
+        raise SpecError(str(output), "the file extension is not a known format", f"end it in {', '.join(SUFFIXES)}")
     if view != "attribution" and (token is not None or position != -1):
         option = "--position" if token is None else "--token"
-        raise SpecError(option, "belongs to attributions", "add --view attribution")
+        raise SpecError(option, "applies to attributions only", "add --view attribution")
     if view == "attribution" and head is not None:
-        raise SpecError("--head", "an attribution has all heads of its --layer", "leave it out")
+        raise SpecError("--head", "cannot be combined with --view attribution, which shows all heads", "leave it out")
     lm = load(model, dtype, device)
     inspection = lm.inspect(lm.images(text)[0] if lm.spec.reads_images else text, target)
     shown: View

@@ -40,13 +40,13 @@ def print_plan(recipe: Recipe, cluster: str, gpu: str, budget: Budget, as_json: 
     if budget.minutes is not None:
         raise SpecError("--minutes", "is measured on this machine, not on a cluster", "give --tokens or --flops")
     if budget.epochs is not None:
-        raise SpecError("--epochs", "are of data, and a plan for a cluster reads none", "give --tokens or --flops")
+        raise SpecError("--epochs", "a plan for a cluster reads no data", "give --tokens or --flops")
     if recipe.micro_batch_size is not None or recipe.recompute != "none":
         name = "recompute" if recipe.micro_batch_size is None else "micro_batch_size"
-        raise SpecError(name, "is what a plan for a cluster chooses", "leave it out")
+        raise SpecError(name, "is chosen by a plan for a cluster", "leave it out")
     for name in ("adapter", "trainable"):
         if getattr(recipe, name) is not None:
-            raise SpecError(name, "a plan for a cluster is of a model that learns as a whole", "leave it out")
+            raise SpecError(name, "a plan for a cluster needs all parameters trained", "leave it out")
     source = recipe.spec
     if leaves_vocabulary_open(source):
         raise SpecError("spec.vocab_size", "is missing, and a plan reads no text", "add --set spec.vocab_size=N")

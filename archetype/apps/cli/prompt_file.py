@@ -60,9 +60,9 @@ def _prompt(data: dict[str, Any], id: int | str, place: str) -> Prompt:
         cause = "has neither a prompt nor messages" if text is None else "has both a prompt and messages"
         raise DataError(place, cause, "give one of them")
     if text is not None and not isinstance(text, str):
-        raise DataError(f"{place}: prompt", f"{text!r:.80} is not a text", "write it as a JSON string")
+        raise DataError(f"{place}: prompt", f"{text!r:.80} is not a string", "write it as a JSON string")
     if messages is not None and not _is_conversation(messages):
-        cause = "are not objects with a role and a content, both texts"
+        cause = "are not objects with a role and a content"
         raise DataError(f"{place}: messages", cause, 'write [{"role": "user", "content": "..."}]')
     settings = {name: value for name, value in data.items() if name not in OWN_KEYS}
     try:

@@ -92,7 +92,7 @@ def finished_records(
             record = {}
         id = record.get("id")
         if not isinstance(id, int | str) or id not in known or key not in record:
-            raise DataError(f"{file}: line {number}", "is no text of this input", REMEDY)
+            raise DataError(f"{file}: line {number}", "does not match any line of --input", REMEDY)
         if (cause := difference(record.get(MADE_WITH), made_with(known[id]))) is not None:
             raise DataError(f"{file}: line {number}", cause, REMEDY)
         records[id] = record

@@ -38,9 +38,9 @@ def runs(
             problems.append(one_line(str(error)))
     others = f", and {len(problems) - 1} others" if len(problems) > 1 else ""
     if not rows and problems:
-        raise DataError(str(folder), f"holds no run that can be read: {problems[0]}{others}", "")
+        raise DataError(str(folder), f"contains no readable run: {problems[0]}{others}", "")
     if not rows:
-        raise DataError(str(folder), "holds no run directories", "name the folder that has them")
+        raise DataError(str(folder), "contains no run directories", "name the folder that has them")
     if problems:
         warnings.warn(f"left out what cannot be read: {problems[0]}{others}", Notice, stacklevel=1)
     _warn_of_texts([row.pop("texts") for row in rows])
@@ -125,10 +125,10 @@ def _warn_of_texts(texts: list[tuple[str, str]]) -> None:
 
     tokenizers, data = ({*hashes} for hashes in zip(*texts, strict=True))
     if len(tokenizers) > 1:
-        cause = "these runs differ in their tokenizers, so that their losses of a token cannot be compared"
+        cause = "these runs use different tokenizers, so their losses per token are not comparable"
         warnings.warn(f"{cause}; validation bits per byte can, which report.html has", Notice, stacklevel=2)
     elif len(data - {""}) > 1:
-        cause = "these runs differ in their data or in what is held out of them"
+        cause = "these runs use different data or validation data"
         warnings.warn(f"{cause}: their losses are of different examples", Notice, stacklevel=2)
 
 
@@ -151,7 +151,7 @@ def plot(
         labelled[str(folder)] = curves.held_out if loss == "validation" else curves.training
     if not any(xs for xs, _ in labelled.values()):
         remedy = "train further, or draw --loss training" if loss == "validation" else "train further"
-        raise SpecError(", ".join(map(str, folders)), f"no {loss} loss was measured yet", remedy)
+        raise SpecError(", ".join(map(str, folders)), f"no {loss} loss has been recorded yet", remedy)
     _warn_of_texts([_texts_of(Run(folder)) for folder in folders])
     title = f"{loss} loss (nats)"
     if to is not None:

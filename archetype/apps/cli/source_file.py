@@ -44,7 +44,7 @@ def _source(data: dict[str, Any], id: int | str, place: str) -> Source:
     if unknown := sorted(data.keys() - {"id", "source", "target"}):
         raise DataError(f"{place}: {unknown[0]:.40}", "is not a known key", "give a source, and an id if you like")
     if not isinstance(text := data.get("source"), str):
-        raise DataError(f"{place}: source", f"{text!r:.80} is not a text", "write it as a JSON string")
+        raise DataError(f"{place}: source", f"{text!r:.80} is not a string", "write it as a JSON string")
     return Source(place, id, text)
 
 
@@ -79,7 +79,7 @@ def translate_file(
     records = output if output.suffix in JSON_LINES else output.with_name(f"{output.name}.partial.jsonl")
     if records != output and output.exists() and not records.exists():
         if read_text(output).count("\n") != len(sources):
-            raise DataError(str(output), "holds no translation of this input", REMEDY)
+            raise DataError(str(output), "has no translations of this input", REMEDY)
         if (cause := difference(read_json(said) if said.is_file() else None, whole)) is not None:
             raise DataError(str(output), cause, REMEDY)
         return {"before": len(sources), "finished": 0, "targets_per_second": 0.0}

@@ -142,7 +142,7 @@ def set_(
     from archetype.spec.serialize import to_json, to_yaml
 
     if not assignments and match is None and scale is None:
-        raise SpecError("set", "nothing is to be changed", "give PATH=VALUE, --scale or --match B MEASURE")
+        raise SpecError("set", "no change is given", "give PATH=VALUE, --scale or --match B MEASURE")
     original = open_spec(source)
     spec = assign(scaled(original, scale.split(",") if scale else []), assignments or [])
     for sentence in dict.fromkeys(unusual_ratios(original, spec)):

@@ -99,7 +99,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
 @pytest.mark.parametrize("verb", device_options())
 def test_every_verb_takes_the_same_words(verb: str) -> None:
     assert (device_options()[verb].default, device_options()[verb].help) == (
-        "auto", "auto (a GPU where there is one), cpu, cuda, cuda:N or mps.",
+        "auto", "auto (a GPU if there is one), cpu, cuda, cuda:N or mps.",
     )  # fmt: skip
 
 
@@ -176,4 +176,4 @@ def test_a_loaded_model_goes_where_auto_says(tmp_path: Path, monkeypatch: pytest
 def test_peers_are_timed_on_the_processor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     refused = call(monkeypatch, capsys, "bench", "decode", "llama-tiny", "--peer")
-    assert refused == (2, "", "archetype: --peer: peers are timed on the processor; add --device cpu\n")
+    assert refused == (2, "", "archetype: --peer: the comparison runs on the CPU only; add --device cpu\n")

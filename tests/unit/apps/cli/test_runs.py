@@ -95,7 +95,7 @@ def test_what_cannot_be_read_is_left_out_with_one_line(folder: Path) -> None:
         assert len(printed("runs", folder).splitlines()) == 3
     for name in LOSSES:
         (folder / name / "spec.yaml").unlink()
-    with pytest.raises(DataError, match=r"holds no run that can be read: .*recipe.yaml.*, and \d others"):
+    with pytest.raises(DataError, match=r"contains no readable run: .*recipe.yaml.*, and \d others"):
         CliRunner().invoke(app, ["runs", str(folder)], catch_exceptions=False)
 
 
@@ -110,7 +110,7 @@ def test_losses_of_different_tokenizers_are_said_not_to_compare(folder: Path, tm
             with warnings.catch_warnings(record=True) as shown:
                 warnings.simplefilter("always")
                 printed(*arguments)
-            assert any("differ in their tokenizers" in str(one.message) for one in shown) == is_said
+            assert any("use different tokenizers" in str(one.message) for one in shown) == is_said
 
 
 def test_losses_of_different_validation_data_are_said_not_to_compare(folder: Path) -> None:
@@ -122,7 +122,7 @@ def test_losses_of_different_validation_data_are_said_not_to_compare(folder: Pat
             with warnings.catch_warnings(record=True) as shown:
                 warnings.simplefilter("always")
                 printed(*arguments)
-            assert any("differ in their data or in what is held out" in str(one.message) for one in shown) == is_said
+            assert any("use different data or validation data" in str(one.message) for one in shown) == is_said
 
 
 def test_the_best_loss_is_of_evaluations_on_the_same_examples(folder: Path) -> None:
@@ -135,7 +135,7 @@ def test_the_best_loss_is_of_evaluations_on_the_same_examples(folder: Path) -> N
 def test_a_run_that_was_not_evaluated_yet_offers_its_training_loss(folder: Path) -> None:
     file = Run(folder / "fast").metrics_file
     file.write_text("\n".join(line for line in file.read_text().splitlines() if "validation" not in line) + "\n")
-    with pytest.raises(SpecError, match="no validation loss was measured yet; train further, or draw --loss tr"):
+    with pytest.raises(SpecError, match="no validation loss has been recorded yet; train further, or draw --loss tr"):
         CliRunner().invoke(app, ["plot", str(folder / "fast")], catch_exceptions=False)
     assert "training loss" in printed("plot", folder / "fast", "--loss", "training")
 
