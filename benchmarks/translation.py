@@ -22,10 +22,10 @@ import archetype
 from archetype.data.pairs import end_of_text, read_lines
 from archetype.families.marian import marian
 from archetype.generate.beam import beam_search
-from archetype.settings.generation import Beam
 from archetype.io.text import read_text
 from archetype.language_model import LanguageModel
 from archetype.models.encoder_decoder.module import EncoderDecoder
+from archetype.settings.generation import Beam
 from benchmarks.machine import heading
 
 Targets = list[list[int]]
