@@ -194,7 +194,13 @@ TAKES_NONE = {
     "report": "takes a run", "serve": "never ends; its models are asked for below",
 }  # fmt: skip
 LONG = ("bench", "parity")  # of which only the control is run here
-CANNOT = ("cannot do this", "names no class", "marks no answer", "was not made to answer")  # of another kind of model
+CANNOT = (
+    "cannot do this",
+    "names no class",
+    "marks no answer",
+    "was not made to answer",
+    "not a chat model",
+)  # of another kind of model
 
 
 @pytest.mark.filterwarnings("ignore::archetype.errors.Notice")
