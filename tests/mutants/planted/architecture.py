@@ -117,7 +117,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
     ],
     "native/rows.h": [
         ("for (total = sum(sums); i < D; i++) total += (x[i] - mean) * (x[i] - mean);", "total = sum(sums);"),
-        ("if (bias) for (i = 0; i < D; i++) out[i] += bias[i];", ""),
+        ("for (i = 0; i < D; i++) out[i] += bias[i];", ";"),
         ("- along * x[i];", "+ along * x[i];"),
     ],
     "weights/quantized.py": [
