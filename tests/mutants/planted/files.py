@@ -35,7 +35,7 @@ BUGS: dict[str, list[tuple[str, str]]] = {
         ('"add_bos_token": tokenizer.adds_bos or "bos" in vocab.special,',
          '"add_bos_token": tokenizer.bos is not None,'),
         ('"add_eos_token": ends and bool(tokenizer.eos),', '"add_eos_token": bool(tokenizer.eos),'),
-        ("*said.get(\"eos_token_id\", ()), *tokenizer.eos)", "*tokenizer.eos)"),
+        ("*config.get(\"eos_token_id\", ()), *tokenizer.eos)", "*tokenizer.eos)"),
         ("            writer.add_float32(key, value)", "            writer.add_float32(key, round(value, 6))"),
         ("writer.add_decoder_start_token_id(start)", "writer.add_decoder_start_token_id(0)"),
     ],
