@@ -72,7 +72,7 @@ def test_epochs_are_a_budget(material: Path) -> None:
         "train --spec llama-tiny --set data.kind=recall --epochs 1 --to a", material
     )
     assert "--epochs: cannot be combined with --steps" in refused(f"train {text} --epochs 1 --steps 2 --to a", material)
-    assert "a plan for a cluster reads none" in refused("train --spec llama-tiny --epochs 1 --plan 1x8", material)
+    assert "a plan for a cluster reads no data" in refused("train --spec llama-tiny --epochs 1 --plan 1x8", material)
 
 
 def test_convert_is_import_or_export(material: Path, tmp_path: Path) -> None:
