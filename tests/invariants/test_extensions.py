@@ -1,6 +1,6 @@
 """Three architectures written from outside: each is right, and holds what `archetype check` asks of our own parts.
 
-The files are `tests/extensions`: one for each, of fewer than 150 lines without imports, which nothing in the package names.
+The files are `tests/extensions`, each of fewer than 150 lines without imports; nothing in the package names them.
 """
 
 import math
