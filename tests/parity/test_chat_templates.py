@@ -224,7 +224,7 @@ def test_calls_as_transformers_writes_them_are_read_back(templates: dict[str, Ch
     read: dict[str, str] = {}
     for name, template in templates.items():
         if not (template.reads("tools") and template.reads("tool_calls")):
-            with pytest.raises(DataError, match=r"^tools: the model's chat template writes none"):
+            with pytest.raises(DataError, match=r"^tools: the model's chat template does not read tool"):
                 tool_form(template)
             continue
         if template.source in read:
