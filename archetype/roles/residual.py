@@ -20,7 +20,7 @@ class Residual(Part):
 
 @part
 class ResidualSum(Residual):
-    """Residual sum x + F(x): one vector per position, to which every content adds (He 2015)."""
+    """Residual sum x + F(x): every sublayer adds to one vector per position (He 2015)."""
 
     is_sum: ClassVar[bool] = True
     kind: Literal["sum"] = "sum"

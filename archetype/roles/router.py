@@ -22,10 +22,10 @@ class Router(Part):
     `experts_of(context)` returns the experts, (N, k).
 
     Attributes:
-        renormalize: whether the chosen weights are divided by their sum.
-        scale: factor of the weights.
-        expert_bias: whether a number per expert is added when experts are chosen.
-        expert_bias_on: whether this number is added to affinities or to logits.
+        renormalize: whether the weights of the selected experts are divided by their sum.
+        scale: factor on the weights.
+        expert_bias: whether a bias per expert is added when experts are selected.
+        expert_bias_on: whether this bias is added to the affinities or to the logits.
     """
 
     needs: ClassVar[str] = "module"

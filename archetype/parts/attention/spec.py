@@ -23,7 +23,7 @@ __all__ = ["Attention", "OutputGate", "ProjectionBiases", "QueryScale", "ValueEm
 
 
 class ProjectionBiases(Spec):
-    """Which of the four projections have a bias.
+    """Biases of the four attention projections.
 
     Attributes:
         q: bias of the query projection.
@@ -60,7 +60,7 @@ OF_KEYS = ("num_heads", "num_kv_heads", "head_dim", "score", "qk_norm", "qk_norm
 
 
 class OutputGate(Spec):
-    """A gate on the attention output before the output projection: activation(x Wg) (Qiu 2025).
+    """Gate on the attention output before the output projection: activation(x Wg) (Qiu 2025).
 
     Each feature has its own gate, or all features of a head share one.
 
@@ -89,7 +89,7 @@ class ValueEmbedding(Spec):
     """Table with a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
 
     Attributes:
-        gate: factor of the row (absent: one learned number).
+        gate: factor on the row (absent: one learned scalar).
     """
 
     gate: ValueGate | None = None
@@ -141,7 +141,7 @@ class Attention(Mixer):
         value_embedding: table by token id whose rows are added to the values (absent: none).
         position: position encoding within attention.
         pattern: which pairs of positions may attend.
-        index: selection of the keys that each query sees among these (absent: all of them).
+        index: selection among the keys that `pattern` allows (absent: all of them).
         keys_from: earlier layer whose keys and values are read: its index, or a negative offset from this layer
             (absent: its own keys and values).
         dropout: dropout probability of the attention weights in training.

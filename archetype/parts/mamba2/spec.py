@@ -25,13 +25,13 @@ class Mamba2(Mixer):
     Attributes:
         num_heads: number of heads, H.
         head_dim: channels per head, P.
-        state_size: numbers per channel, Z.
+        state_size: state size of each channel, Z.
         num_groups: groups of heads that share B and C.
-        conv_kernel: number of positions that the convolution reads.
+        conv_kernel: kernel size of the convolution in positions.
         chunk_size: tokens per chunk.
         conv_bias: whether the convolution has a bias.
         bias: whether the input and output projections have a bias.
-        eps: added to the mean square in the gated norm.
+        eps: epsilon of the gated norm, added to the mean square.
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
         dt_limit_min: lower limit of all steps.
