@@ -19,10 +19,10 @@ __all__ = ["Block", "NoMixer", "OutputNorm", "ParallelResidual", "Plain", "PostN
 
 
 class NormedWiring(Wiring):
-    """Base class of wirings with a norm for each content; one norm applies to all contents without their own.
+    """Base class of wirings with a norm for each sublayer; `norm` applies where a sublayer has no separate norm.
 
     Attributes:
-        norm: norm of every content.
+        norm: norm of every sublayer.
         mixer_norm: norm of the mixer (absent: `norm`).
         cross_attention_norm: norm of cross-attention (absent: `norm`).
         feedforward_norm: norm of the feed-forward part (absent: `norm`).
@@ -148,7 +148,7 @@ class NoMixer(Mixer):
 
 
 class Block(Spec):
-    """One layer. `cross_attention` attends to an encoder's output.
+    """One layer: mixer, optional cross-attention to an encoder's output, feed-forward part.
 
     Each sublayer's output gets dropout and is multiplied by `residual_scale` (Granite) before it is added.
 

@@ -27,7 +27,7 @@ class NGram(CausalSpec):
         vocab_size: vocabulary size, V.
         context_length: maximum sequence length in tokens.
         n: number of tokens that the model reads.
-        d_model: width of the hidden vectors, D.
+        d_model: width of the token vectors, D.
         hidden: widths of the hidden layers.
         activation: activation of the hidden layers.
         head: head that reads the final vectors.

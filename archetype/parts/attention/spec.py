@@ -74,7 +74,7 @@ class OutputGate(Spec):
 
 
 class ValueGate(Spec):
-    """Factor of each key/value head for its row of a value embedding: scale * sigmoid(x W).
+    """Gate on the value embedding of each key/value head: scale * sigmoid(x W).
 
     Attributes:
         features: number of leading features of x that the gate reads (absent: all).
@@ -86,7 +86,7 @@ class ValueGate(Spec):
 
 
 class ValueEmbedding(Spec):
-    """Table with a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
+    """Table of a value per token id and key/value head, added to the values: v + g * row (nanochat; modded-nanogpt).
 
     Attributes:
         gate: factor on the row (absent: one learned scalar).
@@ -120,8 +120,8 @@ class Attention(Mixer):
     over each head or over all heads together (Henry 2020; OLMo 2). `clip_qkv` clamps queries, keys and values to -c ...
     c (MPT). An `additive` score is w^T tanh(q + k) (Bahdanau 2014). With `sinks`, each head has a learned logit in the
     softmax whose weight goes to no value (gpt-oss). `query_scale` scales queries with their position. `dropout` applies
-    to the attention weights. With `keys_from` a layer has only queries of its own, and reads the keys and values of an
-    earlier layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
+    to the attention weights. With `keys_from` a layer computes only queries and reads the keys and values of an earlier
+    layer (Brandon 2024, CLA; Sun 2024, YOCO; Gemma 3n).
 
     Attributes:
         num_heads: query heads, H.

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values from one narrow vector per position."""
+"""Multi-head latent attention: keys and values from one low-rank vector per position."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal

@@ -18,9 +18,9 @@ __all__ = ["Mamba2"]
 class Mamba2(Mixer):
     """Structured state space duality (Dao 2024, section 7): convolution, scan, gated norm.
 
-    Each of `num_heads` heads has `head_dim` channels with `state_size` numbers each, which decay by exp(delta A). The
-    heads of each of `num_groups` groups share B and C. Sequences are processed in chunks of `chunk_size` tokens, which
-    does not change the result. `eps` belongs to the gated norm, which normalizes each group separately.
+    Each of `num_heads` heads has `head_dim` channels with a state of `state_size` values each, which decay by exp(delta
+    A). The heads of a group share B and C. Sequences are processed in chunks of `chunk_size` tokens, which does not
+    change the result. The gated norm, with `eps`, normalizes each group separately.
 
     Attributes:
         num_heads: number of heads, H.

@@ -63,7 +63,7 @@ class RMSNorm(Norm):
 
 @part
 class BatchNorm(Norm):
-    """Each feature normalized over the batch's positions that are not padding (Ioffe 2015).
+    """Normalization of each feature over the batch's positions, without padding (Ioffe 2015).
 
     Training uses the batch's mean and variance, and updates running statistics with weight `momentum` for the newest
     batch; evaluation uses the running statistics.

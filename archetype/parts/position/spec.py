@@ -305,10 +305,10 @@ class RelativeBias(MixerPosition):
 
 @part
 class TransformerXL(MixerPosition):
-    """Scores (q_i + u)^T k_j + (q_i + v)^T W R_(i-j), with a key for each distance (Dai 2019, 3.3).
+    """Scores (q_i + u)^T k_j + (q_i + v)^T W R_(i-j), with a key for each distance (Dai 2019, section 3.3).
 
-    The vectors u and v of each head and the matrix W are learned; R holds sin and cos of distance / theta^(2m/D). Used
-    by Gopher and Chinchilla.
+    Vectors u and v of each head and matrix W are learned; R contains sin and cos of distance / theta^(2m/D). Gopher and
+    Chinchilla use it.
 
     Attributes:
         theta: base of the wavelengths.
