@@ -22,7 +22,7 @@ BLOCK_ROWS = 32  # of a lossless matrix
 
 
 class LosslessRows(NamedTuple):
-    """A matrix of bfloat16 in 12 bits, or a stack of such, as lossless.h reads it.
+    """Lossless 12-bit encoding of a bfloat16 matrix, or of a stack of matrices, as lossless.h reads it.
 
     Args:
         records: of each 128 numbers of a row, low bytes and codes (blocks, units, 32 rows, 192 bytes), uint8; the last
@@ -43,18 +43,18 @@ class LosslessRows(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of the matrix, or of the whole stack."""
+        """Number of rows of the matrix, or of the whole stack."""
         return len(self.records) * BLOCK_ROWS if self.size % BLOCK_ROWS == 0 else self.size
 
 
 def max_rows(dtype: torch.dtype) -> int:
-    """The most rows of a step whose products are computed natively."""
+    """Return the largest number of vectors whose products are computed natively."""
     kernels = library()
     return MAX_TILED_ROWS if dtype == torch.bfloat16 and kernels is not None and kernels.has_tiles else MAX_ROWS
 
 
 def too_many(recorder: "Recorder | Immediate", rows: int, dtype: torch.dtype) -> bool:
-    """Whether torch's own operation is to compute so many rows."""
+    """Return whether a product of this many vectors is left to torch."""
     return rows > max_rows(dtype) and not recorder.any_rows
 
 
@@ -226,7 +226,7 @@ def _depthwise(
     recorder: "Recorder", function: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None,
     stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Tensor | None:  # fmt: skip
-    """A convolution of every channel alone that gives one position."""
+    """Emit a depthwise convolution with a single output position."""
     plain = [value if isinstance(value, int) else value[0] for value in (stride, padding, dilation)] == [1, 0, 1]
     if not plain or x.dim() != 3 or groups != x.shape[1] or weight.shape[0] != groups or x.shape[2] != weight.shape[2]:
         return None
