@@ -234,7 +234,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _gradients(formula: Callable[..., Tensor], inputs: tuple[Tensor, ...], dy: Tensor) -> list[Tensor]:
-    """The gradients of a formula, as functions of its inputs and of dy that can be differentiated again."""
+    """Return the gradients of a formula, differentiable again in its inputs and dy."""
     of_these = [x for x in inputs if x.requires_grad]
     gradients = iter(torch.autograd.grad(formula(*inputs), of_these, dy, create_graph=True))
     return [next(gradients) if x.requires_grad else torch.zeros_like(x) for x in inputs]
@@ -251,7 +251,7 @@ def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bo
 
 
 def _attend(kernels: Immediate, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
-    """The values of attention, and the logarithms of the sums of weights, (B H T)."""
+    """Return the attention output and the log-sum-exp of the scores, (B H T)."""
     y: Tensor
     if not kernels.library.has_attention_forward:
         y, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)

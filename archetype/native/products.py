@@ -103,10 +103,10 @@ def product(
 
 
 def tile_product(kernels: "Immediate", x: Tensor, weight: Tensor | LosslessRows, bias: Tensor | None) -> Tensor | None:
-    """The product x weight^T + bias in bfloat16 of any number of vectors by matrix tiles, where the processor has them.
+    """Return x weight^T + bias in bfloat16 for any number of vectors by matrix tiles; None where unsupported.
 
     Args:
-        kernels: by which.
+        kernels: native kernels to use.
         x: vectors, (..., K).
         weight: (N, K).
         bias: (N,).
@@ -131,15 +131,15 @@ def quantized_product(
     """Emit y = x weight^T + bias for a weight in groups of 32; other arguments are those of `product`.
 
     Args:
-        recorder: by which.
-        x: vectors.
-        quants: packed in blocks of rows, as product.h reads them.
-        scales: float16, packed alike.
-        size: N, rows of the weight (of one matrix, where it is a stack).
-        matrices: of the stack.
-        bits: 8 or 4.
-        bias: as there.
-        indices: as there.
+        recorder: receives the operation.
+        x: vectors, (..., K).
+        quants: quantized weights, packed in blocks of rows as product.h reads them.
+        scales: scales in float16, packed like `quants`.
+        size: rows of one matrix, N.
+        matrices: number of matrices in the stack.
+        bits: bits per weight, 8 or 4.
+        bias: as for `product`.
+        indices: as for `product`.
     """
     return _product(recorder, x, _Matrix(quants, size, f"int{bits}", matrices, scales=scales), bias, indices)
 
@@ -147,7 +147,7 @@ def quantized_product(
 def unpacked_rows(
     recorder: "Recorder | Immediate", matrix: LosslessRows, dtype: torch.dtype, ids: Tensor | None = None
 ) -> Tensor | None:
-    """Emit rows of a matrix as float numbers, by their indices or all."""
+    """Emit rows of a lossless matrix as floats: those of `ids`, or all rows."""
     if dtype not in FLOATS or (ids is not None and not ids.is_contiguous()):
         return None
     y = torch.empty(*((matrix.rows,) if ids is None else ids.shape), matrix.width, dtype=dtype)
