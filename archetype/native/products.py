@@ -82,11 +82,11 @@ def product(
     """Emit y = x weight^T + bias for few rows.
 
     Args:
-        recorder: by which.
+        recorder: receives the operation.
         x: vectors, (..., K).
-        weight: (N, K); with `indices`, a stack of such, (E, N, K), or in rows one after the other.
-        bias: (N,), or (E, N).
-        indices: of each vector, the matrices that it is multiplied by: (number of vectors, k).
+        weight: matrix, (N, K); with `indices` a stack of matrices, (E, N, K), or their rows concatenated.
+        bias: (N,), or (E, N) for a stack.
+        indices: matrices by which each vector is multiplied, (number of vectors, k).
     """
     rows = x.numel() // x.shape[-1] * (1 if indices is None else indices.shape[1])
     if too_many(recorder, rows, x.dtype):
